@@ -7,11 +7,12 @@ from fedcore.cli.loading import load_option, passes_option, target_option, trust
 from fedcore.cli.reproducer import Work
 
 STAGES = ("traced", "lowered", "planned")
+BATCHED = "batched"
 
 
 @click.command(cls=FileCommand, short_help="Prints a computation at each stage.")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed")
-@click.option("--stage", type=click.Choice(STAGES), help="Print this stage only.")
+@click.option("--stage", type=click.Choice([*STAGES, BATCHED]), help="Print this stage only.")
 @click.option(
     "--after", metavar="PASS", help="Print the module after this pass of the pipeline; of several, the first."
 )
@@ -20,11 +21,21 @@ STAGES = ("traced", "lowered", "planned")
 @click.option(
     "--format", "format_", type=click.Choice(["text", "json", "dot", "html"]), default="text", show_default=True
 )
+@click.option("--clients", type=click.IntRange(1), help="Clients that --stage batched assumes. Default: 8.")
+@click.option("--batches", type=click.IntRange(1), help="Their batches. Default: 3.")
+@click.option("--rows", type=click.IntRange(1), help="The rows of a batch. Default: 20.")
+@click.option("--print-after-change", is_flag=True, help="Print regions after passes that change them, on stderr.")
 @load_option
 @trusted_option
 @click.pass_obj
-def dump(work: Work, target, stage, after, pipeline, machine, format_, extensions, trusted):
+def dump(
+    work: Work, target, stage, after, pipeline, machine, format_, extensions, trusted, print_after_change, **assumed
+):
     """Prints the traced, the lowered and the planned module of a computation.
+
+    The stage `batched` is what each vectorised client stage becomes for a call of assumed clients: a region, the
+    operations for a group of clients side by side. In a file it is a .region text, on which `fedcore opt` runs stage
+    passes.
 
     TARGET is a file, or a name in a Python module that can be imported from the current directory. In a pipe the text
     of a single stage is a .fed file.
@@ -33,6 +44,7 @@ def dump(work: Work, target, stage, after, pipeline, machine, format_, extension
     Examples:
       fedcore dump my_module:next_round
       fedcore dump my_module:process.next --stage planned
+      fedcore dump my_module:process.next --stage batched --clients 100 --rows 32
       fedcore dump round.fed --after fuse
       fedcore dump round.fed -p lowering,mine,planning --load my_passes --after mine
       fedcore dump round.fed --stage planned --format dot | dot -Tsvg > round.svg
@@ -42,6 +54,10 @@ def dump(work: Work, target, stage, after, pipeline, machine, format_, extension
         raise click.UsageError("--stage and --after exclude each other")
     if format_ == "html" and (stage or after):
         raise click.UsageError("--format html shows all stages and passes: --stage and --after exclude it")
+    if stage != BATCHED and (print_after_change or any(value is not None for value in assumed.values())):
+        raise click.UsageError("--clients, --batches, --rows and --print-after-change belong to --stage batched")
+    if stage == BATCHED and format_ != "text":
+        raise click.UsageError("--stage batched is printed as text")
     from fedcore.cli.loading import import_extension, parsed_pipeline, read_target, with_target
 
     for name in extensions:
@@ -51,6 +67,12 @@ def dump(work: Work, target, stage, after, pipeline, machine, format_, extension
     module = read_target(target, work, trusted=trusted)
     if format_ == "html":
         _print_page(module, pipeline, target)
+        return
+    if stage == BATCHED:
+        from fedcore.cli.dump_regions import print_regions
+
+        chosen = {key: value for key, value in assumed.items() if value is not None}
+        print_regions(work, module, pipeline, chosen, print_after_change=print_after_change)
         return
     if stage and STAGES.index(stage) < STAGES.index(module.stage):
         raise click.BadParameter(f"{target} is {module.stage}: it holds no {stage} module", param_hint="--stage")

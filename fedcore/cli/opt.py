@@ -8,6 +8,9 @@ from fedcore.cli.loading import load_option, target_option, trusted_option
 from fedcore.cli.output_path import OutputPath
 from fedcore.cli.reproducer import Work
 
+REGION = ".region"
+"""The suffix of texts of regions."""
+
 
 @click.command(cls=FileCommand, short_help="Runs passes on a module.")
 @click.argument("target", metavar="MODULE:NAME|FILE.fed", required=False)
@@ -41,7 +44,7 @@ def opt(
     list_,
     trusted,
 ):
-    """Runs passes on a computation, and prints the result as text.
+    """Runs passes on a computation, or stage passes on a .region text, and prints the result as text.
 
     TARGET is a file (text or bundle; - is stdin), or a name in a Python module that can be imported from the current
     directory. Text has the names of graphs but not their bytes, which some passes read; -o writes the bytes, too.
@@ -51,6 +54,7 @@ def opt(
       fedcore opt my_module:next_round -p 'inline,lower-intrinsics' --print-after-change
       fedcore opt round.fed -p 'inline,lower-intrinsics,cse,dce,partition,fuse' -o planned.fed
       fedcore opt round.fed -p 'lowering,mine,planning' --load my_passes -o planned.fed
+      fedcore dump my_module:next_round --stage batched > round.region; fedcore opt round.region -p cse,dce
       fedcore opt --list
     """
     from fedcore.cli.loading import import_extension, parsed_pipeline, read_target, with_target
@@ -62,6 +66,13 @@ def opt(
         return
     if target is None:
         raise click.UsageError("Missing argument 'MODULE:NAME|FILE.fed'.")
+    if target.endswith(REGION):
+        from fedcore.cli.dump_regions import optimize_regions
+
+        if output or verify_each or machine:
+            raise click.UsageError("-o, --verify-each and --target are for modules, not for regions")
+        optimize_regions(target, pipeline, after_all=print_after_all, after_change=print_after_change)
+        return
     passes = parsed_pipeline(with_target(pipeline, machine))
     module = read_target(target, work, trusted=trusted)
     for i, (one, options) in enumerate(passes):
@@ -116,11 +127,20 @@ def _write(module, output) -> None:
 
 
 def _print_passes() -> None:
+    from fedcore.cli.loading import quiet_start
     from fedcore.compiler import all_passes
 
+    with quiet_start():
+        from fedcore.graphs.dataflow.stage_passes import all_stage_passes
+
+        of_stages = all_stage_passes()
     rows = [(_signature(one), one.summary) for one in all_passes()]
-    width = max(len(left) for left, _ in rows)
+    stage_rows = [(_signature(one), one.summary) for one in of_stages]
+    width = max(len(left) for left, _ in (*rows, *stage_rows))
     for left, summary in rows:
+        click.echo(f"{left:<{width}}  {summary}")
+    click.echo("\nstage passes, on the regions of vectorised client stages; plan{without=NAME} switches one off:")
+    for left, summary in stage_rows:
         click.echo(f"{left:<{width}}  {summary}")
 
 

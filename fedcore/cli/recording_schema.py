@@ -165,6 +165,7 @@ class Span:
         start, end: seconds from the start of the call.
         clients: indices of the first and the last client of a slice.
         schedule: of a slice's clients that were packed, as text; see `fedcore.graphs.batched.schedule`.
+        region: of the executable that was built for a client stage, as text; see `fedcore.graphs.dataflow.text`.
     """
 
     kind: str = attrs.field(metadata=_by(_text))
@@ -176,6 +177,7 @@ class Span:
     block: int | None = attrs.field(metadata=_by(_optional(_whole)), default=None)
     clients: tuple[int, int] | None = attrs.field(metadata=_by(_optional(_tuple(_whole, _whole))), default=None)
     schedule: str | None = attrs.field(metadata=_by(_optional(_text)), default=None)
+    region: str | None = attrs.field(metadata=_by(_optional(_text)), default=None)
 
     @property
     def seconds(self) -> float:

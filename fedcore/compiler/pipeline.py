@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import attrs
 
@@ -121,16 +122,18 @@ _NAME = re.compile(r"[A-Za-z0-9_\-]+")
 _ITEM = re.compile(rf"\s*({_NAME.pattern})\s*(?:\{{([^}}]*)\}})?\s*(?:,|$)")
 
 
-def parse_pipeline(text: str) -> list[tuple[Pass, dict[str, object]]]:
+def parse_pipeline(text: str, get: Callable[[str], Any] | None = None) -> list[tuple[Any, dict[str, object]]]:
     """Parses `a,b{option=1}` to passes with their options; named pipelines such as `default` are expanded.
 
+    Args:
+        get: the pass of a name. Default: the passes on modules.
     Raises:
         FedcoreError: a pass or an option is unknown; the message lists the known ones.
         TypeMismatch: the pipeline is no text.
     """
     if not isinstance(text, str):
         raise TypeMismatch(f"a pipeline is a text, such as 'default,mine', not {brief(text)}")
-    return [(pass_ := get_pass(name), _options(pass_, options)) for name, options in _items(text)]
+    return [(pass_ := (get or get_pass)(name), _options(pass_, options)) for name, options in _items(text)]
 
 
 def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:

@@ -48,6 +48,7 @@ def _whole(least: int, most: int):
     return lambda x: type(x) is int and least <= x <= most
 
 
+_PASS = re.compile(r"[A-Za-z0-9_\-]{1,100}")
 _CLIENTS = _whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"
 
 # By attribute: a predicate for valid values, and their description.
@@ -76,13 +77,17 @@ _KINDS = {
         f"a line of at most {limits.MAX_WHY} characters",
     ),
     "width": _CLIENTS,
+    "without": (
+        lambda x: isinstance(x, tuple) and all(isinstance(n, str) and _PASS.fullmatch(n) for n in x),
+        "names of passes of client stages",
+    ),
     "xla": (lambda x: type(x) is bool, "true or false"),
 }
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
 _OF_STAGES = frozenset(
     {
         *("strategy", "width", "one_step_width", "block", "call", "parallel", "products", "low_rank"),
-        *("kernels", "compute_dtype", "xla", "why"),
+        *("kernels", "compute_dtype", "xla", "why", "without"),
     }
 )
 _OF_PLANS = frozenset({"program", "target"})

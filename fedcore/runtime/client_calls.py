@@ -1,19 +1,27 @@
-"""The operands of a client stage's graph calls: the executable for a slice, and the slice's tensors on a device."""
+"""The operands of a client stage's graph calls: the executable for a slice, and the slice's tensors on a device.
+
+A stage that is vectorised computes its clients in groups, a loop that keeps kernels low-rank in groups of one client.
+Any other loop has its partial as a variable. A client that no graph computes together with others, such as one whose
+graph has effects, has an executable of its own layouts.
+"""
+
+from collections.abc import Iterator
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_stage import BatchedFold, realize_batched
+from fedcore.graphs.batched.lane_interpreter import LowRankSteps
 from fedcore.graphs.batched.looped_stage import LoopedFold
-from fedcore.graphs.batched.low_rank_loop import LowRankSteps
 from fedcore.graphs.batched.packing import pack_clients, pack_for_loop
 from fedcore.graphs.batched.row_layouts import ABSENT
 from fedcore.graphs.batched.schedule import PackedLayout, ScheduleRules, steps_of_rank
+from fedcore.graphs.dataflow.region_log import final_regions, logged_regions
+from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.graphdef.parsed_graph import has_loops
-from fedcore.graphs.stages.loop_in_graph import is_loopable, realize_loop
-from fedcore.graphs.stages.realize import Realized, pack, realize_block
+from fedcore.graphs.stages.client_loop import is_loopable, realize_loop
+from fedcore.graphs.stages.realize import Realized, pack, realize_client
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.report import Report
@@ -21,45 +29,81 @@ from fedcore.runtime.report import Report
 LEAST_WIDTH = 2
 """Smallest width of a vectorised stage. At width 1 TensorFlow selects other kernels, which give other bits."""
 
+Call = tuple[Realized, list]
+"""An executable, and the clients' tensors: its operands behind the broadcasts."""
 
-def loop_call(
-    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, from_partial: bool = False
-) -> tuple[Realized, tf.Tensor, list]:
-    """The executable that folds clients one after another, the clients' seeds, and the clients' tensors.
+
+def slice_call(
+    work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice, *, assumes: bool = False
+) -> Call | None:
+    """The call that computes the clients of a slice; None if no graph computes them together.
 
     Args:
-        from_partial: the executable takes a partial and adds the clients to it.
+        report: gets the schedule, if the call is recorded.
+        assumes: the executable may assume that clients' work is finite, see `Realized.assumes_finite`.
     """
-    if work.parallel > 1 and not from_partial and _fits_in_graph_loop(work, clients):
-        return _call_of_graph_loop(work, device, clients)
-    seeds = clients.seeds(work.seed)
-    packed = [
-        [pack(value, int(seed), n.start) for n, value in zip(work.numbers, client, strict=True)]
-        for client, seed in zip(clients.values, seeds, strict=True)
-    ]
-    layouts = tuple(tuple(given for given, _ in client) for client in packed)
+    if work.is_vectorised:
+        return _vectorised_call(work, device, report, clients, assumes=assumes)
+    steps = _low_rank_steps(work, clients)
+    if steps is not None:
+        return _looped_call(work, device, clients, steps)
+    if work.block == 1:
+        return client_call(work, device, clients)
+    if clients.common_layouts is None or not is_loopable(work.client_stage):
+        return None
+    return _loop_call(work, device, clients)
+
+
+def calls_by_client(
+    work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice
+) -> Iterator[tuple[ClientSlice, Realized, list]]:
+    """For each client of a block the slice that holds it alone, and the call that adds it to a partial.
+
+    All executables have the operands and results of `StageFold.next_client`.
+    """
+    steps = None if work.is_vectorised else _low_rank_steps(work, clients)
+    for index in clients.present:
+        alone = clients.with_only([index])
+        if work.is_vectorised:
+            yield alone, *_next_vectorised_call(work, device, report, alone)
+        elif steps is not None:
+            yield alone, *_looped_call(work, device, alone, steps, alone=True)
+        else:
+            yield alone, *client_call(work, device, alone, from_partial=True)
+
+
+def client_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, from_partial: bool = False) -> Call:
+    """The call of the only client of a slice, by an executable for its own layouts.
+
+    Args:
+        from_partial: the client is added to a partial, not to that of no clients.
+    """
+    (client,), seeds = clients.values, clients.seeds(work.seed)
+    packed = [pack(value, int(seeds[0]), n.start) for n, value in zip(work.numbers, client, strict=True)]
+    layouts = tuple(layout for layout, _ in packed)
     function = device.functions.get(
-        ("loop from partial" if from_partial else "loop", *work.key, layouts),
-        lambda: realize_block(
-            work.built,
-            work.zero,
-            work.stage,
-            len(work.broadcasts),
-            layouts,
-            has_client_values=work.keeps,
-            from_partial=from_partial,
-            measured=work.measured,
-        ),
+        ("next client" if from_partial else "client", *work.key, layouts),
+        lambda: realize_client(work.client_stage, layouts, from_partial=from_partial),
     )
-    given, *tensors = device.put([seeds, *(t for client in packed for _, ts in client for t in ts)])
-    return function, given, tensors
+    return function, device.put([seeds, *(t for _, tensors in packed for t in tensors)])
 
 
-def low_rank_steps(work: ClientWork, clients: ClientSlice) -> LowRankSteps | None:
+def _loop_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> Call:
+    """The call of a graph that loops over the clients, whose partial is a variable of the loop."""
+    layouts, tensors = _stacked(work, device, clients)
+    count = len(clients.present) if work.client_stage.kept_type is not None else None
+    function = device.functions.get(
+        ("loop", *work.key, layouts, work.parallel, count),
+        lambda: realize_loop(work.client_stage, layouts, parallel=work.parallel, clients=count),
+    )
+    return function, device.put([clients.seeds(work.seed), *tensors])
+
+
+def _low_rank_steps(work: ClientWork, clients: ClientSlice) -> LowRankSteps | None:
     """How the training of a block's clients keeps kernels low-rank; None if their data is not one sequence of batches,
     or if each step would make the kernels.
     """
-    if len(clients.leaves.sequences) != 1:
+    if not work.low_rank or len(clients.leaves.sequences) != 1:
         return None
     ((position, columns),) = clients.leaves.sequences.items()
     limit = steps_of_rank(columns, work.low_rank)
@@ -70,108 +114,63 @@ def low_rank_steps(work: ClientWork, clients: ClientSlice) -> LowRankSteps | Non
     return LowRankSteps(work.low_rank, limit, exceeds=max(taken) > limit)
 
 
-def looped_call(
+def _looped_call(
     work: ClientWork, device: DeviceExecutor, clients: ClientSlice, steps: LowRankSteps, *, alone: bool = False
-) -> tuple[Realized, list]:
-    """The executable that computes the clients of a block one by one, with low-rank kernels, and the clients' tensors.
+) -> Call:
+    """The call that computes the clients of a block in groups of one client, with low-rank kernels.
 
     Args:
         steps: of all clients of the block.
         alone: the executable adds one client to a partial.
     """
-    zero, join = _fold_stages(work)
-    numbers = [n for of_value in work.numbers for n in of_value]
-    seeds = clients.seeds(work.seed)
-    with tf.device(device.device):  # packed tensors that the device caches stay there
-        layouts, tensors = pack_for_loop(clients.leaves, seeds, numbers, cache=device.packed)
+    layouts, tensors = _stacked(work, device, clients)
     lane_of = np.full(clients.places, ABSENT, np.int64)
     lane_of[list(clients.positions)] = np.arange(len(clients.positions))
 
     def realize() -> Realized:
-        given = (work.built, zero, work.stage, join, len(work.broadcasts), layouts, steps, work.measured)
-        fold = LoopedFold(*given, parallel=work.parallel)
+        fold = LoopedFold(work.client_stage, layouts, steps, parallel=work.parallel)
         return fold.next_client() if alone else fold.whole_call(work.block, clients.places // work.block)
 
     kind = "single looped" if alone else "looped"
     function = device.functions.get((kind, *work.key, layouts, steps, clients.places), realize)
-    return function, device.put([seeds, lane_of, *tensors])
+    return function, device.put([clients.seeds(work.seed), lane_of, *tensors])
 
 
-def _fits_in_graph_loop(work: ClientWork, clients: ClientSlice) -> bool:
-    """Whether a graph can loop over the clients: several clients of one layout, of which only a partial stays.
-
-    Other slices have a graph that holds the clients one after another; its bits are the same.
-    """
-    several = len(clients.present) > 1 and work.zero is not None and not work.keeps and not work.measured
-    return several and is_loopable(work.module, work.stage, len(work.broadcasts)) and clients.common_layouts is not None
-
-
-def _call_of_graph_loop(
-    work: ClientWork, device: DeviceExecutor, clients: ClientSlice
-) -> tuple[Realized, tf.Tensor, list]:
-    zero, parallel, seeds = work.zero, work.parallel, clients.seeds(work.seed)
-    if zero is None:
-        raise FedcoreError(f"@{work.stage} has no partial: a graph cannot loop over its clients")
+def _stacked(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> tuple[tuple, list]:
+    """The layouts and tensors of `pack_for_loop`."""
     numbers = [n for of_value in work.numbers for n in of_value]
     with tf.device(device.device):  # packed tensors that the device caches stay there
-        layouts, tensors = pack_for_loop(clients.leaves, seeds, numbers, cache=device.packed)
-    function = device.functions.get(
-        ("loop in graph", *work.key, layouts, parallel),
-        lambda: realize_loop(work.built, zero, work.stage, len(work.broadcasts), layouts, parallel=parallel),
-    )
-    given, *rest = device.put([seeds, *tensors])
-    return function, given, rest
+        return pack_for_loop(clients.leaves, clients.seeds(work.seed), numbers, cache=device.packed)
 
 
-def vectorised_call(
-    work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice, *, assumes: bool = False
-) -> tuple[Realized, list]:
-    """The executable that computes the clients of a slice side by side, and the clients' tensors.
+def _vectorised_call(
+    work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice, *, assumes: bool
+) -> Call:
+    """The call that computes the clients of a slice side by side.
 
-    Args:
-        report: gets the schedule, if the call is recorded.
-        assumes: the executable may assume that clients' work is finite, see `Realized.assumes_finite`.
+    If the call is recorded, the report gets the schedule, and the region of an executable that is built.
     """
-    zero, join = _fold_stages(work)
     rules = attrs.evolve(_rules(work), one_step_width=work.one_step_width, gives_products=True)
     layout, tensors = _pack(work, device, report, clients, rules)
-    function = device.functions.get(
-        ("vectorised", *work.key, layout, clients.places, assumes),
-        lambda: realize_batched(
-            work.built,
-            zero,
-            work.stage,
-            join,
-            len(work.broadcasts),
-            layout,
-            block=work.block,
-            blocks=clients.places // work.block,
-            measured=work.measured,
-            assumes=assumes,
-        ),
-    )
-    return function, tensors
+    blocks = clients.places // work.block
+
+    def build() -> Realized:
+        with report.span("build", work.stage) as facts, logged_regions() as log:
+            realized = realize_batched(work.client_stage, layout, block=work.block, blocks=blocks, assumes=assumes)
+            if facts is not None:
+                facts["region"] = "\n".join(print_region(r, name=name) for name, r in final_regions(log).items())
+            return realized
+
+    return device.functions.get(("vectorised", *work.key, layout, clients.places, assumes), build), tensors
 
 
-def single_vectorised_call(
-    work: ClientWork, device: DeviceExecutor, report: Report, client: ClientSlice
-) -> tuple[Realized, list]:
-    """The executable that adds one client of a vectorised stage to a partial, and the client's tensors."""
-    zero, join = _fold_stages(work)
+def _next_vectorised_call(work: ClientWork, device: DeviceExecutor, report: Report, client: ClientSlice) -> Call:
+    """The call that adds one client of a vectorised stage to a partial."""
     layout, tensors = _pack(work, device, report, client, attrs.evolve(_rules(work), width=LEAST_WIDTH))
     function = device.functions.get(
-        ("single vectorised", *work.key, layout),
-        lambda: BatchedFold(
-            work.built, zero, work.stage, join, len(work.broadcasts), layout, work.measured
-        ).next_client(),
+        ("single vectorised", *work.key, layout), lambda: BatchedFold(work.client_stage, layout).next_client()
     )
     return function, tensors
-
-
-def _fold_stages(work: ClientWork) -> tuple[str, str]:
-    if work.zero is None or work.join is None:
-        raise FedcoreError(f"@{work.stage} keeps client values only: it cannot be vectorised")
-    return work.zero, work.join
 
 
 def _rules(work: ClientWork) -> ScheduleRules:

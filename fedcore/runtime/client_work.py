@@ -15,9 +15,12 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.client_leaves import ClientLeaves
+from fedcore.graphs.batched.cost_model import PARALLEL
+from fedcore.graphs.dataflow.stage_passes import stage_pass_registrations
 from fedcore.graphs.graphdef.bfloat16_products import with_bfloat16_kernels
 from fedcore.graphs.sequences.columns import Columns, drawn
 from fedcore.graphs.sequences.layout import Layout
+from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module
 from fedcore.ir.module import digest_of
@@ -75,9 +78,9 @@ class ClientWork:
         return _without_cohorts, (fields,)
 
     @property
-    def key(self) -> tuple[str, str]:
-        """The stage's part of the keys of its executables."""
-        return self.digest, self.stage
+    def key(self) -> tuple[str, str, int]:
+        """The stage's part of the keys of its executables; a stage pass that is declared makes them stale."""
+        return self.digest, self.stage, stage_pass_registrations()
 
     @functools.cached_property
     def plan(self) -> Mapping[str, Any]:
@@ -136,8 +139,15 @@ class ClientWork:
 
     @functools.cached_property
     def parallel(self) -> int:
-        """Number of clients that the loop in the graph of a block computes at once; 1 if the block has no such loop."""
-        return int(self.plan.get("parallel", 1))
+        """Number of clients that the loop in the graph of a block computes at once."""
+        return int(self.plan.get("parallel", PARALLEL))
+
+    @functools.cached_property
+    def client_stage(self) -> ClientStage:
+        """The stage that executables are built from."""
+        return ClientStage(
+            self.built, self.zero, self.stage, self.join, len(self.broadcasts), self.keeps, tuple(self.measured)
+        )
 
     def slice_size(self, executors: int) -> int:
         """Number of clients of a slice: at most the plan's `call`, and small enough that every executor gets a slice.

@@ -3,7 +3,7 @@
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -12,13 +12,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.stages.realize import Products, Realized, realize_stage
 from fedcore.graphs.tensors.values import flatten
 from fedcore.runtime.batching_fallback import BatchingFallback
-from fedcore.runtime.client_calls import (
-    loop_call,
-    looped_call,
-    low_rank_steps,
-    single_vectorised_call,
-    vectorised_call,
-)
+from fedcore.runtime.client_calls import calls_by_client, client_call, slice_call
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.deadlines import deadline
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
@@ -37,8 +31,12 @@ class DeviceStage:
     `stage(clients)` runs a slice, `stage.merge(left, right)` merges the partials of two slices (as `clients.joined`
     needs it), and `stage.zero()` is the partial of no clients. All three may be called in any thread.
 
-    Policies wrap each other, outermost first: `BatchingFallback` (only if the stage is vectorised), `FittingSlices`,
-    and for each graph call `DeviceMemory.run` and `deadline`.
+    There are three ways to run: together (one graph call of a slice), one by one (a call for each client of a block,
+    from the partial of the client before, where memory or the clients' graphs allow no more), and apart (a call for
+    each client, whose partials merge, where a rule or a common layout is missing).
+
+    Policies wrap each other, outermost first: `BatchingFallback` (only if clients have groups), `FittingSlices`, and
+    for each graph call `DeviceMemory.run` and `deadline`.
 
     Guarantees:
       - Bits do not depend on whether memory allows a slice to run whole, in halves, or client by client.
@@ -66,18 +64,10 @@ class DeviceStage:
         self._timeout_s = timeout_s
         self._broadcasts: list[tf.Tensor] | None = None
         self._putting = threading.Lock()
-        if work.is_vectorised:
-            fitting = self._fitting(self._vectorised, self._vectorised_one_by_one)
-        elif work.low_rank:
-            fitting = self._fitting(self._looped, self._looped_one_by_one)
-        else:
-            self._run: Run = self._fitting(self._loop, self._loop_one_by_one)
-            return
-        self._run = BatchingFallback(work, fitting, self._client_by_client, self.merge, report.note)
-
-    def _fitting(self, whole: Run, one_by_one: Run) -> FittingSlices:
-        name = self._device.device
-        return FittingSlices(self._work, self._memory, whole, one_by_one, self.merge, name, self._report.note)
+        together, one_by_one = self._together, self._one_by_one
+        self._run: Run = FittingSlices(work, memory, together, one_by_one, self.merge, device.device, report.note)
+        if work.is_vectorised or work.low_rank:
+            self._run = BatchingFallback(work, self._run, self._apart, self.merge, report.note)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         """The result of a slice with at least one present client.
@@ -93,30 +83,44 @@ class DeviceStage:
         return self._run(clients)
 
     def zero(self) -> object:
-        """The partial of no clients."""
-        return self._loop(ClientSlice(0, 0, ())).partial
+        """The partial of no clients, which counts as a call; None if the stage has no partial."""
+        self._report.count("blocks")
+        return self._zero
+
+    @functools.cached_property
+    def _zero(self) -> object:
+        work = self._work
+        return None if work.zero is None else self._server_call("zero", work.zero, *work.broadcasts)
 
     def merge(self, left: object, right: object) -> object:
         """The merge of two partials. The clients of `left` have lower indices than the clients of `right`."""
-        work, device, join = self._work, self._device, self._work.join
-        if join is None:
+        work = self._work
+        if work.join is None:
             raise FedcoreError(f"@{work.stage} keeps client values only: it has no partials to merge")
-        layouts = tuple((None,) * len(flatten(side)) for side in (left, right))
-        function = device.functions.get(("join", work.digest, join), lambda: realize_stage(work.module, join, layouts))
         self._report.count("merges")
-        with self._report.span("merge", join, device=device.device), failures_of(work.module, join):
-            tensors = device.put([np.int64(work.seed), *flatten(left), *flatten(right)])
-            call = functools.partial(device.call, function, tensors, self._stop)
-            return self._memory.run(call, self._stop, self._note_fewer)
+        with self._report.span("merge", work.join, device=self._device.device), failures_of(work.module, work.join):
+            return self._server_call("join", work.join, left, right)
 
-    def _vectorised(self, clients: ClientSlice) -> SliceResult:
-        """One graph call that computes the clients side by side.
+    def _server_call(self, kind: str, name: str, *arguments: object) -> object:
+        """The result of a function of the plan."""
+        work, device = self._work, self._device
+        layouts = tuple((None,) * len(flatten(argument)) for argument in arguments)
+        function = device.functions.get((kind, work.digest, name), lambda: realize_stage(work.module, name, layouts))
+        tensors = device.put([np.int64(work.seed), *(t for argument in arguments for t in flatten(argument))])
+        call = functools.partial(device.call, function, tensors, self._stop)
+        return self._memory.run(call, self._stop, self._note_fewer)
+
+    def _together(self, clients: ClientSlice) -> SliceResult:
+        """One graph call for all clients, or if there is no such graph, a call for each of them.
 
         The graph may assume that clients' work is finite, and not look. If its partial shows that it is not, another
         graph looks, also in later calls of the stage.
         """
         assumes = self._work.key not in self._device.not_finite
-        function, tensors = vectorised_call(self._work, self._device, self._report, clients, assumes=assumes)
+        call = slice_call(self._work, self._device, self._report, clients, assumes=assumes)
+        if call is None:
+            return self._one_by_one(clients)
+        function, tensors = call
         if function.products is not None:
             tensors[-1] = self._products(clients, function.products, tensors)
         result = self._result(clients, self._call(clients, function, [*self._on_device(), *tensors]))
@@ -124,7 +128,7 @@ class DeviceStage:
             leaves = flatten(result.partial)
             if not all(is_moderate(leaves[i]) for i in function.assumes_finite):
                 self._device.not_finite.add(self._work.key)
-                return self._vectorised(clients)
+                return self._together(clients)
         return result
 
     def _products(self, clients: ClientSlice, products: Products, tensors: list[tf.Tensor]) -> tf.Tensor:
@@ -133,89 +137,48 @@ class DeviceStage:
         run = functools.partial(self._uncounted_call, clients, products.function, operands)
         return self._device.products.get((self._work.key, products), operands[:1], run)
 
-    def _vectorised_one_by_one(self, clients: ClientSlice) -> SliceResult:
-        """The result of `_vectorised` for one block, by a graph call for each client."""
-        call = functools.partial(single_vectorised_call, self._work, self._device, self._report)
-        return self._one_by_one(clients, call)
-
-    def _looped(self, clients: ClientSlice) -> SliceResult:
-        """One graph call that computes the clients of a block one by one, with low-rank kernels."""
-        steps = low_rank_steps(self._work, clients)
-        if steps is None:
-            return self._loop(clients)
-        function, tensors = looped_call(self._work, self._device, clients, steps)
-        return self._result(clients, self._call(clients, function, [*self._on_device(), *tensors]))
-
-    def _looped_one_by_one(self, clients: ClientSlice) -> SliceResult:
-        """The result of `_looped`, by a graph call for each client."""
-        steps = low_rank_steps(self._work, clients)
-        if steps is None:
-            return self._loop_one_by_one(clients)
-        call = functools.partial(looped_call, self._work, self._device, steps=steps, alone=True)
-        return self._one_by_one(clients, call)
-
-    def _one_by_one(self, clients: ClientSlice, call: Callable[[ClientSlice], tuple[Realized, list]]) -> SliceResult:
-        """The result of one block.
-
-        Args:
-            call: the executable that adds one client to a partial, and the tensors of a client.
-        """
-        partial, factors, sent = self.zero(), None, {}
+    def _one_by_one(self, clients: ClientSlice) -> SliceResult:
+        """The result of `_together` for one block, by a graph call for each client."""
+        partial, factors = self._zero, None
+        kept: dict[int, object] = {}
+        sent: dict[int, np.ndarray] = {}
         first, last = clients.present[0], clients.present[-1]
-        for index in clients.present:
-            alone = clients.with_only([index])
-            function, tensors = call(alone)
+        for alone, function, tensors in calls_by_client(self._work, self._device, self._report, clients):
+            (index,) = alone.present
             if factors is None:
                 factors = self._device.put([np.zeros((0, s), "f") for s in function.joined_sizes])
             flags = self._device.put([np.bool_(index == first), np.bool_(index == last)])
-            given = [*flags, *self._on_device(), *tensors, *flatten(partial), *factors]
-            partial, factors, *bits = self._call(alone, function, given)
-            if bits:
-                sent[index] = bits[0].numpy()[0]
-        return SliceResult(partial, {}, sent)
+            carried = [] if partial is None else flatten(partial)
+            operands = [*flags, *self._on_device(), *tensors, *carried, *factors]
+            *out, factors = self._call(alone, function, operands)
+            result = self._result(alone, out)
+            partial = result.partial
+            kept.update(result.kept)
+            sent.update(result.sent_bits)
+        return SliceResult(partial, kept, sent)
 
-    def _result(self, clients: ClientSlice, out) -> SliceResult:
-        """The result of a call for several clients."""
-        partial, bits = (out[0], out[1].numpy()) if self._work.measured else (out, ())
-        return SliceResult(partial, {}, {i: bits[i - clients.first] for i in clients.present if self._work.measured})
-
-    def _loop(self, clients: ClientSlice, before: object = None) -> SliceResult:
-        """One graph call that folds the clients one after another.
-
-        Args:
-            before: the partial that the fold starts from. Default: the zero.
-        """
-        work = self._work
-        function, seeds, tensors = loop_call(work, self._device, clients, from_partial=before is not None)
-        carried = [] if before is None else flatten(before)
-        out = self._call(clients, function, [seeds, *self._on_device(), *tensors, *carried])
-        sent = dict(zip(clients.present, out[-1].numpy(), strict=True)) if work.measured else {}
-        if work.zero is None:
-            return SliceResult(None, dict(zip(clients.present, out[0], strict=bool(out[0]))), sent)
-        kept = dict(zip(clients.present, out[1], strict=bool(out[1]))) if work.keeps else {}
-        return SliceResult(out[0], kept, sent)
-
-    def _loop_one_by_one(self, clients: ClientSlice) -> SliceResult:
-        """The result of `_loop` for one block, by a graph call for each client."""
-        whole = SliceResult(None)
-        for index in clients.present:
-            one = self._loop(clients.with_only([index]), whole.partial)
-            whole = SliceResult(one.partial, {**whole.kept, **one.kept}, {**whole.sent_bits, **one.sent_bits})
-        return whole
-
-    def _client_by_client(self, clients: ClientSlice) -> SliceResult:
-        """A `_loop` for each client. Partials merge in a tree: first within each block, then across blocks."""
+    def _apart(self, clients: ClientSlice) -> SliceResult:
+        """A call for each client. Partials merge in a tree: first within each block, then across blocks."""
         if clients.places > self._work.block:
-            return in_halves(clients, self._work.block, self._client_by_client, self.merge)
+            return in_halves(clients, self._work.block, self._apart, self.merge)
         tree, sent = MergeTree(self.merge), dict[int, np.ndarray]()
         for place, client in enumerate(clients.clients):
             if client is None:
                 tree.add(place, ABSENT)
                 continue
-            one = self._loop(clients.with_only([clients.first + place]))
-            tree.add(place, one.partial)
-            sent.update(one.sent_bits)
+            alone = clients.with_only([clients.first + place])
+            function, tensors = client_call(self._work, self._device, alone)
+            result = self._result(alone, self._call(alone, function, [*self._on_device(), *tensors]))
+            tree.add(place, result.partial)
+            sent.update(result.sent_bits)
         return SliceResult(tree.result(), {}, sent)
+
+    def _result(self, clients: ClientSlice, out: Sequence) -> SliceResult:
+        """The result of a call that returns <partial, kept values, bits>."""
+        partial, kept, bits = out
+        values = dict(zip(clients.present, kept, strict=bool(kept)))
+        sent = dict(zip(clients.present, bits.numpy(), strict=True)) if self._work.client_stage.sizes else {}
+        return SliceResult(None if self._work.zero is None else partial, values, sent)
 
     def _call(self, clients: ClientSlice, function: Realized, tensors: list) -> tuple:
         """One graph call, within the sum of its clients' deadlines."""

@@ -1,4 +1,4 @@
-"""Checkers for authors of intrinsics, passes, executors, aggregators and encoders, and fault injection.
+"""Checkers for authors of intrinsics, passes, stage passes, executors, aggregators and encoders, and fault injection.
 
 Needs the extra `fedcore[test]`.
 """
@@ -19,13 +19,19 @@ __all__ = [
     "check_intrinsic",
     "check_pass",
     "check_slice_executor",
+    "check_stage_pass",
     "faults",
 ]
 
 
 def __getattr__(name):
-    if name != "check_pass":
-        raise AttributeError(f"module 'fedcore.testing' has no attribute {name!r}")
-    from fedcore.testing.passes import check_pass  # imports hypothesis, which the other checkers do not need
+    # They import hypothesis, which the other checkers do not need.
+    if name == "check_pass":
+        from fedcore.testing.passes import check_pass
 
-    return check_pass
+        return check_pass
+    if name == "check_stage_pass":
+        from fedcore.testing.stage_passes import check_stage_pass
+
+        return check_stage_pass
+    raise AttributeError(f"module 'fedcore.testing' has no attribute {name!r}")

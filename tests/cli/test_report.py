@@ -71,6 +71,13 @@ def test_a_call_records_the_schedule_of_each_slice(recorded, page):
     assert f"<pre>{schedules[1][0]}</pre>" in page.read_text()  # of the last call
 
 
+def test_a_call_records_the_region_of_an_executable_that_it_builds(recorded, page):
+    texts = [s["region"] for call in calls(recorded) for s in call["spans"] if s["kind"] == "build"]
+    assert len(texts) == 1  # the second call runs it again
+    assert texts[0].startswith("region @")
+    assert "Regions of client stages, as they were built" in page.read_text()
+
+
 def test_a_call_records_what_crossed_tensor_by_tensor(recorded):
     first, _ = calls(recorded)
     assert (first["broadcast_bits"], first["aggregate_bits"]) == (5 * 32, 5 * 32)

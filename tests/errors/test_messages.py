@@ -69,7 +69,9 @@ def test_failures_of_runs_are_no_valueerrors():
 
 PROTOCOLS = {"AttributeError", "IndexError", "KeyError", "NotImplementedError", "OSError", "StopIteration"}
 INTERNAL = {  # what a developer does wrong, what its caller catches to name the file, or what TensorFlow raises
-    "code_digest.py", "parser.py", "printer.py", "page/markup.py", "graphs/private_api_operations.py",
+    "code_digest.py", "parser.py", "ir/value_notation.py", "printer.py", "page/markup.py",
+    "graphs/private_api_operations.py",
+    "graphs/private_api_shapes.py", "dataflow/graph.py", "dataflow/shape_inference.py", "dataflow/op_signature.py",
     "batched/batched_value.py", "batched/batched_call.py", "graphs/tensors/values.py",
     "ir/regular_files.py", "cli/json_values.py", "cli/runs.py", "datasets/downloads.py", "datasets/hdf5_objects.py",
     "datasets/hdf5_client_data.py", "datasets/sqlite_tables.py", "datasets/sqlite_client_data.py",

@@ -14,6 +14,8 @@ from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_ROWS
 from fedcore.graphs.batched.own_rows import EACH, JOINED
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.emission.realize import emitted
 from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 from fedcore.types import StructType, TensorType
@@ -52,14 +54,15 @@ def run_batched(
         arguments = []
         for i, t in enumerate(tensors):
             arguments.append(BatchedValue(t, i in per_client, padded.get(i), padding=Padding.COPIES))
-        of_clients = None if seeds is None else tf.constant(seeds)
+        of_clients = None if seeds is None else ops.constant(seeds)
         given = None if sizes is None else lengths
         results[:] = batched_call(graph, graph.data, arguments, given, of_clients, products=PRODUCTS)
         return [x.tensor for x in results]
 
     lengths = np.zeros(1, np.int64) if sizes is None else np.asarray(sizes, np.int64)
     with private_api.quick_operations(), without_function_optimisation():  # as the runtime traces and runs it
-        tensors = tf.function(body, autograph=False)(tf.constant(lengths), *(tf.constant(v) for v in values))
+        call = tf.function(lambda *tensors: emitted(body, tensors), autograph=False)
+        tensors = call(tf.constant(lengths), *(tf.constant(v) for v in values))
     return [(t.numpy(), value) for t, value in zip(tensors, results, strict=True)]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched
-from fedcore.graphs.batched.client_select import FAST_PATH_ENTRIES
+from fedcore.graphs.dataflow.selection import FAST_PATH_ENTRIES
 
 UNARY = (
     "exp expm1 log1p sqrt rsqrt reciprocal tanh sigmoid softplus sin cos erf abs negative square sign floor round "

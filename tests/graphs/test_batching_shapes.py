@@ -262,3 +262,15 @@ def test_counts_are_those_of_each_client():
 
     rng = np.random.default_rng(0)
     check(counts, rng.integers(0, 6, (8, 9)).astype(np.int32), rng.integers(0, 9, (8, 9)).astype(np.int32))
+
+
+def test_a_list_without_elements_is_added_to_a_list_of_each_client():
+    def fn(x):
+        empty, zeros = (
+            tf.raw_ops.TensorListReserve(element_shape=[3], num_elements=4, element_dtype=tf.float32) for _ in range(2)
+        )
+        own = tf.raw_ops.TensorListSetItem(input_handle=zeros, index=1, item=x)
+        sums = [tf.raw_ops.AddN(inputs=pair) for pair in ([empty, own], [own, empty], [own, own])]
+        return [tf.raw_ops.TensorListStack(input_handle=s, element_shape=[3], element_dtype=tf.float32) for s in sums]
+
+    check(fn, normal(8, 3))

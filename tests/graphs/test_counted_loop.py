@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.batched.counted_loop import counted_loop
+from fedcore.graphs.dataflow.control_flow import scan as counted_loop
 
 
 def run_loop(step, *initial, iterations):

@@ -1,4 +1,4 @@
-"""Operations on known values: those that numpy runs have TensorFlow's results."""
+"""Operations on known values: those that numpy runs have TensorFlow's results, at each of three sizes of a batch."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,8 @@ import tensorflow as tf
 
 from fedcore.graphs.batched import known_values
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
+from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
 from fedcore.graphs.graphdef.parsed_graph import Node, emit
 
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
@@ -36,7 +38,7 @@ def slices(*masks) -> dict:
 def test_folding_gives_the_results_of_tensorflow(op, operands, attributes):
     operands = [np.asarray(o) for o in operands]
     values = [BatchedValue(None, False, known=KnownValue.of_constant(o)) for o in operands]
-    found = known_values.fold(Node("node", op, (), attributes), values)
+    found = fold(Node("node", op, (), attributes), values)
     try:
         (wanted,) = emit(op, [tf.constant(o) for o in operands], attributes)
     except tf.errors.InvalidArgumentError:
@@ -51,5 +53,110 @@ def test_entries_of_shapes_are_moved_without_tensorflow(monkeypatch):
     monkeypatch.setattr(known_values, "emit", None)
     shape = BatchedValue(None, False, known=KnownValue.of_constant(np.int32([20, 7])))
     bounds = [BatchedValue(None, False, known=KnownValue.of_constant(np.int32([i]))) for i in (1, 2, 1)]
-    (size,) = known_values.fold(Node("node", "StridedSlice", (), slices(0, 0, 0, 0, 1)), [shape, *bounds])
+    (size,) = fold(Node("node", "StridedSlice", (), slices(0, 0, 0, 0, 1)), [shape, *bounds])
     assert size.values[0] == 7
+
+
+# --- at three sizes ---
+
+PROBES = BatchedEvaluation(4, rows=20).probes
+
+
+def constant(value, dtype=np.int32) -> KnownValue:
+    return KnownValue.of_constant(np.asarray(value, dtype))
+
+
+def of_size(fn) -> KnownValue:
+    """The value that a function has at each probed size."""
+    return KnownValue.from_probes([np.asarray(fn(n), np.int32) for n in PROBES])
+
+
+SIZE = of_size(lambda n: n)
+SHAPE = of_size(lambda n: [n, 7])
+
+
+def folded(op, *operands: KnownValue, **attributes) -> KnownValue | None:
+    results = fold(Node("node", op, (), attributes), [BatchedValue(None, known=k) for k in operands])
+    return None if results is None else results[0]
+
+
+AFFINE = {
+    "sum": (lambda: folded("AddV2", SIZE, constant(3)), 1, 3),
+    "difference": (lambda: folded("Sub", constant(3), SIZE), -1, 3),
+    "multiple": (lambda: folded("Mul", SIZE, constant(3)), 3, 0),
+    "product of sizes": (lambda: folded("Prod", SHAPE, constant([0]), keep_dims=False), 7, 0),
+    "sum of sizes": (lambda: folded("Sum", SHAPE, constant([0]), keep_dims=False), 1, 7),
+    "pack": (lambda: folded("Pack", SIZE, constant(7), axis=0, N=2), [1, 0], [0, 7]),
+    "concatenation": (lambda: folded("ConcatV2", SHAPE, constant([5]), constant(0), N=2), [1, 0, 0], [0, 7, 5]),
+    "entry": (
+        lambda: folded("StridedSlice", SHAPE, *(constant([i]) for i in (0, 1, 1)), **slices(0, 0, 0, 0, 1)),
+        1,
+        0,
+    ),
+    "cast": (lambda: folded("Cast", SIZE, SrcT=tf.int32, DstT=tf.int64, Truncate=False), 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_values_that_are_affine_at_three_sizes_are_so_at_all(name):
+    fold_it, slope, start = AFFINE[name]
+    known = fold_it()
+    assert not known.is_constant
+    have = known.affine(PROBES)
+    np.testing.assert_array_equal(have[0], slope)
+    np.testing.assert_array_equal(have[1], start)
+    for value, n in zip(known.values, PROBES, strict=True):
+        np.testing.assert_array_equal(value, np.multiply(slope, n) + start)
+
+
+def test_a_difference_of_equal_sizes_is_a_constant():
+    assert folded("Sub", SIZE, SIZE).is_constant
+    assert folded("Mul", SIZE, constant(0)).is_constant
+
+
+def test_polynomials_that_are_equal_at_three_sizes_are_equal():
+    assert folded("Equal", SIZE, SIZE, incompatible_shape_error=True).is_constant
+    assert not folded("Equal", SIZE, constant(20), incompatible_shape_error=True).is_constant
+
+
+@pytest.mark.parametrize(
+    ("op", "other"), [("Maximum", 2), ("Minimum", 10**6), ("Greater", 0), ("FloorDiv", 10**6), ("FloorMod", 10**6)]
+)
+def test_other_operations_that_agree_at_three_sizes_may_differ_at_a_fourth(op, other):
+    """Of an empty batch, `n > 0` is false."""
+    known = folded(op, SIZE, constant(other))
+    assert not known.is_constant
+    assert known.affine(PROBES) is None
+    of_that = known if known.values[0].dtype == bool else folded("AddV2", known, constant(1))
+    assert of_that.affine(PROBES) is None
+
+
+def test_a_square_is_not_affine():
+    assert folded("Mul", SIZE, SIZE).affine(PROBES) is None
+
+
+def test_a_batch_of_one_row_is_not_broadcast():
+    """The padded size may be 1, where a shape [1] would broadcast to any other."""
+    probes = BatchedEvaluation(4, rows=1).probes
+    rows = KnownValue.from_probes([np.int32([n, 7]) for n in probes])
+    results = fold(
+        Node("node", "BroadcastGradientArgs", (), {"T": tf.int32}),
+        [BatchedValue(None, known=k) for k in (rows, constant([7]))],
+    )
+    assert [k.values[0].tolist() for k in results] == [[], [0]]
+    assert all(k.is_constant for k in results)
+
+
+def test_values_whose_shapes_differ_between_sizes_are_not_folded():
+    assert folded("Fill", SHAPE, constant(0)) is None
+    assert folded("Range", constant(0), SIZE, constant(1), Tidx=tf.int32) is None
+
+
+def test_large_values_unknown_ones_and_errors_are_not_folded():
+    assert folded("Fill", constant([MAX_ENTRIES]), constant(0)) is not None
+    assert folded("Fill", constant([MAX_ENTRIES + 1]), constant(0)) is None
+    assert folded("Range", constant(0), constant(MAX_ENTRIES + 1), constant(1), Tidx=tf.int32) is None
+    assert folded("Reshape", constant([1, 2, 3]), constant([2, 2])) is None
+    assert folded("Tanh", constant(0.5, np.float32)) is None
+    unknown = [BatchedValue(None, known=SIZE), BatchedValue(tf.constant(1))]
+    assert fold(Node("node", "AddV2", (), {"T": tf.int32}), unknown) is None

@@ -11,7 +11,13 @@ from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.private_api_contracts import CONTRACTS, broken
 
 SOURCES = pathlib.Path(fedcore.__file__).parent
-DOOR = {"private_api.py", "private_api_contracts.py", "private_api_keras.py", "private_api_operations.py"}
+DOOR = {
+    "private_api.py",
+    "private_api_contracts.py",
+    "private_api_keras.py",
+    "private_api_operations.py",
+    "private_api_shapes.py",
+}
 PYTHON = {"_fields", "_asdict", "_replace", "_getframe", "_exit"}  # of named tuples, `sys` and `os`
 
 

@@ -380,7 +380,7 @@ def test_wide_groups_of_clients_of_one_step_have_the_bits_of_narrow_ones(name, m
     sizes = [*np.random.default_rng(0).integers(1, 21, 120)]
     widths = []
     build = client_calls.realize_batched
-    monkeypatch.setattr(client_calls, "realize_batched", lambda *a, **kw: widths.append(a[5].width) or build(*a, **kw))
+    monkeypatch.setattr(client_calls, "realize_batched", lambda *a, **kw: widths.append(a[1].width) or build(*a, **kw))
     wide = one_step_round(name, sizes)
     assert widths == [128]
     assert same_bits(wide, one_step_round(name, sizes, vectorize=4))
@@ -480,3 +480,44 @@ def test_a_reduction_gives_a_client_the_same_bits_at_every_place(reduce, size):
         assert {row.tobytes() for row in rows} == {rows[0].tobytes()}
         assert expected in (None, rows[0].tobytes())
         expected = rows[0].tobytes()
+
+
+def test_a_fold_that_reads_the_sum_of_earlier_clients_reads_the_whole_sum():
+    """The products of a block's factors are added at once only where nothing reads the sum in between."""
+    kernel = fc.to_type(("float32", (INPUTS, HIDDEN)))
+    partial = fc.to_type([kernel, "float32"])
+
+    @fc.tf_computation(kernel, ("float32", (None, INPUTS)))
+    def step(weights, x):
+        return weights - 0.01 * tf.matmul(x, tf.matmul(x, weights) - 1.0, transpose_a=True)
+
+    change = fc.tf_computation(lambda after, before: after - before, kernel, kernel)
+
+    @fc.tf_computation(partial, kernel)
+    def accumulate(partial, change):
+        total, largest = partial
+        return total + change, tf.maximum(largest, tf.reduce_max(tf.abs(total)))
+
+    merge = fc.tf_computation(lambda a, b: (a[0] + b[0], tf.maximum(a[1], b[1])), partial, partial)
+
+    @fc.federated_computation(
+        fc.FederatedType(kernel, fc.SERVER),
+        fc.FederatedType(fc.SequenceType(("float32", (None, INPUTS))), fc.CLIENTS),
+    )
+    def totals(weights, data):
+        start = fc.federated_broadcast(weights)
+        ends = fc.federated_map(lambda s, w: fc.sequence_reduce(s, w, step), (data, start))
+        changes = fc.federated_map(change, (ends, start))
+        return fc.federated_aggregate(changes, fc.generic_zero(partial), accumulate, merge, lambda x: x)
+
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(n, INPUTS)).astype("f") * 0.3 for n in (10, 5, 15)]
+    data = [fc.data.ClientDataset.from_columns(x).batch(BATCH) for x in rows]
+    with fc.use(fc.runtime.local()):
+        assert "low_rank" in str(plan_of(totals.module))
+        found = totals(np.zeros((INPUTS, HIDDEN), "f"), data)
+    with fc.use(fc.runtime.reference()):
+        expected = totals(np.zeros((INPUTS, HIDDEN), "f"), data)
+    assert expected[1] > 0
+    for have, want in zip(found, expected, strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-6)

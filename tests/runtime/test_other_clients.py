@@ -176,7 +176,7 @@ def test_small_last_batches_are_computed_with_half_the_rows(model, optimizer, sh
         of_calls = []
         build = client_calls.realize_batched
         with monkeypatch.context() as patch:
-            patch.setattr(client_calls, "realize_batched", lambda *a, **kw: of_calls.append(a[5]) or build(*a, **kw))
+            patch.setattr(client_calls, "realize_batched", lambda *a, **kw: of_calls.append(a[1]) or build(*a, **kw))
             bits = after_a_round(model, optimizer, data, workers_per_device=1, vectorize=2, **settings)
         return bits, {layout.has_half_steps for layout in of_calls}
 

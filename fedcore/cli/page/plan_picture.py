@@ -34,6 +34,7 @@ def plan_picture(one: Computation) -> Markup:
         element("div", table, class_="scroll"),
         element("p", "Time is the sum over the calls recorded, and over workers that ran side by side.", class_="dim"),
         _schedules(one.calls),
+        _regions(one.calls),
     )
 
 
@@ -59,6 +60,18 @@ def _schedules(calls: list[CallRecord]) -> Markup | None:
     ]
     more = element("p", f"and {len(spans) - _SCHEDULES} more", class_="dim") if len(spans) > _SCHEDULES else None
     return joined(element("h3", "Schedules of the last call, slice by slice"), texts, more)
+
+
+def _regions(calls: list[CallRecord]) -> Markup | None:
+    """The regions of the executables that calls have built, each once; None if no call has built one."""
+    spans = {(s.name, s.region): s for call in calls for s in call.spans if s.region}
+    if not spans:
+        return None
+    texts = [
+        element("details", element("summary", f"@{s.name}"), element("pre", s.region))
+        for s in [*spans.values()][:_SCHEDULES]
+    ]
+    return joined(element("h3", "Regions of client stages, as they were built"), texts)
 
 
 def _stage_row(module: Module, stage: Function, spent: dict[str, tuple[int, float]]) -> Markup:

@@ -31,15 +31,17 @@ def plan(
     compute_dtype: str = "float32",
     secure: str = "plain",
     target: str = "host",
+    without: str = "",
 ) -> Module:
     """Writes the strategy of each client stage and the size of each crossing into the plan, by shape rules only.
 
     Strategy `vectorised`: a graph call computes `call` clients in groups of `width`, batched along the client axis;
     the fold runs in blocks of 8. It needs batching rules for all operations of the stage. Groups have `one_step_width`
     clients where all clients of a call take one step. Strategy `loop`: a graph call computes one client; `why` holds
-    the reason. The workers run such calls in parallel. A loop with `parallel` computes a block in one graph call, which
-    loops over its clients, `parallel` at once; unless it keeps kernels low-rank, its bits are those of a loop with the
-    same blocks. On AVX2, `kernels=onednn` gives stages oneDNN's kernels, which TensorFlow leaves out there.
+    the reason. The workers run such calls in parallel. A loop with larger blocks computes a block in one graph call
+    where it can, which loops over its clients, `parallel` (4) at once; unless it keeps kernels low-rank, its bits are
+    those of a call for each client. On AVX2, `kernels=onednn` gives stages oneDNN's kernels, which TensorFlow leaves
+    out there.
 
     Args:
         vectorize: `auto`, `false`, or the width. Stages without batching rules loop for every width.
@@ -57,6 +59,8 @@ def plan(
             each client; `plain` treats secure sums as other sums.
         target: the kind of machine whose shape rules hold, such as `avx2/small-l2/slow-memory/no-gpu`; `host` is that
             of the variable FEDCORE_TARGET, else that of this machine. A plan with client stages holds it.
+        without: names of stage passes, joined by `+`, that vectorised stages run without; `fedcore opt --list` has
+            them.
     """
     if secure not in ("plain", "masked"):
         raise FedcoreError(f"the option secure of plan is plain or masked, not {secure!r}")
@@ -68,6 +72,7 @@ def plan(
         raise FedcoreError(f"the option compute_dtype of plan is float32 or bfloat16, not {compute_dtype!r}")
     kind = default_target() if target == "host" else parse_target(target)
     width, block = _number("vectorize", vectorize, 2, "false"), _number("block_size", block_size, 1)
+    left_out = _stage_passes(without)
     if module.stage != "planned":
         return module
     rounded: set[str] = set()
@@ -92,6 +97,9 @@ def plan(
         for op in main.operations
         if op.kind in ("fold", "collect")
     }
+    for of_stage in attributes.values():
+        if left_out and of_stage["strategy"] == "vectorised":
+            of_stage["without"] = left_out
     functions = [
         attrs.evolve(f, attributes=attributes[f.name]) if f.name in attributes and "strategy" not in f.attributes else f
         for f in module.functions[:-1]
@@ -121,6 +129,15 @@ def _number(option: str, given: str, least: int, *words: str) -> int | None:
         words_ = ", ".join(("auto", *words))
         raise FedcoreError(f"the option {option} of plan is {words_} or a number, {least} or more, not {brief(given)}")
     return int(given)
+
+
+def _stage_passes(text: str) -> tuple[str, ...]:
+    """The names of stage passes in the option `without`."""
+    if not text:
+        return ()
+    from fedcore.graphs.dataflow.stage_passes import get_stage_pass
+
+    return tuple(get_stage_pass(name.strip()).name for name in text.split("+"))
 
 
 def _stage_of(op: Operation) -> str:

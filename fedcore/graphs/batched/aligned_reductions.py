@@ -1,6 +1,6 @@
 """Reductions over the entries and rows of clients' values, whose bits do not depend on the other clients.
 
-In:  a tensor [K, …] and the axes to reduce. Out: as `tf.reduce_sum` and the like.
+In:  a tensor [K, …] and the axes to reduce. Out: as `ops.reduce_sum` and the like.
 
 The order in which TensorFlow's kernels add up entries follows where these begin in memory, and how many there are. The
 first depends on a client's place in its group, the second on the size to which batches are padded; both depend on the
@@ -14,6 +14,8 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 
 PACKET_BYTES = 64
 """Largest vector register that an elementwise kernel uses. The remainder of a buffer takes scalar instructions."""
@@ -33,8 +35,8 @@ MOST_AXES = 8
 
 
 def reduce_aligned(
-    reduce: Callable, tensor: tf.Tensor, axes: list[int], *, keepdims: bool = False, rows: int | None = None, fill=0
-) -> tf.Tensor:
+    reduce: Callable, tensor: Value, axes: list[int], *, keepdims: bool = False, rows: int | None = None, fill=0
+) -> Value:
     """A reduction of a batched tensor whose bits depend neither on a client's place nor on the size of padded batches.
 
     A kernel reduces entries that lie side by side in whole packets, and the remainder one by one, in another order. So
@@ -54,13 +56,13 @@ def reduce_aligned(
     if rows is not None:
         result = _reduce_rows(reduce, result, rows - sum(a < rows for a in others), fill)
     for axis in sorted(axes) if keepdims else ():
-        result = tf.expand_dims(result, axis)
+        result = ops.expand_dims(result, axis)
     return result
 
 
 def _reduce_merged(
-    reduce: Callable, tensor: tf.Tensor, axes: list[int], *, keepdims: bool, rows: int | None, fill
-) -> tf.Tensor:
+    reduce: Callable, tensor: Value, axes: list[int], *, keepdims: bool, rows: int | None, fill
+) -> Value:
     """A reduction of a tensor of many axes, such as the gradient of `tf.repeat`: neighbouring axes become one, and axes
     of size 1 none.
     """
@@ -72,14 +74,14 @@ def _reduce_merged(
     runs = [list(run) for _, run in itertools.groupby(own, lambda a: a if a in apart else -1 - (a in axes))]
     if len(runs) > MOST_AXES:
         raise NoBatchingRule("a reduction", f"the tensor has {len(sizes)} axes")
-    merged = tf.reshape(tensor, [math.prod(sizes[a] for a in run) for run in runs])
+    merged = ops.reshape(tensor, [math.prod(sizes[a] for a in run) for run in runs])
     of_axes = [i for i, (first, *_) in enumerate(runs) if first in axes]
     of_rows = None if rows is None else runs.index([rows])
     result = reduce_aligned(reduce, merged, of_axes, rows=of_rows, fill=fill)
-    return tf.reshape(result, [1 if a in axes else s for a, s in enumerate(sizes) if keepdims or a not in axes])
+    return ops.reshape(result, [1 if a in axes else s for a, s in enumerate(sizes) if keepdims or a not in axes])
 
 
-def _reduce_rows(reduce: Callable, tensor: tf.Tensor, rows: int, fill) -> tf.Tensor:
+def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill) -> Value:
     last, paddings = tensor.shape.rank - 1, [[0, 0] for _ in tensor.shape]
     count, entries = tensor.shape[rows], tensor.shape[last]
     if (tensor.dtype.is_floating or tensor.dtype.is_complex) and count is not None:
@@ -88,15 +90,15 @@ def _reduce_rows(reduce: Callable, tensor: tf.Tensor, rows: int, fill) -> tf.Ten
         if rows != last and entries is not None:
             paddings[last][1] = packet_padding(entries, tensor.dtype)
         if any(after for _, after in paddings):
-            tensor = tf.pad(tensor, paddings, constant_values=fill)
+            tensor = ops.pad(tensor, paddings, constant_values=fill)
         if in_strides:
-            strides = tf.reshape(tensor, [*(-1 if s is None else s for s in tensor.shape[:-1]), -1, ROWS_OF_SUM])
+            strides = ops.reshape(tensor, [*(-1 if s is None else s for s in tensor.shape[:-1]), -1, ROWS_OF_SUM])
             return reduce(reduce(strides, -2), -1)
     result = reduce(tensor, [rows])
     return result[..., :entries] if paddings[last][1] and rows != last else result
 
 
-def _reduce_others(reduce: Callable, tensor: tf.Tensor, axes: list[int]) -> tf.Tensor:
+def _reduce_others(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
     last = tensor.shape.rank - 1
     if last in axes:
         return _reduce_run(reduce, tensor, axes)
@@ -104,13 +106,13 @@ def _reduce_others(reduce: Callable, tensor: tf.Tensor, axes: list[int]) -> tf.T
     extra = packet_padding(entries, tensor.dtype) if rounds and entries is not None else 0
     if not extra:
         return reduce(tensor, axes)
-    return reduce(tf.pad(tensor, [*([0, 0] for _ in range(last)), [0, extra]]), axes)[..., :entries]
+    return reduce(ops.pad(tensor, [*([0, 0] for _ in range(last)), [0, extra]]), axes)[..., :entries]
 
 
-_FILL_OF_RUN = {tf.reduce_sum: 0, tf.reduce_mean: 0, tf.reduce_prod: 1}
+_FILL_OF_RUN = {ops.reduce_sum: 0, ops.reduce_mean: 0, ops.reduce_prod: 1}
 
 
-def _reduce_run(reduce: Callable, tensor: tf.Tensor, axes: list[int]) -> tf.Tensor:
+def _reduce_run(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
     """A reduction of the last axes and maybe of others; a long run of entries is padded to whole packets."""
     first = next(a for a in range(tensor.shape.rank) if set(range(a, tensor.shape.rank)) <= set(axes))
     shape, others = [-1 if s is None else s for s in tensor.shape], [a for a in axes if a < first]
@@ -118,14 +120,14 @@ def _reduce_run(reduce: Callable, tensor: tf.Tensor, axes: list[int]) -> tf.Tens
     is_known = shape.count(-1) < 2 and not any(shape[a] == -1 for a in axes)
     if reduce not in _FILL_OF_RUN or not is_known or run <= LONG_RUN or not packet_padding(run, tensor.dtype):
         return reduce(tensor, axes)
-    if reduce is tf.reduce_mean and tensor.dtype.size < 4:
-        return tf.cast(_reduce_run(reduce, tf.cast(tensor, tf.float32), axes), tensor.dtype)
+    if reduce is ops.reduce_mean and tensor.dtype.size < 4:
+        return ops.cast(_reduce_run(reduce, ops.cast(tensor, tf.float32), axes), tensor.dtype)
     paddings = [*([0, 0] for _ in range(first)), [0, packet_padding(run, tensor.dtype)]]
-    flat = tf.pad(tf.reshape(tensor, [*shape[:first], run]), paddings, constant_values=_FILL_OF_RUN[reduce])
-    if reduce is not tf.reduce_mean:
+    flat = ops.pad(ops.reshape(tensor, [*shape[:first], run]), paddings, constant_values=_FILL_OF_RUN[reduce])
+    if reduce is not ops.reduce_mean:
         return reduce(flat, [*others, first])
     count = run * math.prod(shape[a] for a in others)
-    return tf.reduce_sum(flat, [*others, first]) / tf.constant(count, tensor.dtype)
+    return ops.reduce_sum(flat, [*others, first]) / ops.constant(count, tensor.dtype)
 
 
 def packet_padding(entries: int | None, dtype: tf.DType) -> int:

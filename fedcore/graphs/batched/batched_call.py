@@ -6,11 +6,13 @@ import attrs
 import tensorflow as tf
 
 import fedcore.graphs.batched.batching_rules  # noqa: F401  registers the rules
-from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batched, shared
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.own_rows import JOINED
 from fedcore.graphs.capture.graph_capture import TracedGraph
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.control_flow import call
+from fedcore.graphs.dataflow.graph import Block, Value, building
 from fedcore.graphs.graphdef.parsed_graph import body_of
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.module import Graph
@@ -21,11 +23,11 @@ def batched_call(
     graph: Graph | TracedGraph,
     data: bytes,
     arguments: list[BatchedValue],
-    sizes: tf.Tensor | None = None,
-    seeds: tf.Tensor | None = None,
+    sizes: Value | None = None,
+    seeds: Value | None = None,
     *,
     products: str = JOINED,
-    assumed_finite: list[tf.Tensor] | None = None,
+    assumed_finite: list[Value] | None = None,
 ) -> list[BatchedValue]:
     """Emits the operations of a graph for K clients into the graph being built.
 
@@ -72,33 +74,33 @@ def batched_call(
     ]
 
 
-def called_whole(build: Callable[[], list[BatchedValue]], call: Callable) -> list[BatchedValue]:
+def called_whole(build: Callable[[], list[BatchedValue]], kind: str) -> list[BatchedValue]:
     """The values that `build` returns; a call of one function computes them.
 
     Args:
-        call: calls a function without parameters, which returns tensors.
+        kind: of the call, see `control_flow.call`.
     """
     values: list[BatchedValue] = []
-    inner: list[tf.Tensor] = []
+    inner: list[Value] = []
 
-    def body() -> list[tf.Tensor]:
+    def body() -> list[Value]:
         values[:] = build()
-        here = tf.compat.v1.get_default_graph()
-        inner[:] = {id(t): t for value in values for t in _tensors(value) if t.graph is here}.values()
+        here = ops.current_block()
+        inner[:] = {id(t): t for value in values for t in _tensors(value) if ops.block_of(t) is here}.values()
         return inner
 
-    results = {id(t): result for t, result in zip(inner, call(body), strict=True)}
+    results = {id(t): result for t, result in zip(inner, call(body, [], kind=kind), strict=True)}
     return [_replaced(value, lambda t: results.get(id(t), t)) for value in values]
 
 
-def _tensors(value: BatchedValue) -> list[tf.Tensor]:
+def _tensors(value: BatchedValue) -> list[Value]:
     if value.low_rank is None:
         return [value.tensor]
     numbers = [c for _, c in value.low_rank.terms if not isinstance(c, float)]
     return [*(m for m, _ in value.low_rank.terms), *numbers, *(t for pair in value.low_rank.factors for t in pair)]
 
 
-def _replaced(value: BatchedValue, fn: Callable[[tf.Tensor], tf.Tensor]) -> BatchedValue:
+def _replaced(value: BatchedValue, fn: Callable[[Value], Value]) -> BatchedValue:
     """The value with `fn` applied to its tensors."""
     if value.low_rank is None:
         return attrs.evolve(value, tensor=fn(value.tensor))
@@ -110,31 +112,25 @@ def _replaced(value: BatchedValue, fn: Callable[[tf.Tensor], tf.Tensor]) -> Batc
 def why_not_batchable(
     graph: Graph | TracedGraph, data: bytes, batched_arguments: set[int], padded_axes: dict[int, int] | None = None
 ) -> NoBatchingRule | None:
-    """Reason why the graph cannot be called for several clients; None if it can. Emits it once into a scratch graph.
+    """Reason why the graph cannot be called for several clients; None if it can.
 
     Args:
         batched_arguments: positions of the leaves of the parameter that differ between clients.
         padded_axes: position of a leaf -> its padded axis.
     """
     padded_axes = padded_axes or {}
-    specs = [spec(t) for t in tensor_leaves(graph.type.parameter)]
-
-    def scratch() -> None:
-        arguments = []
-        for i, s in enumerate(specs):
-            axis = padded_axes.get(i)
-            shape = s.shape.as_list()
-            if axis is not None:
-                shape[axis] = 3
-            tensor = tf.compat.v1.placeholder(s.dtype, [2, *shape] if i in batched_arguments else shape)
-            arguments.append(BatchedValue(tensor, i in batched_arguments, axis, padding=Padding.COPIES))
-        sizes = tf.compat.v1.placeholder(tf.int64, [2]) if padded_axes else None
-        seeds = tf.compat.v1.placeholder(tf.int64, [2])
-        batched_call(graph, data, arguments, sizes, seeds)
-
+    block = Block()
+    arguments = []
+    for i, t in enumerate(tensor_leaves(graph.type.parameter)):
+        axis, shape = padded_axes.get(i), spec(t).shape.as_list()
+        if axis is not None:
+            shape[axis] = 3
+        value = block.argument(spec(t).dtype, [2, *shape] if i in batched_arguments else shape)
+        arguments.append(BatchedValue(value, i in batched_arguments, axis, padding=Padding.COPIES))
+    sizes = block.argument(tf.int64, [2]) if padded_axes else None
     try:
-        with private_api.quick_operations(shares_constants=True):
-            tf.function(scratch, autograph=False).get_concrete_function()
+        with building(block):
+            batched_call(graph, data, arguments, sizes, block.argument(tf.int64, [2]))
     except NoBatchingRule as error:
         return error
     return None

@@ -20,14 +20,14 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_call import batched_call, called_whole
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
-from fedcore.graphs.batched.counted_loop import counted_loop
 from fedcore.graphs.batched.known_inputs import MIN_ROWS, Given, KnownInputs
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, low_rank_carry
 from fedcore.graphs.batched.own_rows import OwnRows
 from fedcore.graphs.batched.row_layouts import steps_of
 from fedcore.graphs.batched.schedule import PackedLayout
-from fedcore.graphs.capture.graph_import import called
-from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.control_flow import scan
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.stages.xla import can_compile
@@ -50,9 +50,9 @@ class BatchedInterpreter:
     """
 
     def __init__(self, module: Module, layout: PackedLayout, *, xla: bool):
-        self._batch_sizes: tf.Tensor | None = None  # of the step that is being built
+        self._batch_sizes: Value | None = None  # of the step that is being built
         self._layout = layout
-        self._assumed_finite: list[tf.Tensor] | None = None
+        self._assumed_finite: list[Value] | None = None
         self._given: Given | None = None
         self._known_inputs: list[KnownInputs] = []
         self._xla = xla
@@ -62,7 +62,7 @@ class BatchedInterpreter:
 
     @contextlib.contextmanager
     def using(
-        self, layout: PackedLayout, assumed_finite: list[tf.Tensor] | None, given: Given | None = None
+        self, layout: PackedLayout, assumed_finite: list[Value] | None, given: Given | None = None
     ) -> Iterator[list[KnownInputs]]:
         """The layout of the clients whose operations are built in the context; yields the known inputs of their loops.
 
@@ -95,8 +95,8 @@ class BatchedInterpreter:
                 assumed_finite=None if compiles or has_convolutions else self._assumed_finite,
             )
             if compiles:
-                return unflatten(_compiled(build), graph.type.result)
-            return unflatten(_fused(build) if has_convolutions else build(), graph.type.result)
+                return unflatten(called_whole(build, "xla"), graph.type.result)
+            return unflatten(called_whole(build, "fused") if has_convolutions else build(), graph.type.result)
 
         return call
 
@@ -159,16 +159,16 @@ class BatchedInterpreter:
         variables = [broadcast_to_clients(initial[i], clients) for i in dense]
         kept = [] if kernels is None else kernels.initial()
         if self._layout.single_step:
-            steps = tf.constant(1, tf.int64)
-            state, _ = step(sequence, tf.constant(0, tf.int64), *variables, *kept)
+            steps = ops.constant(1, tf.int64)
+            state, _ = step(sequence, ops.constant(0, tf.int64), *variables, *kept)
         else:
             steps = steps_of(sequence.sizes)
             halves = carry is None and self._layout.has_half_steps
             whole = _whole_steps(sequence) if halves else steps
-            state = counted_loop(functools.partial(step, sequence), whole, [*variables, *kept], kept_by_step=len(kept))
+            state = scan(functools.partial(step, sequence), whole, [*variables, *kept], kept_by_step=len(kept))
             if halves:
                 half = sequence.halves()
-                state = counted_loop(lambda s, *given: step(half, whole + s, *given), steps - whole, state)
+                state = scan(lambda s, *given: step(half, whole + s, *given), steps - whole, state)
         results = dict(zip(dense, map(batched, state), strict=False))
         results.update({} if kernels is None else kernels.final(steps, state[len(dense) :]))
         return [results[i] for i in range(len(initial))]
@@ -177,7 +177,7 @@ class BatchedInterpreter:
         """The inputs of layers that are known before the loop over a sequence; None where none are, or without loop."""
         if self._layout.single_step or sequence.batch_rows < MIN_ROWS:
             return None
-        known = KnownInputs(sequence.rows, tf.compat.v1.get_default_graph(), self._given, own is not None)
+        known = KnownInputs(sequence.rows, ops.current_block(), self._given, own is not None)
         self._known_inputs.append(known)
         return known
 
@@ -186,19 +186,8 @@ class BatchedInterpreter:
         return OwnRows(products, sequence.rows.own_rows, sequence.batch_rows) if products else None
 
 
-def _whole_steps(sequence: BatchedSequence) -> tf.Tensor:
+def _whole_steps(sequence: BatchedSequence) -> Value:
     """int64: the number of steps behind which every batch has at most half of the padded rows."""
-    number = tf.range(1, tf.shape(sequence.sizes, tf.int64)[1] + 1)
-    is_whole = tf.reduce_any(sequence.sizes > sequence.batch_rows // 2, 0)
-    return tf.reduce_max(tf.where(is_whole, number, 0))
-
-
-def _compiled(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:
-    """Calls a function of the operations that `build` emits; XLA compiles it when it first runs."""
-    return called_whole(build, lambda body: tf.function(body, autograph=False, jit_compile=True)())
-
-
-def _fused(build: Callable[[], list[BatchedValue]]) -> list[BatchedValue]:
-    """Calls a function of the operations that `build` emits; TensorFlow fuses them, which it cannot in a loop."""
-    with without_function_optimisation(fuses=True):
-        return called_whole(build, lambda body: called(body, []))
+    number = ops.range_(1, ops.shape(sequence.sizes, tf.int64)[1] + 1)
+    is_whole = ops.reduce_any(sequence.sizes > sequence.batch_rows // 2, 0)
+    return ops.reduce_max(ops.where(is_whole, number, 0))

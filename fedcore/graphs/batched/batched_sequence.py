@@ -9,13 +9,14 @@ Example: width 4, batches of at most 20 rows of 7 features. The element of a ste
 from collections.abc import Callable
 
 import attrs
-import tensorflow as tf
 
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched, broadcast_to_clients
 from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.capture.graph_capture import TracedGraph
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.values import unflatten
 from fedcore.ir.interpret import Callee
@@ -35,7 +36,7 @@ class BatchedSequence:
     maps: tuple[Callable, ...] = ()
 
     @property
-    def sizes(self) -> tf.Tensor:
+    def sizes(self) -> Value:
         """int64 [clients, steps]: rows of each batch, as `batch_sizes`."""
         return self.rows.sizes
 
@@ -44,7 +45,7 @@ class BatchedSequence:
         """The padded size of a batch; 0 if elements are not batches."""
         return self.rows.batch_rows
 
-    def group(self, lanes: Window, first_lane: tf.Tensor) -> "BatchedSequence":
+    def group(self, lanes: Window, first_lane: Value) -> "BatchedSequence":
         """The sequences of the clients in a window of lanes."""
         return attrs.evolve(self, rows=self.rows.group(lanes, first_lane))
 
@@ -52,15 +53,15 @@ class BatchedSequence:
         """The sequences with the first half of the rows of each padded batch."""
         return attrs.evolve(self, rows=attrs.evolve(self.rows, first_rows=self.batch_rows // 2))
 
-    def batch_sizes(self, step: tf.Tensor) -> tf.Tensor:
+    def batch_sizes(self, step: Value) -> Value:
         """int64 [clients]: rows of each client's batch; 1 for an element that is not a batch, 0 behind the end."""
-        return tf.gather(self.sizes, step, axis=1)
+        return ops.gather(self.sizes, step, axis=1)
 
-    def columns_of(self, step: tf.Tensor) -> list[tf.Tensor]:
+    def columns_of(self, step: Value) -> list[Value]:
         """The columns of one step's elements, [clients, (rows,) …]."""
         return self.rows.columns_of(step)
 
-    def element(self, step: tf.Tensor, batch_sizes: tf.Tensor, tensors: list[tf.Tensor]):
+    def element(self, step: Value, batch_sizes: Value, tensors: list[Value]):
         """The batched element of one step, from the columns of this step."""
         layout = self.layout
         if layout.before:
@@ -76,12 +77,12 @@ class BatchedSequence:
         return element
 
 
-def at_element(fn: Callable, index: tf.Tensor) -> Callable:
+def at_element(fn: Callable, index: Value) -> Callable:
     """The function with the seed of an element: random numbers depend on the element's index."""
     return fn.for_element(index) if isinstance(fn, Callee) else fn
 
 
-def _map_graphs(graphs: tuple[TracedGraph, ...], tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+def _map_graphs(graphs: tuple[TracedGraph, ...], tensors: list[Value]) -> list[Value]:
     """Applies graphs to elements [K, …]."""
     values = [batched(t) for t in tensors]
     for graph in graphs:
@@ -90,8 +91,8 @@ def _map_graphs(graphs: tuple[TracedGraph, ...], tensors: list[tf.Tensor]) -> li
     return [broadcast_to_clients(value, count) for value in values]
 
 
-def _map_examples(layout: Layout, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+def _map_examples(layout: Layout, tensors: list[Value]) -> list[Value]:
     """Applies the maps over single examples, with all rows of all clients along one axis: [clients * rows, …]."""
     clients, rows = tensors[0].shape[:2]
-    flat = [tf.reshape(t, [clients * rows, *t.shape[2:]]) for t in tensors]
-    return [tf.reshape(t, [clients, rows, *t.shape[1:]]) for t in _map_graphs(layout.before, flat)]
+    flat = [ops.reshape(t, [clients * rows, *t.shape[2:]]) for t in tensors]
+    return [ops.reshape(t, [clients, rows, *t.shape[1:]]) for t in _map_graphs(layout.before, flat)]

@@ -20,21 +20,22 @@ from fedcore.graphs.batched.known_inputs import DataRows, KnownInputs
 from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.batched.stage_fold import Group, StageFold, or_factors
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import has_loops
+from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Products, Realized, profiler_name
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.module import Module
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
 
-def packed_specs(types: SequenceOf[Type], layout: PackedLayout) -> list[tf.TensorSpec]:
-    """Specs of the tensors that `pack_clients` returns for arguments of the given types."""
+def packed_specs(client_leaves: SequenceOf[Type], layout: PackedLayout) -> list[tf.TensorSpec]:
+    """Specs of the tensors that `pack_clients` returns for arguments with the given leaves."""
     specs = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64)]
-    flat = [leaf for t in types for _, leaf in leaves(t)]
-    for leaf, sequence, batch_rows in zip(flat, layout.layouts, layout.batch_rows, strict=True):
+    for leaf, sequence, batch_rows in zip(client_leaves, layout.layouts, layout.batch_rows, strict=True):
         if sequence is not None:
             specs.extend(layout.rows.specs(sequence, batch_rows))
             continue
@@ -56,30 +57,24 @@ class BatchedFold(StageFold):
 
     def __init__(
         self,
-        module: Module,
-        zero: str,
-        stage: str,
-        join: str,
-        broadcasts: int,
+        stage: ClientStage,
         layout: PackedLayout,
-        measured: SequenceOf[str],
         *,
         assumes: bool = False,
     ):
-        joined = layout.joins_blocks
-        super().__init__(module, zero, stage, join, broadcasts, layout.width, measured, layout, joined=joined)
+        super().__init__(stage, layout.width, layout, joined=layout.joins_blocks)
         self.joined_rows = layout.joined_rows
         self._layout = layout
         self._assumes = assumes
         self.is_blind = False
         self._given: GivenProducts | None = None
-        if has_loops(module):
+        if has_loops(stage.module):
             self.parallel = PARALLEL_GROUPS_OF_LOOPS
 
     @property
     def client_specs(self) -> list[tf.TensorSpec]:
         given = [tf.TensorSpec([None], tf.float32)] if self._layout.is_given_products else []
-        return [*packed_specs([p.type for p in self.client_parameters], self._layout), *given]
+        return [*packed_specs(self.stage.client_leaves, self._layout), *given]
 
     @property
     def has_factors(self) -> bool:
@@ -90,14 +85,14 @@ class BatchedFold(StageFold):
     def groups_hold_blocks(self, block: int) -> bool:
         layout = self._layout
         holds = layout.equal_steps and (layout.keeps_one_step or not layout.low_rank_steps)
-        return holds and not self.width % block and block <= MAX_SEQUENTIAL_TERMS and not self.sizes
+        return holds and not self.width % block and block <= MAX_SEQUENTIAL_TERMS and not self.stage.sizes
 
-    def groups(self, tensors: list) -> tuple[list[tuple[Group, tf.Tensor]], tf.Tensor]:
+    def groups(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
         """There may be two functions if clients exceed `low_rank_steps`: the groups of these are the first ones. Their
         kernels are dense if kernels are kept low-rank for clients of one step only.
         """
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
-        arguments = _client_arguments(self.client_parameters, self._layout, tensors)
+        arguments = _client_arguments(self.stage.client_parameters, self._layout, tensors)
         if self._layout.products and self._layout.low_rank_steps:
             rows = self._rows(arguments)
             self.rows_of_lanes = rows.own_rows if self._layout.has_own_factors else rows.rows_of_batches
@@ -108,15 +103,15 @@ class BatchedFold(StageFold):
             self._given = given = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
 
         def group(
-            first_lane: tf.Tensor, in_factors: Mapping[int, int], layout: PackedLayout = self._layout
-        ) -> list[tf.Tensor | Factors]:
+            first_lane: Value, in_factors: Mapping[int, int], layout: PackedLayout = self._layout
+        ) -> list[Value | Factors]:
             in_factors = {} if layout.exceeds_low_rank else in_factors
             lanes = Window(first_lane, self.width)
             of_group = [_group_of(v, lanes, first_lane) for v in arguments]
-            names = [p.name for p in self.client_parameters]
+            names = [p.name for p in self.stage.client_parameters]
             scope = {**self.invariant, **dict(zip(names, of_group, strict=True))}
             seed = tensor_seed(lanes.of(seeds))
-            assumed: list[tf.Tensor] = []
+            assumed: list[Value] = []
             products = None if given is None else given.of_group(first_lane)
             assumes = assumed if self._assumes and in_factors else None
             with self.interpreter.using(layout, assumes, products) as known_inputs:
@@ -130,11 +125,11 @@ class BatchedFold(StageFold):
                 leaves = [_with_input(leaf, known_inputs) for leaf in leaves]
             return [*leaves, *self.sizes_of(scope)]
 
-        count, layout = tf.size(seeds, tf.int64) // self.width, self._layout
+        count, layout = ops.size(seeds, tf.int64) // self.width, self._layout
         if not layout.has_longer_groups:
             return [(group, count)], lane_of
         sizes = self._rows(arguments).sizes[:: self.width, layout.low_rank_steps]
-        longer = tf.reduce_sum(tf.cast(sizes > 0, tf.int64))
+        longer = ops.reduce_sum(ops.cast(sizes > 0, tf.int64))
         of_longer = attrs.evolve(layout, low_rank_steps=0) if layout.keeps_one_step else layout
         layouts = of_longer, attrs.evolve(layout, exceeds_low_rank=False)
         first, others = (functools.partial(group, layout=of_groups) for of_groups in layouts)
@@ -153,45 +148,37 @@ class BatchedFold(StageFold):
         layouts = enumerate(self._layout.layouts, 2)  # behind the seeds and the lanes
         ((first, of_sequence),) = [(i, layout) for i, layout in layouts if layout is not None]
         operands = tuple(range(first, first + len(of_sequence.column_specs()) + 2))
-        specs = [packed_specs([p.type for p in self.client_parameters], self._layout)[i] for i in operands]
-        name = profiler_name(self.module, "products")
-        call = data_products(self._given, specs, has_own_products=bool(self._layout.products), name=name)
-        function = Realized(with_kernels_of(self._stage, call), TensorType("float32", (None,)), optimised=True)
+        specs = [packed_specs(self.stage.client_leaves, self._layout)[i] for i in operands]
+        name = profiler_name(self.stage.module, "products")
+        call = data_products(
+            self._given,
+            specs,
+            has_own_products=bool(self._layout.products),
+            name=name,
+            without=self.stage_passes_left_out,
+        )
+        function = Realized(with_kernels_of(self.stage.function, call), TensorType("float32", (None,)), optimised=True)
         return attrs.evolve(realized, products=Products(function, operands))
 
 
 def realize_batched(
-    module: Module,
-    zero: str,
-    stage: str,
-    join: str,
-    broadcasts: int,
-    layout: PackedLayout,
-    *,
-    block: int,
-    blocks: int,
-    measured: SequenceOf[str] = (),
-    assumes: bool = False,
+    stage: ClientStage, layout: PackedLayout, *, block: int, blocks: int, assumes: bool = False
 ) -> Realized:
     """The function of a call; see `StageFold.whole_call`.
 
     Args:
-        zero, join: names of the functions that make and merge partials.
-        broadcasts: number of the stage's parameters that all clients share.
         layout: of the packed clients.
-        measured: names of values in the stage whose sizes are measured.
         assumes: the function may assume that clients' work is finite, see `Realized.assumes_finite`.
     """
-    given = (module, zero, stage, join, broadcasts, layout, measured)
-    fold = BatchedFold(*given, assumes=assumes)
+    fold = BatchedFold(stage, layout, assumes=assumes)
     realized = fold.whole_call(block, blocks)
     if fold.is_blind:
-        fold = BatchedFold(*given)
+        fold = BatchedFold(stage, layout)
         realized = fold.whole_call(block, blocks)
     return fold.with_products(realized)
 
 
-def _with_input(leaf: tf.Tensor | Factors, known_inputs: SequenceOf[KnownInputs]) -> tf.Tensor | Factors:
+def _with_input(leaf: Value | Factors, known_inputs: SequenceOf[KnownInputs]) -> Value | Factors:
     """The leaf, with an input in the place of the left factor, if that is one."""
     if not isinstance(leaf, tuple):
         return leaf
@@ -221,7 +208,7 @@ def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
     return arguments
 
 
-def _group_of(value, lanes: Window, first_lane: tf.Tensor):
+def _group_of(value, lanes: Window, first_lane: Value):
     """A group's part of an argument of all clients."""
     if isinstance(value, tuple):
         return tuple(_group_of(part, lanes, first_lane) for part in value)

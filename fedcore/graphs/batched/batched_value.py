@@ -8,7 +8,7 @@ A `BatchedValue` stands for one tensor of the original graph. With K = 4 clients
     batch [rows, 7], per client    [4, 20, 7]                     batched=True, padded_axis=0
     its transpose [7, rows]        [4, 7, 20]                     batched=True, padded_axis=1
     rows read as pairs [2*rows]    [4, 40]                        batched=True, padded_axis=0, entries_per_row=2
-    tf.shape(batch) [2]            none                           batched=True, known=([20, 7], [41, 7], [62, 7])
+    ops.shape(batch) [2]            none                           batched=True, known=([20, 7], [41, 7], [62, 7])
 
 A batch with fewer rows is padded. Operations compute with the padded rows; reductions over the batch mask them. A size
 that a graph reads from a batch therefore has two meanings: as the shape of a tensor it is the padded size, and as data
@@ -20,13 +20,15 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 import numpy as np
-import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.low_rank import LowRank
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.ir.first_use import imported
 from fedcore.ir.registry import note_declaration
 
@@ -132,7 +134,7 @@ class BatchedValue:
         low_rank: the matrices of all clients as a sum of few terms; `tensor` is then None.
     """
 
-    tensor: tf.Tensor
+    tensor: Any  # Value | None; most users have seen that there is one
     batched: bool = False
     padded_axis: int | None = None
     entries_per_row: int = 1
@@ -150,7 +152,7 @@ class BatchedValue:
         return not self.batched and self.padded_axis is None and (self.known is None or self.known.is_constant)
 
     def with_tensor(
-        self, tensor: tf.Tensor, *, padding: Padding | None = None, element_shape: KnownValue | None = None
+        self, tensor: Value, *, padding: Padding | None = None, element_shape: KnownValue | None = None
     ) -> "BatchedValue":
         """Value of another tensor with the same axes.
 
@@ -168,24 +170,26 @@ class BatchedValue:
         )
 
 
-def shared(tensor: tf.Tensor) -> BatchedValue:
+def shared(tensor: Value) -> BatchedValue:
     """Value of a tensor that all clients share."""
     return BatchedValue(tensor)
 
 
-def batched(tensor: tf.Tensor, padded_axis: int | None = None) -> BatchedValue:
+def batched(tensor: Value, padded_axis: int | None = None) -> BatchedValue:
     """Value of a tensor with a client axis; padded rows, if there is a padded axis, are copies of own rows."""
     return BatchedValue(tensor, True, padded_axis, padding=Padding.UNKNOWN if padded_axis is None else Padding.COPIES)
 
 
-def broadcast_to_clients(value: BatchedValue, clients: int) -> tf.Tensor:
+def broadcast_to_clients(value: BatchedValue, clients: int) -> Value:
     """The tensor of a value with a client axis of the given size."""
     if value.low_rank is not None:
         return value.low_rank.dense()
     if value.batched:
         return value.tensor
-    with value.tensor.graph.as_default():  # where the tensor was built: outside of a loop, if it is from outside
-        return tf.broadcast_to(value.tensor, [clients, *value.tensor.shape])
+    with ops.adding_to(
+        ops.block_of(value.tensor)
+    ):  # where the tensor was built: outside of a loop, if it is from outside
+        return ops.broadcast_to(value.tensor, [clients, *value.tensor.shape])
 
 
 def rowwise_padding(values: Iterable[BatchedValue]) -> Padding:

@@ -11,7 +11,7 @@ from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.batched.cost_model import why_loop
-from fedcore.graphs.batched.low_rank_loop import CONTROL_FLOW, is_straight
+from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, low_rank_of
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.stage_fold import split_stage
@@ -148,7 +148,7 @@ def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
 
 
 def _low_rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:
-    """The rank of `_low_rank`; 0 if the stage for one client cannot be interpreted by `LowRankLoop`."""
+    """The rank of `_low_rank`; 0 if the stage for one client cannot be interpreted by `LaneInterpreter`."""
     if any(op.kind not in BATCHABLE for op in stage.operations):
         return 0
     if not all(is_straight(operations_of(g.digest, module.blob(g.digest))) for g in _graphs_of(module, stage)):

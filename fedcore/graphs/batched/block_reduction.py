@@ -27,21 +27,24 @@ from fedcore.graphs.batched.client_contribution import (
     FactoredContribution,
     Factors,
     Tensors,
+    function_of_number,
     joined_product,
     packed_leaves,
     reserve_list,
-    traced,
     written,
 )
-from fedcore.graphs.batched.client_select import computed_if, select_by_client, select_rows
 from fedcore.graphs.batched.low_rank import sum_of_products
 from fedcore.graphs.batched.reduction import Reduction
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.control_flow import computed_if
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.selection import select_by_client, select_rows
 
 MAX_SEQUENTIAL_TERMS = 8
 """Largest number of terms that AddN and SparseSegmentSum add sequentially; longer sums are split."""
 
 
-def fold_blocks(reduction: Reduction, contributions: list[Contribution], lane_of: tf.Tensor) -> Tensors:
+def fold_blocks(reduction: Reduction, contributions: list[Contribution], lane_of: Value) -> Tensors:
     """The partial of all blocks, leaves [1, …].
 
     Args:
@@ -51,7 +54,7 @@ def fold_blocks(reduction: Reduction, contributions: list[Contribution], lane_of
     totals = {i: reduction.zeros[i] + c.sum_of_blocks(lane_of) for i, c in apart.items()}
     (lane_of,) = _bit_reversed([lane_of])
     partial = _fold_clients(reduction, contributions, lane_of, without=apart)
-    merged = _merge_tree(reduction.merge, partial, tf.reduce_any(lane_of >= 0, axis=1))
+    merged = _merge_tree(reduction.merge, partial, ops.reduce_any(lane_of >= 0, axis=1))
     return [totals.get(i, t) for i, t in enumerate(merged)]
 
 
@@ -81,9 +84,9 @@ def _summed_apart(
 def sum_blocks_by_group(
     group: Callable,
     reduction: Reduction,
-    lane_of: tf.Tensor,
+    lane_of: Value,
     *,
-    count: tf.Tensor,
+    count: Value,
     width: int,
     parallel: int,
     joined: bool,
@@ -108,7 +111,7 @@ def sum_blocks_by_group(
     adds_up = is_sum and all(map(reduction.starts_from_zeros, range(len(zeros))))
     merges = adds_up and of_group & (of_group - 1) == 0 and blocks % of_group == 0
     found = _sums_by_group(group, reduction.specs, lane_of, count, width, parallel, merges=merges, joined=joined)
-    present = tf.reduce_any(tf.reshape(lane_of >= 0, [found[0].shape[0], -1]), axis=1)
+    present = ops.reduce_any(ops.reshape(lane_of >= 0, [found[0].shape[0], -1]), axis=1)
     present, *sums = _bit_reversed([present, *(found[addends[i]] for i in range(len(zeros)))])
     if not is_sum:
         return _merge_tree(merge, [zero + t for zero, t in zip(zeros, sums, strict=True)], present)
@@ -122,43 +125,41 @@ def sum_blocks_by_group(
 def _sums_by_group(
     group: Callable,
     specs: Sequence[tf.TensorSpec],
-    lane_of: tf.Tensor,
-    count: tf.Tensor,
+    lane_of: Value,
+    count: Value,
     width: int,
     parallel: int,
     *,
     merges: bool,
     joined: bool,
-) -> list[tf.Tensor]:
+) -> list[Value]:
     """The sum of each block, or if blocks are merged of each group: leaves [blocks, …] or [groups, …].
 
     Arguments are those of `sum_blocks_by_group`.
     """
     blocks, block = lane_of.shape
     of_group = width // block
-    clients = tf.reduce_sum(tf.cast(lane_of >= 0, tf.int64))
+    clients = ops.reduce_sum(ops.cast(lane_of >= 0, tf.int64))
     packed = packed_leaves(specs)
 
-    def merged(total: tf.Tensor) -> tf.Tensor:
+    def merged(total: Value) -> Value:
         for siblings in range(of_group.bit_length() - 1 if merges else 0):  # of the merge tree, level by level
-            pairs = tf.reshape(total, [of_group >> siblings + 1, 2, *total.shape[1:]])
-            total = tf.reduce_sum(pairs, 1)
+            pairs = ops.reshape(total, [of_group >> siblings + 1, 2, *total.shape[1:]])
+            total = ops.reduce_sum(pairs, 1)
         return total
 
-    def sums(first_lane: tf.Tensor) -> Tensors:
+    def sums(first_lane: Value) -> Tensors:
         leaves = group(first_lane)
-        present = tf.minimum(clients - first_lane, width)
-        lanes = tf.range(present)
+        present = ops.minimum(clients - first_lane, width)
+        lanes = ops.range_(present)
         block_of = lanes // block
 
-        def added(values: tf.Tensor) -> tf.Tensor:
-            total = tf.raw_ops.SparseSegmentSumWithNumSegments(
-                data=values, indices=lanes, segment_ids=block_of, num_segments=tf.constant(of_group)
-            )
+        def added(values: Value) -> Value:
+            total = ops.operation("SparseSegmentSumWithNumSegments", values, lanes, block_of, ops.constant(of_group))
             return merged(total)
 
-        def of_blocks(factor: tf.Tensor) -> tf.Tensor:
-            return tf.reshape(factor, [of_group, -1, factor.shape[2]])
+        def of_blocks(factor: Value) -> Value:
+            return ops.reshape(factor, [of_group, -1, factor.shape[2]])
 
         totals = []
         for p in packed:
@@ -167,8 +168,8 @@ def _sums_by_group(
                 totals.append(added(p.pack(leaves)))
             elif joined:
                 left, right = factors
-                is_present = tf.range(width, dtype=tf.int64) < present
-                (right,) = select_by_client(is_present, [right], [tf.zeros([])])
+                is_present = ops.range_(width, dtype=tf.int64) < present
+                (right,) = select_by_client(is_present, [right], [ops.zeros([])])
                 totals.append(sum_of_products(of_blocks(left), of_blocks(right), merged))
             else:
                 totals.append(sum_of_products(factors[0], factors[1], added))
@@ -177,14 +178,14 @@ def _sums_by_group(
     # The lists have room for a whole call; groups behind the last client leave zeros.
     groups = -(-blocks // of_group)
     shapes = [[1 if merges else of_group, *p.spec.shape] for p in packed]
-    lists = [reserve_list(tf.constant(groups), shape, p.spec.dtype) for p, shape in zip(packed, shapes, strict=True)]
-    found: dict[int, tf.Tensor] = {}
-    lists = written(traced(sums), count, [(list_, 0) for list_ in lists], width, parallel_iterations=parallel)
+    lists = [reserve_list(ops.constant(groups), shape, p.spec.dtype) for p, shape in zip(packed, shapes, strict=True)]
+    found: dict[int, Value] = {}
+    lists = written(
+        function_of_number(sums), count, [(list_, 0) for list_ in lists], width, parallel_iterations=parallel
+    )
     for p, list_, shape in zip(packed, lists, shapes, strict=True):
-        stack = tf.raw_ops.TensorListStack(
-            input_handle=list_, element_shape=shape, element_dtype=p.spec.dtype, num_elements=groups
-        )
-        rows = tf.reshape(stack, [groups * shape[0], *p.spec.shape])  # not -1, since a leaf may have no elements
+        stack = ops.operation("TensorListStack", list_, shape, element_dtype=p.spec.dtype, num_elements=groups)
+        rows = ops.reshape(stack, [groups * shape[0], *p.spec.shape])  # not -1, since a leaf may have no elements
         found.update(p.unpack(rows[: groups if merges else blocks]))
     return [found[i] for i in range(len(specs))]
 
@@ -219,21 +220,23 @@ class _FlatLeaves:
         return [
             leaves[of[0]]
             if len(of) == 1
-            else tf.concat([tf.reshape(leaves[i], [leaves[i].shape[0], self.shapes[i].num_elements()]) for i in of], 1)
+            else ops.concat(
+                [ops.reshape(leaves[i], [leaves[i].shape[0], self.shapes[i].num_elements()]) for i in of], 1
+            )
             for of in self.joined
         ]
 
     def split(self, joined: Tensors) -> Tensors:
         """The leaves [n, …] of joined tensors [n, …]."""
-        leaves: dict[int, tf.Tensor] = {}
+        leaves: dict[int, Value] = {}
         for of, tensor in zip(self.joined, joined, strict=True):
             sizes = [self.shapes[i].num_elements() for i in of]
-            parts = [tensor] if len(of) == 1 else tf.split(tensor, sizes, 1)
-            leaves.update((i, tf.reshape(t, [t.shape[0], *self.shapes[i]])) for i, t in zip(of, parts, strict=True))
+            parts = [tensor] if len(of) == 1 else ops.split(tensor, sizes, 1)
+            leaves.update((i, ops.reshape(t, [t.shape[0], *self.shapes[i]])) for i, t in zip(of, parts, strict=True))
         return [leaves[i] for i in range(len(leaves))]
 
 
-def _merge_tree(merge: Callable, partial: Tensors, present: tf.Tensor) -> Tensors:
+def _merge_tree(merge: Callable, partial: Tensors, present: Value) -> Tensors:
     """Merges partials of blocks, leaves [blocks, …] in bit-reversed order, to leaves [1, …].
 
     Bit-reversed order makes the siblings of each level two contiguous halves, so that no level copies. If one sibling
@@ -245,9 +248,9 @@ def _merge_tree(merge: Callable, partial: Tensors, present: tf.Tensor) -> Tensor
     blocks = int(present.shape[0])
     while blocks > 1:
         blocks //= 2
-        left, right = ([*half] for half in zip(*(tf.split(t, 2) for t in partial), strict=True))
-        left_present, right_present = tf.split(present, 2)
-        partial = select_rows(right_present, merge(left, right), left)
+        left, right = ([*half] for half in zip(*(ops.split(t, 2) for t in partial), strict=True))
+        left_present, right_present = ops.split(present, 2)
+        partial = select_by_client(left_present, select_rows(right_present, merge(left, right), left), right)
         present = left_present | right_present
     return partial
 
@@ -257,7 +260,7 @@ def _bit_reversed(tensors: Tensors) -> Tensors:
     order = np.zeros(1, np.int64)
     while len(order) < int(tensors[0].shape[0]):
         order = np.concatenate([2 * order, 2 * order + 1])
-    return tensors if len(order) == 1 else [tf.gather(t, order) for t in tensors]
+    return tensors if len(order) == 1 else [ops.gather(t, order) for t in tensors]
 
 
 def fold_next_client(
@@ -265,8 +268,8 @@ def fold_next_client(
     contributions: list[Contribution],
     before: Tensors,
     pending: Mapping[int, Factors],
-    is_first: tf.Tensor,
-    is_last: tf.Tensor,
+    is_first: Value,
+    is_last: Value,
     joined_rows: int = 0,
 ) -> tuple[Tensors, dict[int, Factors]]:
     """The partial of a block, leaves [1, …], after one more client; after the last one its bits are those of
@@ -290,27 +293,27 @@ def fold_next_client(
         if isinstance(c, FactoredContribution) and c.joined:
             (j,) = c.leaves.positions
             pairs = zip(pending[j], c.factors_of_first_lane(), strict=True)
-            left, right = (tf.concat(pair, 1) for pair in pairs)
+            left, right = (ops.concat(pair, 1) for pair in pairs)
             pending[j] = left, right
         else:
             kept.append(c)
     zeros, leaves = reduction.zeros, _unpacked((c, c.of_first_lane()) for c in kept)
-    client = [leaves[j] if j in leaves else tf.zeros([1, *s.shape]) for j, s in enumerate(reduction.specs)]
-    after = reduction.fold(client, [tf.where(is_first, z, b) for z, b in zip(zeros, before, strict=True)])
+    client = [leaves[j] if j in leaves else ops.zeros([1, *s.shape]) for j, s in enumerate(reduction.specs)]
+    after = reduction.fold(client, [ops.where(is_first, z, b) for z, b in zip(zeros, before, strict=True)])
     for i, j in reduction.sum_only_leaves.items():
-        total = tf.where(is_first, client[j], before[i] + client[j])
+        total = ops.where(is_first, client[j], before[i] + client[j])
         whole = total
         if j in pending:
             (product,) = computed_if(
-                is_last, lambda x, y: [joined_product(x, y, joined_rows)], [*pending[j]], [tf.zeros_like(total)]
+                is_last, lambda x, y: [joined_product(x, y, joined_rows)], [*pending[j]], [ops.zeros_like(total)]
             )
             whole = product + total
-        after[i] = tf.where(is_last, zeros[i] + whole, total)
+        after[i] = ops.where(is_last, zeros[i] + whole, total)
     return after, pending
 
 
 def _fold_clients(
-    reduction: Reduction, contributions: list[Contribution], lane_of: tf.Tensor, *, without: Container[int]
+    reduction: Reduction, contributions: list[Contribution], lane_of: Value, *, without: Container[int]
 ) -> Tensors:
     """The partial of each block, leaves [blocks, …]: its present clients in the order of their indices.
 
@@ -319,63 +322,60 @@ def _fold_clients(
     """
     zeros, specs, blocks = reduction.zeros, reduction.specs, int(lane_of.shape[0])
     addends = {i: j for i, j in reduction.sum_only_leaves.items() if i not in without}
-    sums: dict[int, tf.Tensor] = {}
+    sums: dict[int, Value] = {}
     for c in contributions:
         if set(c.leaves.positions) & set(addends.values()):
             for j, total in c.leaves.unpack(_block_sums(c, lane_of)).items():
                 sums[j] = sums[j] + total if j in sums else total
     factored = {j for c in contributions if isinstance(c, FactoredContribution) for j in c.leaves.positions}
-    results = {i: tf.zeros([blocks, *z.shape[1:]], z.dtype) for i, z in enumerate(zeros) if i in without}
+    results = {i: ops.zeros([blocks, *z.shape[1:]], z.dtype) for i, z in enumerate(zeros) if i in without}
     results.update((i, zeros[i] + sums[j]) for i, j in addends.items())
     if len(results) < len(zeros):
-        partial = [tf.broadcast_to(z, [blocks, *z.shape[1:]]) for z in zeros]
+        partial = [ops.broadcast_to(z, [blocks, *z.shape[1:]]) for z in zeros]
         whole = [c for c in contributions if factored.isdisjoint(c.leaves.positions)]
         leaves = _unpacked((c, c.concatenated()) for c in whole if isinstance(c, ClientContribution))
         # Leaves in factors are only summed. The fold gets zeros for them, and what it makes of them is not used.
-        zero = {i: tf.zeros([blocks, *s.shape]) for i, s in enumerate(specs) if i not in leaves}
+        zero = {i: ops.zeros([blocks, *s.shape]) for i, s in enumerate(specs) if i not in leaves}
         for b in range(int(lane_of.shape[1])):
-            lanes = tf.maximum(lane_of[:, b], 0)
-            client = [zero[i] if i in zero else tf.gather(leaves[i], lanes) for i in range(len(specs))]
+            lanes = ops.maximum(lane_of[:, b], 0)
+            client = [zero[i] if i in zero else ops.gather(leaves[i], lanes) for i in range(len(specs))]
             partial = select_rows(lane_of[:, b] >= 0, reduction.fold(client, partial), partial)
         results = {**dict(enumerate(partial)), **results}
     return [results[i] for i in range(len(zeros))]
 
 
-def _unpacked(packed: Iterable[tuple[Contribution, tf.Tensor]]) -> dict[int, tf.Tensor]:
+def _unpacked(packed: Iterable[tuple[Contribution, Value]]) -> dict[int, Value]:
     """Position -> leaf [K, …], from one packed tensor [K, …] of each contribution."""
-    leaves: dict[int, tf.Tensor] = {}
+    leaves: dict[int, Value] = {}
     for contribution, tensor in packed:
         leaves.update(contribution.leaves.unpack(tensor))
     return leaves
 
 
-def _block_sums(contribution: Contribution, lane_of: tf.Tensor) -> tf.Tensor:
+def _block_sums(contribution: Contribution, lane_of: Value) -> Value:
     """[blocks, …]: the sum of each block's present clients, in the order of their indices."""
     if isinstance(contribution, FactoredContribution):
         return contribution.block_sums(lane_of)
     blocks, block = lane_of.shape
     positions, absent = contribution.lanes.positions(lane_of), contribution.lanes.count
     if contribution.is_large:
-        values = contribution.slices(tf.reshape(positions, [-1]))
-        total = tf.concat([_sequential_sum(values[i : i + block]) for i in range(0, blocks * block, block)], 0)
+        slices = contribution.slices(ops.reshape(positions, [-1]))
+        total = ops.concat([_sequential_sum(slices[i : i + block]) for i in range(0, blocks * block, block)], 0)
         return contribution.keep_alive_until(total)
     values = contribution.concatenated()
     first = positions[:, :MAX_SEQUENTIAL_TERMS]
-    lanes = tf.reshape(first, [-1])
-    present = tf.where(lanes < absent)[:, 0]
-    total = tf.raw_ops.SparseSegmentSumWithNumSegments(
-        data=values,
-        indices=tf.gather(lanes, present),
-        segment_ids=present // first.shape[1],
-        num_segments=blocks,
+    lanes = ops.reshape(first, [-1])
+    present = ops.where(lanes < absent)[:, 0]
+    total = ops.operation(
+        "SparseSegmentSumWithNumSegments", values, ops.gather(lanes, present), present // first.shape[1], blocks
     )
     for b in range(MAX_SEQUENTIAL_TERMS, block):
-        total += tf.gather(values, positions[:, b])
-    return tf.ensure_shape(total, [blocks, *contribution.shape])
+        total += ops.gather(values, positions[:, b])
+    return ops.ensure_shape(total, [blocks, *contribution.shape])
 
 
-def _sequential_sum(values: Tensors) -> tf.Tensor:
-    total = tf.add_n(values[:MAX_SEQUENTIAL_TERMS])
+def _sequential_sum(values: Tensors) -> Value:
+    total = ops.add_n(values[:MAX_SEQUENTIAL_TERMS])
     for i in range(MAX_SEQUENTIAL_TERMS, len(values), MAX_SEQUENTIAL_TERMS - 1):
-        total = tf.add_n([total, *values[i : i + MAX_SEQUENTIAL_TERMS - 1]])
+        total = ops.add_n([total, *values[i : i + MAX_SEQUENTIAL_TERMS - 1]])
     return total

@@ -16,19 +16,20 @@ Where some groups have a leaf as factors and others as a matrix, it has both: tw
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs import private_api
-from fedcore.graphs.batched.counted_loop import counted_loop
 from fedcore.graphs.batched.known_inputs import DataRows, KnownInput
 from fedcore.graphs.batched.low_rank import product_of_factors
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.control_flow import function_of_number, scan
+from fedcore.graphs.dataflow.graph import Value
 
-Tensors = list[tf.Tensor]
-Factors: TypeAlias = tuple[tf.Tensor | KnownInput, tf.Tensor]
-"""(left [K, r, n], right [K, r, m]) of matrices left^T right; the left one may be an input of the data's rows."""
+Tensors = list[Value]
+Factors: TypeAlias = tuple[Any, Value]
+"""(left [K, r, n], right [K, r, m]) of matrices left^T right; the left one may be a `KnownInput` of the data's rows."""
 
 PARALLEL_GROUPS = 4
 """Groups of a call that may run in parallel; this uses TensorFlow's threads where a worker has no more calls."""
@@ -57,22 +58,22 @@ class PackedLeaves:
     spec: tf.TensorSpec
     lengths: tuple[int, ...] = ()
 
-    def pack(self, leaves: Sequence[tf.Tensor]) -> tf.Tensor:
+    def pack(self, leaves: Sequence) -> Value:
         """[K, …] of the leaves [K, …] of the whole contribution."""
         if len(self.positions) == 1:
             return leaves[self.positions[0]]
         scalars = len(self.positions) - len(self.lengths)
-        parts = [tf.stack([leaves[i] for i in self.positions[:scalars]], 1)] if scalars else []
+        parts = [ops.stack([leaves[i] for i in self.positions[:scalars]], 1)] if scalars else []
         parts += [leaves[i] for i in self.positions[scalars:]]
-        return parts[0] if len(parts) == 1 else tf.concat(parts, 1)
+        return parts[0] if len(parts) == 1 else ops.concat(parts, 1)
 
-    def unpack(self, tensor: tf.Tensor) -> dict[int, tf.Tensor]:
+    def unpack(self, tensor: Value) -> dict[int, Value]:
         """Position -> leaf [K, …] of a tensor [K, …]."""
         if len(self.positions) == 1:
             return {self.positions[0]: tensor}
         scalars = len(self.positions) - len(self.lengths)
-        parts = tf.split(tensor, [scalars, *self.lengths], 1) if self.lengths else [tensor]
-        return dict(zip(self.positions, [*tf.unstack(parts[0], scalars, 1), *parts[1:]], strict=True))
+        parts = ops.split(tensor, [scalars, *self.lengths], 1) if self.lengths else [tensor]
+        return dict(zip(self.positions, [*ops.unstack(parts[0], scalars, 1), *parts[1:]], strict=True))
 
 
 def packed_leaves(specs: Sequence[tf.TensorSpec]) -> list[PackedLeaves]:
@@ -106,17 +107,17 @@ class Lanes:
     """
 
     width: int
-    first: tf.Tensor
-    count: tf.Tensor
+    first: Value
+    count: Value
 
-    def positions(self, lane_of: tf.Tensor) -> tf.Tensor:
+    def positions(self, lane_of: Value) -> Value:
         """The positions of lanes (int64) among these; `count` for the lanes of absent clients and for all others."""
         position = lane_of - self.first
-        return tf.where((lane_of >= 0) & (position >= 0) & (position < self.count), position, self.count)
+        return ops.where((lane_of >= 0) & (position >= 0) & (position < self.count), position, self.count)
 
-    def of(self, numbers: tf.Tensor | None) -> tf.Tensor | None:
+    def of(self, numbers: Value | None) -> Any:
         """Numbers of these lanes, from those of all lanes of the call, then 0."""
-        return None if numbers is None else tf.pad(numbers[self.first : self.first + self.count], [[0, 1]])
+        return None if numbers is None else ops.pad(numbers[self.first : self.first + self.count], [[0, 1]])
 
 
 @attrs.frozen
@@ -129,7 +130,7 @@ class ClientContribution:
     """
 
     leaves: PackedLeaves
-    groups: tf.Tensor
+    groups: Value
     lanes: Lanes
 
     @property
@@ -141,35 +142,32 @@ class ClientContribution:
     def is_large(self) -> bool:
         return self.shape.num_elements() >= LARGE_LEAF_ENTRIES
 
-    def concatenated(self) -> tf.Tensor:
+    def concatenated(self) -> Value:
         """[lanes + 1, …]: the values of all lanes, then zeros."""
-        no_leading_dims = tf.zeros([0], tf.int64)
-        tensor, _ = tf.raw_ops.TensorListConcatV2(
-            input_handle=self.groups,
-            element_shape=[-1, *self.shape],
-            leading_dims=no_leading_dims,
-            element_dtype=self.leaves.spec.dtype,
+        no_leading_dims = ops.zeros([0], tf.int64)
+        tensor, _ = ops.operation(
+            "TensorListConcatV2", self.groups, [-1, *self.shape], no_leading_dims, element_dtype=self.leaves.spec.dtype
         )
-        return tf.ensure_shape(tensor, [None, *self.shape])
+        return ops.ensure_shape(tensor, [None, *self.shape])
 
-    def of_first_lane(self) -> tf.Tensor:
+    def of_first_lane(self) -> Value:
         """[1, …]."""
-        return tf.ensure_shape(self.concatenated()[:1], [1, *self.shape])
+        return ops.ensure_shape(self.concatenated()[:1], [1, *self.shape])
 
-    def slices(self, lanes: tf.Tensor) -> Tensors:
+    def slices(self, lanes: Value) -> Tensors:
         """A tensor [1, …] for each of the positions of lanes (int64 [n], n static), as views of the groups' tensors."""
         return _slices(self.groups, lanes, self.lanes.width, self.leaves.spec.dtype, self.shape)
 
-    def keep_alive_until(self, total: tf.Tensor) -> tf.Tensor:
+    def keep_alive_until(self, total: Value) -> Value:
         """The total; the groups stay alive until it is computed.
 
         AddN would otherwise reuse the buffer of an input that has no other reference, start with that input, and so
         change the order of the sum.
         """
-        with tf.control_dependencies([total]):
-            reference = tf.raw_ops.TensorListLength(input_handle=self.groups)
-        with tf.control_dependencies([reference]):
-            return tf.identity(total)
+        with ops.ordered_behind(total):
+            reference = ops.operation("TensorListLength", self.groups)
+        with ops.ordered_behind(reference):
+            return ops.identity(total)
 
 
 @attrs.frozen
@@ -187,23 +185,23 @@ class FactoredContribution:
     """
 
     leaves: PackedLeaves
-    lefts: tf.Tensor | KnownInput
-    rights: tf.Tensor
+    lefts: Any  # Value | KnownInput
+    rights: Value
     lanes: Lanes
     joined: bool = False
-    rows: tf.Tensor | None = None
+    rows: Value | None = None
     joined_rows: int = 0
     data: DataRows | None = None
 
-    def of_first_lane(self) -> tf.Tensor:
+    def of_first_lane(self) -> Value:
         """[1, n, m]."""
-        total = self._sum(tf.zeros([1], tf.int64))
-        return (tf.transpose(total) if self._is_transposed else total)[tf.newaxis]
+        total = self._sum(ops.zeros([1], tf.int64))
+        return (ops.transpose(total) if self._is_transposed else total)[None]
 
-    def factors_of_first_lane(self) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._joined_factors(tf.zeros([1], tf.int64))
+    def factors_of_first_lane(self) -> tuple[Value, Value]:
+        return self._joined_factors(ops.zeros([1], tf.int64))
 
-    def block_sums(self, lane_of: tf.Tensor) -> tf.Tensor:
+    def block_sums(self, lane_of: Value) -> Value:
         """[blocks, n, m]: the sum of each block's clients, in the order of their indices.
 
         Args:
@@ -211,44 +209,39 @@ class FactoredContribution:
         """
         blocks = int(lane_of.shape[0])
         sums, shape = self._list_of_blocks(lane_of)
-        stack = tf.raw_ops.TensorListStack(
-            input_handle=sums, element_shape=shape, element_dtype=tf.float32, num_elements=blocks
-        )
-        return tf.linalg.matrix_transpose(stack) if self._is_transposed else stack
+        stack = ops.operation("TensorListStack", sums, shape, element_dtype=tf.float32, num_elements=blocks)
+        return ops.matrix_transpose(stack) if self._is_transposed else stack
 
-    def sum_of_blocks(self, lane_of: tf.Tensor) -> tf.Tensor:
+    def sum_of_blocks(self, lane_of: Value) -> Value:
         """[n, m]: the sum of the sums of blocks, added in the tree of merges; those without clients are zeros."""
         blocks = int(lane_of.shape[0])
         if blocks == 1:
             row = [self._sum(self.lanes.positions(lane_of[0]))]
         else:
             sums, shape = self._list_of_blocks(lane_of)
-            row = [
-                tf.raw_ops.TensorListGetItem(input_handle=sums, index=i, element_shape=shape, element_dtype=tf.float32)
-                for i in range(blocks)
-            ]
+            row = [ops.operation("TensorListGetItem", sums, i, shape, element_dtype=tf.float32) for i in range(blocks)]
         while len(row) > 1:
             row = [left + right for left, right in zip(row[::2], row[1::2], strict=True)]
-        return tf.transpose(row[0]) if self._is_transposed else row[0]
+        return ops.transpose(row[0]) if self._is_transposed else row[0]
 
-    def _list_of_blocks(self, lane_of: tf.Tensor) -> tuple[tf.Tensor, list[int]]:
+    def _list_of_blocks(self, lane_of: Value) -> tuple[Value, list[int]]:
         """A TensorList with the sum of each block's clients, perhaps transposed, and the shape of a sum.
 
         No more than `PARALLEL_BLOCKS` products are in memory.
         """
         blocks, (n, m) = int(lane_of.shape[0]), self.leaves.spec.shape
         lanes = self.lanes.positions(lane_of)
-        used = tf.where(tf.reduce_any(lane_of >= 0, 1))[:, 0]
-        of_block = traced(lambda number: [self._sum(tf.gather(lanes, number))])
+        used = ops.where(ops.reduce_any(lane_of >= 0, 1))[:, 0]
+        of_block = function_of_number(lambda number: [self._sum(ops.gather(lanes, number))])
 
         def write(i, sums):
-            number = tf.gather(used, i)
+            number = ops.gather(used, i)
             (total,) = of_block(number)
-            return [tf.raw_ops.TensorListSetItem(input_handle=sums, index=tf.cast(number, tf.int32), item=total)], None
+            return [ops.operation("TensorListSetItem", sums, ops.cast(number, tf.int32), total)], None
 
         shape = [m, n] if self._is_transposed else [n, m]
-        empty = reserve_list(tf.constant(blocks), shape, tf.float32)
-        (sums,) = counted_loop(write, tf.size(used, tf.int64), [empty], parallel_iterations=PARALLEL_BLOCKS)
+        empty = reserve_list(ops.constant(blocks), shape, tf.float32)
+        (sums,) = scan(write, ops.size(used, tf.int64), [empty], parallel_iterations=PARALLEL_BLOCKS)
         return sums, shape
 
     @property
@@ -257,101 +250,94 @@ class FactoredContribution:
         n, m = self.leaves.spec.shape
         return not self.joined and m < n
 
-    def _sum(self, lanes: tf.Tensor) -> tf.Tensor:
+    def _sum(self, lanes: Value) -> Value:
         """[n, m], or transposed: the sum of the products of the clients at positions of lanes (int64 [n], n static)."""
         if self.joined:
             return joined_product(*self._joined_factors(lanes), self.joined_rows)[0]
         lefts, rights = (self._factors(side, lanes) for side in (0, 1))
         total = None
         for left, right in zip(rights, lefts, strict=True) if self._is_transposed else zip(lefts, rights, strict=True):
-            with tf.control_dependencies([] if total is None else [total]):
+            with ops.ordered_behind(*([] if total is None else [total])):
                 product = product_of_factors(left, right)[0]
             total = product if total is None else total + product
         assert total is not None
         return total
 
-    def _joined_factors(self, lanes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _joined_factors(self, lanes: Value) -> tuple[Value, Value]:
         """([1, r, n], [1, r, m]): the factors of all lanes."""
-        right = tf.concat(self._factors(1, lanes), 1)
+        right = ops.concat(self._factors(1, lanes), 1)
         if not isinstance(self.lefts, KnownInput):
-            return tf.concat(self._factors(0, lanes), 1), right
+            return ops.concat(self._factors(0, lanes), 1), right
         assert self.data is not None
         assert self.rows is not None
-        return self.data.of(self.lefts, lanes, tf.gather(self.rows, lanes)), right
+        return self.data.of(self.lefts, lanes, ops.gather(self.rows, lanes)), right
 
-    def _factors(self, side: int, lanes: tf.Tensor) -> Tensors:
+    def _factors(self, side: int, lanes: Value) -> Tensors:
         """The left (0) or right (1) factors of each of the lanes, [1, r, …]."""
         groups, columns = (self.lefts, self.rights)[side], self.leaves.spec.shape[side]
         if self.rows is None:
             return _slices(groups, lanes, self.lanes.width, tf.float32, [None, columns])
-        return _first_rows(groups, lanes, self.lanes.width, columns, tf.gather(self.rows, lanes))
+        return _first_rows(groups, lanes, self.lanes.width, columns, ops.gather(self.rows, lanes))
 
 
 Contribution: TypeAlias = ClientContribution | FactoredContribution
 
 
-def joined_product(left: tf.Tensor, right: tf.Tensor, rows: int) -> tf.Tensor:
+def joined_product(left: Value, right: Value, rows: int) -> Value:
     """left^T right, [1, n, m], of joined factors [1, r, …], with zeros behind them up to `rows` if that is not 0."""
     if rows:
-        missing = [[0, 0], [0, rows - tf.shape(left)[1]], [0, 0]]
-        left, right = tf.pad(left, missing), tf.pad(right, missing)
+        missing = [[0, 0], [0, rows - ops.shape(left)[1]], [0, 0]]
+        left, right = ops.pad(left, missing), ops.pad(right, missing)
     return product_of_factors(left, right)
 
 
-def _slices(groups: tf.Tensor, lanes: tf.Tensor, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
+def _slices(groups: Value, lanes: Value, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
     """A tensor [1, …] for each of the lanes (int64 [n], n static), as views of the tensors [width, …] of a list."""
     sizes = [-1 if s is None else s for s in shape]
-    begins = tf.unstack(tf.pad((lanes % width)[:, None], [[0, 0], [0, len(sizes)]]))
-    size = tf.constant([1, *sizes], tf.int64)
+    begins = ops.unstack(ops.pad((lanes % width)[:, None], [[0, 0], [0, len(sizes)]]))
+    size = ops.constant([1, *sizes], tf.int64)
     views = []
     for group, begin in zip(_groups_of(groups, lanes, width, dtype, shape), begins, strict=True):
-        views.append(tf.raw_ops.Slice(input=group, begin=begin, size=size))
+        views.append(ops.operation("Slice", group, begin, size))
         views[-1].set_shape([1, *shape])
     return views
 
 
-def _first_rows(groups: tf.Tensor, lanes: tf.Tensor, width: int, columns: int, rows: tf.Tensor) -> Tensors:
+def _first_rows(groups: Value, lanes: Value, width: int, columns: int, rows: Value) -> Tensors:
     """The first rows of each of the lanes, [1, rows, columns]; lanes and rows are int64 [n], n static."""
-    numbers, counts = tf.unstack(lanes % width), tf.unstack(rows, lanes.shape[0])
+    numbers, counts = ops.unstack(lanes % width), ops.unstack(rows, lanes.shape[0])
     views = []
     for group, number, count in zip(
         _groups_of(groups, lanes, width, tf.float32, [None, columns]), numbers, counts, strict=True
     ):
-        begin = number * tf.shape(group, tf.int64)[1]
-        view = tf.reshape(group, [-1, columns])[begin : begin + count]  # in place: rows of one lane are no view
-        views.append(view[tf.newaxis])
+        begin = number * ops.shape(group, tf.int64)[1]
+        view = ops.reshape(group, [-1, columns])[begin : begin + count]  # in place: rows of one lane are no view
+        views.append(view[None])
     return views
 
 
-def _groups_of(groups: tf.Tensor, lanes: tf.Tensor, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
+def _groups_of(groups: Value, lanes: Value, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
     """For each of the lanes the tensor [width, …] of its group."""
     sizes = [-1, *(-1 if s is None else s for s in shape)]
     return [
-        tf.raw_ops.TensorListGetItem(input_handle=groups, index=number, element_shape=sizes, element_dtype=dtype)
-        for number in tf.unstack(tf.cast(lanes // width, tf.int32))
+        ops.operation("TensorListGetItem", groups, number, sizes, element_dtype=dtype)
+        for number in ops.unstack(ops.cast(lanes // width, tf.int32))
     ]
 
 
-def traced(body: Callable) -> tf.types.experimental.ConcreteFunction:
-    """The function of a number (int64), as one that loops call: built in place, its operations would be handled in the
-    loop's frames.
-    """
-    return private_api.unordered_function(body, [tf.TensorSpec([], tf.int64)])
-
-
-Group: TypeAlias = Callable[[tf.Tensor], Sequence[tf.Tensor | Factors]]
+Group: TypeAlias = Callable[[Value], Sequence[Value | Factors]]
 """Maps the first lane of a group (int64) to leaves [width, …], or factors, of its clients' contributions."""
 
 
 def contributions_by_group(
-    groups: Sequence[tuple[Group, tf.Tensor]],
+    groups: Sequence[tuple[Group, Value]],
     width: int,
     specs: Sequence[tf.TensorSpec],
     *,
     parallel: int,
     joined: bool = False,
     joined_rows: int = 0,
-    rows: tf.Tensor | None = None,
+    rows: Value | None = None,
     data: DataRows | None = None,
 ) -> list[Contribution]:
     """Runs the groups of a call and stores the contributions of their clients.
@@ -367,7 +353,7 @@ def contributions_by_group(
     packed = packed_leaves(specs)
     kinds: list[list[_Kind]] = []  # for each function, of the packed leaves
     functions = [_packing(group, packed, kinds) for group, _ in groups]
-    first = tf.zeros([], tf.int64)
+    first = ops.zeros([], tf.int64)
     stores: dict[tuple[int, _Kind], _Store] = {}  # by packed leaf and kind
     for of_leaves, (_, number) in zip(kinds, groups, strict=True):
         for i, kind in enumerate(of_leaves):
@@ -375,7 +361,7 @@ def contributions_by_group(
         first += number
     for store in stores.values():
         store.reserve()
-    first = tf.zeros([], tf.int64)
+    first = ops.zeros([], tf.int64)
     for function, of_leaves, (_, number) in zip(functions, kinds, groups, strict=True):
         used = [stores[key] for key in enumerate(of_leaves)]
         lists = [(list_, store.first) for store in used for list_ in store.lists]
@@ -406,23 +392,23 @@ _Kind: TypeAlias = bool | KnownInput
 def _packing(group: Group, packed: list[PackedLeaves], kinds: list[list[_Kind]]) -> Callable:
     """The traced function of a group's packed leaves; appends what each of them is."""
 
-    def contribution(first_lane: tf.Tensor) -> Tensors:
+    def contribution(first_lane: Value) -> Tensors:
         leaves = group(first_lane)
         of_leaves = [leaves[p.positions[0]] for p in packed]
         found[:] = map(_kind, of_leaves)
-        parts: list[tf.Tensor] = []
+        parts: list[Value] = []
         for p, leaf in zip(packed, of_leaves, strict=True):
             tensors = leaf if isinstance(leaf, tuple) else [p.pack(leaves)]
             parts.extend(t for t in tensors if not isinstance(t, KnownInput))
         return parts
 
     found: list[_Kind] = []
-    function = traced(contribution)
+    function = function_of_number(contribution)
     kinds.append(found)
     return function
 
 
-def _kind(leaf: tf.Tensor | Factors) -> _Kind:
+def _kind(leaf: Value | Factors) -> _Kind:
     if isinstance(leaf, tuple):
         return leaf[0] if isinstance(leaf[0], KnownInput) else True
     return False
@@ -439,7 +425,7 @@ class _Store:
 
     leaves: PackedLeaves
     kind: _Kind
-    first: tf.Tensor
+    first: Value
     numbers: Tensors = attrs.field(factory=list)
     lists: Tensors = attrs.field(factory=list)
 
@@ -452,17 +438,17 @@ class _Store:
         return [[-1, size] for size in (shape[1:] if isinstance(self.kind, KnownInput) else shape)]
 
     def reserve(self) -> None:
-        last = tf.cast(tf.add_n(self.numbers), tf.int32)
+        last = ops.cast(ops.add_n(self.numbers), tf.int32)
         dtype = self.leaves.spec.dtype
         self.lists = [reserve_list(last + 1, [-1, *shape], dtype) for shape in self._shapes]
 
     def contribution(self, width: int) -> "Contribution":
-        groups = tf.add_n(self.numbers)
+        groups = ops.add_n(self.numbers)
         lists = []
         for list_, shape in zip(self.lists, self._shapes, strict=True):
-            nothing = tf.zeros([1, *(max(s, 0) for s in shape)], self.leaves.spec.dtype)
-            index = tf.cast(groups, tf.int32)
-            lists.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=nothing))
+            nothing = ops.zeros([1, *(max(s, 0) for s in shape)], self.leaves.spec.dtype)
+            index = ops.cast(groups, tf.int32)
+            lists.append(ops.operation("TensorListSetItem", list_, index, nothing))
         lanes = Lanes(width, self.first * width, groups * width)
         if self.kind is False:
             return ClientContribution(self.leaves, lists[0], lanes)
@@ -470,17 +456,17 @@ class _Store:
         return FactoredContribution(self.leaves, left, right, lanes)
 
 
-def reserve_list(size: tf.Tensor, shape: list, dtype: tf.DType) -> tf.Tensor:
+def reserve_list(size: Value, shape: list, dtype: tf.DType) -> Value:
     """TensorList of `size` elements of a shape."""
-    return tf.raw_ops.TensorListReserve(element_shape=shape, num_elements=size, element_dtype=dtype)
+    return ops.operation("TensorListReserve", shape, size, element_dtype=dtype)
 
 
 def written(
     fn: Callable,
-    count: tf.Tensor,
-    lists: Sequence[tuple[tf.Tensor, tf.Tensor | int]],
+    count: Value,
+    lists: Sequence[tuple[Value, Value | int]],
     step: int = 1,
-    first: tf.Tensor | int = 0,
+    first: Value | int = 0,
     *,
     parallel_iterations: int,
 ) -> Tensors:
@@ -495,9 +481,9 @@ def written(
         number += first
         after = []
         for list_, begin, tensor in zip(before, begins, fn(number * step), strict=True):
-            index = tf.cast(number - begin, tf.int32)
-            after.append(tf.raw_ops.TensorListSetItem(input_handle=list_, index=index, item=tensor))
+            index = ops.cast(number - begin, tf.int32)
+            after.append(ops.operation("TensorListSetItem", list_, index, tensor))
         return after, None
 
     given = [list_ for list_, _ in lists]
-    return counted_loop(write, tf.cast(count, tf.int64), given, parallel_iterations=parallel_iterations)
+    return scan(write, ops.cast(count, tf.int64), given, parallel_iterations=parallel_iterations)

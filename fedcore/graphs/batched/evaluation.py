@@ -23,7 +23,10 @@ from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBat
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
 from fedcore.graphs.batched.low_rank import low_rank_rules
 from fedcore.graphs.batched.own_rows import JOINED
-from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Body, Node
 
 _CONTROL_FLOW = frozenset(
     {
@@ -77,10 +80,10 @@ class BatchedEvaluation:
         self,
         clients: int,
         rows: int | None = None,
-        sizes: tf.Tensor | None = None,
+        sizes: Value | None = None,
         *,
         products: str = JOINED,
-        assumed_finite: list[tf.Tensor] | None = None,
+        assumed_finite: list[Value] | None = None,
     ):
         self.clients = clients
         self.assumed_finite = assumed_finite
@@ -170,7 +173,7 @@ class BatchedEvaluation:
 
     # --- values as tensors ---
 
-    def tensor(self, value: BatchedValue) -> tf.Tensor:
+    def tensor(self, value: BatchedValue) -> Value:
         """The tensor of a value, with a client axis if the value is batched."""
         if value.tensor is not None:
             return value.tensor
@@ -183,9 +186,9 @@ class BatchedEvaluation:
         first = known.values[0]
         key = (first.dtype.str, first.shape, *(v.tobytes() for v in known.values))
         if first.dtype == object:
-            return tf.constant(first)
+            return ops.constant(first)
         if key not in self._tensors:
-            self._tensors[key] = tf.constant(first) if known.is_constant else self._affine_of_sizes(known)
+            self._tensors[key] = ops.constant(first) if known.is_constant else self._affine_of_sizes(known)
         return self._tensors[key]
 
     def _dense(self, value: BatchedValue) -> BatchedValue:
@@ -199,15 +202,15 @@ class BatchedEvaluation:
         dense = self._tensors[key][0]
         return BatchedValue(dense[0]) if self.clients == 1 else BatchedValue(dense, True)
 
-    def as_lane(self, value: BatchedValue) -> tf.Tensor:
+    def as_lane(self, value: BatchedValue) -> Value:
         """The tensor of a shared value as that of one client, [1, …]; the same tensor at each call."""
         tensor = self.tensor(value)
         key = ("lane", id(tensor))
         if key not in self._tensors:
-            self._tensors[key] = (tensor[tf.newaxis], tensor)  # the entry holds the tensor, so that its id stays in use
+            self._tensors[key] = (tensor[None], tensor)  # the entry holds the tensor, so that its id stays in use
         return self._tensors[key][0]
 
-    def _affine_of_sizes(self, known: KnownValue) -> tf.Tensor:
+    def _affine_of_sizes(self, known: KnownValue) -> Value:
         """The tensor slope * sizes + start, [K, …], of an affine known value."""
         affine = known.affine(self.probes)
         assert affine is not None
@@ -216,25 +219,25 @@ class BatchedEvaluation:
         dtype = tf.as_dtype(known.values[0].dtype)
         key = ("sizes", dtype)
         if key not in self._tensors:
-            self._tensors[key] = tf.cast(self.sizes, dtype)
+            self._tensors[key] = ops.cast(self.sizes, dtype)
         sizes = self._tensors[key]
         if slope.ndim:
-            sizes = tf.reshape(sizes, [self.clients] + [1] * slope.ndim)
+            sizes = ops.reshape(sizes, [self.clients] + [1] * slope.ndim)
         if (slope != 1).any():
-            sizes = sizes * tf.constant(slope.astype(dtype.as_numpy_dtype))
+            sizes = sizes * ops.constant(slope.astype(dtype.as_numpy_dtype))
         if start.any():
-            sizes = sizes + tf.constant(start.astype(dtype.as_numpy_dtype))
+            sizes = sizes + ops.constant(start.astype(dtype.as_numpy_dtype))
         return sizes
 
-    def with_client_axis(self, value: BatchedValue) -> tf.Tensor:
+    def with_client_axis(self, value: BatchedValue) -> Value:
         """The tensor of a value with a client axis; a shared tensor is broadcast along it."""
         tensor = self.tensor(value)
         if value.batched or tensor.dtype == tf.variant:
             return tensor
-        shape = tf.concat([[self.clients], tf.shape(tensor)], 0)
+        shape = ops.concat([[self.clients], ops.shape(tensor)], 0)
         if tensor.shape.is_fully_defined():
             shape = [self.clients, *tensor.shape]
-        return tf.broadcast_to(tensor, shape)
+        return ops.broadcast_to(tensor, shape)
 
     def shape(self, value: BatchedValue) -> tf.TensorShape:
         """The shape of one client's value, with the padded size of the batch."""
@@ -266,7 +269,7 @@ class BatchedEvaluation:
             return value.known
         if not value.client_invariant or value.tensor is None:
             return None
-        static = tf.get_static_value(value.tensor)
+        static = ops.static_value(value.tensor)
         return None if static is None else KnownValue.of_constant(static)
 
     def has_zero_padding(self, value: BatchedValue) -> bool:
@@ -306,23 +309,23 @@ class BatchedEvaluation:
 
     # --- padded rows ---
 
-    def mask(self, rank: int, axis: int, entries_per_row: int = 1) -> tf.Tensor:
+    def mask(self, rank: int, axis: int, entries_per_row: int = 1) -> Value:
         """True for the entries of real rows: bool [K, 1…, rows, 1…], for values of one client of the given rank."""
         if self.sizes is None or self.rows is None:
             raise NoBatchingRule("a batch", "it has no sizes")
         key: tuple = ("mask", entries_per_row)
         if key not in self._tensors:
             lengths = self.sizes if entries_per_row == 1 else self.sizes * entries_per_row
-            self._tensors[key] = tf.expand_dims(lengths, 1) > np.arange(self.rows * entries_per_row)
+            self._tensors[key] = ops.expand_dims(lengths, 1) > np.arange(self.rows * entries_per_row)
         shape = [self.clients] + [1] * rank
         shape[axis + 1] = self.rows * entries_per_row
         key = ("mask", entries_per_row, axis, rank)
         if key not in self._tensors:
             rows = self._tensors["mask", entries_per_row]
-            self._tensors[key] = rows if shape == rows.shape else tf.reshape(rows, shape)
+            self._tensors[key] = rows if shape == rows.shape else ops.reshape(rows, shape)
         return self._tensors[key]
 
-    def masked(self, value: BatchedValue, fill=0) -> tf.Tensor:
+    def masked(self, value: BatchedValue, fill=0) -> Value:
         """The tensor of a value with `fill` in all padded rows; it has a client axis if there are padded rows."""
         tensor = self.tensor(value)
         if value.padded_axis is None:
@@ -332,23 +335,23 @@ class BatchedEvaluation:
         key = ("masked", id(tensor), value.padded_axis, fill)
         if key not in self._tensors:
             # The entry holds the tensor too, so that its id stays in use.
-            self._tensors[key] = (self._fill_padding(value, tensor, tf.constant(fill, tensor.dtype)), tensor)
+            self._tensors[key] = (self._fill_padding(value, tensor, ops.constant(fill, tensor.dtype)), tensor)
         return self._tensors[key][0]
 
-    def _fill_padding(self, value: BatchedValue, tensor: tf.Tensor, fill: tf.Tensor) -> tf.Tensor:
+    def _fill_padding(self, value: BatchedValue, tensor: Value, fill: Value) -> Value:
         """Selects whole rows where the batch is the leading axis: broadcasting in SelectV2 is several times slower."""
         assert value.padded_axis is not None
         if value.padded_axis or not value.batched or not tensor.shape.is_fully_defined():
-            return tf.where(self.mask(self.rank(value), value.padded_axis, value.entries_per_row), tensor, fill)
+            return ops.where(self.mask(self.rank(value), value.padded_axis, value.entries_per_row), tensor, fill)
         rows = self.mask(1, 0, value.entries_per_row)
         if self.rank(value) == 1:
-            return tf.raw_ops.Select(condition=rows, x=tensor, y=tf.fill(tensor.shape, fill))
-        rows, flat = tf.reshape(rows, [-1]), without_client_axis(tensor)
-        return tf.reshape(tf.raw_ops.Select(condition=rows, x=flat, y=tf.fill(flat.shape, fill)), tensor.shape)
+            return ops.operation("Select", rows, tensor, ops.fill(tensor.shape, fill))
+        rows, flat = ops.reshape(rows, [-1]), without_client_axis(tensor)
+        return ops.reshape(ops.operation("Select", rows, flat, ops.fill(flat.shape, fill)), tensor.shape)
 
     # --- equal bits for every number of clients ---
 
-    def apply_in_packets(self, fn: Callable, *tensors: tf.Tensor) -> tf.Tensor:
+    def apply_in_packets(self, fn: Callable, *tensors: Value) -> Value:
         """Applies an elementwise function to batched tensors of one shape, padded to whole vector registers.
 
         A kernel computes the remainder of a buffer with scalar instructions, which round differently. Without padding,
@@ -359,11 +362,11 @@ class BatchedEvaluation:
         extra = packet_padding(total, tensors[0].dtype)
         if not extra:
             return fn(*tensors)
-        flat = [tf.pad(tf.reshape(t, [-1]), [[0, extra]], constant_values=1) for t in tensors]
+        flat = [ops.pad(ops.reshape(t, [-1]), [[0, extra]], constant_values=1) for t in tensors]
         result = fn(*flat)[:-extra]
-        return tf.reshape(result, tf.shape(tensors[0]) if total is None else shape)
+        return ops.reshape(result, ops.shape(tensors[0]) if total is None else shape)
 
-    def apply_rows_in_packets(self, fn: Callable, *tensors: tf.Tensor) -> list[tf.Tensor]:
+    def apply_rows_in_packets(self, fn: Callable, *tensors: Value) -> list[Value]:
         """Applies a function of rows to tensors that are padded to whole vector registers of rows.
 
         Args:
@@ -372,7 +375,7 @@ class BatchedEvaluation:
         extra = packet_padding(tensors[0].shape[0], tensors[0].dtype)
         if not extra:
             return fn(*tensors)
-        padded = [tf.pad(t, [[0, extra]] + [[0, 0]] * (t.shape.rank - 1)) for t in tensors]
+        padded = [ops.pad(t, [[0, extra]] + [[0, 0]] * (t.shape.rank - 1)) for t in tensors]
         return [t[:-extra] for t in fn(*padded)]
 
 
@@ -380,12 +383,13 @@ def _no_rule(node: Node) -> NoBatchingRule:
     return NoBatchingRule(node.op, "the operation has no rule")
 
 
-def without_client_axis(tensor: tf.Tensor) -> tf.Tensor:
+def without_client_axis(tensor: Value) -> Value:
     """[K, rows, …] -> [K * rows, …]; the operand of a Reshape that already has this shape is returned as it is."""
-    before = tensor.op.inputs[0] if tensor.op.type == "Reshape" else tensor
+    node = ops.computed_by(tensor, "Reshape")
+    before = tensor if node is None else node.inputs[0]
     clients, rows = tensor.shape[:2]
     shape = [-1 if rows is None else clients * rows, *tensor.shape[2:]]
-    return before if before.shape == shape else tf.reshape(tensor, shape)
+    return before if before.shape == shape else ops.reshape(tensor, shape)
 
 
 def _constant(node: Node) -> BatchedValue:

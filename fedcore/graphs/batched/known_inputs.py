@@ -23,8 +23,10 @@ import tensorflow as tf
 from fedcore.graphs.batched.client_select import Window, rows_from
 from fedcore.graphs.batched.own_rows import own_rows_of
 from fedcore.graphs.batched.row_layouts import RowLayout
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 
-_EXACT = {"Mul": tf.multiply, "AddV2": tf.add, "Sub": tf.subtract, "RealDiv": tf.divide}
+_EXACT = {"Mul": ops.multiply, "AddV2": ops.add, "Sub": ops.subtract, "RealDiv": ops.divide}
 """Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
 
 LEFT_OUT_ROWS = 8
@@ -52,13 +54,13 @@ class _Step:
     number: float | None = None
     number_first: bool = False
 
-    def applied(self, x: tf.Tensor) -> tf.Tensor:
+    def applied(self, x: Value) -> Value:
         """The result for rows [K, rows, …]."""
         if self.op == "Cast":
-            return tf.cast(x, self.dtype)
+            return ops.cast(x, self.dtype)
         if self.op == "Reshape":
-            return tf.reshape(x, [x.shape[0], -1 if x.shape[1] is None else x.shape[1], *self.shape])
-        number = tf.constant(self.number, self.dtype)
+            return ops.reshape(x, [x.shape[0], -1 if x.shape[1] is None else x.shape[1], *self.shape])
+        number = ops.constant(self.number, self.dtype)
         return _EXACT[self.op](number, x) if self.number_first else _EXACT[self.op](x, number)
 
 
@@ -74,7 +76,7 @@ class KnownInput:
     column: int
     steps: tuple[_Step, ...] = ()
 
-    def of(self, columns: Sequence[tf.Tensor]) -> tf.Tensor:
+    def of(self, columns: Sequence[Value]) -> Value:
         """The input in all steps, [K, R, n]; the columns are [K, R, …]."""
         x = columns[self.column]
         for step in self.steps:
@@ -91,21 +93,21 @@ class DataRows:
         begins: int64 [lanes], the row where each lane's client begins.
     """
 
-    columns: Sequence[tf.Tensor]
-    begins: tf.Tensor
+    columns: Sequence[Value]
+    begins: Value
 
-    def of(self, known: KnownInput, lanes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    def of(self, known: KnownInput, lanes: Value, counts: Value) -> Value:
         """The input [1, r, n] of the clients at lanes, whose rows stand side by side; a view where it can be one.
 
         Args:
             counts: int64, the number of rows of each of these lanes.
         """
-        begins = tf.where(counts > 0, tf.gather(self.begins, lanes), tf.shape(self.columns[0], tf.int64)[0])
-        window = Window(tf.reduce_min(begins), tf.reduce_sum(counts))
-        return known.of([tf.expand_dims(window.of(c), 0) for c in self.columns])
+        begins = ops.where(counts > 0, ops.gather(self.begins, lanes), ops.shape(self.columns[0], tf.int64)[0])
+        window = Window(ops.reduce_min(begins), ops.reduce_sum(counts))
+        return known.of([ops.expand_dims(window.of(c), 0) for c in self.columns])
 
 
-def known_input(x: tf.Tensor, elements: Sequence[tf.Tensor]) -> KnownInput | None:
+def known_input(x: Value, elements: Sequence[Value]) -> KnownInput | None:
     """How a tensor [K, B, n] is computed from the columns of one step's elements; None if other values decide it."""
     steps: list[_Step] = []
     while True:
@@ -122,7 +124,7 @@ def known_input(x: tf.Tensor, elements: Sequence[tf.Tensor]) -> KnownInput | Non
 class Given(Protocol):
     """Products of the rows of a group, which are given to a graph."""
 
-    def get(self, of: KnownInput, batch_rows: int) -> tf.Tensor | None:
+    def get(self, of: KnownInput, batch_rows: int) -> Value | None:
         """Those of an input, as of `products_of_rows`; None if they are not given."""
 
 
@@ -138,37 +140,37 @@ class KnownInputs:
     """
 
     data: RowLayout
-    graph: tf.Graph
+    block: Any
     given: "Given | None" = None
     has_own_products: bool = False
     _built: dict = attrs.field(factory=dict, init=False)
 
     @property
-    def rows(self) -> tf.Tensor:
+    def rows(self) -> Value:
         """int64, R."""
         return self._once("rows", lambda: self.data.row_count)
 
-    def input(self, of: KnownInput) -> tf.Tensor:
+    def input(self, of: KnownInput) -> Value:
         """[K, R, n]."""
         return self._once(of, lambda: of.of(self._once("columns", self.data.all_columns)))
 
-    def input_of(self, tensor: tf.Tensor) -> KnownInput | None:
+    def input_of(self, tensor: Value) -> KnownInput | None:
         """Which input in all steps a tensor is; None if it is none."""
         return next((of for of, built in self._built.items() if built is tensor and isinstance(of, KnownInput)), None)
 
-    def product(self, of: KnownInput, matrix: tf.Tensor, step: tf.Tensor, rows: int) -> tf.Tensor:
+    def product(self, of: KnownInput, matrix: Value, step: Value, rows: int) -> Value:
         """[K, B, m]: the product of a step's rows with a matrix that all clients share, [n, m]; B is `rows`."""
         of_steps = self._once((of, id(matrix)), lambda: self._products_by_step(of, matrix, rows))
-        return tf.squeeze(Window(step, 1).of(of_steps), 0)
+        return ops.squeeze(Window(step, 1).of(of_steps), 0)
 
-    def gram(self, of: KnownInput, step: tf.Tensor, rows: int) -> tf.Tensor:
+    def gram(self, of: KnownInput, step: Value, rows: int) -> Value:
         """[K, B, step * B]: the products of a step's rows with those of earlier steps; B is `rows`."""
         leaves_out = rows >= LEFT_OUT_ROWS
         products = self._once((of, "gram"), lambda: self._gram(of, rows))
-        first = tf.maximum(step - 1, 0) if leaves_out else step
+        first = ops.maximum(step - 1, 0) if leaves_out else step
         return rows_from(products, first * rows, rows)[:, :, : step * rows]
 
-    def products_of_rows(self, of: KnownInput, batch_rows: int) -> tf.Tensor:
+    def products_of_rows(self, of: KnownInput, batch_rows: int) -> Value:
         """[K, later, earlier]: the products of rows with those of earlier batches, and with some that no step takes.
 
         The first batch has no earlier rows, and the last one no later ones. If there is one batch, all rows are
@@ -179,64 +181,66 @@ class KnownInputs:
         if not self.has_own_products:
             x = self.input(of)
             left, right = (x, x) if batch_rows < LEFT_OUT_ROWS else (x[:, self.rows - later :], x[:, :earlier])
-            return tf.raw_ops.BatchMatMulV2(x=left, y=right, adj_y=True)
+            return ops.operation("BatchMatMulV2", left, right, adj_y=True)
         own = self.data.own_rows
         last, first = earlier_rows(own, batch_rows)
-        none = tf.zeros_like(last)
-        missing = tf.reshape(tf.stack([none, later - last, none, earlier - first], 1), [-1, 2, 2])
+        none = ops.zeros_like(last)
+        missing = ops.reshape(ops.stack([none, later - last, none, earlier - first], 1), [-1, 2, 2])
         found = []
         for x, of_later, of_earlier, of_both in zip(
-            self._of_each(of), *(tf.unstack(t, self._clients) for t in (own - last, first, missing)), strict=True
+            self._of_each(of), *(ops.unstack(t, self._clients) for t in (own - last, first, missing)), strict=True
         ):
-            product = tf.raw_ops.MatMul(a=x[of_later:], b=x[:of_earlier], transpose_b=True)
-            found.append(tf.pad(product, of_both))
-        return tf.stack(found)
+            product = ops.operation("MatMul", x[of_later:], x[:of_earlier], transpose_b=True)
+            found.append(ops.pad(product, of_both))
+        return ops.stack(found)
 
     @property
     def _clients(self) -> int:
         return int(self.data.sizes.shape[0])
 
-    def _of_each(self, of: KnownInput) -> list[tf.Tensor]:
+    def _of_each(self, of: KnownInput) -> list[Value]:
         """The input of each client, [own rows, n]."""
         each = self._once("columns of clients", self.data.columns_of_clients)
         if each is None:
             return own_rows_of(self.input(of), self.data.own_rows)
-        return [tf.squeeze(of.of([tf.expand_dims(c, 0) for c in columns]), 0) for columns in each]
+        return [ops.squeeze(of.of([ops.expand_dims(c, 0) for c in columns]), 0) for columns in each]
 
-    def _products_by_step(self, of: KnownInput, matrix: tf.Tensor, batch_rows: int) -> tf.Tensor:
+    def _products_by_step(self, of: KnownInput, matrix: Value, batch_rows: int) -> Value:
         """[T, K, B, m]; the last row of a client stands in for missing ones, or zeros, if it has none."""
         if self.has_own_products:
-            products = [tf.raw_ops.MatMul(a=x, b=matrix) for x in self._of_each(of)]
-            products.append(tf.zeros([1, matrix.shape[1]]))
-            flat, counts = tf.concat(products, 0), self.data.own_rows
+            products = [ops.operation("MatMul", x, matrix) for x in self._of_each(of)]
+            products.append(ops.zeros([1, matrix.shape[1]]))
+            flat, counts = ops.concat(products, 0), self.data.own_rows
         else:
-            product = tf.raw_ops.BatchMatMulV2(x=self.input(of), y=matrix[tf.newaxis])
-            flat, counts = tf.reshape(product, [-1, matrix.shape[1]]), tf.fill([self._clients], self.rows)
+            product = ops.operation("BatchMatMulV2", self.input(of), matrix[None])
+            flat, counts = ops.reshape(product, [-1, matrix.shape[1]]), ops.fill([self._clients], self.rows)
         steps = -(-self.rows // batch_rows)
-        of_step = tf.reshape(tf.range(steps * batch_rows), [-1, 1, batch_rows])
-        begins, last = tf.cumsum(counts, exclusive=True)[:, tf.newaxis], counts[:, tf.newaxis] - 1
-        return tf.gather(flat, tf.where(last < 0, tf.shape(flat, tf.int64)[0] - 1, begins + tf.minimum(of_step, last)))
+        of_step = ops.reshape(ops.range_(steps * batch_rows), [-1, 1, batch_rows])
+        begins, last = ops.cumsum(counts, exclusive=True)[:, None], counts[:, None] - 1
+        return ops.gather(
+            flat, ops.where(last < 0, ops.shape(flat, tf.int64)[0] - 1, begins + ops.minimum(of_step, last))
+        )
 
-    def _gram(self, of: KnownInput, rows: int) -> tf.Tensor:
+    def _gram(self, of: KnownInput, rows: int) -> Value:
         given = None if self.given is None else self.given.get(of, rows)
         return self.products_of_rows(of, rows) if given is None else given
 
     def _once(self, key: Hashable, build: Callable[[], Any]) -> Any:
         if key not in self._built:
-            with self.graph.as_default():
+            with ops.adding_to(self.block):
                 self._built[key] = build()
         return self._built[key]
 
 
-def earlier_rows(rows: tf.Tensor, batch_rows: int) -> tuple[tf.Tensor, tf.Tensor]:
+def earlier_rows(rows: Value, batch_rows: int) -> tuple[Value, Value]:
     """(number of rows that have earlier ones, number of rows that have later ones) of R rows in batches.
 
     Those of the first batch, and of the last one, if they are left out; if there is one batch, none has.
     """
     if batch_rows < LEFT_OUT_ROWS:
         return rows, rows
-    earlier = tf.maximum(rows - 1, 0) // batch_rows * batch_rows
-    return rows - tf.minimum(tf.constant(batch_rows, rows.dtype), earlier), earlier
+    earlier = ops.maximum(rows - 1, 0) // batch_rows * batch_rows
+    return rows - ops.minimum(ops.constant(batch_rows, rows.dtype), earlier), earlier
 
 
 @attrs.frozen(eq=False)
@@ -253,38 +257,38 @@ class StepInputs:
     """
 
     of: KnownInputs
-    step: tf.Tensor
-    elements: Sequence[tf.Tensor]
-    shared: Sequence[tf.Tensor]
+    step: Value
+    elements: Sequence[Value]
+    shared: Sequence[Value]
     lefts: dict[int, KnownInput]
-    on_known: Callable[[tf.Tensor, KnownInput], None]
+    on_known: Callable[[Value, KnownInput], None]
     _found: dict = attrs.field(factory=dict, init=False)
 
     @property
     def _rows(self) -> int:
         return int(self.elements[0].shape[1])
 
-    def known(self, x: tf.Tensor) -> KnownInput | None:
+    def known(self, x: Value) -> KnownInput | None:
         if id(x) not in self._found:
             self._found[id(x)] = (known_input(x, self.elements), x)  # holds the tensor, so that its id stays in use
         return self._found[id(x)][0]
 
-    def earlier(self, of: KnownInput) -> tf.Tensor:
+    def earlier(self, of: KnownInput) -> Value:
         """[K, step * B, n]: the inputs of the earlier steps."""
         return self.of.input(of)[:, : self.step * self._rows]
 
-    def product(self, x: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor | None:
+    def product(self, x: Value, matrix: Value) -> Value | None:
         """x @ matrix, if x is known and the matrix is among the shared ones."""
         known = self.known(x)
         if known is None or not any(matrix is m for m in self.shared):
             return None
         return self.of.product(known, matrix, self.step, self._rows)
 
-    def present(self, of: KnownInput, rows: tf.Tensor) -> tf.Tensor:
+    def present(self, of: KnownInput, rows: Value) -> Value:
         """The rows of the step that the input of all steps has; rows are [K, B, …]."""
         return rows[:, : self.of.rows - self.step * self._rows]
 
-    def gram(self, x: tf.Tensor, left: tf.Tensor) -> tf.Tensor | None:
+    def gram(self, x: Value, left: Value) -> Value | None:
         """x @ left^T, if x is known and the left factor holds the same input of earlier steps."""
         known = self.known(x)
         if known is None:
@@ -296,24 +300,26 @@ class StepInputs:
         return self.of.gram(known, self.step, self._rows)
 
 
-def _step(x: tf.Tensor) -> tuple[tf.Tensor, _Step | None] | None:
+def _step(x: Value) -> tuple[Value, _Step | None] | None:
     """(operand, step) of the operation that computes a tensor; None if it is not one of a row by itself."""
-    op, shape = x.op, x.shape
-    if op.type == "Identity":
-        return op.inputs[0], None
+    node, shape = ops.node_of(x), x.shape
+    if node is None:
+        return None
+    if node.op == "Identity":
+        return node.inputs[0], None
     if shape.rank is None or shape.rank < 2 or None in shape[2:].as_list():
         return None
     of_row = tuple(shape[2:])
-    if op.type == "Cast":
-        return op.inputs[0], _Step("Cast", of_row, x.dtype)
-    if op.type == "Reshape":
-        before = op.inputs[0].shape
+    if node.op == "Cast":
+        return node.inputs[0], _Step("Cast", of_row, x.dtype)
+    if node.op == "Reshape":
+        before = node.inputs[0].shape
         same_rows = before.rank is not None and before.rank >= 2 and before[:2].as_list() == shape[:2].as_list()
-        return (op.inputs[0], _Step("Reshape", of_row, x.dtype)) if same_rows and None not in shape[:2] else None
-    if op.type not in _EXACT or not x.dtype.is_floating:
+        return (node.inputs[0], _Step("Reshape", of_row, x.dtype)) if same_rows and None not in shape[:2] else None
+    if node.op not in _EXACT or not x.dtype.is_floating:
         return None
-    for i, operand in enumerate(op.inputs):
-        number = tf.get_static_value(operand)
+    for i, operand in enumerate(node.inputs):
+        number = ops.static_value(operand)
         if number is not None and not operand.shape.rank:
-            return op.inputs[1 - i], _Step(op.type, of_row, x.dtype, float(number), number_first=i == 0)
+            return node.inputs[1 - i], _Step(node.op, of_row, x.dtype, float(number), number_first=i == 0)
     return None

@@ -14,7 +14,9 @@ import tensorflow as tf
 
 from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
-from fedcore.graphs.graphdef.parsed_graph import Node, emit
+from fedcore.graphs.dataflow.graph import no_block
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Node
 
 MAX_ENTRIES = 1024
 
@@ -77,7 +79,7 @@ def _run(node: Node, values: list[np.ndarray]) -> list[np.ndarray] | None:
         moved = _IN_NUMPY[node.op](values, node.attributes)
         if moved is not None:
             return [moved]
-    with private_api.eager_mode(), tf.device("CPU:0"):
+    with no_block(), private_api.eager_mode(), tf.device("CPU:0"):
         try:
             results = emit(node.op, [tf.constant(v) for v in values], node.attributes)
         except (tf.errors.OpError, ValueError):

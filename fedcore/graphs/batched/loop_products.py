@@ -20,6 +20,8 @@ import tensorflow as tf
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import BatchedValue, Padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
 
 MOST_PACKED = 64
@@ -213,7 +215,7 @@ class ProductsBehindLoop:
             tuple(s for s in sums if s in gaining or kept & {s.x, s.y}), tuple(elements), tuple(row_sums)
         )
 
-    def kept(self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue]) -> list[tf.Tensor]:
+    def kept(self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue]) -> list[Value]:
         """The operands of an iteration, [K, B, …], and the indices.
 
         Padded rows are zeros, but those of operands that are first in sums only: they are finite wherever the client's
@@ -229,7 +231,7 @@ class ProductsBehindLoop:
     def results(
         self,
         evaluation: BatchedEvaluation,
-        lists: Iterable[tf.Tensor],
+        lists: Iterable[Value],
         others: Sequence[BatchedValue],
         state: Sequence[BatchedValue],
         trips: int | None,
@@ -246,17 +248,17 @@ class ProductsBehindLoop:
         stacks = {
             ref: _stack(handle, [evaluation.clients, *evaluation.shape(v)], v.tensor.dtype, trips)
             if v.batched
-            else tf.raw_ops.TensorListStack(input_handle=handle, element_shape=[], element_dtype=v.tensor.dtype)
+            else ops.operation("TensorListStack", handle, [], element_dtype=v.tensor.dtype)
             for ref, handle, v in zip(refs, lists, others, strict=True)
         }
         rows = {ref: _by_example(stacks[ref]) for ref in self.operands}
         found = {}
         for s in self.sums:
-            total = tf.raw_ops.BatchMatMulV2(x=rows[s.x], y=rows[s.y], adj_x=True)
+            total = ops.operation("BatchMatMulV2", rows[s.x], rows[s.y], adj_x=True)
             found[s.variable] = BatchedValue(evaluation.with_client_axis(state[s.variable]) + total, True)
         for r in self.row_sums:
             like = others[self.operands.index(r.x)]
-            of_examples = reduce_aligned(tf.reduce_sum, stacks[r.x], [2])
+            of_examples = reduce_aligned(ops.reduce_sum, stacks[r.x], [2])
             by_row = BatchedValue(of_examples, True, like.padded_axis, padding=Padding.ZEROS)
             (total,) = evaluation.evaluate(Node("", "BiasAddGrad", (), {"T": of_examples.dtype}), [by_row])
             before = evaluation.with_client_axis(state[r.variable])
@@ -272,8 +274,8 @@ class ProductsBehindLoop:
         self,
         evaluation: BatchedEvaluation,
         product: ProductElements,
-        rows: tf.Tensor,
-        indices: tf.Tensor,
+        rows: Value,
+        indices: Value,
         operand: BatchedValue,
         state: Sequence[BatchedValue],
     ) -> BatchedValue:
@@ -285,13 +287,13 @@ class ProductsBehindLoop:
             operand: the left operand of one iteration.
         """
         matrix = evaluation.with_client_axis(state[product.matrix])
-        of_rows = tf.raw_ops.BatchMatMulV2(x=rows, y=matrix, adj_y=product.transposed)
+        of_rows = ops.operation("BatchMatMulV2", rows, matrix, adj_y=product.transposed)
         shape = [evaluation.clients, int(evaluation.shape(operand)[0]), int(of_rows.shape[2])]
-        by_iteration = tf.transpose(tf.reshape(of_rows, [*shape[:2], -1, shape[2]]), [2, 0, 1, 3])
-        count = tf.raw_ops.TensorListLength(input_handle=evaluation.tensor(state[product.variable]))
-        elements = tf.math.unsorted_segment_sum(by_iteration, indices, count)
-        handle = tf.raw_ops.TensorListFromTensor(tensor=elements, element_shape=shape)
-        element = attrs.evolve(operand, tensor=tf.ensure_shape(elements[0], shape), padding=Padding.ZEROS)
+        by_iteration = ops.transpose(ops.reshape(of_rows, [*shape[:2], -1, shape[2]]), [2, 0, 1, 3])
+        count = ops.operation("TensorListLength", evaluation.tensor(state[product.variable]))
+        elements = ops.unsorted_segment_sum(by_iteration, indices, count)
+        handle = ops.operation("TensorListFromTensor", elements, shape)
+        element = attrs.evolve(operand, tensor=ops.ensure_shape(elements[0], shape), padding=Padding.ZEROS)
         known = evaluation.known_shape(element)
         return attrs.evolve(element, tensor=handle, element_shape=known, has_elements=True)
 
@@ -308,24 +310,22 @@ def _rank(evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue) -> in
     return n * m // (n + m)
 
 
-def _stack(handle: tf.Tensor, shape: list, dtype: tf.DType, trips: int | None) -> tf.Tensor:
+def _stack(handle: Value, shape: list, dtype: tf.DType, trips: int | None) -> Value:
     """[K, B, T, n] of the elements [K, B, n] of a TensorList."""
     if trips is not None and 0 < trips <= MOST_PACKED:
         elements = [
-            tf.raw_ops.TensorListGetItem(
-                input_handle=handle, index=tf.constant(i), element_shape=shape, element_dtype=dtype
-            )
+            ops.operation("TensorListGetItem", handle, ops.constant(i), shape, element_dtype=dtype)
             for i in range(trips)
         ]
         for element in elements:
             element.set_shape(shape)
-        return tf.stack(elements, 2)
-    stack = tf.raw_ops.TensorListStack(input_handle=handle, element_shape=shape, element_dtype=dtype)
+        return ops.stack(elements, 2)
+    stack = ops.operation("TensorListStack", handle, shape, element_dtype=dtype)
     stack.set_shape([None, *shape])
-    return tf.transpose(stack, [1, 2, 0, 3])
+    return ops.transpose(stack, [1, 2, 0, 3])
 
 
-def _by_example(stack: tf.Tensor) -> tf.Tensor:
+def _by_example(stack: Value) -> Value:
     """[K, B, T, n] -> [K, B * T, n]."""
     clients, _, _, size = stack.shape
-    return tf.reshape(stack, [clients, -1, size])
+    return ops.reshape(stack, [clients, -1, size])

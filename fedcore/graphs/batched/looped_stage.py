@@ -1,28 +1,27 @@
-"""A client stage whose clients are computed one by one, several at once, with the kernels of large layers low-rank.
+"""A client stage with groups of one client each, several at once, that keeps the kernels of large layers low-rank.
 
 In:  broadcasts, then the seed of each client, the lane of each client of a call, and the tensors of `pack_for_loop`.
 Out: see `stage_fold`.
 
-Example: a block of 4 clients that train a convolutional network. `LowRankLoop` trains each of them over its own
+Example: a block of 4 clients that train a convolutional network. `LaneInterpreter` trains each of them over its own
 batches, of any number of rows, and the change of the kernel [3136, 512] of a dense layer stays two factors. The block's
 sum is one product of the factors of all clients, so that no change is made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_value import shared
 from fedcore.graphs.batched.client_contribution import Factors
-from fedcore.graphs.batched.low_rank_loop import LowRankLoop, LowRankSteps
+from fedcore.graphs.batched.lane_interpreter import LaneInterpreter, LowRankSteps, as_value
 from fedcore.graphs.batched.stage_fold import Group, StageFold, or_factors
+from fedcore.graphs.emission.realize import tensorflow_function
 from fedcore.graphs.sequences.layout import Layout
-from fedcore.graphs.stages.loop_in_graph import loop_specs, of_client
+from fedcore.graphs.stages.client_loop import client_arguments, client_specs
+from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
-from fedcore.graphs.tensors.values import unflatten
-from fedcore.ir.module import Module
-from fedcore.types import leaves
+from fedcore.graphs.tensors.values import flatten, unflatten
 
 
 class LoopedFold(StageFold):
@@ -35,28 +34,19 @@ class LoopedFold(StageFold):
         parallel: clients that are computed at once.
     """
 
-    def __init__(
-        self,
-        module: Module,
-        zero: str,
-        stage: str,
-        join: str,
-        broadcasts: int,
-        layouts: SequenceOf[Layout | None],
-        steps: LowRankSteps,
-        measured: SequenceOf[str],
-        *,
-        parallel: int,
-    ):
-        super().__init__(module, zero, stage, join, broadcasts, 1, measured, joined=not steps.exceeds)
+    def __init__(self, stage: ClientStage, layouts: SequenceOf[Layout | None], steps: LowRankSteps, *, parallel: int):
+        super().__init__(stage, 1, joined=not steps.exceeds)
         self._layouts = layouts
-        self._loop = LowRankLoop(module, steps)
+        self._lane = LaneInterpreter(stage.module, steps)
         self.parallel = parallel
+
+    def realize(self, body: Callable, specs: list[tf.TensorSpec], name: str) -> tf.types.experimental.ConcreteFunction:
+        return tensorflow_function(body, specs, name=name)
 
     @property
     def client_specs(self) -> list[tf.TensorSpec]:
-        of_leaves = loop_specs([p.type for p in self.client_parameters], self._layouts)
-        return [*(tf.TensorSpec([None], tf.int64) for _ in range(2)), *(s for of_leaf in of_leaves for s in of_leaf)]
+        numbers = [tf.TensorSpec([None], tf.int64) for _ in ("seeds", "lane_of")]
+        return [*numbers, *(s for leaf in client_specs(self.stage, self._layouts) for s in leaf)]
 
     @property
     def has_factors(self) -> bool:
@@ -64,17 +54,21 @@ class LoopedFold(StageFold):
 
     def groups(self, tensors: list) -> tuple[list[tuple[Group, tf.Tensor]], tf.Tensor]:
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
-        types = [p.type for p in self.client_parameters]
-        of_leaves = [[tensors.pop(0) for _ in of_leaf] for of_leaf in loop_specs(types, self._layouts)]
+        leaf_tensors = [[tensors.pop(0) for _ in leaf] for leaf in client_specs(self.stage, self._layouts)]
+        names = [p.name for p in self.stage.client_parameters]
+        invariant = {
+            p.name: unflatten([v.tensor for v in flatten(self.invariant[p.name])], p.type)
+            for p in self.stage.shared_parameters
+        }
+        self._lane.operations(self.invariant_operations, invariant, dict(self.types))
 
         def group(first_lane: tf.Tensor, in_factors: Mapping[int, int]) -> list[tf.Tensor | Factors]:
-            values = [of_client(first_lane, *pair) for pair in zip(self._layouts, of_leaves, strict=True)]
-            wrapped = [v if layout else shared(v) for v, layout in zip(values, self._layouts, strict=True)]
-            scope = dict(self.invariant)
-            for parameter in self.client_parameters:
-                scope[parameter.name] = unflatten([wrapped.pop(0) for _ in leaves(parameter.type)], parameter.type)
-            self._loop.operations(self.client_operations, scope, dict(self.types), tensor_seed(seeds[first_lane]))
-            found = enumerate(self.contribution(scope))
-            return [*(or_factors(v, 1, may_be_factors=i in in_factors) for i, v in found), *self.sizes_of(scope)]
+            arguments = client_arguments(self.stage, self._layouts, leaf_tensors, first_lane)
+            scope = {**invariant, **dict(zip(names, arguments, strict=True))}
+            self._lane.operations(self.client_operations, scope, dict(self.types), tensor_seed(seeds[first_lane]))
+            values = enumerate(map(as_value, self.contribution(scope)))
+            bits = self.stage.bits(scope, self.types)
+            sizes = [tf.stack(bits)[tf.newaxis]] if bits else []
+            return [*(or_factors(v, 1, may_be_factors=i in in_factors) for i, v in values), *sizes]
 
         return [(group, tf.size(seeds, tf.int64))], lane_of

@@ -19,19 +19,21 @@ other operation takes the dense tensor [4, 784, 200].
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
-import tensorflow as tf
 
-from fedcore.graphs.batched.client_select import computed_if, select_by_client
 from fedcore.graphs.batched.known_inputs import StepInputs
 from fedcore.graphs.batched.own_rows import JOINED, own_rows_of, product_with_shared
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.control_flow import computed_if
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.selection import select_by_client
 
 NARROW = 16
 """Columns of the widest product whose transpose is computed: as many as a vector register holds on AVX-512."""
 
-Coefficient: TypeAlias = float | tf.Tensor
+Coefficient: TypeAlias = float | Value
 """A number: the same for all clients, or one for each, [K]."""
 
 
@@ -53,19 +55,19 @@ class LowRank:
 
     shape: tuple[int, int]
     clients: int
-    terms: tuple[tuple[tf.Tensor, Coefficient], ...] = ()
-    factors: tuple[tuple[tf.Tensor, tf.Tensor], ...] = ()
-    exists: tf.Tensor | None = None
+    terms: tuple[tuple[Value, Coefficient], ...] = ()
+    factors: tuple[tuple[Value, Value], ...] = ()
+    exists: Value | None = None
     inputs: StepInputs | None = None
     products: str = JOINED
-    rows: tf.Tensor | None = None
+    rows: Value | None = None
 
     @property
-    def only_factors(self) -> tuple[tf.Tensor, tf.Tensor] | None:
+    def only_factors(self) -> tuple[Value, Value] | None:
         """The factors of matrices that are nothing but one product of factors; None of other ones."""
         return self.factors[0] if len(self.factors) == 1 and not self.terms else None
 
-    def mapped(self, fn: Callable[[tf.Tensor | float], tf.Tensor | float]) -> "LowRank":
+    def mapped(self, fn: Callable[[Any], Any]) -> "LowRank":
         """The image under a linear function, which is applied to coefficients and to right factors."""
         factors = tuple((left, fn(right)) for left, right in self.factors)
         return attrs.evolve(self, terms=tuple((m, fn(c)) for m, c in self.terms), factors=factors)
@@ -80,7 +82,7 @@ class LowRank:
             rows=other.rows if self.rows is None else self.rows,
         )
 
-    def multiplied(self, x: tf.Tensor, *, transposed: bool = False) -> tf.Tensor:
+    def multiplied(self, x: Value, *, transposed: bool = False) -> Value:
         """x @ matrix, or x @ matrix^T; x is [K, rows, n], or [K, rows, m]."""
         out = self.shape[0] if transposed else self.shape[1]
         inputs = None if transposed else self.inputs
@@ -106,7 +108,7 @@ class LowRank:
         total.set_shape([self.clients, x.shape[1], out])
         return total
 
-    def dense(self) -> tf.Tensor:
+    def dense(self) -> Value:
         """The matrices of all clients, [K, n, m]."""
         total = None
         for left, right in self.factors:
@@ -115,16 +117,16 @@ class LowRank:
         for matrix, coefficient in self.terms:
             if self._always_exists(matrix):
                 scaled = _times(matrix, coefficient)
-                total = tf.broadcast_to(scaled, shape) if total is None else total + scaled
+                total = ops.broadcast_to(scaled, shape) if total is None else total + scaled
             else:
-                before = tf.zeros(shape) if total is None else total
+                before = ops.zeros(shape) if total is None else total
                 of_each = _each(coefficient)
                 total = self._if_it_exists(lambda b, m, c=of_each: b + _times(m, c), [before], matrix, before)
-        total = tf.zeros(shape) if total is None else total
+        total = ops.zeros(shape) if total is None else total
         total.set_shape(shape)
         return total
 
-    def finite_if_sum_is(self, assumed: list[tf.Tensor] | None = None) -> tf.Tensor:
+    def finite_if_sum_is(self, assumed: list[Value] | None = None) -> Value:
         """float32 [K]: finite where the sum of all entries of a client's matrix is, up to rounding near the largest
         float; its value has no other meaning.
 
@@ -134,31 +136,31 @@ class LowRank:
         Args:
             assumed: gets the left factors; no factor is then read: they, and the products, are taken to be finite.
         """
-        total = tf.zeros([self.clients])
+        total = ops.zeros([self.clients])
         for left, right in self.factors:
             if assumed is not None:
                 assumed.append(left)
                 continue
-            norms = tf.math.reduce_euclidean_norm(left, 2) * tf.math.reduce_euclidean_norm(right, 2)
-            bound = tf.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
-            is_finite = tf.reduce_all(tf.math.is_finite(bound))
+            norms = ops.reduce_euclidean_norm(left, 2) * ops.reduce_euclidean_norm(right, 2)
+            bound = ops.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
+            is_finite = ops.reduce_all(ops.is_finite(bound))
             (exact,) = computed_if(
                 ~is_finite,
-                lambda x, y: [tf.reduce_sum(product_of_factors(x, y), [1, 2])],
+                lambda x, y: [ops.reduce_sum(product_of_factors(x, y), [1, 2])],
                 [left, right],
                 [bound],
             )
             total += exact
         for matrix, coefficient in self.terms:
             if self._always_exists(matrix):
-                total += coefficient * tf.reduce_sum(matrix, [-2, -1])
+                total += coefficient * ops.reduce_sum(matrix, [-2, -1])
             else:
                 total = self._if_it_exists(
-                    lambda t, m, c=coefficient: t + c * tf.reduce_sum(m, [-2, -1]), [total], matrix, total
+                    lambda t, m, c=coefficient: t + c * ops.reduce_sum(m, [-2, -1]), [total], matrix, total
                 )
         return total
 
-    def or_zero(self, condition: tf.Tensor, assumed: Iterable[tf.Tensor] = ()) -> "LowRank":
+    def or_zero(self, condition: Value, assumed: Iterable[Value] = ()) -> "LowRank":
         """The matrices of the clients whose condition (bool [K] or []) holds, else zeros.
 
         Matrices that all clients share must be finite. The factors of one client alone then have no rows, so that a
@@ -168,88 +170,88 @@ class LowRank:
             assumed: left factors that are taken to be finite.
         """
         finite = {id(left) for left in assumed}
-        condition = tf.broadcast_to(condition, [self.clients])
+        condition = ops.broadcast_to(condition, [self.clients])
 
-        def chosen(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            return select_by_client(condition, tensors, [tf.zeros([]) for _ in tensors])
+        def chosen(*tensors: Value) -> list[Value]:
+            return select_by_client(condition, tensors, [ops.zeros([]) for _ in tensors])
 
-        def term(matrix: tf.Tensor, coefficient: Coefficient) -> tuple[tf.Tensor, Coefficient]:
+        def term(matrix: Value, coefficient: Coefficient) -> tuple[Value, Coefficient]:
             if matrix.shape.rank == 2:
-                return matrix, tf.where(condition, coefficient, tf.zeros([]))
+                return matrix, ops.where(condition, coefficient, ops.zeros([]))
             if self._always_exists(matrix):
                 return chosen(matrix)[0], coefficient
+            assert self.exists is not None
             (selected,) = computed_if(self.exists, chosen, [matrix], [matrix])
             return selected, coefficient
 
         tensors = [t for pair in self.factors for t in pair if id(t) not in finite]
         if self.clients == 1:
-            results = [t[:, : tf.where(condition[0], tf.shape(t)[1], 0)] for t in tensors]
+            results = [t[:, : ops.where(condition[0], ops.shape(t)[1], 0)] for t in tensors]
         else:
             results = chosen(*tensors)
         selected = dict(zip(map(id, tensors), results, strict=True))
         factors = tuple((selected.get(id(left), left), selected[id(right)]) for left, right in self.factors)
         return attrs.evolve(self, terms=tuple(term(*pair) for pair in self.terms), factors=factors)
 
-    def _product_of_factors(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    def _product_of_factors(self, left: Value, right: Value) -> Value:
         if self.clients == 1:
             return self._product(left, right, adj_x=True)
         if self.rows is None:
             return product_of_factors(left, right)
         own = zip(own_rows_of(left, self.rows), own_rows_of(right, self.rows), strict=True)
-        return tf.stack([tf.raw_ops.MatMul(a=u, b=v, transpose_a=True) for u, v in own])
+        return ops.stack([ops.operation("MatMul", u, v, transpose_a=True) for u, v in own])
 
-    def _product(self, x: tf.Tensor, y: tf.Tensor, *, adj_x: bool = False, adj_y: bool = False) -> tf.Tensor:
+    def _product(self, x: Value, y: Value, *, adj_x: bool = False, adj_y: bool = False) -> Value:
         """x @ y for each client; of one client by MatMul, which is faster where x has few rows."""
         if self.clients > 1 and y.shape.rank == 2:
             return product_with_shared(self.products, x, y, transposed=adj_y)
         if self.clients > 1:
             return _product(x, y, adj_x=adj_x, adj_y=adj_y)
-        a, b = (tf.squeeze(t, 0) if t.shape.rank == 3 else t for t in (x, y))
-        return tf.raw_ops.MatMul(a=a, b=b, transpose_a=adj_x, transpose_b=adj_y)[tf.newaxis]
+        a, b = (ops.squeeze(t, 0) if t.shape.rank == 3 else t for t in (x, y))
+        return ops.operation("MatMul", a, b, transpose_a=adj_x, transpose_b=adj_y)[None]
 
-    def _always_exists(self, matrix: tf.Tensor) -> bool:
+    def _always_exists(self, matrix: Value) -> bool:
         return self.exists is None or matrix.shape.rank == 2
 
-    def _if_it_exists(
-        self, fn: Callable, operands: list[tf.Tensor], matrix: tf.Tensor, otherwise: tf.Tensor
-    ) -> tf.Tensor:
+    def _if_it_exists(self, fn: Callable, operands: list[Value], matrix: Value, otherwise: Value) -> Value:
         """`fn(*operands, matrix)` if the matrix is not empty."""
 
-        def taken(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        def taken(*tensors: Value) -> list[Value]:
             tensors[-1].set_shape([self.clients, *self.shape])
             return [fn(*tensors)]
 
+        assert self.exists is not None
         (result,) = computed_if(self.exists, taken, [*operands, matrix], [otherwise])
         return result
 
 
-def zero_rows(like: tf.Tensor, size: int) -> tf.Tensor:
+def zero_rows(like: Value, size: int) -> Value:
     """Zeros [K, rows, size], with as many rows as another tensor [K, rows, …]."""
     clients, rows = like.shape[:2]
-    return tf.zeros([clients, tf.shape(like)[1] if rows is None else rows, size])
+    return ops.zeros([clients, ops.shape(like)[1] if rows is None else rows, size])
 
 
-def times(factor: tf.Tensor) -> Callable:
+def times(factor: Value) -> Callable:
     """The linear function x -> factor * x for `LowRank.mapped`; the factor is [] or [K]."""
     return lambda x: factor if _is_number(x, 1) else x * (_each(factor) if _is_factor(x) else factor)
 
 
-def divided_by(divisor: tf.Tensor) -> Callable:
+def divided_by(divisor: Value) -> Callable:
     """The linear function x -> x / divisor; the divisor is [] or [K]."""
     return lambda x: x / (_each(divisor) if _is_factor(x) else divisor)
 
 
-def divided_unless_zero(divisor: tf.Tensor) -> Callable:
+def divided_unless_zero(divisor: Value) -> Callable:
     """The linear function x -> x / divisor, or zero where the divisor is; the divisor is [] or [K]."""
-    return lambda x: tf.math.divide_no_nan(x, _each(divisor) if _is_factor(x) else divisor)
+    return lambda x: ops.divide_no_nan(x, _each(divisor) if _is_factor(x) else divisor)
 
 
-def negative(x: tf.Tensor | float) -> tf.Tensor | float:
+def negative(x: Value | float) -> Value | float:
     return -x
 
 
-def _is_factor(x: tf.Tensor | float) -> bool:
-    return isinstance(x, tf.Tensor) and x.shape.rank == 3
+def _is_factor(x: Value | float) -> bool:
+    return not isinstance(x, float) and x.shape.rank == 3
 
 
 def _is_number(x: Coefficient, number: float) -> bool:
@@ -258,15 +260,15 @@ def _is_number(x: Coefficient, number: float) -> bool:
 
 def _each(coefficient: Coefficient) -> Coefficient:
     """The coefficient in a shape that broadcasts to [K, …, …]."""
-    return coefficient if isinstance(coefficient, float) else tf.reshape(coefficient, [-1, 1, 1])
+    return coefficient if isinstance(coefficient, float) else ops.reshape(coefficient, [-1, 1, 1])
 
 
-def product_of_factors(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+def product_of_factors(left: Value, right: Value) -> Value:
     """left^T right, [K, n, m]."""
     return sum_of_products(left, right, lambda products: products)
 
 
-def sum_of_products(left: tf.Tensor, right: tf.Tensor, add: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+def sum_of_products(left: Value, right: Value, add: Callable[[Value], Value]) -> Value:
     """Sums [blocks, n, m] of the products left^T right, [K, n, m].
 
     Where the products are narrow, their transposes are computed and added up: a kernel's inner loop runs over the
@@ -277,22 +279,22 @@ def sum_of_products(left: tf.Tensor, right: tf.Tensor, add: Callable[[tf.Tensor]
     """
     if right.shape[2] > NARROW or right.shape[2] >= left.shape[2]:
         return add(_product(left, right, adj_x=True))
-    return tf.linalg.matrix_transpose(add(_product(tf.linalg.matrix_transpose(right), left)))
+    return ops.matrix_transpose(add(_product(ops.matrix_transpose(right), left)))
 
 
-def _product(x: tf.Tensor, y: tf.Tensor, *, adj_x: bool = False, adj_y: bool = False) -> tf.Tensor:
-    return tf.raw_ops.BatchMatMulV2(x=x, y=y, adj_x=adj_x, adj_y=adj_y)
+def _product(x: Value, y: Value, *, adj_x: bool = False, adj_y: bool = False) -> Value:
+    return ops.operation("BatchMatMulV2", x, y, adj_x=adj_x, adj_y=adj_y)
 
 
-def _plus(total: tf.Tensor | None, addend: tf.Tensor) -> tf.Tensor:
+def _plus(total: Value | None, addend: Value) -> Value:
     return addend if total is None else total + addend
 
 
-def _times(matrix: tf.Tensor, coefficient: Coefficient) -> tf.Tensor:
+def _times(matrix: Value, coefficient: Coefficient) -> Value:
     return matrix if _is_number(coefficient, 1) else matrix * _each(coefficient)
 
 
-def _summed(pairs: Iterable[tuple[tf.Tensor, Coefficient]]) -> list[tuple[tf.Tensor, Coefficient]]:
+def _summed(pairs: Iterable[tuple[Value, Any]]) -> list[tuple[Value, Any]]:
     """Pairs with equal first tensors joined; their second parts are added."""
     sums: dict[int, tuple] = {}
     for first, second in pairs:

@@ -22,14 +22,17 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue
-from fedcore.graphs.batched.client_select import computed_if, select_by_client, select_rows
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, StepInputs
 from fedcore.graphs.batched.low_rank import Coefficient, LowRank, zero_rows
 from fedcore.graphs.batched.low_rank_policy import is_kept
 from fedcore.graphs.batched.own_rows import JOINED, OwnRows
 from fedcore.graphs.batched.schedule import PackedLayout
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.control_flow import computed_if
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.selection import select_by_client, select_rows
 
-Tensors = list[tf.Tensor]
+Tensors = list[Value]
 
 
 class OtherCarry(Exception):
@@ -124,7 +127,7 @@ class LowRankCarry:
         shapes = {i: tuple(initial[i].tensor.shape) for i in self.kernels}
         bases = {}
         for i in self.kernels:
-            known = tf.get_static_value(initial[i].tensor)
+            known = ops.static_value(initial[i].tensor)
             bases[i] = None if known is not None and not known.any() else initial[i].tensor
         known_inputs = None if self.exceeds or self.is_one_step else known_inputs
         return OpenCarry(self, shapes, bases, clients, own_rows, known_inputs)
@@ -154,7 +157,7 @@ class OpenCarry:
 
     carry: LowRankCarry
     shapes: dict[int, tuple[int, int]]
-    bases: dict[int, tf.Tensor | None]
+    bases: dict[int, Value | None]
     clients: int
     own_rows: OwnRows | None = None
     known_inputs: KnownInputs | None = None
@@ -164,11 +167,20 @@ class OpenCarry:
         variables = [self._empty(self.shapes[group[0]][0]) for group in self.appended]
         variables += [self._empty(self.shapes[i][1]) for i in self.carry.kernels]
         if self.carry.exceeds:
-            none = [tf.zeros([0, *self.shapes[i]]) for i in self.carry.kernels]
-            variables += [tf.compat.v1.placeholder_with_default(t, [None, *t.shape[1:]]) for t in none]
-        return variables + [tf.fill([self.clients], float(i == m[1])) for i, m in self.carry._scaled]
+            none = [ops.zeros([0, *self.shapes[i]]) for i in self.carry.kernels]
+            variables += [ops.placeholder_with_shape(t, [None, *t.shape[1:]]) for t in none]
+        return variables + [ops.fill([self.clients], float(self.begins_with(i, m))) for i, m in self.carry._scaled]
 
-    def known_left(self, group: tuple[int, ...]) -> tf.Tensor:
+    def matrix_of(self, kernel: int) -> tuple[str, int] | None:
+        """The matrix that a kernel begins with; kernels that begin with one tensor have one. None if it is zero."""
+        base = self.bases[kernel]
+        return None if base is None else ("shared", next(i for i, t in self.bases.items() if t is base))
+
+    def begins_with(self, kernel: int, matrix: tuple[str, int]) -> bool:
+        """Whether a kernel has a matrix once, unless steps have scaled it."""
+        return matrix in (self.matrix_of(kernel), ("own", kernel))
+
+    def known_left(self, group: tuple[int, ...]) -> Value:
         """The left factor of a group after the last step, if it is a known input."""
         known = self.carry.input_of(group)
         assert known is not None
@@ -180,11 +192,11 @@ class OpenCarry:
         """The groups whose left factors are loop variables."""
         return [group for group in self.carry.shared if self.carry.input_of(group) is None]
 
-    def _empty(self, size: int) -> tf.Tensor:
+    def _empty(self, size: int) -> Value:
         """A factor without rows; the number of its rows is not static."""
-        return tf.compat.v1.placeholder_with_default(tf.zeros([self.clients, 0, size]), [self.clients, None, size])
+        return ops.placeholder_with_shape(ops.zeros([self.clients, 0, size]), [self.clients, None, size])
 
-    def values(self, step: tf.Tensor, variables: Tensors, elements: Sequence[tf.Tensor] = ()) -> "CarriedKernels":
+    def values(self, step: Value, variables: Tensors, elements: Sequence[Value] = ()) -> "CarriedKernels":
         """The kernels in a step; factors of full rank are added up first.
 
         Args:
@@ -198,18 +210,16 @@ class OpenCarry:
                 if self.carry.is_one_step
                 else self._with_inputs(kernels, step, elements)
             )
-        full = (step > 0) & (step % limit == 0)
+        full = (step > 0) & ops.equal(step % limit, 0)
         after = computed_if(full, lambda *given: self._added_up(step > limit, list(given)), variables, variables)
         return CarriedKernels.of(self, after, step >= limit)
 
-    def _with_inputs(
-        self, kernels: "CarriedKernels", step: tf.Tensor, elements: Sequence[tf.Tensor]
-    ) -> "CarriedKernels":
+    def _with_inputs(self, kernels: "CarriedKernels", step: Value, elements: Sequence[Value]) -> "CarriedKernels":
         """The kernels of a step, with the known inputs of the earlier steps in their left factors."""
         if self.known_inputs is None:
             return kernels
 
-        def on_known(left: tf.Tensor, known: KnownInput) -> None:
+        def on_known(left: Value, known: KnownInput) -> None:
             for group, of_group in zip(self.carry.shared, kernels.lefts, strict=True):
                 if of_group is left and not self.carry.is_decided(group):
                     raise OtherCarry(self.carry.with_input(group, known))
@@ -223,7 +233,7 @@ class OpenCarry:
                 inputs.lefts[id(kernels.lefts[n])] = known
         return attrs.evolve(kernels, inputs=inputs)
 
-    def _added_up(self, exists: tf.Tensor, variables: Tensors) -> Tensors:
+    def _added_up(self, exists: Value, variables: Tensors) -> Tensors:
         """The loop variables with the factors added to the clients' own matrices."""
         before = CarriedKernels.of(self, variables, exists)
         if self.own_rows is not None:
@@ -233,7 +243,7 @@ class OpenCarry:
         scales = {(i, m): c if m[0] == "shared" else c * 0 + float(i == m[1]) for (i, m), c in before.scales.items()}
         return attrs.evolve(before, lefts=lefts, rights=rights, own=before.own_after(), scales=scales).variables()
 
-    def final(self, steps: tf.Tensor, variables: Tensors) -> dict[int, BatchedValue]:
+    def final(self, steps: Value, variables: Tensors) -> dict[int, BatchedValue]:
         """The kernels after the last step, with their factors, so that the fold multiplies them.
 
         In a group of clients that exceed the limit, the factors are added up: what is left of them depends on the
@@ -265,16 +275,16 @@ class CarriedKernels:
 
     of_carry: OpenCarry
     lefts: Tensors
-    rights: dict[int, tf.Tensor]
-    own: dict[int, tf.Tensor]
-    scales: dict[tuple[int, tuple[str, int]], tf.Tensor]
-    exists: tf.Tensor | None = None
+    rights: dict[int, Value]
+    own: dict[int, Value]
+    scales: dict[tuple[int, tuple[str, int]], Value]
+    exists: Value | None = None
     inputs: StepInputs | None = None
     are_new: bool = False
-    rows: tf.Tensor | None = None
+    rows: Value | None = None
 
     @classmethod
-    def of(cls, carry: OpenCarry, variables: Tensors, exists: tf.Tensor | None) -> "CarriedKernels":
+    def of(cls, carry: OpenCarry, variables: Tensors, exists: Value | None) -> "CarriedKernels":
         rest = list(variables)
         kernels = carry.carry.kernels
         lefts = [rest.pop(0) if group in carry.appended else carry.known_left(group) for group in carry.carry.shared]
@@ -305,13 +315,13 @@ class CarriedKernels:
     def filled_up(self, rows: int) -> "CarriedKernels":
         """The kernels with zeros behind the rows of their factors, up to a number of rows."""
 
-        def filled(t: tf.Tensor) -> tf.Tensor:
-            return tf.pad(t, [[0, 0], [0, rows - tf.shape(t)[1]], [0, 0]])
+        def filled(t: Value) -> Value:
+            return ops.pad(t, [[0, 0], [0, rows - ops.shape(t)[1]], [0, 0]])
 
         rights = {i: filled(t) for i, t in self.rights.items()}
         return attrs.evolve(self, lefts=[filled(t) for t in self.lefts], rights=rights)
 
-    def own_after(self) -> dict[int, tf.Tensor]:
+    def own_after(self) -> dict[int, Value]:
         """Kernel -> the sum of its factors and of all matrices of clients."""
         sums = {}
         for i in self.rights:
@@ -319,7 +329,7 @@ class CarriedKernels:
             sums[i] = attrs.evolve(kernel, terms=tuple((m, c) for m, c in kernel.terms if m.shape.rank == 3)).dense()
         return sums
 
-    def after(self, results: dict[int, BatchedValue], active: tf.Tensor | None) -> Tensors:
+    def after(self, results: dict[int, BatchedValue], active: Value | None) -> Tensors:
         """The loop variables after a step.
 
         Args:
@@ -346,7 +356,7 @@ class CarriedKernels:
             for i in group:
                 of = {id(factor): right for factor, right in kernels[i].factors}
                 before = self.rights[i]
-                kept = _selected(active, of.get(id(left), tf.zeros_like(before)), before)
+                kept = _selected(active, of.get(id(left), ops.zeros_like(before)), before)
                 if rows is None:
                     rights[i] = kept
                     continue
@@ -361,11 +371,11 @@ class CarriedKernels:
             tensor.set_shape(variable.shape)
         return after
 
-    def _new_rows(self, left: tf.Tensor, kernels: dict[int, LowRank]) -> tf.Tensor | None:
+    def _new_rows(self, left: Value, kernels: dict[int, LowRank]) -> Value | None:
         """The rows that a step appends to the left factor of a group; None if it appends none."""
         carry = self.of_carry.carry
         group_of = {id(t): g for t, g in zip(self.lefts, carry.shared, strict=True)}
-        rows: tf.Tensor | None = None
+        rows: Value | None = None
         for i, kernel in kernels.items():
             for factor, _ in kernel.factors:
                 if factor is left:
@@ -377,7 +387,7 @@ class CarriedKernels:
                 rows = factor
         return rows
 
-    def _scales_after(self, kernels: dict[int, LowRank]) -> dict[tuple[int, tuple[str, int]], tf.Tensor]:
+    def _scales_after(self, kernels: dict[int, LowRank]) -> dict[tuple[int, tuple[str, int]], Value]:
         carry = self.of_carry.carry
         scales, more = {}, set()
         for i, kernel in kernels.items():
@@ -385,8 +395,9 @@ class CarriedKernels:
             for m, matrix in self._matrices():
                 c = given.pop(id(matrix), 0.0)
                 if (i, m) in carry.scaled:
-                    scales[i, m] = tf.broadcast_to(tf.convert_to_tensor(c, tf.float32), [self.of_carry.clients])
-                elif not isinstance(c, float) or c != float(i == m[1]):
+                    number = ops.constant(c, tf.float32) if isinstance(c, float) else c
+                    scales[i, m] = ops.broadcast_to(number, [self.of_carry.clients])
+                elif not isinstance(c, float) or c != float(self.of_carry.begins_with(i, m)):
                     more.add((i, m))
             if given:
                 raise OtherCarry(carry.without(i))
@@ -394,25 +405,29 @@ class CarriedKernels:
             raise OtherCarry(attrs.evolve(carry, scaled=carry.scaled | more))
         return {key: scales[key] for key in self.scales}
 
-    def _appended(self, rows: tf.Tensor, new: tf.Tensor, active: tf.Tensor | None) -> tf.Tensor:
+    def _appended(self, rows: Value, new: Value, active: Value | None) -> Value:
         """The rows [K, r, …] and behind them the new rows; zeros in the place of those of inactive clients."""
         if active is not None:
-            (new,) = select_by_client(active, [new], [tf.zeros([])])
-        return new if self.are_new else tf.concat([rows, new], 1)
+            (new,) = select_by_client(active, [new], [ops.zeros([])])
+        return new if self.are_new else ops.concat([rows, new], 1)
 
-    def _left(self, kernel: int) -> tf.Tensor:
+    def _left(self, kernel: int) -> Value:
         return next(t for t, g in zip(self.lefts, self.of_carry.carry.shared, strict=True) if kernel in g)
 
-    def _matrices(self) -> list[tuple[tuple[str, int], tf.Tensor]]:
-        shared = [(("shared", i), t) for i, t in self.of_carry.bases.items() if t is not None]
-        return [*shared, *((("own", i), t) for i, t in self.own.items())]
+    def _matrices(self) -> list[tuple[tuple[str, int], Value]]:
+        carry = self.of_carry
+        bases = [(("shared", i), t) for i, t in carry.bases.items() if t is not None]
+        return [
+            *((m, t) for m, t in bases if carry.matrix_of(m[1]) == m),
+            *((("own", i), t) for i, t in self.own.items()),
+        ]
 
     def _coefficient(self, kernel: int, matrix: tuple[str, int]) -> Coefficient | int:
         """The coefficient of a matrix in a kernel; the integer 0 if the matrix is no term of the kernel."""
-        return self.scales.get((kernel, matrix), 1.0 if kernel == matrix[1] else 0)
+        return self.scales.get((kernel, matrix), 1.0 if self.of_carry.begins_with(kernel, matrix) else 0)
 
 
-def _selected(active: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+def _selected(active: Value | None, new: Value, old: Value) -> Value:
     return new if active is None or new is old else select_rows(active, [new], [old])[0]
 
 

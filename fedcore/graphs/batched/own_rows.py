@@ -16,6 +16,9 @@ multiplies 20 rows at 33, 192 rows at 68 GFLOP/s.
 import attrs
 import tensorflow as tf
 
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+
 JOINED, EACH, TILES = "", "each", "tiles"
 """Values of the plan's attribute `products`; without it, the rows of all clients are joined."""
 
@@ -40,11 +43,11 @@ class OwnRows:
     """
 
     products: str
-    of_clients: tf.Tensor
+    of_clients: Value
     of_batch: int
 
 
-def product_with_shared(products: str, x: tf.Tensor, matrix: tf.Tensor, *, transposed: bool = False) -> tf.Tensor:
+def product_with_shared(products: str, x: Value, matrix: Value, *, transposed: bool = False) -> Value:
     """x @ matrix, or x @ matrix^T, for each client: [K, rows, m].
 
     Args:
@@ -57,26 +60,26 @@ def product_with_shared(products: str, x: tf.Tensor, matrix: tf.Tensor, *, trans
         return _in_tiles(x, matrix, transposed=transposed)
     if products:
         of_each = (x[k : k + 1] for k in range(x.shape[0]))
-        return tf.concat([tf.raw_ops.BatchMatMulV2(x=own, y=matrix, adj_y=transposed) for own in of_each], 0)
-    return tf.raw_ops.BatchMatMulV2(x=x, y=matrix[tf.newaxis], adj_y=transposed)
+        return ops.concat([ops.operation("BatchMatMulV2", own, matrix, adj_y=transposed) for own in of_each], 0)
+    return ops.operation("BatchMatMulV2", x, matrix[None], adj_y=transposed)
 
 
-def _in_tiles(x: tf.Tensor, matrix: tf.Tensor, *, transposed: bool) -> tf.Tensor:
+def _in_tiles(x: Value, matrix: Value, *, transposed: bool) -> Value:
     clients, rows, n = x.shape
     count = clients * rows
     tiles = -(-count // MAX_TILE_ROWS)
     size = -(-count // (tiles * TILE_ROWS)) * TILE_ROWS
-    flat = tf.reshape(x, [count, n])
+    flat = ops.reshape(x, [count, n])
     parts = [flat[begin : begin + size] for begin in range(0, count, size)]
     missing = len(parts) * size - count
     if missing:
-        parts[-1] = tf.pad(parts[-1], [[0, missing], [0, 0]])
-    found = [tf.raw_ops.MatMul(a=part, b=matrix, transpose_b=transposed) for part in parts]
-    whole = found[0] if len(found) == 1 else tf.concat(found, 0)
-    return tf.reshape(whole[:count] if missing else whole, [clients, rows, whole.shape[1]])
+        parts[-1] = ops.pad(parts[-1], [[0, missing], [0, 0]])
+    found = [ops.operation("MatMul", part, matrix, transpose_b=transposed) for part in parts]
+    whole = found[0] if len(found) == 1 else ops.concat(found, 0)
+    return ops.reshape(whole[:count] if missing else whole, [clients, rows, whole.shape[1]])
 
 
-def own_rows_of(x: tf.Tensor, rows: tf.Tensor) -> list[tf.Tensor]:
+def own_rows_of(x: Value, rows: Value) -> list[Value]:
     """The first rows of each client, [rows, n].
 
     Args:
@@ -84,12 +87,12 @@ def own_rows_of(x: tf.Tensor, rows: tf.Tensor) -> list[tf.Tensor]:
         rows: int64 [K], the number of rows of each client.
     """
     clients, _, n = x.shape
-    whole = tf.shape(x, tf.int64)[1]
-    begins = tf.pad(whole * tf.range(clients, dtype=tf.int64)[:, tf.newaxis], [[0, 0], [0, 1]])
-    sizes = tf.stack([tf.minimum(rows, whole), tf.fill([clients], tf.constant(n, tf.int64))], 1)
-    flat = tf.reshape(x, [-1, n])
-    of_each = zip(tf.unstack(begins, clients), tf.unstack(sizes, clients), strict=True)
-    found = [tf.raw_ops.Slice(input=flat, begin=begin, size=size) for begin, size in of_each]
+    whole = ops.shape(x, tf.int64)[1]
+    begins = ops.pad(whole * ops.range_(clients, dtype=tf.int64)[:, None], [[0, 0], [0, 1]])
+    sizes = ops.stack([ops.minimum(rows, whole), ops.fill([clients], ops.constant(n, tf.int64))], 1)
+    flat = ops.reshape(x, [-1, n])
+    of_each = zip(ops.unstack(begins, clients), ops.unstack(sizes, clients), strict=True)
+    found = [ops.operation("Slice", flat, begin, size) for begin, size in of_each]
     for part in found:
         part.set_shape([None, n])
     return found

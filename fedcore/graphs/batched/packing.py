@@ -111,7 +111,7 @@ def _tensor(array: np.ndarray) -> tf.Tensor:
     usable = array.dtype.kind in "biufc" and array.flags.c_contiguous and array.flags.writeable
     if usable and array.size and not array.ctypes.data % ALIGNMENT_BYTES:
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-    return tf.convert_to_tensor(array)
+    return tf.convert_to_tensor(array, tf.string if array.dtype == object else None)
 
 
 def pack_for_loop(

@@ -13,7 +13,10 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-Tensors = list[tf.Tensor]
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+
+Tensors = list[Value]
 
 SUMMED_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64)
 """Dtypes for which TensorFlow's sum kernels add values one after the other, in the precision of the dtype."""
@@ -55,18 +58,19 @@ class Reduction:
         added: set[int] = set()
 
         def scratch() -> None:
-            left, right = ([tf.compat.v1.placeholder(t.dtype, t.shape) for t in self.zeros] for _ in range(2))
+            left, right = ([ops.placeholder(t.dtype, t.shape) for t in self.zeros] for _ in range(2))
             for i, (t, a, b) in enumerate(zip(self.merge(left, right), left, right, strict=True)):
-                if t.op.type in _SUMS and {id(x) for x in t.op.inputs} == {id(a), id(b)}:
+                if (node := _sum(t)) is not None and {*map(id, node.inputs)} == {id(a), id(b)}:
                     added.add(i)
 
-        tf.function(scratch, autograph=False).get_concrete_function()
+        ops.scratch(scratch)
         return added
 
     def starts_from_zeros(self, leaf: int) -> bool:
         """Whether all entries of a leaf of the initial partial are known to be zeros, and none a negative one."""
         t = self.zeros[leaf]
-        value = tf.get_static_value(t.op.inputs[0] if t.op.type == "BroadcastTo" else t)
+        node = ops.computed_by(t, "BroadcastTo")
+        value = ops.static_value(t if node is None else node.inputs[0])
         return value is not None and not value.any() and not np.signbit(value).any()
 
     @functools.cached_property
@@ -75,16 +79,34 @@ class Reduction:
         addends: dict[int, tuple[int, bool]] = {}
 
         def scratch() -> None:
-            before = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in self.zeros]
-            client = [tf.compat.v1.placeholder(s.dtype, [self.zeros[0].shape[0], *s.shape]) for s in self.specs]
+            before = [ops.placeholder(t.dtype, t.shape) for t in self.zeros]
+            client = [ops.placeholder(s.dtype, [self.zeros[0].shape[0], *s.shape]) for s in self.specs]
             after = self.fold(client, before)
             for i, tensor in enumerate(after):
-                if tensor.op.type not in _SUMS or tensor.dtype not in SUMMED_DTYPES:
+                node = _sum(tensor)
+                if node is None or tensor.dtype not in SUMMED_DTYPES:
                     continue
-                others = [t for t in tensor.op.inputs if t is not before[i]]
+                if not (_is_only_result(tensor, after) and _is_only_operand(before[i], after)):
+                    continue  # another leaf reads the total after some clients
+                others = [t for t in node.inputs if t is not before[i]]
                 for j, t in enumerate(client):
                     if len(others) == 1 and others[0] is t:
-                        addends[i] = j, t.consumers() == [tensor.op] and not any(t is result for result in after)
+                        addends[i] = j, _is_only_operand(t, after)
 
-        tf.function(scratch, autograph=False).get_concrete_function()
+        ops.scratch(scratch)
         return addends
+
+
+def _is_only_operand(x: Value, results: Tensors) -> bool:
+    """Whether one operation reads a value, and no result is the value."""
+    return ops.number_of_users(x) == 1 and not any(x is result for result in results)
+
+
+def _is_only_result(x: Value, results: Tensors) -> bool:
+    """Whether one result is the value, and no operation reads it."""
+    return not ops.number_of_users(x) and sum(x is result for result in results) == 1
+
+
+def _sum(x: Value):
+    """The node that adds two values; None if another computes the value."""
+    return next((node for op in _SUMS if (node := ops.computed_by(x, op)) is not None), None)

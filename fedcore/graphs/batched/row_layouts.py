@@ -28,7 +28,10 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.client_select import Window, rows_from, select_by_client
+from fedcore.graphs.batched.client_select import Window, rows_from
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.selection import select_by_client
 from fedcore.graphs.sequences.columns import Columns, Rows
 from fedcore.graphs.sequences.layout import Layout
 
@@ -91,8 +94,8 @@ class RowLayout(abc.ABC):
 
     title: ClassVar[str]
     columns: tuple
-    index: tf.Tensor
-    sizes: tf.Tensor
+    index: Value
+    sizes: Value
     batch_rows: int
     first_rows: int | None = None
 
@@ -124,51 +127,51 @@ class RowLayout(abc.ABC):
 
     # --- in the graph ---
 
-    def group(self, lanes: Window, first_lane: tf.Tensor) -> "RowLayout":
+    def group(self, lanes: Window, first_lane: Value) -> "RowLayout":
         """The rows of the clients in a window of lanes."""
         return attrs.evolve(self, sizes=lanes.of(self.sizes), index=lanes.of(self.index))
 
     @abc.abstractmethod
-    def columns_of(self, step: tf.Tensor) -> list[tf.Tensor]:
+    def columns_of(self, step: Value) -> list[Value]:
         """The columns of one step's elements, [clients, (rows,) …]."""
 
     @property
-    def rows_of_batches(self) -> tf.Tensor:
+    def rows_of_batches(self) -> Value:
         """int64 [clients]: the rows of the padded batches of each client."""
-        return self.batch_rows * tf.reduce_sum(tf.cast(self.sizes > 0, tf.int64), axis=1)
+        return self.batch_rows * ops.reduce_sum(ops.cast(self.sizes > 0, tf.int64), axis=1)
 
     @property
-    def own_rows(self) -> tf.Tensor:
+    def own_rows(self) -> Value:
         """int64 [clients]: the rows of all steps, behind which the rows of each client in `all_columns` are padded."""
-        return tf.reduce_sum(self.sizes, axis=1)
+        return ops.reduce_sum(self.sizes, axis=1)
 
     @property
-    def row_count(self) -> tf.Tensor:
+    def row_count(self) -> Value:
         """int64: the rows of each client in `all_columns`: those of the batches of the client that has most."""
-        return tf.reduce_max(self.rows_of_batches)
+        return ops.reduce_max(self.rows_of_batches)
 
-    def rows_of_groups(self, width: int) -> tf.Tensor:
+    def rows_of_groups(self, width: int) -> Value:
         """int64 [groups]: the `row_count` of each group of a call."""
-        return tf.reduce_max(tf.reshape(self.rows_of_batches, [-1, width]), axis=1)
+        return ops.reduce_max(ops.reshape(self.rows_of_batches, [-1, width]), axis=1)
 
     @abc.abstractmethod
-    def all_columns(self) -> list[tf.Tensor]:
+    def all_columns(self) -> list[Value]:
         """The columns of the batches of a group, all steps side by side, [clients, rows, …].
 
         Behind a client's end there are finite rows, as long as the client's own rows are finite.
         """
 
     @property
-    def begins(self) -> tf.Tensor | None:
+    def begins(self) -> Value | None:
         """int64 [clients]: where each client's rows begin, if the columns hold the rows of clients and no padding."""
         return None
 
-    def columns_of_clients(self) -> list[list[tf.Tensor]] | None:
+    def columns_of_clients(self) -> list[list[Value]] | None:
         """For each client of a group its columns, [own rows, …], as views; None if the columns hold padding."""
         if self.begins is None:
             return None
         clients = int(self.sizes.shape[0])
-        windows = map(Window, tf.unstack(self.begins, clients), tf.unstack(self.own_rows, clients))
+        windows = map(Window, ops.unstack(self.begins, clients), ops.unstack(self.own_rows, clients))
         return [[window.of(c) for c in self.columns] for window in windows]
 
 
@@ -204,17 +207,17 @@ class GatheredRows(RowLayout):
     def pack_columns(cls, lanes: SequenceLanes, columns: list[Columns]) -> tuple:
         return concatenate_columns(columns)
 
-    def columns_of(self, step: tf.Tensor) -> list[tf.Tensor]:
-        numbers = tf.gather(self.index, step, axis=1)
+    def columns_of(self, step: Value) -> list[Value]:
+        numbers = ops.gather(self.index, step, axis=1)
         numbers = numbers if self.first_rows is None else numbers[:, : self.first_rows]
-        return [tf.gather(c, numbers) for c in self.columns]
+        return [ops.gather(c, numbers) for c in self.columns]
 
     @property
-    def own_rows(self) -> tf.Tensor:
+    def own_rows(self) -> Value:
         return self.rows_of_batches
 
-    def all_columns(self) -> list[tf.Tensor]:
-        numbers = tf.reshape(self.index[:, : steps_of(self.sizes)], [self.index.shape[0], -1])
+    def all_columns(self) -> list[Value]:
+        numbers = ops.reshape(self.index[:, : steps_of(self.sizes)], [self.index.shape[0], -1])
         return _gather_or_zeros(self.columns, numbers, self.sizes)
 
 
@@ -239,23 +242,23 @@ class UnpaddedRows(RowLayout):
     def pack_columns(cls, lanes: SequenceLanes, columns: list[Columns]) -> tuple:
         return concatenate_columns(columns, lanes.rows_by_client.tolist())
 
-    def columns_of(self, step: tf.Tensor) -> list[tf.Tensor]:
-        numbers = self._numbers(step * self.batch_rows, tf.constant(self.batch_rows, tf.int64))
-        return [tf.gather(c, numbers) for c in self.columns]
+    def columns_of(self, step: Value) -> list[Value]:
+        numbers = self._numbers(step * self.batch_rows, ops.constant(self.batch_rows, tf.int64))
+        return [ops.gather(c, numbers) for c in self.columns]
 
-    def all_columns(self) -> list[tf.Tensor]:
-        return _gather_or_zeros(self.columns, self._numbers(tf.constant(0, tf.int64), self.row_count), self.sizes)
+    def all_columns(self) -> list[Value]:
+        return _gather_or_zeros(self.columns, self._numbers(ops.constant(0, tf.int64), self.row_count), self.sizes)
 
     @property
-    def begins(self) -> tf.Tensor:
+    def begins(self) -> Value:
         return self.index
 
-    def _numbers(self, begin: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    def _numbers(self, begin: Value, count: Value) -> Value:
         """int64 [clients, count]: row numbers from row `begin` of each client on; the last row stands in for missing
         ones.
         """
-        last = tf.maximum(self.own_rows, 1)[:, tf.newaxis] - 1
-        return self.index[:, tf.newaxis] + tf.minimum(begin + tf.range(count), last)
+        last = ops.maximum(self.own_rows, 1)[:, None] - 1
+        return self.index[:, None] + ops.minimum(begin + ops.range_(count), last)
 
 
 class RowsInOrder(RowLayout):
@@ -296,25 +299,25 @@ class RowsInOrder(RowLayout):
             results.append(_concatenate(pieces))
         return tuple(results)
 
-    def group(self, lanes: Window, first_lane: tf.Tensor) -> RowLayout:
+    def group(self, lanes: Window, first_lane: Value) -> RowLayout:
         sizes = lanes.of(self.sizes)
         width = int(sizes.shape[0])
-        begin, end = tf.unstack(tf.gather(self.index, first_lane // width + tf.range(2, dtype=tf.int64)))
+        begin, end = ops.unstack(ops.gather(self.index, first_lane // width + ops.range_(2, dtype=tf.int64)))
         rows = Window(begin, end - begin)
-        columns = tuple(tf.reshape(rows.of(c), [width, -1, *c.shape[1:]]) for c in self.columns)
+        columns = tuple(ops.reshape(rows.of(c), [width, -1, *c.shape[1:]]) for c in self.columns)
         return attrs.evolve(self, columns=columns, sizes=sizes)
 
-    def columns_of(self, step: tf.Tensor) -> list[tf.Tensor]:
+    def columns_of(self, step: Value) -> list[Value]:
         return [rows_from(c, step * self.batch_rows, self.first_rows or self.batch_rows) for c in self.columns]
 
     @property
-    def row_count(self) -> tf.Tensor:
-        return tf.shape(self.columns[0], tf.int64)[1]
+    def row_count(self) -> Value:
+        return ops.shape(self.columns[0], tf.int64)[1]
 
-    def rows_of_groups(self, width: int) -> tf.Tensor:
+    def rows_of_groups(self, width: int) -> Value:
         return (self.index[1:] - self.index[:-1]) // width
 
-    def all_columns(self) -> list[tf.Tensor]:
+    def all_columns(self) -> list[Value]:
         return list(self.columns)
 
 
@@ -332,10 +335,10 @@ class WholeBatches(RowsInOrder):
     def pack_columns(cls, lanes: SequenceLanes, columns: list[Columns]) -> tuple:
         return tuple(c.reshape(-1, lanes.batch_rows, *c.shape[1:]) for c in super().pack_columns(lanes, columns))
 
-    def group(self, lanes: Window, first_lane: tf.Tensor) -> RowLayout:
+    def group(self, lanes: Window, first_lane: Value) -> RowLayout:
         return attrs.evolve(self, columns=tuple(map(lanes.of, self.columns)), sizes=lanes.of(self.sizes))
 
-    def columns_of(self, step: tf.Tensor) -> list[tf.Tensor]:
+    def columns_of(self, step: Value) -> list[Value]:
         return list(self.columns)
 
 
@@ -353,8 +356,13 @@ def concatenate_columns(columns: list[Columns], counts: SequenceOf[int | None] |
     results = []
     for i in range(len(columns[0].arrays)):
         column = _concatenate([np.asarray(c.arrays[i])[:n] for c, n in zip(columns, counts, strict=True)])
-        results.append(column if len(column) else np.zeros((1, *column.shape[1:]), column.dtype))
+        results.append(column if len(column) else _zero_row(column))
     return tuple(results)
+
+
+def _zero_row(column: np.ndarray) -> np.ndarray:
+    """One row of zeros, or of empty strings."""
+    return np.full((1, *column.shape[1:]), b"" if column.dtype == object else 0, column.dtype)
 
 
 def pad_rows(rows: np.ndarray, width: int) -> np.ndarray:
@@ -363,9 +371,9 @@ def pad_rows(rows: np.ndarray, width: int) -> np.ndarray:
     return rows[:, :width] if missing <= 0 else np.concatenate([rows, np.repeat(rows[:, -1:], missing, axis=1)], axis=1)
 
 
-def steps_of(sizes: tf.Tensor) -> tf.Tensor:
+def steps_of(sizes: Value) -> Value:
     """int64: the number of steps that clients take whose batches have the given sizes, int64 [clients, steps]."""
-    return tf.reduce_sum(tf.cast(tf.reduce_any(sizes > 0, axis=0), tf.int64))
+    return ops.reduce_sum(ops.cast(ops.reduce_any(sizes > 0, axis=0), tf.int64))
 
 
 def _rows_of_lanes(lanes: SequenceLanes) -> np.ndarray:
@@ -382,7 +390,7 @@ def _rows_of_lanes(lanes: SequenceLanes) -> np.ndarray:
 
 def _filling_row(arrays: list[np.ndarray]) -> np.ndarray:
     """[1, …]: the first row of a client; zeros if there is none, or if it is not finite."""
-    zeros = np.zeros((1, *arrays[0].shape[1:]), arrays[0].dtype)
+    zeros = _zero_row(arrays[0])
     row = next((a[:1] for a in arrays if len(a)), zeros)
     return zeros if row.dtype.kind in "fc" and not np.isfinite(row).all() else row
 
@@ -398,8 +406,8 @@ def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays, out=out)
 
 
-def _gather_or_zeros(columns: tuple, numbers: tf.Tensor, sizes: tf.Tensor) -> list[tf.Tensor]:
+def _gather_or_zeros(columns: tuple, numbers: Value, sizes: Value) -> list[Value]:
     """The rows of each client, [clients, rows, …]; zeros for clients without rows, whose numbers are another's."""
-    has_rows = tf.reduce_any(sizes > 0, axis=1)
-    rows = [tf.gather(c, numbers) for c in columns]
-    return [select_by_client(has_rows, [t], [tf.zeros_like(t)])[0] for t in rows]
+    has_rows = ops.reduce_any(sizes > 0, axis=1)
+    rows = [ops.gather(c, numbers) for c in columns]
+    return [select_by_client(has_rows, [t], [ops.zeros_like(t)])[0] for t in rows]

@@ -1,7 +1,7 @@
 """A client stage for the clients of one call, as one TensorFlow function that returns their partial.
 
 In:  the broadcasts, then the tensors of the clients.
-Out: the leaves of the partial; where sizes are measured, also the bits that each client sends.
+Out: <partial, <>, bits>, see `ClientStage.result_type`; the bits are of the present clients, in order.
 
 The function has three parts:
 
@@ -24,7 +24,7 @@ from typing import Protocol
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs import private_api
+from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
 from fedcore.graphs.batched.batched_value import BatchedValue, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.block_reduction import fold_blocks, fold_next_client, sum_blocks_by_group
@@ -39,7 +39,10 @@ from fedcore.graphs.batched.client_contribution import (
 from fedcore.graphs.batched.known_inputs import DataRows
 from fedcore.graphs.batched.reduction import Reduction
 from fedcore.graphs.batched.schedule import PackedLayout
-from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.emission.realize import realized_function
+from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Realized, profiler_name
 from fedcore.graphs.tensors.sizes import bits_of, unsized
@@ -54,7 +57,7 @@ from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 class Group(Protocol):
     """The client operations of a group."""
 
-    def __call__(self, first_lane: tf.Tensor, in_factors: Mapping[int, int]) -> list[tf.Tensor | Factors]:
+    def __call__(self, first_lane: Value, in_factors: Mapping[int, int]) -> list[Value | Factors]:
         """The leaves [width, …], or factors, of the contributions of a group's clients.
 
         Args:
@@ -104,10 +107,8 @@ class StageFold(abc.ABC):
     """The parts of a stage: zero, client operations by group, and fold.
 
     Args:
-        zero, join: names of the functions that make and merge partials.
-        broadcasts: number of the stage's parameters that all clients share.
+        stage: it has a partial, and keeps no values of clients.
         width: clients of a group.
-        measured: names of values in the stage whose sizes are measured.
         layout: of packed clients; the default where clients are not packed.
         joined: the sum of a block's factors is one product.
 
@@ -124,37 +125,38 @@ class StageFold(abc.ABC):
 
     def __init__(
         self,
-        module: Module,
-        zero: str,
-        stage: str,
-        join: str,
-        broadcasts: int,
+        stage: ClientStage,
         width: int,
-        measured: SequenceOf[str],
         layout: PackedLayout | None = None,
         *,
         joined: bool,
     ):
-        self.module = module
+        if stage.zero is None or stage.join is None or stage.keeps:
+            raise FedcoreError(f"@{stage.name} keeps values of clients: its clients have no groups")
+        self.stage = stage
         self.width = width
         self._joined = joined
-        self._zero, self._join = module.function(zero), module.function(join)
-        self._stage = function = module.function(stage)
-        self.broadcasts = function.parameters[1 : 1 + broadcasts]
-        self.client_parameters = function.parameters[1 + broadcasts :]
-        self._measured = measured
-        client_operations, self._fold_operations, self._contribution = split_stage(function)
-        self._invariant_operations, self.client_operations = _split_invariant(
-            module, client_operations, [p.name for p in self.broadcasts]
+        self._zero, self._join = (stage.module.function(name) for name in (stage.zero, stage.join))
+        client_operations, self._fold_operations, self._contribution = split_stage(stage.function)
+        self.invariant_operations, self.client_operations = _split_invariant(
+            stage.module, client_operations, [p.name for p in stage.shared_parameters]
         )
-        self.types = function.types()
-        xla = bool(function.attributes.get("xla"))
-        self.interpreter = BatchedInterpreter(module, layout or PackedLayout((), ()), xla=xla)
+        self.types = stage.function.types()
+        self.interpreter = BatchedInterpreter(stage.module, layout or PackedLayout((), ()), xla=stage.is_compiled)
         self.invariant: dict[str, object] = {}
         self.telling: set[int] = set()
         self.joined_rows = 0
-        self.rows_of_lanes: tf.Tensor | None = None
+        self.rows_of_lanes: Value | None = None
         self.data_rows: DataRows | None = None
+
+    def realize(self, body: Callable, specs: list[tf.TensorSpec], name: str) -> tf.types.experimental.ConcreteFunction:
+        """The function of a body."""
+        return realized_function(body, specs, name=name, without=self.stage_passes_left_out)
+
+    @property
+    def stage_passes_left_out(self) -> tuple[str, ...]:
+        """Stage passes that the plan switches off."""
+        return tuple(self.stage.function.attributes.get("without", ()))
 
     # --- of the subclasses ---
 
@@ -164,7 +166,7 @@ class StageFold(abc.ABC):
         """Specs of the clients' tensors."""
 
     @abc.abstractmethod
-    def groups(self, tensors: list) -> tuple[list[tuple[Group, tf.Tensor]], tf.Tensor]:
+    def groups(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
         """Functions that run the client operations of a group.
 
         Args:
@@ -191,60 +193,49 @@ class StageFold(abc.ABC):
         return [spec(t) for name in self._contribution for t in tensor_leaves(self.types[name])]
 
     @property
-    def partial_type(self) -> Type:
-        return self._zero.result_type
-
-    @property
     def specs(self) -> list[tf.TensorSpec]:
         """Specs of the broadcasts and of the clients' tensors."""
-        return [*(spec(t) for p in self.broadcasts for t in tensor_leaves(p.type)), *self.client_specs]
+        return [*self.stage.shared_specs, *self.client_specs]
 
-    @property
-    def sizes(self) -> int:
-        """Number of measured leaves; their sizes are one more leaf of the contribution, int64 [sizes], if there are."""
-        return sum(len(unsized(self.types[name])) for name in self._measured)
-
-    def contribution(self, scope: dict) -> list[BatchedValue]:
+    def contribution(self, scope: dict) -> list:
         """The leaves of the contribution of a group's clients."""
         return [value for name in self._contribution for value in flatten(scope[name])]
 
     def sizes_of(self, scope: dict) -> Tensors:
         """The sizes of the measured leaves of a group's clients, int64 [width, sizes]; nothing if none is measured."""
         sizes = []
-        for name in self._measured:
+        for name in self.stage.measured:
             values, types = flatten(scope[name]), leaves(self.types[name])
             for i in unsized(self.types[name]):
                 sizes.append(bits_of(broadcast_to_clients(values[i], self.width), types[i][1]))
-        return [tf.stack(sizes, 1)] if sizes else []
+        return [ops.stack(sizes, 1)] if sizes else []
 
     def zeros(self) -> Tensors:
         """The initial partial, leaves [1, …]."""
-        broadcast = [self.invariant[p.name] for p in self.broadcasts]
+        broadcast = [self.invariant[p.name] for p in self.stage.shared_parameters]
         return [broadcast_to_clients(value, 1) for value in flatten(self.interpreter.run(self._zero, *broadcast))]
 
     def fold(self, contributions: Tensors, before: Tensors) -> Tensors:
         """The partials after one client of each block; leaves [blocks, …]."""
-        partial = unflatten([batched(t) for t in before], self.partial_type)
-        scope = {**self.invariant, self._stage.parameters[0].name: partial}
+        partial = unflatten([batched(t) for t in before], self.stage.partial_type)
+        scope = {**self.invariant, self.stage.function.parameters[0].name: partial}
         values = iter([batched(t) for t in contributions])
         for name in self._contribution:
             scope[name] = unflatten([next(values) for _ in tensor_leaves(self.types[name])], self.types[name])
         self.interpreter.operations(self._fold_operations, scope, dict(self.types))
         blocks = int(before[0].shape[0])
-        return [broadcast_to_clients(value, blocks) for value in flatten(scope[self._stage.result.name])]
+        return [broadcast_to_clients(value, blocks) for value in flatten(scope[self.stage.function.result.name])]
 
     def merge(self, left: Tensors, right: Tensors) -> Tensors:
         """The merges of pairs of partials; leaves [pairs, …]."""
-        pair = [unflatten([batched(t) for t in side], self.partial_type) for side in (left, right)]
+        pair = [unflatten([batched(t) for t in side], self.stage.partial_type) for side in (left, right)]
         joined = self.interpreter.run(self._join, *pair)
         return [broadcast_to_clients(value, int(left[0].shape[0])) for value in flatten(joined)]
 
     # --- functions ---
 
     def whole_call(self, block: int, blocks: int) -> Realized:
-        """The function of a call: (broadcasts, tensors of the clients) -> partial of all blocks.
-
-        If sizes are measured, it returns <partial,bits>, with bits int64 [places, sizes].
+        """The function of a call: (broadcasts, tensors of the clients) -> <partial of all blocks, <>, bits>.
 
         Args:
             block: clients of a block.
@@ -253,7 +244,7 @@ class StageFold(abc.ABC):
 
         def body(*tensors):
             groups, lane_of = self._open(list(tensors))
-            lane_of = tf.reshape(lane_of, [blocks, block])
+            lane_of = ops.reshape(lane_of, [blocks, block])
             reduction = self._reduction()
             holds_blocks = self.groups_hold_blocks(block)
             if holds_blocks and len(reduction.sum_only_leaves) == len(reduction.zeros):
@@ -271,28 +262,31 @@ class StageFold(abc.ABC):
             else:
                 contributions, sizes = self._contributions(groups, reduction)
                 partial = fold_blocks(reduction, contributions, lane_of)
-            of_clients = [] if sizes is None else [tf.gather(sizes, tf.maximum(tf.reshape(lane_of, [-1]), 0))]
-            return [*(tf.identity(t[0]) for t in partial), *of_clients]
+            bits = []
+            if sizes is not None:
+                lanes = ops.reshape(lane_of, [-1])
+                present = ops.where(lanes >= 0)[:, 0]
+                bits = [ops.gather(sizes, ops.gather(lanes, present))]
+            return [*(ops.identity(t[0]) for t in partial), *bits]
 
-        return self._realized(body, self.specs, [self.partial_type, *self._bits_type(blocks * block)])
+        return self._realized(body, self.specs, self.stage.result_type(None))
 
     def next_client(self) -> Realized:
         """The function that adds one client to the partial of its block: (is_first, is_last, broadcasts, tensors of
-        the client, partial after the previous clients, their joined factors) -> <partial,joined factors>, or
-        <partial,joined factors,bits>.
+        the client, partial after the previous clients, their joined factors) -> <partial, <>, bits, joined factors>.
 
         `is_first` and `is_last` are bools: whether the client is the first or the last of its block. The joined factors
         are those of leaves whose blocks are summed by one product, [r, n] and [r, m] for each.
         """
         flag = tf.TensorSpec([], tf.bool)
-        partial = [spec(t) for t in tensor_leaves(self.partial_type)]
+        partial = [spec(t) for t in tensor_leaves(self.stage.partial_type)]
         joined = self.joined_leaves
         types = [TensorType("float32", (None, size)) for shape in joined.values() for size in shape]
 
         def body(is_first, is_last, *tensors):
             rest = list(tensors)
-            factors = [t[tf.newaxis] for t in rest[len(rest) - len(types) :]]
-            before = [t[tf.newaxis] for t in rest[len(rest) - len(types) - len(partial) : len(rest) - len(types)]]
+            factors = [t[None] for t in rest[len(rest) - len(types) :]]
+            before = [t[None] for t in rest[len(rest) - len(types) - len(partial) : len(rest) - len(types)]]
             groups, _ = self._open(rest[: len(rest) - len(types) - len(partial)])
             reduction = self._reduction()
             contributions, sizes = self._contributions(groups, reduction)
@@ -300,12 +294,16 @@ class StageFold(abc.ABC):
             after, pending = fold_next_client(
                 reduction, contributions, before, pending, is_first, is_last, self.joined_rows
             )
-            kept = [t for j in joined for t in pending[j]]
-            return [*(tf.identity(t[0]) for t in (*after, *kept)), *([] if sizes is None else [sizes[:1]])]
+            bits = [] if sizes is None else [sizes[:1]]
+            return [
+                *(ops.identity(t[0]) for t in after),
+                *bits,
+                *(ops.identity(t[0]) for j in joined for t in pending[j]),
+            ]
 
         specs = [flag, flag, *self.specs, *partial, *map(spec, types)]
-        kept = StructType([(None, t) for t in types])
-        realized = self._realized(body, specs, [self.partial_type, kept, *self._bits_type(1)])
+        result = self.stage.result_type(1, StructType([(None, t) for t in types]))
+        realized = self._realized(body, specs, result)
         return attrs.evolve(realized, joined_sizes=tuple(size for shape in joined.values() for size in shape))
 
     @property
@@ -314,23 +312,24 @@ class StageFold(abc.ABC):
         shapes = {j: s.shape for j, s in enumerate(self.contribution_specs) if s.dtype == tf.float32}
         return {j: (int(s[0]), int(s[1])) for j, s in shapes.items() if self._joined and s.rank == 2}
 
-    def _open(self, tensors: list) -> tuple[list[tuple[Group, tf.Tensor]], tf.Tensor]:
+    def _open(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
         """Runs the client-invariant operations, and returns the functions of groups, and the lanes of clients."""
-        broadcast = [unflatten([shared(tensors.pop(0)) for _ in leaves(p.type)], p.type) for p in self.broadcasts]
-        self.invariant = dict(zip([p.name for p in self.broadcasts], broadcast, strict=True))
-        self.interpreter.operations(self._invariant_operations, self.invariant, dict(self.types))
+        parameters = self.stage.shared_parameters
+        broadcasts = [unflatten([shared(tensors.pop(0)) for _ in leaves(p.type)], p.type) for p in parameters]
+        self.invariant = dict(zip([p.name for p in parameters], broadcasts, strict=True))
+        self.interpreter.operations(self.invariant_operations, self.invariant, dict(self.types))
         return self.groups(tensors)
 
     def _reduction(self) -> Reduction:
         return Reduction(self.fold, self.merge, self.zeros(), self.contribution_specs)
 
     def _contributions(
-        self, groups: SequenceOf[tuple[Group, tf.Tensor]], reduction: Reduction
-    ) -> tuple[list[Contribution], tf.Tensor | None]:
+        self, groups: SequenceOf[tuple[Group, Value]], reduction: Reduction
+    ) -> tuple[list[Contribution], Value | None]:
         """The contributions that the fold reads, and the measured sizes of each lane, int64 [lanes + 1, sizes]."""
         specs = reduction.specs
         in_factors = reduction.leaves_only_summed if self.has_factors else {}
-        sizes = [tf.TensorSpec([self.sizes], tf.int64)] if self.sizes else []
+        sizes = [tf.TensorSpec([self.stage.sizes], tf.int64)] if self.stage.sizes else []
         given = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
         of_leaves = [*specs, *sizes]
         found = contributions_by_group(
@@ -349,19 +348,13 @@ class StageFold(abc.ABC):
         assert isinstance(of_sizes, ClientContribution)
         return found, of_sizes.leaves.unpack(of_sizes.concatenated())[len(specs)]
 
-    def _bits_type(self, clients: int) -> list[Type]:
-        return [TensorType("int64", (clients, self.sizes))] if self.sizes else []
-
-    def _realized(self, body: Callable, specs: list[tf.TensorSpec], results: list[Type]) -> Realized:
-        result = results[0] if len(results) == 1 else StructType([(None, t) for t in results])
-        name = profiler_name(self.module, self._stage.name)
-        with without_function_optimisation(), private_api.quick_operations(shares_constants=True):
-            call = private_api.unordered_function(body, specs, name=name)
-        call = with_kernels_of(self._stage, call)
+    def _realized(self, body: Callable, specs: list[tf.TensorSpec], result: Type) -> Realized:
+        name = profiler_name(self.stage.module, self.stage.name)
+        call = with_kernels_of(self.stage.function, self.realize(body, specs, name))
         return Realized(call, result, optimised=True, assumes_finite=tuple(sorted(self.telling)))
 
 
-def or_factors(value: BatchedValue, width: int, *, may_be_factors: bool) -> tf.Tensor | Factors:
+def or_factors(value: BatchedValue, width: int, *, may_be_factors: bool) -> Value | Factors:
     """A leaf of the contribution of a group: its factors, or its tensor [width, …]."""
     factors = value.low_rank.only_factors if may_be_factors and value.low_rank is not None else None
     return broadcast_to_clients(value, width) if factors is None else factors

@@ -15,6 +15,8 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.constant_values import static_value
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.canonical_form import canonical_functions
 from fedcore.graphs.graphdef.operand_checks import CHECKED, MAX_ELEMENTS, RANKED, SIZE_OPERANDS, Checks
 
@@ -120,7 +122,12 @@ def _node_source(name: str, by_name: Mapping[str, node_def_pb2.NodeDef]) -> _Sou
     return node.op, [i for i in node.input if not i.startswith("^")], value
 
 
-def _tensor_source(tensor) -> _Source:
+def _tensor_source(tensor) -> _Source | None:
+    if isinstance(tensor, Value):
+        value, node = static_value(tensor), tensor.node
+        if value is None:
+            return None if node is None else (node.op, list(node.inputs), None)
+        return "Const", [], value
     value = tf.get_static_value(tensor)
     return ("Const", [], value) if value is not None else (tensor.op.type, list(tensor.op.inputs), None)
 

@@ -1,8 +1,7 @@
-"""Parsed form of canonical graphs for analysis, and execution of single operations."""
+"""Parsed form of canonical graphs for analysis."""
 
 import collections
 import functools
-import inspect
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -12,8 +11,8 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import with_content_names
-from fedcore.graphs.graphdef.operand_checks import CHECKED
-from fedcore.graphs.graphdef.operand_guards import checked_function, guarded_operands
+from fedcore.graphs.graphdef.checked_operations import emit as emit  # batching rules of others import it from here
+from fedcore.graphs.graphdef.operand_guards import checked_function
 from fedcore.graphs.graphdef.process_functions import define
 from fedcore.ir.module import Module
 from fedcore.lru_cache import LruCache
@@ -238,38 +237,3 @@ def _list(values):
         if getattr(values, field):
             return list(getattr(values, field))
     return []
-
-
-def emit(op: str, tensors, attributes) -> list[tf.Tensor]:
-    """Runs one operation: adds it to the graph being built, or executes it where tensors are eager."""
-    definition = private_api.op_definition(op)
-    names = _keywords(op)
-    given = guarded_operands(op, tensors, emit) if op in CHECKED else tensors
-    inferred, keywords, rest = set(), {}, list(given)
-    for argument in definition.input_arg:
-        name = names[argument.name]
-        inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
-        if argument.number_attr or argument.type_list_attr:
-            many = attributes[argument.number_attr or argument.type_list_attr]
-            count = int(many) if argument.number_attr else len(many)
-            keywords[name], rest = rest[:count], rest[count:]
-        else:
-            keywords[name] = rest.pop(0)
-    for attribute in definition.attr:
-        if attribute.name in attributes and attribute.name not in inferred:
-            keywords[names[attribute.name]] = attributes[attribute.name]
-    out = getattr(tf.raw_ops, op)(**keywords)
-    if out is None or isinstance(out, tf.Operation):
-        return []
-    return list(out) if isinstance(out, tuple | list) else [out]
-
-
-@functools.cache
-def _keywords(op: str) -> dict[str, str]:
-    """The keyword argument of `tf.raw_ops` for each input and attribute. Some are renamed; their order is kept."""
-    definition = private_api.op_definition(op)
-    declared = [a.name for a in (*definition.input_arg, *definition.attr)]
-    taken = list(inspect.signature(getattr(tf.raw_ops, op)).parameters)
-    renamed = iter(n for n in taken if n not in declared and n != "name")
-    inferred = {n for a in definition.input_arg for n in (a.type_attr, a.number_attr, a.type_list_attr)}
-    return {n: n if n in taken or n in inferred else next(renamed) for n in declared}

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import graph_callable
+from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.sequences.layout import Sequence, rows
 from fedcore.graphs.sequences.sequence_results import as_columns, groups
 from fedcore.graphs.stages.xla import can_compile
@@ -38,14 +39,15 @@ def interpreter(module: Module, *, xla: bool = False) -> Interpreter:
     Args:
         xla: compile graphs with XLA where possible.
     """
-    return Interpreter(module, _evaluate, _compiled_callable if xla else graph_callable)
+    return Interpreter(module, evaluate, _compiled_callable if xla else graph_callable)
 
 
 def _compiled_callable(graph: Graph, data: bytes) -> Callable:
     return graph_callable(graph, data, xla=can_compile(graph, data))
 
 
-def _evaluate(op: Operation, operand_types, operands, seed: Seed | None):
+def evaluate(op: Operation, operand_types, operands, seed: Seed | None):
+    """The result of a local operation over tensors: by its kernel, else by its meaning."""
     declared = lookup(op.kind)
     run = kernels.get(op.kind)
     if run is not None:
@@ -105,12 +107,12 @@ def _is_of(tensor, type_: Type) -> bool:
 
 @kernel("literal")
 def _(op):
-    return tf.constant(op.attributes["value"].to_numpy(), dtype=spec(op.type).dtype)
+    return ops.constant(op.attributes["value"].to_numpy(), dtype=spec(op.type).dtype)
 
 
 @kernel("generic_zero")
 def _(op):
-    zeros = [tf.zeros(t.shape, spec(t).dtype) for t in tensor_leaves(op.type)]
+    zeros = [ops.zeros(t.shape, spec(t).dtype) for t in tensor_leaves(op.type)]
     return unflatten(zeros, op.type)
 
 

@@ -1,37 +1,34 @@
-"""Realizes stages of a plan: one TensorFlow function for each stage, data layout and number of clients.
+"""Realizes stages of a plan: one TensorFlow function for a server stage, or for one client of a client stage.
 
 In:  a function of the planned module, and the layout of each of its arguments.
 Out: a `Realized` over flat tensors.
 
-Example: a client stage `<partial, weights, batches> -> partial` for a block of 3 clients, with weights float32[7] and
-batches of rows float32[7]. The function takes seeds int64 [3]; the weights [7]; and for each client its column [n, 7],
-row numbers [steps, rows] and batch sizes [steps]. It folds the clients in order and returns the partial's leaves.
+Example: a client stage `<partial, weights, batches> -> partial`, with weights float32[7] and batches of rows
+float32[7]. The function of a client takes the weights [7]; its seed; its column [n, 7], row numbers [steps, rows] and
+batch sizes [steps]. It returns the leaves of the partial.
 """
 
 from collections.abc import Sequence as SequenceOf
-from typing import Any
 
 import attrs
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import scope
 from fedcore.graphs.graphdef.sum_terms import sums_explode
 from fedcore.graphs.sequences.columns import Columns, drawn
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.sequence_results import result_tensors, result_value
+from fedcore.graphs.stages.client_stage import NOTHING, ClientStage
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.stages.onednn import TracedFunction, with_kernels_of
 from fedcore.graphs.tensors.cancellation import Cancellation
-from fedcore.graphs.tensors.sizes import measured_bits, unsized
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.interpret import Interpreter
-from fedcore.ir.module import Function, Module
+from fedcore.ir.module import Module
 from fedcore.ir.purity import pure_symbols, seeded_symbols
-from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
+from fedcore.types import Type, leaves, tensor_leaves
 
 Layouts = tuple[Layout | None, ...]
 """For each leaf of a value the layout of its sequence; None for a tensor."""
@@ -156,100 +153,46 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
     return _realized(traced, function.result_type, pure=pure)
 
 
-def realize_block(
-    module: Module,
-    zero: str | None,
-    stage: str,
-    broadcasts: int,
-    clients: SequenceOf[SequenceOf[Layouts]],
-    *,
-    has_client_values: bool,
-    from_partial: bool = False,
-    measured: SequenceOf[str] = (),
-) -> Realized:
-    """The function that folds a block of clients, one after the other.
+def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_partial: bool = False) -> Realized:
+    """The function of one client: (broadcasts, seeds int64 [1], tensors of the client) -> <partial, kept, bits>.
 
-    It takes one seed for each client (int64 [clients]), the tensors of the broadcasts, and the tensors of each client.
+    From a partial, its operands and its results are those of `StageFold.next_client`: (is_first, is_last, broadcasts,
+    seeds, tensors of the client, partial) -> <partial, kept, bits, <>>.
 
     Args:
-        zero: name of the function that makes the initial partial; None if the stage has no partial.
-        broadcasts: number of the stage's parameters that all clients share.
-        clients: for each client of the block the layouts of its arguments.
-        has_client_values: the stage also returns a value for each client.
-        from_partial: the fold starts from a partial, not from `zero`; the tensors of the partial are the last operands.
-        measured: names of values in the stage whose sizes are measured.
-    Returns:
-        A function whose result is <partial, client values, bits>, without the parts that the stage does not have.
-        `bits` is int64 [clients, n]: the sizes of the n measured leaves whose types leave their sizes open.
+        layouts: of the client's arguments.
+        from_partial: the client is added to a partial, not to that of no clients.
     """
-    function = module.function(stage)
-    first = 0 if zero is None else 1
-    broadcast_types = [p.type for p in function.parameters[first : first + broadcasts]]
-    client_types = [p.type for p in function.parameters[first + broadcasts :]]
-    specs = [spec(t) for type_ in broadcast_types for t in tensor_leaves(type_)]
-    for layouts in clients:
-        specs.extend(s for t, of_type in zip(client_types, layouts, strict=True) for s in _specs(t, of_type))
-    partial_type = module.function(zero).result_type if zero is not None and from_partial else None
-    if partial_type is not None:
-        specs.extend(_specs(partial_type, _no_sequences(partial_type)))
-    run = interpreter(module, xla=bool(function.attributes.get("xla")))
-    sizes = sum(len(unsized(function.types()[name])) for name in measured)
-    type_ = _block_type(module, zero, function, len(clients), has_client_values=has_client_values, sizes=sizes)
+    run = interpreter(stage.module, xla=stage.is_compiled)
+    client_types = [p.type for p in stage.client_parameters]
+    specs = [*stage.shared_specs, tf.TensorSpec([1], tf.int64)]
+    specs += [s for t, of_type in zip(client_types, layouts, strict=True) for s in _specs(t, of_type)]
+    type_ = stage.result_type(1, *([NOTHING] if from_partial else []))
 
-    def body(seeds, *tensors):
-        rest = list(tensors)
-        broadcast = [_unpack(t, _no_sequences(t), rest) for t in broadcast_types]
-        of_clients = [
-            [_unpack(t, of_type, rest) for t, of_type in zip(client_types, layouts, strict=True)] for layouts in clients
-        ]
-        if partial_type is not None:
-            partial = _unpack(partial_type, _no_sequences(partial_type), rest)
+    def body(*tensors):
+        rest = list(tensors[2:] if from_partial else tensors)
+        broadcasts = stage.opened(rest)
+        seed = rest.pop(0)[0]
+        client = [_unpack(t, of_type, rest) for t, of_type in zip(client_types, layouts, strict=True)]
+        if from_partial:
+            partial = unflatten(rest, stage.partial_type)
         else:
-            partial = None if zero is None else run.run(module.function(zero), *broadcast)
-        client_values, bits = [], []
-        for k, of_client in enumerate(of_clients):
-            before = [] if zero is None else [partial]
-            arguments = [*before, *broadcast, *of_client]
-            result, bits_of_client = _run_client(run, function, arguments, seeds[k], measured)
-            bits.append(bits_of_client)
-            if zero is None:
-                client_values.append(result)
-            elif has_client_values:
-                partial = result[0]
-                client_values.append(result[1])
-            else:
-                partial = result
-        results = [
-            *([] if zero is None else [partial]),
-            *([tuple(client_values)] if has_client_values or zero is None else []),
-            *([tf.reshape(tf.convert_to_tensor(bits, tf.int64), [len(clients), sizes])] if measured else []),
-        ]
-        return [tf.identity(t) for t in result_tensors(tuple(results), type_)]
+            partial = () if stage.zero is None else run.run(stage.module.function(stage.zero), *broadcasts)
+        partial, kept, bits = stage.run_client(run, partial, [*broadcasts, *client], seed)
+        results = (
+            () if partial is None else partial,
+            () if stage.kept_type is None else (kept,),
+            tf.convert_to_tensor([bits], tf.int64) if bits else (),
+            *([()] if from_partial else []),
+        )
+        return [tf.identity(t) for t in result_tensors(results, type_)]
 
-    body.__name__ = profiler_name(module, stage)
-    traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([len(clients)], tf.int64), *specs])
-    realized = _realized(traced, type_, in_order=len(clients) > 1)
-    return attrs.evolve(realized, call=with_kernels_of(function, realized.call))
-
-
-def _run_client(
-    run: Interpreter,
-    function: Function,
-    arguments: list,
-    seed: tf.Tensor,
-    measured: SequenceOf[str],
-) -> tuple[Any, list]:
-    """A client stage's result for one client, and the sizes of its measured leaves in bits."""
-    values = dict(zip([p.name for p in function.parameters], arguments, strict=True))
-    types = {p.name: p.type for p in function.parameters}
-    run.operations(function.operations, values, types, tensor_seed(seed))
-    bits = [size for name in measured for size in measured_bits(values[name], types[name])]
-    return values[function.result.name], bits
-
-
-def _no_sequences(type_: Type) -> Layouts:
-    """Layouts of a value that holds tensors only."""
-    return (None,) * len(leaves(type_))
+    if from_partial:
+        flag = tf.TensorSpec([], tf.bool)
+        specs = [flag, flag, *specs, *(spec(t) for t in tensor_leaves(stage.partial_type))]
+    body.__name__ = profiler_name(stage.module, stage.name)
+    realized = _realized(tf.function(body, autograph=False, input_signature=specs), type_, in_order=from_partial)
+    return attrs.evolve(realized, call=with_kernels_of(stage.function, realized.call))
 
 
 def _realized(traced, result: Type, *, pure: bool = False, in_order: bool = False) -> Realized:
@@ -257,19 +200,3 @@ def _realized(traced, result: Type, *, pure: bool = False, in_order: bool = Fals
         concrete = traced.get_concrete_function()
     in_order = in_order or sums_explode(concrete.graph.as_graph_def())
     return Realized(concrete, result, pure=pure, in_order=in_order)
-
-
-def _block_type(
-    module: Module, zero: str | None, function: Function, clients: int, *, has_client_values: bool, sizes: int
-) -> StructType:
-    """Type of the result of a block; see `realize_block`."""
-    if zero is None:
-        return StructType([(None, StructType([(None, function.result_type)] * clients))])
-    partial = module.function(zero).result_type
-    bits: list[tuple[None, Type]] = [(None, TensorType("int64", (clients, sizes)))] if sizes else []
-    if not has_client_values:
-        return StructType([(None, partial), *bits])
-    pair = function.result_type
-    if not isinstance(pair, StructType):
-        raise FedcoreError(f"@{function.name} keeps a value per client, so it returns <partial,kept>, not {pair}")
-    return StructType([(None, partial), (None, StructType([(None, pair.types[1])] * clients)), *bits])

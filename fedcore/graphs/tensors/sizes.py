@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.tensors.values import flatten
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
@@ -23,14 +24,17 @@ def bits_of(leaf, type_: Type) -> tf.Tensor:
         types = tensor_leaves(type_.element)
 
         def add(total, element):
-            return total + tf.add_n(
+            return total + ops.add_n(
                 [bits_of(t, leaf_type) for t, leaf_type in zip(flatten(element), types, strict=True)]
             )
 
-        return leaf.reduce(tf.constant(0, tf.int64), add, TensorType("int64"))
+        return leaf.reduce(ops.constant(0, tf.int64), add, TensorType("int64"))
     if isinstance(type_, TensorType) and type_.dtype.name == "code":
-        says, room = tf.cast(tf.bitcast(leaf[..., :4], tf.int32), tf.int64), 8 * (int(leaf.shape[-1]) - 4)
-        return tf.clip_by_value(says, 0, room)  # a code that was altered in transit may say anything
+        says, room = (
+            ops.cast(ops.operation("Bitcast", leaf[..., :4], type=tf.int32), tf.int64),
+            8 * (int(leaf.shape[-1]) - 4),
+        )
+        return ops.minimum(ops.maximum(says, 0), room)  # a code that was altered in transit may say anything
     if not isinstance(type_, TensorType) or type_.dtype.bits is None:
-        return 8 * tf.reduce_sum(tf.cast(tf.strings.length(leaf), tf.int64))
-    return tf.size(leaf, tf.int64) * type_.dtype.bits
+        return 8 * ops.reduce_sum(ops.cast(ops.operation("StringLength", leaf), tf.int64))
+    return ops.size(leaf, tf.int64) * type_.dtype.bits

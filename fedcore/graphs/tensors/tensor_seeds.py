@@ -2,12 +2,14 @@
 
 import tensorflow as tf
 
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.ir.interpret import Seed
 
 
 def fold_in(seed: tf.Tensor, number) -> tf.Tensor:
     """`fedcore.seeds.fold_in` for int64 scalars."""
-    z = seed * _signed(0x9E3779B97F4A7C15) + (number if isinstance(number, tf.Tensor) else _signed(number)) + 1
+    z = seed * _signed(0x9E3779B97F4A7C15) + (number if isinstance(number, tf.Tensor | Value) else _signed(number)) + 1
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
     return z ^ _shifted(z, 31)
@@ -15,12 +17,12 @@ def fold_in(seed: tf.Tensor, number) -> tf.Tensor:
 
 def _signed(number: int) -> tf.Tensor:
     number &= (1 << 64) - 1
-    return tf.constant(number - (1 << 64) if number >> 63 else number, tf.int64)
+    return ops.constant(number - (1 << 64) if number >> 63 else number, tf.int64)
 
 
 def _shifted(z: tf.Tensor, bits: int) -> tf.Tensor:
     """A logical shift to the right; TensorFlow's is arithmetic."""
-    return tf.bitwise.right_shift(z, tf.constant(bits, tf.int64)) & _signed((1 << (64 - bits)) - 1)
+    return ops.operation("RightShift", z, ops.constant(bits, tf.int64)) & _signed((1 << (64 - bits)) - 1)
 
 
 def tensor_seed(base: tf.Tensor) -> Seed:

@@ -1,11 +1,13 @@
 """Operations that move entries: slices, concatenations, transposes, padding, and their gradients."""
 
 import numpy as np
-import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule, common_padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.graphdef.parsed_graph import Node, emit
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Node
 
 
 @batching_rule("Transpose")
@@ -17,18 +19,19 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, order: Batched
     return BatchedValue(tensor, x.batched, padded_axis, x.entries_per_row, padding=x.padding)
 
 
-def transposed(tensor: tf.Tensor, order: list[int]) -> tf.Tensor:
-    """tf.transpose; transposes in a row become one, or none."""
-    before = tensor.op.inputs if tensor.op.type == "Transpose" else None
-    known = None if before is None else tf.get_static_value(before[1])
+def transposed(tensor: Value, order: list[int]) -> Value:
+    """ops.transpose; transposes in a row become one, or none."""
+    node = ops.computed_by(tensor, "Transpose")
+    before = None if node is None else node.inputs
+    known = None if before is None else ops.static_value(before[1])
     if before is not None and known is not None:
         tensor, order = before[0], [int(known[a]) for a in order]
-    return tensor if order == [*range(len(order))] else tf.transpose(tensor, order)
+    return tensor if order == [*range(len(order))] else ops.transpose(tensor, order)
 
 
 def common_axes(
     evaluation: BatchedEvaluation, node: Node, values: tuple[BatchedValue, ...]
-) -> tuple[list[tf.Tensor], BatchedValue]:
+) -> tuple[list[Value], BatchedValue]:
     """(tensors, axes): all tensors have a client axis if one operand is batched; `axes` has no tensor."""
     axes = {(x.padded_axis, x.entries_per_row) for x in values if x.padded_axis is not None}
     if len(axes) > 1:
@@ -47,7 +50,7 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
     at = node.get("axis", 0)
     at = at + evaluation.rank(values[0]) + 1 if at < 0 else at
     padded_axis = None if axes.padded_axis is None else axes.padded_axis + int(at <= axes.padded_axis)
-    stacked = tf.stack(tensors, at + int(axes.batched))
+    stacked = ops.stack(tensors, at + int(axes.batched))
     return BatchedValue(stacked, axes.batched, padded_axis, axes.entries_per_row, padding=axes.padding)
 
 
@@ -58,7 +61,7 @@ def _(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> Bat
     at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(values[0])
     if at == axes.padded_axis:
         raise NoBatchingRule("ConcatV2", "it concatenates along the batch")
-    return axes.with_tensor(tf.concat(tensors, at + int(axes.batched)), padding=axes.padding)
+    return axes.with_tensor(ops.concat(tensors, at + int(axes.batched)), padding=axes.padding)
 
 
 @batching_rule("Unpack")
@@ -67,7 +70,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> list[Batche
     if at == x.padded_axis:
         raise NoBatchingRule("Unpack", "it splits the batch")
     padded_axis = None if x.padded_axis is None else x.padded_axis - int(at < x.padded_axis)
-    parts = tf.unstack(evaluation.tensor(x), node["num"], at + int(x.batched))
+    parts = ops.unstack(evaluation.tensor(x), node["num"], at + int(x.batched))
     return [BatchedValue(t, x.batched, padded_axis, x.entries_per_row, padding=x.padding) for t in parts]
 
 
@@ -87,7 +90,7 @@ def _split(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: Bat
     at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
     if at == x.padded_axis:
         raise NoBatchingRule(node.op, "it splits the batch")
-    return [x.with_tensor(t, padding=x.padding) for t in tf.split(evaluation.tensor(x), parts, at + int(x.batched))]
+    return [x.with_tensor(t, padding=x.padding) for t in ops.split(evaluation.tensor(x), parts, at + int(x.batched))]
 
 
 @batching_rule("StridedSlice")
@@ -102,7 +105,7 @@ def _(
     padded_axis = _padded_axis_after_slice(evaluation, node, x, evaluation.rank(x), begin, end, strides)
     if not x.batched:
         bounds = [(v, evaluation.known_value(v)) for v in (begin, end, strides)]
-        tensors = [evaluation.tensor(v) if k is None else tf.constant(k.values[0]) for v, k in bounds]
+        tensors = [evaluation.tensor(v) if k is None else ops.constant(k.values[0]) for v, k in bounds]
         (part,) = emit(node.op, [evaluation.tensor(x), *tensors], node.attributes)
     else:
         operands, attributes = _bounds_with_client_axis(evaluation, node, begin, end, strides)
@@ -125,8 +128,8 @@ def _(
     if known is None:
         if not shape.client_invariant or dy.padded_axis is not None:
             raise NoBatchingRule(node.op, "its shape is not known")
-        sizes = evaluation.tensor(shape)
-        whole = tf.concat([tf.constant([evaluation.clients], sizes.dtype), sizes], 0)
+        of_client = evaluation.tensor(shape)
+        whole = ops.concat([ops.constant([evaluation.clients], of_client.dtype), of_client], 0)
         return BatchedValue(emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)[0], True)
     axis, entries_per_row = evaluation.batch_axis(node, known)
     axes_of_shape = BatchedValue(None, padded_axis=axis, entries_per_row=entries_per_row)
@@ -136,7 +139,7 @@ def _(
     ):
         raise NoBatchingRule(node.op, "the batch is along another axis in the gradient")
     sizes = known.values[0]
-    whole = tf.constant(np.concatenate([[evaluation.clients], sizes]).astype(sizes.dtype))
+    whole = ops.constant(np.concatenate([[evaluation.clients], sizes]).astype(sizes.dtype))
     (tensor,) = emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)
     return BatchedValue(tensor, True, axis, entries_per_row, padding=dy.padding)
 
@@ -148,12 +151,12 @@ def _bounds_with_client_axis(evaluation: BatchedEvaluation, node: Node, *bounds:
         known = evaluation.known_value(bound)
         if known is not None:
             value = known.values[0]
-            operands.append(tf.constant(np.concatenate([[first], value]).astype(value.dtype)))
+            operands.append(ops.constant(np.concatenate([[first], value]).astype(value.dtype)))
             continue
         if not bound.client_invariant:
             raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
         tensor = evaluation.tensor(bound)
-        operands.append(tf.concat([tf.constant([first], tensor.dtype), tensor], 0))
+        operands.append(ops.concat([ops.constant([first], tensor.dtype), tensor], 0))
     attributes = dict(node.attributes)
     for mask in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"):
         attributes[mask] = (node.get(mask, 0) << 1) | int(mask in ("begin_mask", "end_mask"))
@@ -232,7 +235,7 @@ def _(
     first = sizes.values[0]
     if x.batched:
         starts, first = np.concatenate([[0], starts]), np.concatenate([[-1], first])
-    return x.with_tensor(tf.slice(evaluation.tensor(x), starts, first), padding=x.padding)
+    return x.with_tensor(ops.slice_(evaluation.tensor(x), starts, first), padding=x.padding)
 
 
 @batching_rule("Pad", "PadV2", "MirrorPad")
@@ -245,7 +248,7 @@ def _(
     if any(not v.client_invariant for v in value):
         raise NoBatchingRule(node.op, "the padding value differs between clients")
     whole = np.concatenate([[[0, 0]], amounts]).astype(amounts.dtype) if x.batched else amounts
-    operands = [evaluation.tensor(x), tf.constant(whole), *(evaluation.tensor(v) for v in value)]
+    operands = [evaluation.tensor(x), ops.constant(whole), *(evaluation.tensor(v) for v in value)]
     return x.with_tensor(*emit(node.op, operands, node.attributes))
 
 
@@ -254,7 +257,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
     axes = [int(a) % evaluation.rank(x) for a in evaluation.constant_operand(node, axis)]
     if x.padded_axis in axes:
         raise NoBatchingRule("ReverseV2", "it reverses the batch")
-    return x.with_tensor(tf.reverse(evaluation.tensor(x), [a + int(x.batched) for a in axes]), padding=x.padding)
+    return x.with_tensor(ops.reverse(evaluation.tensor(x), [a + int(x.batched) for a in axes]), padding=x.padding)
 
 
 @batching_rule("OneHot")
@@ -273,7 +276,7 @@ def _(
     at = rank if at < 0 else at
     padded_axis = None if indices.padded_axis is None else indices.padded_axis + int(at <= indices.padded_axis)
     classes = int(evaluation.constant_operand(node, depth))
-    tensor = tf.one_hot(
+    tensor = ops.one_hot(
         evaluation.tensor(indices),
         classes,
         evaluation.tensor(on),
@@ -289,7 +292,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
     at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
     if at == x.padded_axis:
         raise NoBatchingRule("Cumsum", "it adds along the batch")
-    along = tf.constant(at + int(x.batched), evaluation.tensor(axis).dtype)
+    along = ops.constant(at + int(x.batched), evaluation.tensor(axis).dtype)
     return x.with_tensor(*emit("Cumsum", [evaluation.tensor(x), along], node.attributes))
 
 

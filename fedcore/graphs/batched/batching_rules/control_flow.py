@@ -10,12 +10,16 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.batching_rules.tensor_lists import ANY_SHAPE
-from fedcore.graphs.batched.client_select import select_by_client
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.joined_products import with_joined_products
 from fedcore.graphs.batched.loop_products import products_behind
 from fedcore.graphs.batched.trip_count import known_counters, trip_count, unrolled
-from fedcore.graphs.graphdef.parsed_graph import Body, Node, emit
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.control_flow import cond, while_loop
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.selection import select_by_client
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Body, Node
 
 
 @batching_rule("PartitionedCall", "StatefulPartitionedCall")
@@ -56,7 +60,7 @@ def _(
         axes.append([_axes(x) for x in out])
         return [inner.with_client_axis(x) for x in out]
 
-    tensors = tf.cond(evaluation.tensor(condition), lambda: take(branches[0]), lambda: take(branches[1]))
+    tensors = cond(evaluation.tensor(condition), lambda: take(branches[0]), lambda: take(branches[1]))
     if [a[1:] for a in axes[0]] != [a[1:] for a in axes[1]]:
         raise NoBatchingRule(node.op, "the results of the branches have their batches along different axes")
     return [
@@ -75,10 +79,10 @@ def _(
         raise NoBatchingRule(node.op, "a branch reads a batch")
     chosen = evaluation.with_client_axis(index)
     last = len(branches) - 1
-    chosen = tf.where((chosen < 0) | (chosen > last), last, chosen)
-    results: list[tf.Tensor] = []
+    chosen = ops.where((chosen < 0) | (chosen > last), last, chosen)
+    results: list[Value] = []
     for number, branch in enumerate(branches):
-        results = _of_branch(evaluation, branch, values, tf.equal(chosen, number), results)
+        results = _of_branch(evaluation, branch, values, ops.equal(chosen, number), results)
     return [BatchedValue(t, True) for t in results]
 
 
@@ -86,9 +90,9 @@ def _of_branch(
     evaluation: BatchedEvaluation,
     branch: Body,
     values: Sequence[BatchedValue],
-    takes: tf.Tensor,
-    before: list[tf.Tensor],
-) -> list[tf.Tensor]:
+    takes: Value,
+    before: list[Value],
+) -> list[Value]:
     """The results of a branch for the clients that take it, and the results before for the others.
 
     A branch that no client takes does not run: it may fail.
@@ -97,23 +101,23 @@ def _of_branch(
         takes: bool [K].
         before: results of the branches before; none for the first branch.
     """
-    results: list[tf.Tensor] = []
+    results: list[Value] = []
 
-    def run() -> list[tf.Tensor]:
+    def run() -> list[Value]:
         inner = evaluation.for_nested_graph()
         results[:] = [inner.with_client_axis(x) for x in inner.run(branch, values)]
         return select_by_client(takes, results, before) if before else results
 
-    def others() -> list[tf.Tensor]:
-        return before or [_zeros(t) for t in results]  # `tf.cond` traces `run` first
+    def others() -> list[Value]:
+        return before or [_zeros(t) for t in results]  # `cond` builds `run` first
 
-    return tf.cond(tf.reduce_any(takes), run, others)
+    return cond(ops.reduce_any(takes), run, others)
 
 
-def _zeros(tensor: tf.Tensor) -> tf.Tensor:
+def _zeros(tensor: Value) -> Value:
     if tensor.dtype == tf.variant or not tensor.shape.is_fully_defined():
         raise NoBatchingRule("StatelessCase", "a branch has a result of unknown size")
-    return tf.zeros(tensor.shape, tensor.dtype)
+    return ops.zeros(tensor.shape, tensor.dtype)
 
 
 def _axes(value: BatchedValue) -> tuple[bool, int | None, int]:
@@ -138,7 +142,7 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
             break
         behind = fitting
 
-    def values_of(tensors: Sequence[tf.Tensor]) -> list[BatchedValue]:
+    def values_of(tensors: Sequence[Value]) -> list[BatchedValue]:
         whole = list(state)
         for i, tensor in zip(changing, tensors, strict=False):
             whole[i] = attrs.evolve(state[i], tensor=tensor)
@@ -154,16 +158,13 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
             out = inner.run(reduced, values_of(tensors))
             after = [inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i]) for i in changing]
             kept = zip(tensors[len(changing) :], behind.kept(inner, out[len(state) :]), strict=True)
-            tensors = [*after, *(tf.raw_ops.TensorListPushBack(input_handle=list_, tensor=t) for list_, t in kept)]
+            tensors = [*after, *(ops.operation("TensorListPushBack", list_, t) for list_, t in kept)]
         return tensors
 
     start = [_initial_tensor(evaluation, all_values[i], state[i]) for i in changing]
-    start += [
-        tf.raw_ops.EmptyTensorList(element_shape=ANY_SHAPE, max_num_elements=-1, element_dtype=v.tensor.dtype)
-        for v in others
-    ]
+    start += [ops.operation("EmptyTensorList", ANY_SHAPE, -1, element_dtype=v.tensor.dtype) for v in others]
     shapes = [state[i].tensor.shape for i in changing] + [tf.TensorShape([])] * (len(start) - len(changing))
-    end = tf.while_loop(condition_holds, advance, start, shape_invariants=shapes, parallel_iterations=1)
+    end = while_loop(condition_holds, advance, start, shapes, parallel_iterations=1)
     products = behind.results(evaluation, end[len(changing) :], others, all_values, trips)
     results = {
         i: attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant) if i in changing else value
@@ -202,7 +203,7 @@ def _loop_value(evaluation: BatchedEvaluation, value: BatchedValue) -> BatchedVa
     return attrs.evolve(value, known=None)
 
 
-def _initial_tensor(evaluation: BatchedEvaluation, value: BatchedValue, state: BatchedValue) -> tf.Tensor:
+def _initial_tensor(evaluation: BatchedEvaluation, value: BatchedValue, state: BatchedValue) -> Value:
     if value.has_elements and state.batched != value.batched:
         raise NoBatchingRule("TensorListSetItem", "only some elements of the list differ between clients")
     return evaluation.with_client_axis(value) if state.batched else evaluation.tensor(value)
@@ -220,7 +221,7 @@ def _values_after_step(
         inputs = list(state)
         for i in changing:
             tensor = state[i].tensor
-            inputs[i] = attrs.evolve(state[i], tensor=tf.compat.v1.placeholder(tensor.dtype, tensor.shape))
+            inputs[i] = attrs.evolve(state[i], tensor=ops.placeholder(tensor.dtype, tensor.shape))
         if not inner.run(test, inputs)[0].client_invariant:
             raise NoBatchingRule(node.op, "clients may take different numbers of steps")
         out = inner.run(step, inputs)
@@ -229,7 +230,7 @@ def _values_after_step(
             after[i] = attrs.evolve(out[i], tensor=tensor, batched=out[i].batched or state[i].batched)
         others.extend(attrs.evolve(x, tensor=inner.tensor(x)) for x in out[len(state) :])
 
-    tf.function(scratch, autograph=False).get_concrete_function()
+    ops.scratch(scratch)
     return after, others
 
 

@@ -4,12 +4,15 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batching_rule
 from fedcore.graphs.batched.evaluation import BatchedEvaluation, without_client_axis
-from fedcore.graphs.graphdef.parsed_graph import Node, emit
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Node
 
 
 def unrolled_over_clients(
-    evaluation: BatchedEvaluation, node: Node, operands: list[tf.Tensor | list[tf.Tensor]]
-) -> list[tf.Tensor]:
+    evaluation: BatchedEvaluation, node: Node, operands: list[Value | list[Value]]
+) -> list[Value]:
     """Emits the operation once for each client and stacks the results: tensors [K, …].
 
     Args:
@@ -19,16 +22,14 @@ def unrolled_over_clients(
     for k in range(evaluation.clients):
         inputs = [x[k] if isinstance(x, list) else x for x in operands]
         runs.append(emit(node.op, inputs, node.attributes))
-    return [tf.stack(parts) for parts in zip(*runs, strict=True)]
+    return [ops.stack(parts) for parts in zip(*runs, strict=True)]
 
 
-def per_client(
-    evaluation: BatchedEvaluation, value: BatchedValue, *, masked: bool = False
-) -> tf.Tensor | list[tf.Tensor]:
+def per_client(evaluation: BatchedEvaluation, value: BatchedValue, *, masked: bool = False) -> Value | list[Value]:
     """The tensor of a shared value; else a list with a tensor for each client."""
     tensor = evaluation.masked(value) if masked else evaluation.tensor(value)
     return (
-        tf.unstack(tensor, evaluation.clients)
+        ops.unstack(tensor, evaluation.clients)
         if value.batched or (masked and value.padded_axis is not None)
         else tensor
     )
@@ -79,11 +80,11 @@ def _(
     sizes_of_client = () if known is None else tuple(known.values[0])
     if node.op == "Conv2DBackpropInput" and len(sizes_of_client) == 4 and _is_one_for_all(evaluation, node, dy, kernel):
         rows, *image = sizes_of_client
-        whole = tf.constant([evaluation.clients * rows, *image], tf.int32)
+        whole = ops.constant([evaluation.clients * rows, *image], tf.int32)
         dys = without_client_axis(evaluation.tensor(dy))
         (out,) = emit(node.op, [whole, evaluation.tensor(kernel), dys], node.attributes)
         return BatchedValue(_with_client_axis(evaluation, out), True, batch, dy.entries_per_row)
-    shape = evaluation.tensor(sizes) if known is None else tf.constant(known.values[0])
+    shape = evaluation.tensor(sizes) if known is None else ops.constant(known.values[0])
     (tensor,) = unrolled_over_clients(
         evaluation, node, [shape, per_client(evaluation, kernel), per_client(evaluation, dy)]
     )
@@ -96,7 +97,7 @@ def _(
 ) -> BatchedValue:
     """Sums over the batch: padded rows of the gradient are masked, and those of the images if they may be infinite."""
     image_batch_axis(node, x, dy)
-    shape = tf.constant(evaluation.constant_operand(node, sizes))
+    shape = ops.constant(evaluation.constant_operand(node, sizes))
     operands = [
         per_client(evaluation, x, masked=x.padding is Padding.UNKNOWN),
         shape,
@@ -122,15 +123,15 @@ def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, dy: Batche
     if known is None:
         raise NoBatchingRule(node.op, "the shape of the images is not known")
     count, *sizes = known.values[0]
-    whole = tf.constant([evaluation.clients * count, *sizes], tf.int32)
+    whole = ops.constant([evaluation.clients * count, *sizes], tf.int32)
     dys = evaluation.with_client_axis(dy)
     (out,) = emit(node.op, [whole, without_client_axis(dys)], node.attributes)
     return BatchedValue(_with_client_axis(evaluation, out), True, batch, dy.entries_per_row)
 
 
-def _with_client_axis(evaluation: BatchedEvaluation, tensor: tf.Tensor) -> tf.Tensor:
+def _with_client_axis(evaluation: BatchedEvaluation, tensor: Value) -> Value:
     rows = tensor.shape[0]
-    return tf.reshape(
+    return ops.reshape(
         tensor, [evaluation.clients, -1 if rows is None else rows // evaluation.clients, *tensor.shape[1:]]
     )
 

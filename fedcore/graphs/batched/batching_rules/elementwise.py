@@ -20,9 +20,12 @@ from fedcore.graphs.batched.batched_value import (
     rowwise_padding,
 )
 from fedcore.graphs.batched.batching_rules.matmul import scaled_product
-from fedcore.graphs.batched.client_select import select_by_client
 from fedcore.graphs.batched.evaluation import BatchedEvaluation, without_client_axis
-from fedcore.graphs.graphdef.parsed_graph import Node, emit
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.selection import select_by_client
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Node
 
 _EXACT_UNARY = (
     "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu IsFinite IsInf IsNan LogicalNot Invert Real Imag "
@@ -70,9 +73,9 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 @batching_rule(*_EXACT_UNARY.split())
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     tensor = evaluation.tensor(x)
-    if _of_images(x) and (images := without_client_axis(tensor)).op.type == "BiasAdd":
+    if _of_images(x) and ops.computed_by(images := without_client_axis(tensor), "BiasAdd"):
         (out,) = emit(node.op, [images], node.attributes)
-        return x.with_tensor(tf.reshape(out, tensor.shape))
+        return x.with_tensor(ops.reshape(out, tensor.shape))
     return x.with_tensor(*emit(node.op, [tensor], node.attributes), padding=_padding(node, [x]))
 
 
@@ -92,7 +95,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     if shape is None:
         (tensor,) = emit(node.op, [evaluation.tensor(x)], node.attributes)
         return x.with_tensor(tensor, element_shape=x.element_shape, padding=padding)
-    tensor = tf.fill(shape.values[0], tf.constant(int(node.op == "OnesLike"), node["T"]))
+    tensor = ops.fill(shape.values[0], ops.constant(int(node.op == "OnesLike"), node["T"]))
     return BatchedValue(tensor, False, x.padded_axis, x.entries_per_row, padding=padding)
 
 
@@ -106,7 +109,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 def aligned(
     evaluation: BatchedEvaluation, node: Node, values: tuple[BatchedValue, ...]
-) -> tuple[list[tf.Tensor], BatchedValue]:
+) -> tuple[list[Value], BatchedValue]:
     """(tensors that broadcast like the values of one client, the axes of the result as a value without a tensor)."""
     rank = max(evaluation.rank(x) for x in values)
     batched = any(x.batched for x in values)
@@ -128,14 +131,14 @@ def aligned(
     return tensors, BatchedValue(None, batched, batch, entries_per_row, padding=rowwise_padding(values))
 
 
-def insert_unit_axes(tensor: tf.Tensor, count: int) -> tf.Tensor:
+def insert_unit_axes(tensor: Value, count: int) -> Value:
     """A batched tensor with `count` axes of size 1 after the client axis."""
     if not count:
         return tensor
     if tensor.shape.is_fully_defined():
-        return tf.reshape(tensor, [tensor.shape[0], *[1] * count, *tensor.shape[1:]])
+        return ops.reshape(tensor, [tensor.shape[0], *[1] * count, *tensor.shape[1:]])
     for _ in range(count):
-        tensor = tf.expand_dims(tensor, 1)
+        tensor = ops.expand_dims(tensor, 1)
     return tensor
 
 
@@ -166,10 +169,10 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
         return axes.with_tensor(*emit(node.op, tensors, node.attributes))
     shape = tf.broadcast_static_shape(tensors[0].shape, tensors[1].shape)
     if not shape.is_fully_defined():
-        shape = tf.broadcast_dynamic_shape(tf.shape(tensors[0]), tf.shape(tensors[1]))
+        shape = ops.broadcast_dynamic_shape(ops.shape(tensors[0]), ops.shape(tensors[1]))
     # A scalar stays a scalar: TensorFlow rewrites Pow by a constant scalar 2 to Square.
     wide = [t for t in tensors if t.shape.rank]
-    wide = [t if t.shape == shape else tf.broadcast_to(t, shape) for t in wide]
+    wide = [t if t.shape == shape else ops.broadcast_to(t, shape) for t in wide]
 
     def apply(*parts):
         rest = iter(parts)
@@ -201,7 +204,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
     tensors, axes = aligned(evaluation, node, values)
     if node.op == "ClipByValue":
-        return axes.with_tensor(tf.minimum(tf.maximum(tensors[0], tensors[1]), tensors[2]))
+        return axes.with_tensor(ops.minimum(ops.maximum(tensors[0], tensors[1]), tensors[2]))
     condition, yes, no = values
     padding = _padding_of_selection(evaluation, *values)
     if (
@@ -215,8 +218,8 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
     shape = tensors[0].shape
     if shape.is_fully_defined() and all(t.shape in (shape, tf.TensorShape([])) for t in tensors[1:]):
         # Scalars are broadcast here, as loop-invariant operations, and not by SelectV2 in each iteration.
-        x, y = (t if t.shape == shape else tf.fill(shape, t) for t in tensors[1:])
-        return axes.with_tensor(tf.raw_ops.Select(condition=tensors[0], x=x, y=y), padding=padding)
+        x, y = (t if t.shape == shape else ops.fill(shape, t) for t in tensors[1:])
+        return axes.with_tensor(ops.operation("Select", tensors[0], x, y), padding=padding)
     return axes.with_tensor(*emit("SelectV2", tensors, node.attributes), padding=padding)
 
 
@@ -236,24 +239,27 @@ def _(
     if missing and evaluation.rank(condition) == 1:
         tensor = evaluation.tensor(condition)
         for _ in range(missing):
-            tensor = tf.expand_dims(tensor, -1)
+            tensor = ops.expand_dims(tensor, -1)
         condition = condition.with_tensor(tensor)
     tensors, axes = aligned(evaluation, node, (condition, x, y))
-    return axes.with_tensor(tf.where(*tensors), padding=_padding_of_selection(evaluation, condition, x, y))
+    return axes.with_tensor(ops.where(*tensors), padding=_padding_of_selection(evaluation, condition, x, y))
 
 
 @batching_rule("AddN")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
     if node["T"] == tf.variant:
-        total = tf.add_n([evaluation.tensor(x) for x in values])
-        return values[0].with_tensor(total, element_shape=values[0].element_shape, padding=common_padding(values))
+        of_lists = next((x for x in values if x.batched), values[0])
+        if any(x.has_elements and x.batched != of_lists.batched for x in values):
+            raise NoBatchingRule("AddN", "only some of the lists differ between clients")
+        total = ops.add_n([evaluation.tensor(x) for x in values])
+        return of_lists.with_tensor(total, element_shape=of_lists.element_shape, padding=common_padding(values))
     tensors, axes = aligned(evaluation, node, values)
     if len({x.batched for x in values}) > 1:
         total = tensors[0]
         for tensor in tensors[1:]:
             total = total + tensor
         return axes.with_tensor(total, padding=_padding(node, values))
-    return axes.with_tensor(tf.add_n(tensors), padding=_padding(node, values))
+    return axes.with_tensor(ops.add_n(tensors), padding=_padding(node, values))
 
 
 @batching_rule("BiasAdd")
@@ -261,9 +267,9 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, bias: BatchedV
     if node.get("data_format", b"NHWC") != b"NHWC":
         raise NoBatchingRule("BiasAdd", "its data format is not NHWC")
     (tensor, b), axes = aligned(evaluation, node, (x, bias))
-    if _of_images(x) and not bias.batched and (images := without_client_axis(tensor)).op.type == "Conv2D":
+    if _of_images(x) and not bias.batched and ops.computed_by(images := without_client_axis(tensor), "Conv2D"):
         (out,) = emit("BiasAdd", [images, b], node.attributes)
-        return axes.with_tensor(tf.reshape(out, tensor.shape))
+        return axes.with_tensor(ops.reshape(out, tensor.shape))
     return axes.with_tensor(tensor + b)
 
 

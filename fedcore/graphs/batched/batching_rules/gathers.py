@@ -1,11 +1,11 @@
 """Gathers, scatters and segment sums: embeddings and their gradients."""
 
-import tensorflow as tf
-
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batching_rule, rowwise_padding
 from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrolled_over_clients
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.graphdef.parsed_graph import Node, emit
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Node
 
 
 @batching_rule("GatherV2", "Gather")
@@ -19,25 +19,25 @@ def _(
         node, params, indices, at, batch_dims, evaluation.rank(indices)
     )
     if params.batched and indices.batched:
-        out = tf.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at + 1, batch_dims=batch_dims + 1)
+        out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at + 1, batch_dims=batch_dims + 1)
     elif params.batched:
         if batch_dims:
-            out = tf.gather(
+            out = ops.gather(
                 evaluation.tensor(params), evaluation.with_client_axis(indices), axis=at + 1, batch_dims=batch_dims + 1
             )
         else:
-            out = tf.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at + 1)
+            out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at + 1)
     elif not indices.batched:
-        out = tf.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at, batch_dims=batch_dims)
+        out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at, batch_dims=batch_dims)
     elif batch_dims:
-        out = tf.gather(
+        out = ops.gather(
             evaluation.with_client_axis(params), evaluation.tensor(indices), axis=at + 1, batch_dims=batch_dims + 1
         )
     else:
-        out = tf.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at)
+        out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at)
         if at:
             order = [at, *range(at), *range(at + 1, out.shape.rank)]
-            out = tf.transpose(out, order)
+            out = ops.transpose(out, order)
     padding = rowwise_padding([indices]) if params.padded_axis is None else Padding.UNKNOWN
     return BatchedValue(out, params.batched or indices.batched, padded_axis, entries_per_row, padding=padding)
 
@@ -65,9 +65,9 @@ def _(evaluation: BatchedEvaluation, node: Node, params: BatchedValue, indices: 
     if indices.padded_axis == evaluation.rank(indices) - 1:
         raise NoBatchingRule("GatherNd", "the batch is the last axis of the indices")
     if params.batched:
-        out = tf.gather_nd(evaluation.tensor(params), evaluation.with_client_axis(indices), batch_dims=1)
+        out = ops.gather_nd(evaluation.tensor(params), evaluation.with_client_axis(indices), batch_dims=1)
     else:
-        out = tf.gather_nd(evaluation.tensor(params), evaluation.tensor(indices))
+        out = ops.gather_nd(evaluation.tensor(params), evaluation.tensor(indices))
     return BatchedValue(out, params.batched or indices.batched, indices.padded_axis, indices.entries_per_row)
 
 
@@ -83,17 +83,17 @@ def _(
     if (rows.padded_axis, rows.entries_per_row) != (segments.padded_axis, segments.entries_per_row):
         raise NoBatchingRule(node.op, "rows and their segment numbers have different batch axes")
     ids, values = evaluation.with_client_axis(segments), evaluation.with_client_axis(rows)
-    first = tf.reshape(
-        tf.range(evaluation.clients, dtype=ids.dtype) * number, [evaluation.clients] + [1] * evaluation.rank(segments)
+    first = ops.reshape(
+        ops.range_(evaluation.clients, dtype=ids.dtype) * number, [evaluation.clients] + [1] * evaluation.rank(segments)
     )
     valid = ids >= 0
     if segments.padded_axis is not None:
         valid = valid & evaluation.mask(evaluation.rank(segments), segments.padded_axis, segments.entries_per_row)
-    beyond = tf.constant(evaluation.clients * number, ids.dtype)
-    ids = tf.where(valid, tf.where(ids < number, ids + first, beyond), tf.constant(-1, ids.dtype))
-    total = tf.constant(evaluation.clients * number, evaluation.tensor(count).dtype)
+    beyond = ops.constant(evaluation.clients * number, ids.dtype)
+    ids = ops.where(valid, ops.where(ids < number, ids + first, beyond), ops.constant(-1, ids.dtype))
+    total = ops.constant(evaluation.clients * number, evaluation.tensor(count).dtype)
     (out,) = emit(node.op, [values, ids, total], node.attributes)
-    return BatchedValue(tf.reshape(out, [evaluation.clients, number, *out.shape[1:]]), True)
+    return BatchedValue(ops.reshape(out, [evaluation.clients, number, *out.shape[1:]]), True)
 
 
 @batching_rule("ScatterNd")
@@ -105,7 +105,7 @@ def _(
     if known is None:
         raise NoBatchingRule("ScatterNd", "its shape is not known")
     axis, entries_per_row = evaluation.batch_axis(node, known)
-    sizes = tf.constant(known.values[0])
+    sizes = ops.constant(known.values[0])
     operands = [per_client(evaluation, indices), per_client(evaluation, updates, masked=True), sizes]
     (tensor,) = unrolled_over_clients(evaluation, node, operands)
     return BatchedValue(tensor, True, axis, entries_per_row)

@@ -6,6 +6,8 @@ from fedcore.graphs.batched.batched_value import BatchedValue, product_padding
 from fedcore.graphs.batched.batching_rules.matmul import contraction_operands
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.low_rank import LowRank, divided_by, divided_unless_zero, low_rank_rule, negative, times
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import Node
 
 
@@ -110,8 +112,9 @@ def _(
     return _value(x.low_rank.or_zero(evaluation.tensor(condition), evaluation.assumed_finite or ()))
 
 
-def _is_zero(tensor: tf.Tensor) -> bool:
-    return tensor.op.type == "Fill" and tf.get_static_value(tensor.op.inputs[1]) == 0
+def _is_zero(tensor: Value) -> bool:
+    node = ops.computed_by(tensor, "Fill")
+    return node is not None and ops.static_value(node.inputs[1]) == 0
 
 
 def _term(evaluation: BatchedEvaluation, x: BatchedValue, shape: tuple[int, int]) -> LowRank | None:

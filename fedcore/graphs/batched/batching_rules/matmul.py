@@ -14,7 +14,10 @@ from fedcore.graphs.batched.batched_value import (
 )
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.own_rows import product_with_shared
-from fedcore.graphs.graphdef.parsed_graph import Node, emit
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Node
 
 MANY_CLASSES = 32
 """Classes from which a softmax and a few operations are quicker than TensorFlow's kernel of a cross-entropy."""
@@ -56,25 +59,23 @@ def product(
     else:
         a, b = evaluation.tensor(x), evaluation.tensor(y)
     if x.batched and not y.batched and rank > 2:
-        b = tf.expand_dims(b, 0)
+        b = ops.expand_dims(b, 0)
     if y.batched and not x.batched and rank > 2:
-        a = tf.expand_dims(a, 0)
+        a = ops.expand_dims(a, 0)
     if evaluation.products and x.batched and not y.batched and rank == 2 and not transpose_x:
         tensor = product_with_shared(evaluation.products, a, b, transposed=transpose_y)
     elif evaluation.products and x.batched != y.batched:
         clients = range(evaluation.clients)
         pairs = [(a[k : k + 1] if x.batched else a, b[k : k + 1] if y.batched else b) for k in clients]
-        products = [tf.raw_ops.BatchMatMulV2(x=p, y=q, adj_x=transpose_x, adj_y=transpose_y) for p, q in pairs]
-        tensor = tf.concat(products, 0)
+        products = [ops.operation("BatchMatMulV2", p, q, adj_x=transpose_x, adj_y=transpose_y) for p, q in pairs]
+        tensor = ops.concat(products, 0)
     else:
-        tensor = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_x, adj_y=transpose_y)
+        tensor = ops.operation("BatchMatMulV2", a, b, adj_x=transpose_x, adj_y=transpose_y)
     padding = Padding.UNKNOWN if padded_axis is None else product_padding((x, y))
     return BatchedValue(tensor, x.batched or y.batched, padded_axis, entries_per_row, padding=padding)
 
 
-def contraction_operands(
-    evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue
-) -> tuple[tf.Tensor, tf.Tensor]:
+def contraction_operands(evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue) -> tuple[Value, Value]:
     """The tensors of two batches for a product over their rows: padded rows add zero.
 
     A copy of a real row is finite if the client's results are finite, so its product with zero is zero.
@@ -85,7 +86,7 @@ def contraction_operands(
     return a, evaluation.masked(y) if masks_y else evaluation.tensor(y)
 
 
-def scaled_product(value: BatchedValue, factor: tf.Tensor) -> tf.Tensor | None:
+def scaled_product(value: BatchedValue, factor: Value) -> Value | None:
     """factor * (a @ b) as (factor * a) @ b or a @ (factor * b); None if no operand is much smaller than the product.
 
     Args:
@@ -94,16 +95,17 @@ def scaled_product(value: BatchedValue, factor: tf.Tensor) -> tf.Tensor | None:
             gradient is then read once only.
     """
     tensor = value.tensor
-    if tensor.op.type != "BatchMatMulV2" or tensor.shape.rank != 3 or value.padded_axis is not None:
+    node = ops.computed_by(tensor, "BatchMatMulV2")
+    if node is None or tensor.shape.rank != 3 or value.padded_axis is not None:
         return None
-    a, b = tensor.op.inputs
+    a, b = node.inputs
     n, m = tensor.shape[1:]
     if not tensor.shape.is_fully_defined() or max(n, m) < MIN_SCALED_COLUMNS or a.shape[0] != b.shape[0]:
         return None
-    each = tf.reshape(factor, [-1, 1, 1])
+    each = ops.reshape(factor, [-1, 1, 1])
     a, b = (a * each, b) if n < m else (a, b * each)
-    adjoint = {f"adj_{i}": tensor.op.get_attr(f"adj_{i}") for i in "xy"}
-    return tf.raw_ops.BatchMatMulV2(x=a, y=b, **adjoint)
+    adjoint = {f"adj_{i}": bool(node[f"adj_{i}"]) for i in "xy"}
+    return ops.operation("BatchMatMulV2", a, b, **adjoint)
 
 
 @batching_rule("MatMul")
@@ -128,7 +130,7 @@ def _expanded_to_rank(evaluation: BatchedEvaluation, value: BatchedValue, rank: 
         return value
     tensor = evaluation.tensor(value)
     for _ in range(missing):
-        tensor = tf.expand_dims(tensor, 1 if value.batched else 0)
+        tensor = ops.expand_dims(tensor, 1 if value.batched else 0)
     padded_axis = None if value.padded_axis is None else value.padded_axis + missing
     return BatchedValue(tensor, value.batched, padded_axis, value.entries_per_row, padding=value.padding)
 
@@ -155,7 +157,7 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
     summed = bool(letter) and letter not in output
     client = next(c for c in "zyxwvu" if c not in equation)
     named = ",".join(client + term for term in terms) + "->" + client + output
-    tensor = tf.einsum(named, *(evaluation.masked(x) if summed else evaluation.tensor(x) for x in whole))
+    tensor = ops.einsum(named, *(evaluation.masked(x) if summed else evaluation.tensor(x) for x in whole))
     return BatchedValue(tensor, True, output.index(letter) if letter and not summed else None, entries_per_row)
 
 
@@ -167,34 +169,34 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
     x, y = evaluation.with_client_axis(logits), evaluation.with_client_axis(labels)
     rows, classes = x.shape[1:]
     rows = -1 if rows is None else rows
-    classes = tf.shape(x)[2] if classes is None else classes
+    classes = ops.shape(x)[2] if classes is None else classes
 
     def apply(a, b):
         is_dense = b.shape.rank == 2
         wide = _whole_packets(a, 0 if is_dense or evaluation.products else LONG_RUN)
         if is_dense and wide is not a:
-            b = tf.pad(b, [[0, 0], [0, wide.shape[1] - a.shape[1]]])
+            b = ops.pad(b, [[0, 0], [0, wide.shape[1] - a.shape[1]]])
         if not is_dense and a.dtype == tf.float32 and (a.shape[0] or 0) > 0 and (a.shape[1] or 0) >= MANY_CLASSES:
             return _cross_entropy(wide, b, a.shape[1])
         return emit(node.op, [wide, b], node.attributes)
 
-    flat_labels = tf.reshape(y, [-1, *y.shape[2:]])
+    flat_labels = ops.reshape(y, [-1, *y.shape[2:]])
     if y.shape.rank == x.shape.rank and y.shape[1:] != x.shape[1:]:
         raise NoBatchingRule(node.op, "labels and logits have different shapes")
-    loss, gradient = evaluation.apply_rows_in_packets(apply, tf.reshape(x, [-1, classes]), flat_labels)
+    loss, gradient = evaluation.apply_rows_in_packets(apply, ops.reshape(x, [-1, classes]), flat_labels)
     gradient = _columns(gradient, classes)
     axes = BatchedValue(
         None, True, logits.padded_axis, logits.entries_per_row, padding=rowwise_padding((logits, labels))
     )
-    loss_of = axes.with_tensor(tf.reshape(loss, [evaluation.clients, rows]))
-    gradient_of = axes.with_tensor(tf.reshape(gradient, [evaluation.clients, rows, classes]))
+    loss_of = axes.with_tensor(ops.reshape(loss, [evaluation.clients, rows]))
+    gradient_of = axes.with_tensor(ops.reshape(gradient, [evaluation.clients, rows, classes]))
     if logits.padded_axis is not None:
         # The gradient of padded rows is masked here, so that no operation behind it has to mask.
         gradient_of = axes.with_tensor(evaluation.masked(gradient_of), padding=Padding.ZEROS)
     return [loss_of, gradient_of]
 
 
-def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, classes: int) -> list[tf.Tensor]:
+def _cross_entropy(logits: Value, labels: Value, classes: int) -> list[Value]:
     """(losses [rows], gradients of the logits [rows, n]) of logits [rows, n] and labels [rows].
 
     As SparseSoftmaxCrossEntropyWithLogits, whose kernel evaluates an exponential at a time: by a softmax. The sum of a
@@ -203,15 +205,15 @@ def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, classes: int) -> list[t
     Args:
         classes: labels are below it. TensorFlow's kernel refuses others, so it gets the least and the largest label.
     """
-    ends = tf.stack([tf.reduce_min(labels), tf.reduce_max(labels)])
-    of_ends = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=tf.zeros([2, classes]), labels=ends).loss
-    labels += tf.cast(tf.reduce_sum(of_ends) * 0.0, labels.dtype)  # so that nothing reads them before that
-    probabilities = tf.nn.softmax(logits)
-    largest = tf.reduce_max(probabilities, 1)
-    losses = tf.reduce_max(logits, 1) - tf.gather(logits, labels, batch_dims=1) - tf.math.log(largest)
+    ends = ops.stack([ops.reduce_min(labels), ops.reduce_max(labels)])
+    of_ends, _ = ops.operation("SparseSoftmaxCrossEntropyWithLogits", ops.zeros([2, classes]), ends)
+    labels += ops.cast(ops.reduce_sum(of_ends) * 0.0, labels.dtype)  # so that nothing reads them before that
+    probabilities = ops.softmax(logits)
+    largest = ops.reduce_max(probabilities, 1)
+    losses = ops.reduce_max(logits, 1) - ops.gather(logits, labels, batch_dims=1) - ops.log(largest)
     # oneDNN's softmax of a row with a NaN or an infinite logit is NaN in this entry only.
-    is_nan = tf.expand_dims(largest * 0.0, 1)
-    return [losses, probabilities - tf.one_hot(labels, logits.shape[1]) + is_nan]
+    is_nan = ops.expand_dims(largest * 0.0, 1)
+    return [losses, probabilities - ops.one_hot(labels, logits.shape[1]) + is_nan]
 
 
 @batching_rule("Softmax", "LogSoftmax")
@@ -226,11 +228,11 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
     if not x.batched:
         return x.with_tensor(*emit(node.op, [tensor], node.attributes))
-    (out,) = evaluation.apply_rows_in_packets(apply, tf.reshape(tensor, [-1, tensor.shape[-1]]))
-    return x.with_tensor(tf.reshape(out, tf.shape(tensor) if None in tensor.shape.as_list() else tensor.shape))
+    (out,) = evaluation.apply_rows_in_packets(apply, ops.reshape(tensor, [-1, tensor.shape[-1]]))
+    return x.with_tensor(ops.reshape(out, ops.shape(tensor) if None in tensor.shape.as_list() else tensor.shape))
 
 
-def _whole_packets(logits: tf.Tensor, longer_than: int) -> tf.Tensor:
+def _whole_packets(logits: Value, longer_than: int) -> Value:
     """Rows of logits of more entries, with further classes of probability 0, so that each row is whole packets.
 
     Kernels evaluate rows in an order, and with instructions, that depend on where they begin in memory. oneDNN's
@@ -238,9 +240,9 @@ def _whole_packets(logits: tf.Tensor, longer_than: int) -> tf.Tensor:
     """
     classes = logits.shape[1]
     extra = 0 if classes is None or classes <= longer_than else packet_padding(classes, logits.dtype)
-    return tf.pad(logits, [[0, 0], [0, extra]], constant_values=logits.dtype.min / 4) if extra else logits
+    return ops.pad(logits, [[0, 0], [0, extra]], constant_values=logits.dtype.min / 4) if extra else logits
 
 
-def _columns(rows: tf.Tensor, count: int | tf.Tensor | None) -> tf.Tensor:
+def _columns(rows: Value, count: int | Value | None) -> Value:
     """The first columns of a matrix."""
     return rows[:, :count] if isinstance(count, int) and rows.shape[1] != count else rows

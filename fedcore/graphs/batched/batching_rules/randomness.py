@@ -1,11 +1,11 @@
 """Stateless random numbers: emitted once for each client, so that a client has the numbers that it has alone."""
 
-import tensorflow as tf
-
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrolled_over_clients
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.graphdef.parsed_graph import Node, emit
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Node
 
 
 @batching_rule("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg")
@@ -27,7 +27,7 @@ def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, *operands:
     axis, entries_per_row = evaluation.batch_axis(node, known)
     if axis not in (None, 0):
         raise NoBatchingRule(node.op, "the batch is not the leading axis")
-    sizes = tf.constant(known.values[0])
+    sizes = ops.constant(known.values[0])
     if not any(x.batched for x in operands):
         (tensor,) = emit(node.op, [sizes, *(evaluation.tensor(x) for x in operands)], node.attributes)
         return BatchedValue(tensor, False, axis, entries_per_row)

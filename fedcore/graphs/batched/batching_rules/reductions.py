@@ -8,7 +8,10 @@ import tensorflow as tf
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule, rowwise_padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.graphdef.parsed_graph import Node, emit
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Node
 
 
 def _lowest(dtype: tf.DType):
@@ -20,13 +23,13 @@ def _highest(dtype: tf.DType):
 
 
 _REDUCTIONS = {
-    "Sum": (tf.reduce_sum, lambda dtype: 0),
-    "Prod": (tf.reduce_prod, lambda dtype: 1),
-    "Max": (tf.reduce_max, _lowest),
-    "Min": (tf.reduce_min, _highest),
-    "All": (tf.reduce_all, lambda dtype: True),
-    "Any": (tf.reduce_any, lambda dtype: False),
-    "Mean": (tf.reduce_mean, None),
+    "Sum": (ops.reduce_sum, lambda dtype: 0),
+    "Prod": (ops.reduce_prod, lambda dtype: 1),
+    "Max": (ops.reduce_max, _lowest),
+    "Min": (ops.reduce_min, _highest),
+    "All": (ops.reduce_all, lambda dtype: True),
+    "Any": (ops.reduce_any, lambda dtype: False),
+    "Mean": (ops.reduce_mean, None),
 }
 
 
@@ -59,26 +62,24 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
         fill = identity(evaluation.tensor(x).dtype)
         filled = evaluation.masked(x, fill)
         return BatchedValue(reduce_aligned(reduce, filled, batched_axes, keepdims=keep, rows=rows, fill=fill), True)
-    total = reduce_aligned(tf.reduce_sum, evaluation.masked(x), batched_axes, keepdims=keep, rows=rows)
+    total = reduce_aligned(ops.reduce_sum, evaluation.masked(x), batched_axes, keepdims=keep, rows=rows)
     return BatchedValue(_mean_of_sum(evaluation, node, x, axes, total), True)
 
 
-def _reduce_dynamic_axes(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: tf.Tensor) -> BatchedValue:
+def _reduce_dynamic_axes(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: Value) -> BatchedValue:
     """A reduction over axes that are known at run time only, as in gradients of broadcasting."""
-    shifted = tf.where(axes < 0, axes, axes + int(x.batched))
+    shifted = ops.where(axes < 0, axes, axes + int(x.batched))
     return x.with_tensor(*emit(node.op, [evaluation.tensor(x), shifted], node.attributes))
 
 
-def _mean_of_sum(
-    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: list[int], total: tf.Tensor
-) -> tf.Tensor:
+def _mean_of_sum(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: list[int], total: Value) -> Value:
     """The mean over the batch and other axes, from the sum. The mean of no rows is 0/0, as for one client alone."""
     others = [evaluation.shape(x)[a] for a in axes if a != x.padded_axis]
     if None in others or not total.dtype.is_floating:
         raise NoBatchingRule(node.op, "a mean over a batch of integers, or over an axis of unknown size")
     assert evaluation.sizes is not None
     count = evaluation.sizes * int(np.prod([x.entries_per_row, *others]))
-    return total / tf.reshape(tf.cast(count, total.dtype), [evaluation.clients] + [1] * (total.shape.rank - 1))
+    return total / ops.reshape(ops.cast(count, total.dtype), [evaluation.clients] + [1] * (total.shape.rank - 1))
 
 
 @batching_rule("BiasAddGrad")
@@ -91,15 +92,15 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     batched = x.batched or x.padded_axis is not None
     tensor = evaluation.masked(x)
     if not batched:
-        return BatchedValue(tf.reduce_sum(tensor, list(range(rank - 1))))
+        return BatchedValue(ops.reduce_sum(tensor, list(range(rank - 1))))
     rows = None if x.padded_axis is None else x.padded_axis + 1
-    return BatchedValue(reduce_aligned(tf.reduce_sum, tensor, list(range(1, rank)), rows=rows), True)
+    return BatchedValue(reduce_aligned(ops.reduce_sum, tensor, list(range(1, rank)), rows=rows), True)
 
 
 @batching_rule("ArgMax", "ArgMin")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
     reduced = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
-    find = tf.argmax if node.op == "ArgMax" else tf.argmin
+    find = ops.argmax if node.op == "ArgMax" else ops.argmin
     if x.padded_axis == reduced:
         dtype = evaluation.tensor(x).dtype
         tensor = evaluation.masked(x, _lowest(dtype) if node.op == "ArgMax" else _highest(dtype))
@@ -122,9 +123,9 @@ def _(
     if k.batched or predictions.padded_axis not in (None, 0):
         raise NoBatchingRule(node.op, "the classes, or how many of them count, differ between clients")
     x, y = evaluation.with_client_axis(predictions), evaluation.with_client_axis(targets)
-    rows = tf.reshape(x, [-1, tf.shape(x)[2] if x.shape[2] is None else x.shape[2]])
-    (found,) = emit(node.op, [rows, tf.reshape(y, [-1]), evaluation.tensor(k)], node.attributes)
-    found = tf.reshape(found, tf.shape(y) if None in y.shape.as_list() else y.shape)
+    rows = ops.reshape(x, [-1, ops.shape(x)[2] if x.shape[2] is None else x.shape[2]])
+    (found,) = emit(node.op, [rows, ops.reshape(y, [-1]), evaluation.tensor(k)], node.attributes)
+    found = ops.reshape(found, ops.shape(y) if None in y.shape.as_list() else y.shape)
     padding = rowwise_padding((predictions, targets))
     return BatchedValue(found, True, predictions.padded_axis, predictions.entries_per_row, padding=padding)
 
@@ -132,11 +133,11 @@ def _(
 @batching_rule("L2Loss")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     if not x.batched and x.padded_axis is None:
-        return BatchedValue(tf.nn.l2_loss(evaluation.tensor(x)))
+        return BatchedValue(ops.l2_loss(evaluation.tensor(x)))
     tensor = evaluation.masked(x)
     rows = None if x.padded_axis is None else x.padded_axis + 1
     return BatchedValue(
-        reduce_aligned(tf.reduce_sum, tensor * tensor, list(range(1, tensor.shape.rank)), rows=rows) / 2, True
+        reduce_aligned(ops.reduce_sum, tensor * tensor, list(range(1, tensor.shape.rank)), rows=rows) / 2, True
     )
 
 
@@ -147,7 +148,7 @@ def _(
     """The operation counts the rows of a matrix: one row for each client."""
     if x.padded_axis is not None or evaluation.rank(x) != 1:
         raise NoBatchingRule(node.op, "it counts a batch or a matrix")
-    number = tf.constant(int(evaluation.constant_operand(node, size)), evaluation.tensor(size).dtype)
+    number = ops.constant(int(evaluation.constant_operand(node, size)), evaluation.tensor(size).dtype)
     weightless = not weights.batched and evaluation.shape(weights) == (0,)
     of_rows = evaluation.tensor(weights) if weightless else evaluation.with_client_axis(weights)
     (counts,) = emit(node.op, [evaluation.with_client_axis(x), number, of_rows], node.attributes)

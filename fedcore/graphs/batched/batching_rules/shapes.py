@@ -12,6 +12,8 @@ from fedcore.graphs.batched.batched_value import (
     batching_rule,
 )
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import Node
 
 
@@ -24,7 +26,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
         return BatchedValue(None, not known.is_constant, known=KnownValue.from_probes(values))
     if x.padded_axis is not None:
         raise NoBatchingRule("Shape", "another axis than the batch is of unknown size")
-    return BatchedValue(tf.shape(evaluation.tensor(x), dtype)[int(x.batched) :])
+    return BatchedValue(ops.shape(evaluation.tensor(x), dtype)[int(x.batched) :])
 
 
 @batching_rule("ShapeN")
@@ -40,7 +42,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     if known is None:
         if x.padded_axis is not None:
             raise NoBatchingRule("Size", "another axis than the batch is of unknown size")
-        return BatchedValue(tf.reduce_prod(tf.shape(evaluation.tensor(x), dtype)[int(x.batched) :]))
+        return BatchedValue(ops.reduce_prod(ops.shape(evaluation.tensor(x), dtype)[int(x.batched) :]))
     values = [np.prod(v).astype(dtype.as_numpy_dtype) for v in known.values]
     sizes = KnownValue.from_probes(values)
     return BatchedValue(None, not sizes.is_constant, known=sizes)
@@ -88,17 +90,17 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
     tensor, target = evaluation.tensor(x), [evaluation.clients, *sizes] if x.batched else [*sizes]
     if tensor.shape.is_fully_defined() and tensor.shape.as_list() == target:
         return x
-    return BatchedValue(tf.reshape(tensor, target), x.batched, axis, entries_per_row, padding=x.padding)
+    return BatchedValue(ops.reshape(tensor, target), x.batched, axis, entries_per_row, padding=x.padding)
 
 
-def _reshaped(evaluation: BatchedEvaluation, x: BatchedValue, wanted) -> tf.Tensor:
+def _reshaped(evaluation: BatchedEvaluation, x: BatchedValue, wanted) -> Value:
     tensor = evaluation.tensor(x)
     if not x.batched:
-        return tf.reshape(tensor, wanted)
-    static = tf.get_static_value(wanted)
+        return ops.reshape(tensor, wanted)
+    static = ops.static_value(wanted)
     if static is not None:
-        return tf.reshape(tensor, [evaluation.clients, *static])
-    return tf.reshape(tensor, tf.concat([tf.constant([evaluation.clients], wanted.dtype), wanted], 0))
+        return ops.reshape(tensor, [evaluation.clients, *static])
+    return ops.reshape(tensor, ops.concat([ops.constant([evaluation.clients], wanted.dtype), wanted], 0))
 
 
 @batching_rule("Fill")
@@ -132,17 +134,17 @@ def broadcast(
     tensor = evaluation.tensor(x)
     if not x.batched:
         return BatchedValue(
-            tf.broadcast_to(tensor, shape), False, axis, entries_per_row, padding=_broadcast_padding(evaluation, x)
+            ops.broadcast_to(tensor, shape), False, axis, entries_per_row, padding=_broadcast_padding(evaluation, x)
         )
     rank = len(shape) if isinstance(shape, np.ndarray) else shape.shape[0]
     if rank is None:
         raise NoBatchingRule("BroadcastTo", "its number of axes is unknown")
-    tensor = tf.reshape(tensor, [evaluation.clients, *[1] * (rank - evaluation.rank(x)), *_sizes(evaluation, x)])
+    tensor = ops.reshape(tensor, [evaluation.clients, *[1] * (rank - evaluation.rank(x)), *_sizes(evaluation, x)])
     whole = (
-        [evaluation.clients, *shape] if isinstance(shape, np.ndarray) else tf.concat([[evaluation.clients], shape], 0)
+        [evaluation.clients, *shape] if isinstance(shape, np.ndarray) else ops.concat([[evaluation.clients], shape], 0)
     )
     return BatchedValue(
-        tf.broadcast_to(tensor, whole), True, axis, entries_per_row, padding=_broadcast_padding(evaluation, x)
+        ops.broadcast_to(tensor, whole), True, axis, entries_per_row, padding=_broadcast_padding(evaluation, x)
     )
 
 
@@ -157,7 +159,7 @@ def _sizes(evaluation: BatchedEvaluation, x: BatchedValue) -> list:
     shape = evaluation.shape(x)
     if shape.is_fully_defined():
         return shape.as_list()
-    dynamic = tf.shape(evaluation.tensor(x))[int(x.batched) :]
+    dynamic = ops.shape(evaluation.tensor(x))[int(x.batched) :]
     return [dynamic[i] if s is None else s for i, s in enumerate(shape)]
 
 
@@ -167,9 +169,9 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, multiples: Bat
     if known is None or (have is None and x.padded_axis is not None):
         if not multiples.client_invariant or x.padded_axis is not None:
             raise NoBatchingRule("Tile", "its shape is not known")
-        counts = evaluation.tensor(multiples)
-        counts = tf.concat([tf.ones([1], counts.dtype), counts], 0) if x.batched else counts
-        return BatchedValue(tf.tile(evaluation.tensor(x), counts), x.batched)
+        times = evaluation.tensor(multiples)
+        times = ops.concat([ops.ones([1], times.dtype), times], 0) if x.batched else times
+        return BatchedValue(ops.tile(evaluation.tensor(x), times), x.batched)
     counts = known.values[0]
     if x.padded_axis is not None and counts[x.padded_axis] != 1:
         raise NoBatchingRule("Tile", "it repeats the batch")
@@ -178,7 +180,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, multiples: Bat
         axis, entries_per_row = evaluation.batch_axis(node, known)
         if have is None or x.padded_axis is not None or have.values[0][axis] != 1:
             raise NoBatchingRule("Tile", "it repeats an axis of another size than 1 along the batch")
-    tensor = tf.tile(evaluation.tensor(x), [1, *counts] if x.batched else counts)
+    tensor = ops.tile(evaluation.tensor(x), [1, *counts] if x.batched else counts)
     return BatchedValue(tensor, x.batched, axis, entries_per_row, padding=_broadcast_padding(evaluation, x))
 
 
@@ -188,7 +190,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
     at = at + evaluation.rank(x) + 1 if at < 0 else at
     padded_axis = None if x.padded_axis is None else x.padded_axis + int(at <= x.padded_axis)
     return BatchedValue(
-        tf.expand_dims(evaluation.tensor(x), at + int(x.batched)),
+        ops.expand_dims(evaluation.tensor(x), at + int(x.batched)),
         x.batched,
         padded_axis,
         x.entries_per_row,
@@ -212,7 +214,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     if not axes:
         return x
     padded_axis = None if x.padded_axis is None else x.padded_axis - sum(a < x.padded_axis for a in axes)
-    tensor = tf.squeeze(evaluation.tensor(x), [a + int(x.batched) for a in axes])
+    tensor = ops.squeeze(evaluation.tensor(x), [a + int(x.batched) for a in axes])
     return BatchedValue(tensor, x.batched, padded_axis, x.entries_per_row, padding=x.padding)
 
 
@@ -221,7 +223,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     wanted = [*tf.TensorShape(node["shape"])]
     if x.padded_axis is not None and wanted[x.padded_axis] is not None:
         raise NoBatchingRule("EnsureShape", "it asks for a number of rows")
-    tensor = tf.ensure_shape(evaluation.tensor(x), [None, *wanted] if x.batched else wanted)
+    tensor = ops.ensure_shape(evaluation.tensor(x), [None, *wanted] if x.batched else wanted)
     return x.with_tensor(tensor, padding=x.padding)
 
 
@@ -243,4 +245,4 @@ def _(
     if known is None or first != 0 or step != 1:
         raise NoBatchingRule("Range", "its limits differ between clients")
     axis, entries_per_row = evaluation.batch_axis(node, KnownValue.from_probes([v.reshape(1) for v in known.values]))
-    return BatchedValue(tf.range(0, known.values[0], 1, node["Tidx"]), False, axis, entries_per_row)
+    return BatchedValue(ops.range_(0, known.values[0], 1, node["Tidx"]), False, axis, entries_per_row)

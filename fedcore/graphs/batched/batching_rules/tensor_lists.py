@@ -5,12 +5,14 @@ The list of a batched value holds batched elements [K, …]: one list serves all
 
 import attrs
 import numpy as np
-import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import ANY_PADDING, BatchedValue, KnownValue, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.batching_rules.arrays import transposed
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.graphdef.parsed_graph import Node, emit
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.parsed_graph import Node
 
 ANY_SHAPE = np.int32(-1)
 
@@ -29,19 +31,19 @@ def _element_shape(
 
 def _element_shape_operand(
     evaluation: BatchedEvaluation, handle: BatchedValue, element_shape: KnownValue | None
-) -> tf.Tensor:
+) -> Value:
     """The operand for the element shape: with a client axis if the list is batched; -1 if unknown."""
     if element_shape is None:
-        return tf.constant(ANY_SHAPE)
+        return ops.constant(ANY_SHAPE)
     clients = [evaluation.clients] if handle.batched else []
-    return tf.constant(np.concatenate([clients, element_shape.values[0]]).astype(np.int32))
+    return ops.constant(np.concatenate([clients, element_shape.values[0]]).astype(np.int32))
 
 
 @batching_rule("TensorListReserve", "EmptyTensorList")
 def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, count: BatchedValue) -> BatchedValue:
     """The list is shared until a batched element is stored."""
     element_shape = _element_shape(evaluation, node, shape)
-    (tensor,) = emit(node.op, [tf.constant(ANY_SHAPE), evaluation.tensor(count)], node.attributes)
+    (tensor,) = emit(node.op, [ops.constant(ANY_SHAPE), evaluation.tensor(count)], node.attributes)
     padded_axis, entries_per_row = (None, 1) if element_shape is None else evaluation.batch_axis(node, element_shape)
     return BatchedValue(tensor, False, padded_axis, entries_per_row, padding=ANY_PADDING, element_shape=element_shape)
 
@@ -52,7 +54,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
         raise NoBatchingRule(node.op, "it makes a list of the rows of the batch")
     tensor = evaluation.with_client_axis(x)
     order = [1, 0, *range(2, tensor.shape.rank)]
-    handle = tf.raw_ops.TensorListFromTensor(tensor=transposed(tensor, order), element_shape=ANY_SHAPE)
+    handle = ops.operation("TensorListFromTensor", transposed(tensor, order), ANY_SHAPE)
     whole = _known_element_shape(evaluation, x)
     element_shape = None if whole is None else KnownValue.from_probes([v[1:] for v in whole.values])
     return BatchedValue(
@@ -69,9 +71,10 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
 @batching_rule("TensorListStack")
 def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: BatchedValue) -> BatchedValue:
     element_shape = _element_shape(evaluation, node, shape, handle)
-    tensor = tf.raw_ops.TensorListStack(
-        input_handle=evaluation.tensor(handle),
-        element_shape=_element_shape_operand(evaluation, handle, element_shape),
+    tensor = ops.operation(
+        "TensorListStack",
+        evaluation.tensor(handle),
+        _element_shape_operand(evaluation, handle, element_shape),
         element_dtype=node["element_dtype"],
         num_elements=node.get("num_elements", -1),
     )
@@ -132,7 +135,8 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: Ba
 
 @batching_rule("TensorListLength")
 def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> BatchedValue:
-    return BatchedValue(*emit(node.op, [evaluation.tensor(handle)], node.attributes))
+    (length,) = emit(node.op, [evaluation.tensor(handle)], node.attributes)
+    return BatchedValue(length)
 
 
 @batching_rule("TensorListElementShape")
@@ -145,8 +149,8 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> Batche
 
 
 def _with_static_shape(
-    evaluation: BatchedEvaluation, handle: BatchedValue, element_shape: KnownValue | None, item: tf.Tensor
-) -> tf.Tensor:
+    evaluation: BatchedEvaluation, handle: BatchedValue, element_shape: KnownValue | None, item: Value
+) -> Value:
     """Sets the static shape of an element, which TensorFlow does not infer."""
     if element_shape is not None:
         clients = [evaluation.clients] if handle.batched else []
@@ -161,7 +165,7 @@ def _popped_known_value(evaluation: BatchedEvaluation, element_value: KnownValue
     return BatchedValue(None, True, known=element_value, tensor_error=tensor_error)
 
 
-def _common_index(evaluation: BatchedEvaluation, node: Node, index: BatchedValue) -> tf.Tensor:
+def _common_index(evaluation: BatchedEvaluation, node: Node, index: BatchedValue) -> Value:
     if not index.client_invariant:
         raise NoBatchingRule(node.op, "clients use different indices of the list")
     return evaluation.tensor(index)

@@ -1,4 +1,7 @@
-"""A loop over clients in the graph has the bits of the graph that holds the clients one after another."""
+"""A loop over the clients of a block in one graph has the bits of a call for each client."""
+
+import contextlib
+from collections.abc import Iterator
 
 import attrs
 import numpy as np
@@ -7,7 +10,9 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.compiler import compile_module
-from fedcore.graphs.stages import loop_in_graph
+from fedcore.graphs.stages import client_loop
+from fedcore.runtime import client_calls
+from fedcore.testing.faults import out_of_memory
 
 BATCH = fc.StructType([("x", fc.TensorType("float32", (None, 6))), ("y", fc.TensorType("float32", (None,)))])
 WEIGHTS = fc.TensorType("float32", (6,))
@@ -80,16 +85,22 @@ def run(module, given, **runtime) -> tuple[list[bytes], list[str]]:
 @pytest.fixture
 def loops(monkeypatch) -> list:
     """The numbers of clients at once of the loops that are realized."""
-    from fedcore.runtime import client_calls
-
     realized = []
 
     def realize(*args, parallel, **options):
         realized.append(parallel)
-        return loop_in_graph.realize_loop(*args, parallel=parallel, **options)
+        return client_loop.realize_loop(*args, parallel=parallel, **options)
 
     monkeypatch.setattr(client_calls, "realize_loop", realize)
     return realized
+
+
+@contextlib.contextmanager
+def no_loops() -> Iterator[None]:
+    """Inside, each client has a call of its own, from the partial of the client before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_calls, "is_loopable", lambda stage: False)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +110,8 @@ def given() -> list:
 
 @pytest.fixture(scope="module")
 def expected(given) -> list[bytes]:
-    return run(plan(block=4), given)[0]
+    with no_loops():
+        return run(plan(block=4), given)[0]
 
 
 @pytest.mark.parametrize(("parallel", "workers"), [(2, 1), (4, 2), (16, 3)])
@@ -116,14 +128,13 @@ def test_a_block_of_one_client_needs_no_loop(given, loops):
 
 
 def test_blocks_of_several_sizes_share_a_graph(loops):
-    module, given = plan(block=4, parallel=4), arguments(7)
-    assert run(module, given)[0] == run(plan(block=4), given)[0]
-    assert len(loops) == 1  # for the block of 4 clients and that of 3
+    run(plan(block=4), arguments(7))
+    assert loops == [4]  # for the block of 4 clients and that of 3; 4 at once where the plan says nothing
 
 
-def test_clients_without_data_and_no_clients_are_as_in_a_loop(loops):
+def test_no_clients_need_no_loop(loops):
     none = [[], [], np.zeros(6, np.float32)]
-    assert run(plan(block=4, parallel=4), none)[0] == run(plan(block=4), none)[0]
+    assert run(plan(block=4, parallel=4), none)[0] == run(plan(block=1), none)[0]
     assert not loops
 
 
@@ -147,14 +158,88 @@ def test_a_client_that_fails_is_dropped_and_the_others_have_their_bits(loops):
 
     module = compile_module(total.to_module("traced"))
 
-    def of(**attributes):
-        functions = tuple(
-            attrs.evolve(f, attributes={"strategy": "loop", "block": 4, **attributes})
-            if "strategy" in f.attributes
-            else f
-            for f in module.functions
-        )
-        return attrs.evolve(module, functions=functions)
-
-    assert sum_of(of(parallel=4)) == sum_of(of())
+    functions = tuple(
+        attrs.evolve(f, attributes={"strategy": "loop", "block": 4}) if "strategy" in f.attributes else f
+        for f in module.functions
+    )
+    module = attrs.evolve(module, functions=functions)
+    looped = sum_of(module)
     assert loops
+    with no_loops():
+        assert sum_of(module) == looped
+
+
+VALUES = fc.FederatedType(("float32", [3]), fc.CLIENTS)
+
+
+def in_blocks(computation, clients: list, block: int = 4) -> list[bytes]:
+    with fc.use(fc.runtime.local(vectorize=False, block_size=block, workers_per_device=1)):
+        return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(computation(clients))]
+
+
+@fc.tf_computation(("float32", [3]))
+def halves(x):
+    return x / 3.0, tf.reduce_sum(x)
+
+
+@fc.federated_computation(VALUES)
+def sum_and_values(xs):
+    mine = fc.federated_map(halves, xs)
+    return fc.federated_sum(mine[0]), mine
+
+
+@fc.federated_computation(VALUES)
+def only_values(xs):
+    return fc.federated_map(halves, xs)
+
+
+@pytest.mark.parametrize("computation", [sum_and_values, only_values], ids=lambda c: c.__name__)
+def test_values_that_are_kept_come_out_of_the_loop(computation, loops):
+    clients = list(np.random.default_rng(2).normal(size=(11, 3)).astype(np.float32))
+    looped = in_blocks(computation, clients)
+    assert len(loops) == 2  # for the blocks of 4 clients and that of 3: each returns as many values
+    with no_loops():
+        assert in_blocks(computation, clients) == looped
+
+
+@fc.tf_computation(("float32", [3]))
+def printed(x):
+    with tf.control_dependencies([tf.print("a client")]):
+        return x * 0.1
+
+
+@fc.tf_computation(("float32", [3]))
+def counted(x):
+    total = tf.Variable(x)
+    total.assign_add(x)
+    return total.read_value()
+
+
+@pytest.mark.parametrize("work", [printed, counted], ids=["prints", "keeps state"])
+def test_clients_whose_graphs_print_or_keep_state_have_calls_of_their_own(work, loops):
+    @fc.federated_computation(VALUES)
+    def total(xs):
+        return fc.federated_sum(fc.federated_map(work, xs))
+
+    clients = list(np.random.default_rng(2).normal(size=(4, 3)).astype(np.float32))
+    np.testing.assert_allclose(
+        np.frombuffer(in_blocks(total, clients)[0], "f"), (0.1 if work is printed else 2) * np.sum(clients, 0), 1e-5
+    )
+    assert not loops
+
+
+@fc.federated_computation(VALUES)
+def plain_sum(xs):
+    return fc.federated_sum(xs)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_the_sign_of_a_zero_does_not_depend_on_memory(count):
+    clients = [np.full(3, -0.0, np.float32)] * count
+    looped = in_blocks(plain_sum, clients)
+    assert looped == [np.zeros(3, np.float32).tobytes()]
+    runtime = fc.runtime.local(vectorize=False, block_size=4, workers_per_device=1)
+    with fc.use(runtime), out_of_memory(runtime, "CPU:0", calls=[0]):
+        for _ in range(2) if count > 1 else ():
+            assert [np.asarray(plain_sum(clients)).tobytes()] == looped
+    runtime.close()

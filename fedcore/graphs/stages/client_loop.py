@@ -1,0 +1,140 @@
+"""A block of clients as one graph with a loop over clients; several iterations run at once.
+
+The fold's partial is the loop's variable, so clients are folded in order, and no more than `parallel` of them are in
+memory. An iteration waits for the partial only where the fold reads it; the training before that overlaps with other
+clients'.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from fedcore.graphs.graphdef.parsed_graph import operations_of_graphs
+from fedcore.graphs.graphdef.side_effects import is_stateful
+from fedcore.graphs.sequences.layout import Layout
+from fedcore.graphs.stages.client_stage import ClientStage
+from fedcore.graphs.stages.kernels import interpreter
+from fedcore.graphs.stages.onednn import with_kernels_of
+from fedcore.graphs.stages.realize import Realized, profiler_name
+from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.ir.purity import effectful_symbols, stateful_symbols
+from fedcore.types import TensorType, leaves, tensor_leaves
+
+_CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2"})
+
+
+def client_specs(stage: ClientStage, layouts: Sequence[Layout | None]) -> list[list[tf.TensorSpec]]:
+    """For each leaf of the clients' arguments the specs of the tensors that `pack_for_loop` returns."""
+    specs = []
+    for leaf, layout in zip(stage.client_leaves, layouts, strict=True):
+        if layout is None:
+            (of_tensor,) = [spec(t) for t in tensor_leaves(leaf)]
+            specs.append([tf.TensorSpec([None, *of_tensor.shape], of_tensor.dtype)])
+        else:
+            specs.append([*layout.specs(), tf.TensorSpec([None], tf.int64)])
+    return specs
+
+
+def client_arguments(
+    stage: ClientStage, layouts: Sequence[Layout | None], leaf_tensors: Sequence[list[tf.Tensor]], k: tf.Tensor
+) -> list:
+    """The arguments of client k, whose sequences read the columns of all clients.
+
+    Args:
+        leaf_tensors: for each leaf the tensors of `client_specs`.
+    """
+    values = []
+    for layout, tensors in zip(layouts, leaf_tensors, strict=True):
+        if layout is None:
+            values.append(tf.gather(tensors[0], k))
+            continue
+        *opened, splits = tensors
+        columns = opened[: len(layout.column_specs())]
+        orders = [t[splits[k] : splits[k + 1]] for t in opened[len(columns) :]]
+        values.append(layout.open([*columns, *orders]))
+    return [unflatten([values.pop(0) for _ in leaves(p.type)], p.type) for p in stage.client_parameters]
+
+
+def is_loopable(stage: ClientStage) -> bool:
+    """Whether a graph can loop over a stage's clients.
+
+    Their tensors have one size, kept values hold no sequences, and no graph has variables, which iterations would
+    share, or prints, which they would do in any order.
+    """
+    tensors = [leaf for leaf in stage.client_leaves if isinstance(leaf, TensorType)]
+    have_one_size = all(t.shape is not None and None not in t.shape and t.dtype.name != "str" for t in tensors)
+    kept = [] if stage.kept_type is None else [leaf for _, leaf in leaves(stage.kept_type)]
+    are_tensors = all(isinstance(leaf, TensorType) for leaf in kept)
+    return have_one_size and are_tensors and _only_checks(stage)
+
+
+def _only_checks(stage: ClientStage) -> bool:
+    """Whether the stage's operations with effects or state do nothing but fail."""
+    if stage.name not in effectful_symbols(stage.module) | stateful_symbols(stage.module):
+        return True
+    return all(op in _CHECKS for op in operations_of_graphs(stage.module) if is_stateful(op))
+
+
+def realize_loop(
+    stage: ClientStage, layouts: Sequence[Layout | None], *, parallel: int, clients: int | None = None
+) -> Realized:
+    """The function of a block: (broadcasts, seeds int64 [clients], tensors of clients) -> <partial, kept, bits>.
+
+    The tensors of the clients are those of `pack_for_loop`.
+
+    Args:
+        layouts: for each leaf of a client's arguments the layout of its sequence; None for a tensor.
+        parallel: clients that are computed at once.
+        clients: of the block; None for any number, which needs a stage that keeps no values.
+    """
+    specs = client_specs(stage, layouts)
+    shapes = [tf.TensorShape(t.shape) for t in tensor_leaves(stage.partial_type)]
+    run = interpreter(stage.module, xla=stage.is_compiled)
+    kept_types = () if stage.kept_type is None else tuple(tensor_leaves(stage.kept_type))
+    type_ = stage.result_type(clients)
+
+    def body(*tensors):
+        rest = list(tensors)
+        broadcasts, seeds = stage.opened(rest), rest.pop(0)
+        leaf_tensors = [[rest.pop(0) for _ in leaf] for leaf in specs]
+        count = tf.size(seeds)
+
+        def fold(k, partial, arrays):
+            client = client_arguments(stage, layouts, leaf_tensors, k)
+            before = unflatten(list(partial), stage.partial_type)
+            after, kept, bits = stage.run_client(run, before, [*broadcasts, *client], seeds[k])
+            results = [*([] if kept is None else flatten(kept)), *([tf.stack(bits)] if bits else [])]
+            written = [array.write(k, value) for array, value in zip(arrays, results, strict=True)]
+            return k + 1, _with_shapes([] if after is None else flatten(after), shapes), written
+
+        zero = [] if stage.zero is None else flatten(run.run(stage.module.function(stage.zero), *broadcasts))
+        arrays = [_array(spec(t).dtype, count) for t in kept_types]
+        arrays += [_array(tf.int64, count)] if stage.sizes else []
+        _, partial, arrays = tf.while_loop(
+            lambda k, *_: k < count,
+            fold,
+            (tf.constant(0), _with_shapes(zero, shapes), arrays),
+            shape_invariants=(tf.TensorShape([]), shapes, [tf.TensorShape([]) for _ in arrays]),
+            parallel_iterations=parallel,
+        )
+        kept = [array.read(k) for k in range(clients or 0) for array in arrays[: len(kept_types)]]
+        sizes = [array.stack() for array in arrays[len(kept_types) :]]
+        return [tf.identity(t) for t in (*partial, *kept, *sizes)]
+
+    body.__name__ = profiler_name(stage.module, stage.name)
+    signature = [*stage.shared_specs, tf.TensorSpec([clients], tf.int64), *(s for leaf in specs for s in leaf)]
+    traced = tf.function(body, autograph=False, input_signature=signature)
+    call = with_kernels_of(stage.function, traced.get_concrete_function())
+    return Realized(call, type_, in_order=True)
+
+
+def _array(dtype: tf.DType, count: tf.Tensor) -> tf.TensorArray:
+    return tf.TensorArray(dtype, count, infer_shape=False, element_shape=None)
+
+
+def _with_shapes(tensors: list, shapes: list[tf.TensorShape]) -> list[tf.Tensor]:
+    converted = [tf.convert_to_tensor(t) for t in tensors]
+    for tensor, shape in zip(converted, shapes, strict=True):
+        tensor.set_shape(shape)
+    return converted

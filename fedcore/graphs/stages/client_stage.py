@@ -1,0 +1,138 @@
+"""A client stage of a plan as executables see it: its types, and its operations for one client.
+
+Example: the stage `<partial, weights, batches> -> <partial, norm>` keeps a norm of each client. A call of three clients
+returns `<partial, <norm, norm, norm>, bits>`, and an executable of a stage without measured values `<>` for the bits.
+"""
+
+import functools
+from typing import Any
+
+import attrs
+import tensorflow as tf
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.tensors.sizes import measured_bits, unsized
+from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.tensor_seeds import tensor_seed
+from fedcore.graphs.tensors.values import unflatten
+from fedcore.ir.interpret import Interpreter
+from fedcore.ir.module import Function, Module, Parameter
+from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
+
+NOTHING = StructType([])
+
+
+@attrs.frozen
+class ClientStage:
+    """A client stage of a plan.
+
+    Args:
+        zero, join: names of the functions that make and merge partials; None if the stage has no partial.
+        name: of the stage's function.
+        broadcasts: number of the function's parameters that all clients share.
+        keeps: the stage returns a value for each client, beside the partial.
+        measured: names of values in the stage whose sizes are measured.
+    """
+
+    module: Module
+    zero: str | None
+    name: str
+    join: str | None
+    broadcasts: int
+    keeps: bool = False
+    measured: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def function(self) -> Function:
+        return self.module.function(self.name)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether XLA compiles the stage's graphs."""
+        return bool(self.function.attributes.get("xla"))
+
+    @property
+    def shared_parameters(self) -> tuple[Parameter, ...]:
+        return self._own_parameters[: self.broadcasts]
+
+    @property
+    def client_parameters(self) -> tuple[Parameter, ...]:
+        return self._own_parameters[self.broadcasts :]
+
+    @property
+    def _own_parameters(self) -> tuple[Parameter, ...]:
+        return self.function.parameters[0 if self.zero is None else 1 :]
+
+    @property
+    def shared_specs(self) -> list[tf.TensorSpec]:
+        """Specs of the broadcasts."""
+        return [spec(t) for p in self.shared_parameters for t in tensor_leaves(p.type)]
+
+    @property
+    def client_leaves(self) -> list[Type]:
+        """The leaves of a client's arguments: tensors and sequences."""
+        return [leaf for p in self.client_parameters for _, leaf in leaves(p.type)]
+
+    @property
+    def partial_type(self) -> Type:
+        return NOTHING if self.zero is None else self.module.function(self.zero).result_type
+
+    @property
+    def kept_type(self) -> Type | None:
+        """Type of the value that the stage returns for each client."""
+        type_ = self.function.result_type
+        if self.zero is None:
+            return type_
+        if not self.keeps:
+            return None
+        if not isinstance(type_, StructType):
+            raise FedcoreError(f"@{self.name} keeps a value per client, so it returns <partial,kept>, not {type_}")
+        return type_.types[1]
+
+    @functools.cached_property
+    def sizes(self) -> int:
+        """Number of measured leaves."""
+        types = self.function.types()
+        return sum(len(unsized(types[name])) for name in self.measured)
+
+    def result_type(self, clients: int | None, *others: Type) -> StructType:
+        """<partial, kept values, bits, *others>: the result of a call; its parts are empty if the stage has none.
+
+        `bits` is int64 [clients, sizes]: of each client the sizes of the measured leaves.
+
+        Args:
+            clients: of the call; None if their number is not static, which needs a stage that keeps no values.
+        """
+        kept = NOTHING if self.kept_type is None else StructType([(None, self.kept_type)] * (clients or 0))
+        bits = TensorType("int64", (clients, self.sizes)) if self.sizes else NOTHING
+        return StructType([(None, t) for t in (self.partial_type, kept, bits, *others)])
+
+    def opened(self, tensors: list) -> list:
+        """The broadcasts, of their tensors, which are removed from the front of the list."""
+        return [unflatten([tensors.pop(0) for _ in leaves(p.type)], p.type) for p in self.shared_parameters]
+
+    def bits(self, values: dict, types: dict[str, Type]) -> list[tf.Tensor]:
+        """The sizes of the measured leaves, int64 scalars.
+
+        Args:
+            values, types: of the stage's names, for one client.
+        """
+        return [size for name in self.measured for size in measured_bits(values[name], types[name])]
+
+    def run_client(self, run: Interpreter, partial: Any, arguments: list, seed: tf.Tensor) -> tuple[Any, Any, list]:
+        """(partial with the client, kept value, sizes of measured leaves in bits); None for what the stage has not.
+
+        Args:
+            partial: of the clients before.
+            arguments: the broadcasts, and the client's.
+        """
+        parameters = self.function.parameters
+        before = [] if self.zero is None else [partial]
+        values = dict(zip([p.name for p in parameters], [*before, *arguments], strict=True))
+        types = {p.name: p.type for p in parameters}
+        run.operations(self.function.operations, values, types, tensor_seed(seed))
+        bits = self.bits(values, types)
+        result = values[self.function.result.name]
+        if self.zero is None:
+            return None, result, bits
+        return (*result, bits) if self.keeps else (result, None, bits)

@@ -1,0 +1,157 @@
+"""Checks the laws of a stage pass on generated regions and on regions of client stages."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import tensorflow as tf
+from hypothesis import HealthCheck, Phase, given, settings
+
+from fedcore.errors import TypeMismatch, brief
+from fedcore.graphs.dataflow.graph import Region
+from fedcore.graphs.dataflow.stage_passes import StagePass, all_stage_passes, get_stage_pass
+from fedcore.graphs.dataflow.text import print_region
+from fedcore.graphs.dataflow.text_parser import parse_region
+from fedcore.testing.laws import LawBroken, difference
+from fedcore.testing.passes import Checked
+from fedcore.testing.regions import argument_values, node_count, results_of
+from fedcore.testing.regions import regions as random_regions
+from fedcore.testing.stage_programs import stage_cases
+
+ROWS = 5
+"""The unknown sizes of the arguments of a case."""
+
+
+def check_stage_pass(
+    one: str | StagePass | Callable, *, regions: int = 15, cases: str | Region | Iterable[str | Region] = ()
+) -> Checked:
+    """Checks the laws of a stage pass on generated regions, on regions of client stages, and on given ones.
+
+    The client stages train a linear model with one weight for a feature, and add up scaled vectors.
+
+    Laws: the pass changes at least one region; the results keep their bits (or differ by roundings, for a pass that is
+    declared with `exact=False`), their dtypes and their number; the region has no more nodes (unless the pass is
+    declared with `grows=True`); a second run changes nothing (unless it is declared with `idempotent=False`); a pass
+    that changes nothing returns its argument.
+
+    Args:
+        one: a stage pass, its name, or a function from region to region.
+        regions: how many regions to generate; they have loops, branches and calls. With 0, client stages are left out
+            too.
+        cases: a region or several, each as text or as a `Region`. Needed for a pass that changes no other region.
+            Unknown sizes of their arguments are 5, so operations have to allow that.
+    Returns:
+        How many regions there were, and how many of them the pass changed.
+    Raises:
+        LawBroken: names the law, shows the smallest region found, and describes the difference.
+        ParseError: a case is no text of a region.
+    Example:
+        >>> fc.testing.check_stage_pass('cse')
+    """
+    checked = one if isinstance(one, StagePass) else get_stage_pass(one) if isinstance(one, str) else _registered(one)
+    changed = [check_laws(checked, region, case_values(region)) for region in _regions_of(cases)]
+    if regions:
+        changed += [check_laws(checked, region, values) for region, values in stage_cases()]
+        changed += _check_generated(checked, regions)
+    if not any(changed):
+        raise LawBroken(
+            f"{checked.name} changes a region",
+            f"it changed none of {len(changed)}: nothing was checked. Give regions that it changes in cases=",
+        )
+    return Checked(len(changed), sum(changed))
+
+
+def _registered(fn: Callable) -> StagePass:
+    if not callable(fn):
+        raise TypeMismatch(f"check_stage_pass takes a pass, its name or a function of regions, not {brief(fn)}")
+    return next((p for p in all_stage_passes() if p.run is fn), StagePass(getattr(fn, "__name__", "pass"), fn))
+
+
+def _regions_of(cases: str | Region | Iterable[str | Region]) -> list[Region]:
+    each = [cases] if isinstance(cases, str | Region) else cases
+    return [parse_region(case) if isinstance(case, str) else case for case in each]
+
+
+def _check_generated(one: StagePass, count: int) -> list[bool]:
+    changed = []
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(random_regions())
+    def on_regions(region):
+        changed.append(check_laws(one, region, argument_values(1)))
+
+    on_regions()
+    return changed
+
+
+def case_values(region: Region) -> list[np.ndarray]:
+    """A value for each argument of a region: small normally distributed floats, 0 and 1 for others."""
+    rng = np.random.default_rng(0)
+    values = []
+    for argument in region.arguments:
+        shape = [ROWS if n is None else n for n in argument.shape]
+        if argument.dtype == tf.string:
+            values.append(np.full(shape, b"", object))
+        elif argument.dtype.is_floating or argument.dtype.is_complex:
+            values.append((rng.standard_normal(shape) / 4).astype(argument.dtype.as_numpy_dtype))
+        else:
+            values.append(rng.integers(0, 2, shape).astype(argument.dtype.as_numpy_dtype))
+    return values
+
+
+def check_laws(one: StagePass, region: Region, arguments: Sequence[np.ndarray]) -> bool:
+    """Checks the laws for one region; returns whether the pass changed it."""
+
+    def broken(law: str, what: str) -> LawBroken:
+        return LawBroken(f"{one.name} {law}", what, program=print_region(region))
+
+    try:
+        result = one.run(region)
+    except Exception as error:
+        raise broken("runs", f"it raises {type(error).__name__}: {error}") from error
+    if not isinstance(result, Region):
+        raise broken("returns a region", f"it returns {brief(result)}")
+    if result is region:
+        return False
+    text = print_region(result)
+    if text == print_region(region):
+        raise broken("returns its argument where it changes nothing", "it returns a copy")
+    if [v.dtype for v in result.results] != [v.dtype for v in region.results]:
+        raise broken("keeps the dtypes of results", f"in\n{text}")
+    if not one.grows and node_count(result) > node_count(region):
+        raise broken("adds no nodes", f"{node_count(region)} nodes became {node_count(result)}, in\n{text}")
+    if one.idempotent:
+        twice = one.run(result)
+        if twice is not result:
+            raise broken("run twice changes nothing more", f"{text}\nbecame\n{print_region(twice)}")
+    want = results_of(region, arguments)
+    try:
+        gap = _difference(results_of(result, arguments), want, exact=one.exact)
+    except Exception as error:
+        gap = f"it raises {type(error).__name__}: {error}"
+    if gap is not None:
+        raise broken("keeps the bits of results" if one.exact else "keeps the results", f"{gap}, in\n{text}")
+    return True
+
+
+def _difference(have: list, want: list, *, exact: bool) -> str | None:
+    if not exact:
+        return difference(have, want)
+    pairs = enumerate(zip(have, want, strict=True))
+    return next((f"result {i} is {h!r}, not {w!r}" for i, (h, w) in pairs if not _has_bits_of(h, w)), None)
+
+
+def _has_bits_of(have: np.ndarray, want: np.ndarray) -> bool:
+    if have.dtype != want.dtype or have.shape != want.shape:
+        return False
+    return have.tolist() == want.tolist() if want.dtype == object else have.tobytes() == want.tobytes()
+
+
+__all__ = ["case_values", "check_laws", "check_stage_pass"]

@@ -1,0 +1,55 @@
+"""Small computations whose client stages are the regions that stage passes are checked on."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.graphs.dataflow.graph import Region
+from fedcore.runtime.stage_regions import AssumedClients, stage_regions
+
+
+@functools.cache
+def stage_cases() -> list[tuple[Region, list[np.ndarray]]]:
+    """The region of each client stage as it was built, with values of its arguments."""
+    cases = []
+    for computation in (mean_of_training(), sum_of_scaled()):
+        for each in stage_regions(computation.to_module("planned"), AssumedClients(3, 2, 4)):
+            cases.append((each.log[0].region, each.values))
+    return cases
+
+
+def mean_of_training():
+    """Clients train a linear model of three features by gradient descent."""
+    model = fc.to_type(("float32", (3,)))
+    batch_type = fc.to_type((("float32", (None, 3)), ("float32", (None,))))
+
+    @fc.tf_computation(model, batch_type)
+    def step(weights, batch):
+        x, y = batch
+        error = tf.linalg.matvec(x, weights) - y
+        return weights - 0.1 * tf.linalg.matvec(x, error, transpose_a=True)
+
+    @fc.federated_computation(
+        fc.FederatedType(model, fc.SERVER), fc.FederatedType(fc.SequenceType(batch_type), fc.CLIENTS)
+    )
+    def next_round(weights, batches):
+        shared = fc.federated_broadcast(weights)
+        return fc.federated_mean(fc.federated_map(lambda w, b: fc.sequence_reduce(b, w, step), (shared, batches)))
+
+    return next_round
+
+
+def sum_of_scaled():
+    """Clients scale a vector by a number of the server."""
+
+    @fc.tf_computation(("float32", (3,)), "float32")
+    def scale(vector, factor):
+        return vector * factor + tf.exp(vector) * factor
+
+    @fc.federated_computation(fc.FederatedType(("float32", (3,)), fc.CLIENTS), fc.FederatedType("float32", fc.SERVER))
+    def total(vectors, factor):
+        return fc.federated_sum(fc.federated_map(scale, (vectors, fc.federated_broadcast(factor))))
+
+    return total

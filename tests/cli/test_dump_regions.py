@@ -1,0 +1,103 @@
+"""`dump --stage batched`, and `opt` on what it prints."""
+
+import pytest
+
+from fedcore.graphs.dataflow.stage_passes import DEFAULT_STAGE_PIPELINE
+from fedcore.graphs.dataflow.text_parser import parse_regions
+
+PROGRAM = """\
+import fedcore as fc
+
+
+@fc.federated_computation(fc.FederatedType("float32[3]", fc.CLIENTS), fc.FederatedType("float32[3]", fc.SERVER))
+def away(readings, centre):
+    both = (readings, fc.federated_broadcast(centre))
+    return fc.federated_mean(fc.federated_map(lambda x, c: fc.generic_multiply(x, c), both))
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+def alone(readings):
+    return fc.federated_map(lambda x: fc.generic_multiply(x, x), readings)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("regions")
+    (path / "vectors.py").write_text(PROGRAM)
+    return path
+
+
+def test_a_client_stage_is_printed_below_its_schedule(folder, fedcore_in):
+    out = fedcore_in(folder, "dump", "vectors:away", "--stage", "batched", "--clients", "3").out
+    lines = out.splitlines()
+    assert lines[0] == "// stage @clients, assumed: 3 clients, each with 3 batches of 20 rows"
+    assert lines[1] == "// 3 clients in 1 group of 32 lanes"
+    assert lines[3].startswith(
+        "region @away_clients(%shared: float32[3], %seeds: int64[?], %lanes: int64[?], %readings"
+    )
+    (parsed,) = parse_regions(out)
+    assert parsed.arguments == ("shared", "seeds", "lanes", "readings")
+
+
+def test_what_passes_change_is_printed(folder, fedcore_in):
+    ran = fedcore_in(folder, "dump", "vectors:away", "--stage", "batched", "--print-after-change")
+    headings = [line for line in ran.err.splitlines() if line.startswith("// @")]
+    assert headings == ["// @away_clients as built", "// @away_clients after cse", "// @away_clients after dce"]
+
+
+def test_a_pass_is_switched_off_by_name(folder, fedcore_in):
+    line = "lowering,partition,dead-leaf-elimination,fuse,plan{without=cse}"
+    ran = fedcore_in(folder, "dump", "vectors:away", "--stage", "batched", "-p", line, "--print-after-change")
+    assert "after cse" not in ran.err
+    assert "after dce" in ran.err
+    plan = fedcore_in(folder, "dump", "vectors:away", "--stage", "planned", "-p", line).out
+    assert ", without=[cse]}" in plan
+
+
+def test_a_pass_that_there_is_not_is_told(folder, fedcore_in):
+    ran = fedcore_in(folder, "dump", "vectors:away", "-p", "lowering,partition,fuse,plan{without=csee}")
+    assert ran.code != 0
+    assert f"no pass of client stages is called 'csee'; there are {', '.join(DEFAULT_STAGE_PIPELINE)}" in ran.err
+
+
+def test_passes_run_on_a_text(folder, fedcore_in):
+    (folder / "small.region").write_text("""region @small(%x: float32) {
+  %0 = Neg(%x) : float32
+  %1 = Neg(%x) : float32
+  %2 = AddV2(%0, %1) : float32
+  return %2
+}
+""")
+    ran = fedcore_in(folder, "opt", "small.region", "-p", "cse,dce", "--print-after-change")
+    want = """region @small(%x: float32) {
+  %0 = Neg(%x) : float32
+  %1 = AddV2(%0, %0) : float32
+  return %1
+}
+"""
+    assert ran.out == want
+    assert ran.err == f"// after cse\n{want}"
+
+
+def test_a_wrong_text_is_told_with_its_line(folder, fedcore_in):
+    (folder / "wrong.region").write_text("region(%x: float32) {\n  return %y\n}\n")
+    ran = fedcore_in(folder, "opt", "wrong.region", "-p", "cse")
+    assert ran.code != 0
+    assert "wrong.region:2:10: `%y` is not computed before this line" in ran.err
+
+
+def test_stage_passes_are_listed_under_their_heading(folder, fedcore_in):
+    modules, _, stages = fedcore_in(folder, "opt", "--list").out.partition("\nstage passes, ")
+    assert "lower-intrinsics" in modules
+    assert [line.split()[0] for line in stages.splitlines()[1:]] == [*DEFAULT_STAGE_PIPELINE]
+
+
+def test_a_loop_has_no_region(folder, fedcore_in):
+    out = fedcore_in(folder, "dump", "vectors:alone", "--stage", "batched").out
+    assert "has no region: its clients run one after another, since values of single clients are kept" in out
+
+
+def test_options_of_another_stage_are_refused(folder, fedcore_in):
+    ran = fedcore_in(folder, "dump", "vectors:away", "--clients", "3")
+    assert "--clients, --batches, --rows and --print-after-change belong to --stage batched" in ran.err
