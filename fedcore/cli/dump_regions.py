@@ -67,11 +67,11 @@ def optimize_regions(path: str, pipeline: str, *, after_all: bool, after_change:
             raise FedcoreError(f"{path}:{error.line}:{error.column}: {error.problem}\n{source}") from None
     for parsed in regions:
         region = parsed.region
-        for one, options in passes:
+        for stage_pass, options in passes:
             with quiet_start():
-                after = one.run(region, **options)
-            if after_all or (after_change and after is not region):
-                unchanged = "" if after is not region else ", unchanged"
-                show(f"// after {one.name}{unchanged}\n{parsed.print(after)}", err=True)
-            region = after
+                result = stage_pass.run(region, **options)
+            if after_all or (after_change and result is not region):
+                unchanged = "" if result is not region else ", unchanged"
+                show(f"// after {stage_pass.name}{unchanged}\n{parsed.print(result)}", err=True)
+            region = result
         show(parsed.print(region))

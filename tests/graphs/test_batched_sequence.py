@@ -9,7 +9,7 @@ import fedcore as fc
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
 from fedcore.graphs.batched.batched_value import broadcast_to_clients
 from fedcore.graphs.batched.client_leaves import ClientLeaves
-from fedcore.graphs.batched.client_select import Window
+from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.batched.schedule import ScheduleRules, schedule_clients
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.tensors.values import flatten

@@ -9,8 +9,8 @@ from run_region import run_region
 
 from fedcore.graphs.batched.block_reduction import fold_blocks, fold_next_client, sum_blocks_by_group
 from fedcore.graphs.batched.client_contribution import LARGE_LEAF_ENTRIES, contributions_by_group
-from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.reduction import Reduction
+from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.dataflow import operations as ops
 
 ABSENT = -1

@@ -16,8 +16,8 @@ from fedcore.graphs.batched.client_contribution import (
     reserve_list,
     written,
 )
-from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.known_inputs import DataRows, known_input
+from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import function_of_number
 

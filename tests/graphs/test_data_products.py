@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 from run_region import run_region
 
-from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.data_products import GivenProducts, data_products
 from fedcore.graphs.batched.known_inputs import LEFT_OUT_ROWS, KnownInput, KnownInputs, known_input
 from fedcore.graphs.batched.row_layouts import RowLayout, RowsInOrder, UnpaddedRows
+from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
 

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.row_layouts import (
     ABSENT,
     GatheredRows,
@@ -15,6 +14,7 @@ from fedcore.graphs.batched.row_layouts import (
     UnpaddedRows,
     WholeBatches,
 )
+from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.batched.schedule import sizes_by_lane
 
 BATCH, WIDTH = 2, 2

@@ -12,8 +12,8 @@ import attrs
 
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched, broadcast_to_clients
-from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.row_layouts import RowLayout
+from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value

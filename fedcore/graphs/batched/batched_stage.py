@@ -14,10 +14,10 @@ from fedcore.graphs.batched.batched_sequence import BatchedSequence
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.block_reduction import MAX_SEQUENTIAL_TERMS
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS, Factors
-from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.data_products import GivenProducts, data_products
 from fedcore.graphs.batched.known_inputs import DataRows, KnownInputs
 from fedcore.graphs.batched.row_layouts import RowLayout
+from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.batched.stage_fold import Group, StageFold, or_factors
 from fedcore.graphs.dataflow import operations as ops

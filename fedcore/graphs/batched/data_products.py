@@ -14,9 +14,9 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, reserve_list, written
-from fedcore.graphs.batched.client_select import Window
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, earlier_rows
 from fedcore.graphs.batched.row_layouts import RowLayout
+from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import function_of_number
 from fedcore.graphs.dataflow.graph import Value

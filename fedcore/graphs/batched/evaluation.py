@@ -386,10 +386,10 @@ def _no_rule(node: Node) -> NoBatchingRule:
 def without_client_axis(tensor: Value) -> Value:
     """[K, rows, …] -> [K * rows, …]; the operand of a Reshape that already has this shape is returned as it is."""
     node = ops.computed_by(tensor, "Reshape")
-    before = tensor if node is None else node.inputs[0]
+    operand = tensor if node is None else node.inputs[0]
     clients, rows = tensor.shape[:2]
     shape = [-1 if rows is None else clients * rows, *tensor.shape[2:]]
-    return before if before.shape == shape else ops.reshape(tensor, shape)
+    return operand if operand.shape == shape else ops.reshape(tensor, shape)
 
 
 def _constant(node: Node) -> BatchedValue:

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.client_select import Window, rows_from
 from fedcore.graphs.batched.own_rows import own_rows_of
 from fedcore.graphs.batched.row_layouts import RowLayout
+from fedcore.graphs.batched.row_windows import Window, rows_from
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
+from fedcore.graphs.dataflow.constant_values import strided_slice
 from fedcore.graphs.dataflow.graph import no_block
 from fedcore.graphs.graphdef.checked_operations import emit
 from fedcore.graphs.graphdef.parsed_graph import Node
@@ -87,27 +88,9 @@ def _run(node: Node, values: list[np.ndarray]) -> list[np.ndarray] | None:
         return [t.numpy() if t.shape.rank else np.asarray(t.numpy()) for t in results]
 
 
-def _strided_slice(values: list[np.ndarray], attributes: Mapping) -> np.ndarray | None:
-    """None where an axis is inserted or left out, or an index is out of range."""
-    tensor, begins, ends, strides = values
-    if attributes["ellipsis_mask"] or attributes["new_axis_mask"]:
-        return None
-    index: list[int | slice] = []
-    for i, (begin, end, stride) in enumerate(zip(begins.tolist(), ends.tolist(), strides.tolist(), strict=True)):
-        if attributes["shrink_axis_mask"] >> i & 1:
-            index.append(begin)
-        else:
-            first = None if attributes["begin_mask"] >> i & 1 else begin
-            index.append(slice(first, None if attributes["end_mask"] >> i & 1 else end, stride))
-    try:
-        return np.asarray(tensor[tuple(index)])
-    except (IndexError, ValueError):
-        return None
-
-
 _IN_NUMPY: dict[str, Callable[[list[np.ndarray], Mapping], np.ndarray | None]] = {
     "Pack": lambda values, attributes: np.stack(values, attributes["axis"]),
-    "StridedSlice": _strided_slice,
+    "StridedSlice": strided_slice,
     "Tile": lambda values, _: np.tile(*values),
 }
 

@@ -28,7 +28,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.client_select import Window, rows_from
+from fedcore.graphs.batched.row_windows import Window, rows_from
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.dataflow.selection import select_by_client

@@ -34,13 +34,13 @@ def _computed(value: Value, node: Node) -> np.ndarray | None:
     rule = _RULES.get(node.op)
     if rule is None or value.shape.num_elements() is None or value.shape.num_elements() > MOST_ENTRIES:
         return None
-    known: list[np.ndarray] = []
+    arrays: list[np.ndarray] = []
     for operand in node.inputs:
         array = static_value(operand)
         if array is None:
             return None
-        known.append(array)
-    result = rule(node, known)
+        arrays.append(array)
+    result = rule(node, arrays)
     return None if result is None else np.asarray(result, value.dtype.as_numpy_dtype)
 
 
@@ -68,9 +68,9 @@ def _known_size(value: Value) -> int | None:
     node = value.node
     if number is None and node is not None and node.op == "StridedSlice":
         sizes, bounds = known_sizes(node.inputs[0]), [static_value(v) for v in node.inputs[1:]]
-        known = [b for b in bounds if b is not None]
-        if sizes is not None and len(known) == len(bounds):
-            part = strided_slice([np.asarray(sizes, object), *known], node.attributes)
+        arrays = [b for b in bounds if b is not None]
+        if sizes is not None and len(arrays) == len(bounds):
+            part = strided_slice([np.asarray(sizes, object), *arrays], node.attributes)
             number = None if part is None or part.ndim or part.item() is None else part
     return None if number is None or number.ndim or number < 0 else int(number)
 

@@ -287,8 +287,8 @@ def pad(x: Operand, paddings, constant_values=0) -> Value:
     else:
         padded = operation("PadV2", x, _matrix(paddings), value(constant_values, x.dtype))
     if not isinstance(paddings, Value) and x.shape.rank is not None:
-        known = [not any(isinstance(v, Value) for v in row) for row in paddings]
-        sizes = zip(x.shape, paddings, known, strict=True)
+        are_numbers = [not any(isinstance(v, Value) for v in row) for row in paddings]
+        sizes = zip(x.shape, paddings, are_numbers, strict=True)
         padded.set_shape([n + sum(row) if n is not None and is_known else None for n, row, is_known in sizes])
     return padded
 
@@ -345,8 +345,8 @@ def one_hot(indices: Value, depth: int, on_value=None, off_value=None, axis: int
 @_vocabulary(tf.range)
 def range_(*bounds: Operand, dtype: tf.DType | None = None) -> Value:
     start, limit, delta = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
-    known = next((b.dtype for b in (start, limit, delta) if isinstance(b, Value)), None)
-    dtype = dtype or known or tf.int32
+    bound_dtype = next((b.dtype for b in (start, limit, delta) if isinstance(b, Value)), None)
+    dtype = dtype or bound_dtype or tf.int32
     return operation("Range", *(cast(value(b, dtype), dtype) for b in (start, limit, delta)))
 
 
@@ -563,8 +563,8 @@ def _subscript(x: Value, index) -> Value:
             bounds, masks["shrink_axis_mask"] = (part, part + 1, 1), masks["shrink_axis_mask"] | bit
         for bound, vector in zip(bounds, (begin, end, strides), strict=True):
             vector.append(bound)
-    known = next((b.dtype for b in (*begin, *end, *strides) if isinstance(b, Value)), tf.int32)
-    vectors = (stack(v) if any(isinstance(b, Value) for b in v) else constant(v, known) for v in (begin, end, strides))
+    dtype = next((b.dtype for b in (*begin, *end, *strides) if isinstance(b, Value)), tf.int32)
+    vectors = (stack(v) if any(isinstance(b, Value) for b in v) else constant(v, dtype) for v in (begin, end, strides))
     return operation("StridedSlice", x, *vectors, **masks)
 
 

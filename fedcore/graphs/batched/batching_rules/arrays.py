@@ -22,10 +22,9 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, order: Batched
 def transposed(tensor: Value, order: list[int]) -> Value:
     """ops.transpose; transposes in a row become one, or none."""
     node = ops.computed_by(tensor, "Transpose")
-    before = None if node is None else node.inputs
-    known = None if before is None else ops.static_value(before[1])
-    if before is not None and known is not None:
-        tensor, order = before[0], [int(known[a]) for a in order]
+    inner_order = None if node is None else ops.static_value(node.inputs[1])
+    if node is not None and inner_order is not None:
+        tensor, order = node.inputs[0], [int(inner_order[a]) for a in order]
     return tensor if order == [*range(len(order))] else ops.transpose(tensor, order)
 
 

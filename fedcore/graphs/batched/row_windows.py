@@ -1,4 +1,4 @@
-"""The rows of some steps or clients."""
+"""Windows of rows: of some steps of each client, or of some clients, at a position that is a value."""
 
 import tensorflow as tf
 
