@@ -8,7 +8,7 @@ from run_region import run_region
 from fedcore.graphs.batched.batched_value import BatchedValue, batched, shared
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs
 from fedcore.graphs.batched.low_rank import LowRank, divided_by, negative, times
-from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, first_carry, low_rank_carry
+from fedcore.graphs.batched.low_rank_carry import LowRankCarry, first_carry, low_rank_carry
 from fedcore.graphs.batched.own_rows import EACH, OwnRows
 from fedcore.graphs.batched.row_layouts import GatheredRows, RowsInOrder
 from fedcore.graphs.batched.schedule import PackedLayout
@@ -95,7 +95,7 @@ def trained(step, start, x, g, sizes, carry, *, own_rows=False, known=False, ste
     Args:
         known: x are rows of data that are known before the loop.
     """
-    fitting = []
+    fitting, forms = [], []
 
     def body(w0, v0, x, g, sizes):
         second = w0 if start[1] is start[0] else v0 if start[1].any() else ops.zeros([N, M])
@@ -104,13 +104,11 @@ def trained(step, start, x, g, sizes, carry, *, own_rows=False, known=False, ste
         given, here = carry, ops.current_block()
         while True:
             fitting.append(given)
-            try:
-                found = loop(given, here, initial, count, x, g, sizes)
-            except OtherCarry as other:
-                given = other.carry
-                continue
-            assert len(set(fitting)) == len(fitting)
-            return [found[i].low_rank.dense() for i in range(2)]
+            found = loop(given, here, initial, count, x, g, sizes)
+            if forms[-1] == given:
+                assert len(set(fitting)) == len(fitting)
+                return [found[i].low_rank.dense() for i in range(2)]
+            given = forms[-1]
 
     def loop(given, here, initial, count, x, g, sizes):
         data = RowsInOrder((x, g), ops.constant([0, K * int(x.shape[1])], tf.int64), sizes, B)
@@ -125,7 +123,8 @@ def trained(step, start, x, g, sizes, carry, *, own_rows=False, known=False, ste
             before = [kernels.values[i].low_rank if i in given.kernels else None for i in range(2)]
             after = step(*before, x, g)
             results = {i: BatchedValue(None, True, low_rank=after[i]) for i in given.kernels}
-            return kernels.after(results, active), active
+            forms.append(kernels.form_after(results))
+            return kernels.after(results, active) if forms[-1] == given else kernels.variables(), active
 
         variables = opened.initial()
         if given.is_one_step:
@@ -228,12 +227,7 @@ def next_carry(carry, after) -> LowRankCarry | None:
         opened = carry.opened([shared(w0), shared(v0)], K)
         kernels = opened.values(ops.constant(1, tf.int64), opened.initial())
         w, v = kernels.low_rank(0), kernels.low_rank(1)
-        try:
-            kernels.after(after(w, v, x, g), None)
-        except OtherCarry as other:
-            results.append(other.carry)
-        else:
-            results.append(carry)
+        results.append(kernels.form_after(after(w, v, x, g)))
         return []
 
     new_region([(tf.float32, s) for s in ([N, M], [N, M], [K, B, N], [K, B, M])], body)

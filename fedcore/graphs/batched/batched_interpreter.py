@@ -21,13 +21,13 @@ from fedcore.graphs.batched.batched_call import batched_call, called_whole
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.known_inputs import MIN_ROWS, Given, KnownInputs
-from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, low_rank_carry
+from fedcore.graphs.batched.low_rank_carry import LowRankCarry, low_rank_carry
 from fedcore.graphs.batched.own_rows import OwnRows
 from fedcore.graphs.batched.row_layouts import steps_of
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import scan
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Block, Value, active_block, building
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.stages.xla import can_compile
@@ -121,12 +121,15 @@ class BatchedInterpreter:
         dense layers are kept low-rank as far as the step allows.
         """
         initial = flatten(zero)
-        carry = None if self._xla else low_rank_carry(initial, self._layout)
+        form = None if self._xla else low_rank_carry(initial, self._layout)
+        inputs = None if form is None else self._inputs_of(sequence)
         while True:
-            try:
-                return unflatten(self._reduced(sequence, initial, function, type_, carry), type_)
-            except OtherCarry as other:
-                carry = other.carry
+            with building(Block(active_block())) as draft:
+                results, form_after = self._reduced(sequence, initial, function, type_, form, inputs)
+            if form_after == form:
+                ops.current_block().adopt(draft)
+                return unflatten(results, type_)
+            form = form_after
 
     def _reduced(
         self,
@@ -134,50 +137,60 @@ class BatchedInterpreter:
         initial: list[BatchedValue],
         function: Callable,
         type_: Type,
-        carry: LowRankCarry | None,
-    ) -> list[BatchedValue]:
+        form: LowRankCarry | None,
+        inputs: KnownInputs | None,
+    ) -> tuple[list[BatchedValue], LowRankCarry | None]:
+        """(the carry after all steps, the form that its kernels have after a step); without a carry if that differs."""
         clients = int(sequence.sizes.shape[0])
-        own = self._own_rows(sequence)
-        kernels = None if carry is None else carry.opened(initial, clients, own, self._inputs_of(sequence, own))
-        dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
+        kernels = None if form is None else form.opened(initial, clients, self._own_rows(sequence), inputs)
+        dense = [i for i in range(len(initial)) if form is None or i not in form.kernels]
+        form_after = form
 
         def step(sequence: BatchedSequence, s, *variables):
+            nonlocal form_after
             sizes = sequence.batch_sizes(s)
             active = None if self._layout.equal_steps else sizes > 0
             self._batch_sizes = sizes if sequence.layout.batched else None
             columns = sequence.columns_of(s)
             element = sequence.element(s, sizes, columns)
-            before = dict(zip(dense, map(batched, variables), strict=False))
-            of_step = None if kernels is None else kernels.values(s, list(variables[len(dense) :]), columns)
-            before.update({} if of_step is None else of_step.values)
-            values = [before[i] for i in range(len(initial))]
-            after = flatten(at_element(function, s)(unflatten(values, type_), element))
+            leaves = dict(zip(dense, map(batched, variables), strict=False))
+            opened = None if kernels is None else kernels.values(s, list(variables[len(dense) :]), columns)
+            leaves.update({} if opened is None else opened.values)
+            values = [leaves[i] for i in range(len(initial))]
+            results = flatten(at_element(function, s)(unflatten(values, type_), element))
             self._batch_sizes = None
-            kept = [] if of_step is None else of_step.after({i: after[i] for i in of_step.rights}, active)
-            return [*(broadcast_to_clients(after[i], clients) for i in dense), *kept], active
+            tensors = [broadcast_to_clients(results[i], clients) for i in dense]
+            if opened is None:
+                return tensors, active
+            of_kernels = {i: results[i] for i in opened.rights}
+            form_after = opened.form_after(of_kernels)
+            changed = opened.after(of_kernels, active) if form_after == form else opened.variables()
+            return [*tensors, *changed], active
 
         variables = [broadcast_to_clients(initial[i], clients) for i in dense]
-        kept = [] if kernels is None else kernels.initial()
+        factors = [] if kernels is None else kernels.initial()
         if self._layout.single_step:
             steps = ops.constant(1, tf.int64)
-            state, _ = step(sequence, ops.constant(0, tf.int64), *variables, *kept)
+            state, _ = step(sequence, ops.constant(0, tf.int64), *variables, *factors)
         else:
             steps = steps_of(sequence.sizes)
-            halves = carry is None and self._layout.has_half_steps
+            halves = form is None and self._layout.has_half_steps
             whole = _whole_steps(sequence) if halves else steps
-            state = scan(functools.partial(step, sequence), whole, [*variables, *kept], kept_by_step=len(kept))
+            state = scan(functools.partial(step, sequence), whole, [*variables, *factors], kept_by_step=len(factors))
             if halves:
                 half = sequence.halves()
                 state = scan(lambda s, *given: step(half, whole + s, *given), steps - whole, state)
+        if form_after != form:
+            return [], form_after
         results = dict(zip(dense, map(batched, state), strict=False))
         results.update({} if kernels is None else kernels.final(steps, state[len(dense) :]))
-        return [results[i] for i in range(len(initial))]
+        return [results[i] for i in range(len(initial))], form
 
-    def _inputs_of(self, sequence: BatchedSequence, own: OwnRows | None) -> KnownInputs | None:
+    def _inputs_of(self, sequence: BatchedSequence) -> KnownInputs | None:
         """The inputs of layers that are known before the loop over a sequence; None where none are, or without loop."""
         if self._layout.single_step or sequence.batch_rows < MIN_ROWS:
             return None
-        known = KnownInputs(sequence.rows, ops.current_block(), self._given, own is not None)
+        known = KnownInputs(sequence.rows, ops.current_block(), self._given, bool(self._layout.products))
         self._known_inputs.append(known)
         return known
 

@@ -253,15 +253,15 @@ class StepInputs:
         elements: the columns of the step's elements, [K, B, …].
         shared: matrices that all clients share and that no step changes.
         lefts: id of a left factor -> the known input of earlier steps that it holds.
-        on_known: called with any other left factor and the known input that it is multiplied with.
+        multiplied: the other left factors that the step multiplies with known inputs, each with its input.
     """
 
     of: KnownInputs
     step: Value
     elements: Sequence[Value]
     shared: Sequence[Value]
-    lefts: dict[int, KnownInput]
-    on_known: Callable[[Value, KnownInput], None]
+    lefts: dict[int, KnownInput] = attrs.field(factory=dict, init=False)
+    multiplied: list[tuple[Value, KnownInput]] = attrs.field(factory=list, init=False)
     _found: dict = attrs.field(factory=dict, init=False)
 
     @property
@@ -294,7 +294,7 @@ class StepInputs:
         if known is None:
             return None
         if id(left) not in self.lefts:
-            self.on_known(left, known)
+            self.multiplied.append((left, known))
         if self.lefts.get(id(left)) != known:
             return None
         return self.of.gram(known, self.step, self._rows)

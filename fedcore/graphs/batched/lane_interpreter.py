@@ -16,7 +16,7 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_call import batched_call, called_whole
 from fedcore.graphs.batched.batched_sequence import at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, shared
-from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, first_carry
+from fedcore.graphs.batched.low_rank_carry import LowRankCarry, first_carry
 from fedcore.graphs.capture.graph_import import NOT_INLINED
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.sequences.layout import Sequence
@@ -62,21 +62,23 @@ class LaneInterpreter:
             return evaluate(op, types, values, seed)
         sequence, zero, function = values
         initial = [shared(tensor_of(t)) for t in flatten(zero)]
-        carry = first_carry(initial, self._steps.rank, self._steps.limit, exceeds=self._steps.exceeds)
-        while carry is not None:
-            try:
-                return unflatten(_reduced(sequence, initial, function, op.type, carry), op.type)
-            except OtherCarry as other:
-                carry = other.carry
+        form = first_carry(initial, self._steps.rank, self._steps.limit, exceeds=self._steps.exceeds)
+        while form is not None:
+            results, form_after = _reduced(sequence, initial, function, op.type, form)
+            if form_after == form:
+                return unflatten(results, op.type)
+            form = form_after
         dense = unflatten([v.tensor for v in initial], op.type)
         return evaluate(op, types, [sequence, dense, function], seed)
 
 
 def _reduced(
-    sequence: Sequence, initial: list[BatchedValue], function: Callable, type_: Type, carry: LowRankCarry
-) -> list:
-    kernels = carry.opened(initial, 1)
-    dense = [i for i in range(len(initial)) if i not in carry.kernels]
+    sequence: Sequence, initial: list[BatchedValue], function: Callable, type_: Type, form: LowRankCarry
+) -> tuple[list, LowRankCarry | None]:
+    """(the carry after all steps, the form that its kernels have after a step); without a carry if that differs."""
+    kernels = form.opened(initial, 1)
+    dense = [i for i in range(len(initial)) if i not in form.kernels]
+    form_after: LowRankCarry | None = form
     shapes = [tf.TensorShape(t.shape) for t in tensor_leaves(type_)]
     start = [initial[i].tensor for i in dense]
     for tensor, i in zip(start, dense, strict=True):
@@ -84,6 +86,7 @@ def _reduced(
     factors = kernels.initial()
 
     def step(i, *variables):
+        nonlocal form_after
         opened = kernels.values(i, list(variables[len(dense) :]))
         values = {**dict(zip(dense, variables, strict=False)), **opened.values}
         operand = unflatten([values[j] for j in range(len(initial))], type_)
@@ -91,7 +94,9 @@ def _reduced(
         tensors = [tensor_of(results[j]) for j in dense]
         for tensor, j in zip(tensors, dense, strict=True):
             tensor.set_shape(shapes[j])
-        return [i + 1, *tensors, *opened.after({j: as_value(results[j]) for j in opened.rights}, None)]
+        of_kernels = {j: as_value(results[j]) for j in opened.rights}
+        form_after = opened.form_after(of_kernels)
+        return [i + 1, *tensors, *(opened.after(of_kernels, None) if form_after == form else opened.variables())]
 
     steps, *state = tf.while_loop(
         lambda i, *_: i < sequence.count,
@@ -99,8 +104,10 @@ def _reduced(
         [tf.constant(0, tf.int64), *start, *factors],
         shape_invariants=[tf.TensorShape([]), *(shapes[i] for i in dense), *(t.shape for t in factors)],
     )
+    if form_after != form:
+        return [], form_after
     results = {**dict(zip(dense, state, strict=False)), **kernels.final(steps, state[len(dense) :])}
-    return [results[i] for i in range(len(initial))]
+    return [results[i] for i in range(len(initial))], form
 
 
 def _graph(graph, data: bytes) -> Callable:

@@ -12,11 +12,11 @@ Each step appends the rows of its batch to U and to V. After `limit` steps the f
 that their rank never costs more than the kernel. Kernels whose steps append the same rows, as a kernel and its momentum
 do, share U. A step may also scale the matrices (decay, momentum): their coefficients are then loop variables.
 
-Which kernels share U, and which coefficients change, is found by evaluating the step: a carry that does not fit raises
-`OtherCarry` with the next one to try.
+Which kernels share U, and which coefficients change, is a fixed point: a step is built for a carry, and has the carry
+itself or one of a more general form as its result (`CarriedKernels.form_after`), with which the step is built again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import tensorflow as tf
@@ -33,18 +33,6 @@ from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.dataflow.selection import select_by_client, select_rows
 
 Tensors = list[Value]
-
-
-class OtherCarry(Exception):
-    """A step does not keep a carry's form.
-
-    Args:
-        carry: the next carry to try; None if no kernel is kept.
-    """
-
-    def __init__(self, carry: "LowRankCarry | None"):
-        self.carry = carry
-        super().__init__()
 
 
 def low_rank_carry(initial: Sequence[BatchedValue], layout: PackedLayout) -> "LowRankCarry | None":
@@ -219,13 +207,8 @@ class OpenCarry:
         if self.known_inputs is None:
             return kernels
 
-        def on_known(left: Value, known: KnownInput) -> None:
-            for group, of_group in zip(self.carry.shared, kernels.lefts, strict=True):
-                if of_group is left and not self.carry.is_decided(group):
-                    raise OtherCarry(self.carry.with_input(group, known))
-
         shared = [t for t in self.bases.values() if t is not None]
-        inputs = StepInputs(self.known_inputs, step, elements, shared, {}, on_known)
+        inputs = StepInputs(self.known_inputs, step, elements, shared)
         for n, group in enumerate(self.carry.shared):
             known = self.carry.input_of(group)
             if known is not None:
@@ -329,81 +312,112 @@ class CarriedKernels:
             sums[i] = attrs.evolve(kernel, terms=tuple((m, c) for m, c in kernel.terms if m.shape.rank == 3)).dense()
         return sums
 
-    def after(self, results: dict[int, BatchedValue], active: Value | None) -> Tensors:
-        """The loop variables after a step.
+    def form_after(self, results: Mapping[int, BatchedValue]) -> LowRankCarry | None:
+        """The form that the kernels have after a step; the carry's own if the step keeps it, None if none is low-rank.
+
+        Args:
+            results: the step's results for the kernels.
+        """
+        carry = self.of_carry.carry
+        kernels = {i: value.low_rank for i, value in results.items() if value.low_rank is not None}
+        form: LowRankCarry | None = self._form_with_inputs()
+        if form is not carry:
+            return form
+        dense = [i for i in results if i not in kernels or kernels[i].shape != self.of_carry.shapes[i]]
+        form = _without(carry, dense)
+        if form is not carry:
+            return form
+        for left, group in zip(self.lefts, carry.shared, strict=True):
+            form = self._form_of_group(left, group, kernels)
+            if form is not carry:
+                return form
+        return self._form_with_scales(kernels)
+
+    def _form_with_inputs(self) -> LowRankCarry:
+        """The form whose left factors hold the known inputs with which the step has multiplied them."""
+        form = self.of_carry.carry
+        for left, known in () if self.inputs is None else self.inputs.multiplied:
+            for factor, group in zip(self.lefts, self.of_carry.carry.shared, strict=True):
+                if factor is left and not form.is_decided(group):
+                    form = form.with_input(group, known)
+        return form
+
+    def _form_of_group(
+        self, left: Value, group: tuple[int, ...], kernels: Mapping[int, LowRank]
+    ) -> LowRankCarry | None:
+        """The form in which the kernels of a group share the rows that the step appends."""
+        carry = self.of_carry.carry
+        group_of = {id(t): g for t, g in zip(self.lefts, carry.shared, strict=True)}
+        rows: Value | None = None
+        for i in group:
+            for factor, _ in kernels[i].factors:
+                if factor is left:
+                    continue
+                if id(factor) in group_of:
+                    return carry.joining(i, group_of[id(factor)][0])
+                if rows is not None and rows is not factor:
+                    return carry.without(i)
+                rows = factor
+        known, new = carry.input_of(group), self._known_rows(rows)
+        if known is not None and new != known:
+            return carry.with_input(group, None)
+        return carry if new == known or carry.is_decided(group) else carry.with_input(group, new)
+
+    def _form_with_scales(self, kernels: Mapping[int, LowRank]) -> LowRankCarry | None:
+        """The form whose loop variables are the coefficients that the step changes."""
+        carry, scaled = self.of_carry.carry, set()
+        matrices = self._matrices()
+        for i, kernel in kernels.items():
+            coefficients = {id(matrix): c for matrix, c in kernel.terms}
+            for m, matrix in matrices:
+                c = coefficients.pop(id(matrix), 0.0)
+                is_same = isinstance(c, float) and c == float(self.of_carry.begins_with(i, m))
+                if not is_same and (i, m) not in carry.scaled:
+                    scaled.add((i, m))
+            if coefficients:
+                return carry.without(i)
+        return attrs.evolve(carry, scaled=carry.scaled | scaled) if scaled else carry
+
+    def after(self, results: Mapping[int, BatchedValue], active: Value | None) -> Tensors:
+        """The loop variables after a step that keeps the form.
 
         Args:
             results: the step's results for the kernels.
             active: bool [K]; a client whose entry is false keeps its kernels. None: all are active.
-        Raises:
-            OtherCarry: the step does not keep this form.
         """
-        kernels: dict[int, LowRank] = {}
-        for i, value in results.items():
-            if value.low_rank is None or value.low_rank.shape != self.of_carry.shapes[i]:
-                raise OtherCarry(self.of_carry.carry.without(i))
-            kernels[i] = value.low_rank
+        kernels = {i: value.low_rank for i, value in results.items() if value.low_rank is not None}
         lefts, rights = [], {}
         for left, group in zip(self.lefts, self.of_carry.carry.shared, strict=True):
-            rows = self._new_rows(left, {i: kernels[i] for i in group})
+            rows = next((u for i in group for u, _ in kernels[i].factors if u is not left), None)
             known = self.of_carry.carry.input_of(group)
-            found = None if self.inputs is None or rows is None else self.inputs.known(rows)
-            if known is not None and found != known:
-                raise OtherCarry(self.of_carry.carry.with_input(group, None))
-            if found != known and not self.of_carry.carry.is_decided(group):
-                raise OtherCarry(self.of_carry.carry.with_input(group, found))
             lefts.append(left if rows is None or known is not None else self._appended(left, rows, active))
             for i in group:
-                of = {id(factor): right for factor, right in kernels[i].factors}
-                before = self.rights[i]
-                kept = _selected(active, of.get(id(left), ops.zeros_like(before)), before)
+                right_of = {id(factor): right for factor, right in kernels[i].factors}
+                old = self.rights[i]
+                scaled = _selected(active, right_of.get(id(left), ops.zeros_like(old)), old)
                 if rows is None:
-                    rights[i] = kept
+                    rights[i] = scaled
                     continue
-                new = of[id(rows)] if id(rows) in of else zero_rows(rows, self.of_carry.shapes[i][1])
+                new = right_of[id(rows)] if id(rows) in right_of else zero_rows(rows, self.of_carry.shapes[i][1])
                 if known is not None and self.inputs is not None:
                     new = self.inputs.present(known, new)
-                rights[i] = self._appended(kept, new, active)
-        scales = {key: _selected(active, c, self.scales[key]) for key, c in self._scales_after(kernels).items()}
+                rights[i] = self._appended(scaled, new, active)
+        scales = {key: _selected(active, self._scale_after(kernels, *key), c) for key, c in self.scales.items()}
         rights = {i: rights[i] for i in self.rights}
-        after = CarriedKernels(self.of_carry, lefts, rights, self.own, scales).variables()
-        for tensor, variable in zip(after, self.variables(), strict=True):
+        variables = CarriedKernels(self.of_carry, lefts, rights, self.own, scales).variables()
+        for tensor, variable in zip(variables, self.variables(), strict=True):
             tensor.set_shape(variable.shape)
-        return after
+        return variables
 
-    def _new_rows(self, left: Value, kernels: dict[int, LowRank]) -> Value | None:
-        """The rows that a step appends to the left factor of a group; None if it appends none."""
-        carry = self.of_carry.carry
-        group_of = {id(t): g for t, g in zip(self.lefts, carry.shared, strict=True)}
-        rows: Value | None = None
-        for i, kernel in kernels.items():
-            for factor, _ in kernel.factors:
-                if factor is left:
-                    continue
-                if id(factor) in group_of:
-                    raise OtherCarry(carry.joining(i, group_of[id(factor)][0]))
-                if rows is not None and rows is not factor:
-                    raise OtherCarry(carry.without(i))
-                rows = factor
-        return rows
+    def _known_rows(self, rows: Value | None) -> KnownInput | None:
+        """The known input that rows are; None if they are none."""
+        return None if self.inputs is None or rows is None else self.inputs.known(rows)
 
-    def _scales_after(self, kernels: dict[int, LowRank]) -> dict[tuple[int, tuple[str, int]], Value]:
-        carry = self.of_carry.carry
-        scales, more = {}, set()
-        for i, kernel in kernels.items():
-            given = {id(matrix): c for matrix, c in kernel.terms}
-            for m, matrix in self._matrices():
-                c = given.pop(id(matrix), 0.0)
-                if (i, m) in carry.scaled:
-                    number = ops.constant(c, tf.float32) if isinstance(c, float) else c
-                    scales[i, m] = ops.broadcast_to(number, [self.of_carry.clients])
-                elif not isinstance(c, float) or c != float(self.of_carry.begins_with(i, m)):
-                    more.add((i, m))
-            if given:
-                raise OtherCarry(carry.without(i))
-        if more:
-            raise OtherCarry(attrs.evolve(carry, scaled=carry.scaled | more))
-        return {key: scales[key] for key in self.scales}
+    def _scale_after(self, kernels: Mapping[int, LowRank], kernel: int, matrix: tuple[str, int]) -> Value:
+        """The coefficient [K] of a matrix in a kernel after a step."""
+        tensor = dict(self._matrices())[matrix]
+        c = next((c for m, c in kernels[kernel].terms if m is tensor), 0.0)
+        return ops.broadcast_to(ops.constant(c, tf.float32) if isinstance(c, float) else c, [self.of_carry.clients])
 
     def _appended(self, rows: Value, new: Value, active: Value | None) -> Value:
         """The rows [K, r, …] and behind them the new rows; zeros in the place of those of inactive clients."""
@@ -425,6 +439,14 @@ class CarriedKernels:
     def _coefficient(self, kernel: int, matrix: tuple[str, int]) -> Coefficient | int:
         """The coefficient of a matrix in a kernel; the integer 0 if the matrix is no term of the kernel."""
         return self.scales.get((kernel, matrix), 1.0 if self.of_carry.begins_with(kernel, matrix) else 0)
+
+
+def _without(carry: LowRankCarry, kernels: Sequence[int]) -> LowRankCarry | None:
+    """The carry that does not keep some kernels; None if none is left."""
+    form: LowRankCarry | None = carry
+    for i in kernels:
+        form = None if form is None else form.without(i)
+    return form
 
 
 def _selected(active: Value | None, new: Value, old: Value) -> Value:

@@ -228,6 +228,14 @@ class Block:
         self.nodes.append(node)
         return outputs
 
+    def adopt(self, draft: "Block") -> None:
+        """Makes the nodes of a block that was built inside this one its own."""
+        for node in draft.nodes:
+            for output in node.outputs:
+                output.block = self
+        self.nodes.extend(draft.nodes)
+        self.constants.update(draft.constants)
+
     def region(self, results: Sequence[Value]) -> Region:
         """The region that returns these values."""
         return Region(tuple(self.arguments), tuple(self.nodes), tuple(results))
