@@ -97,3 +97,48 @@ def test_a_label_without_output_is_told_without_the_list_of_all_labels(units, la
     says = f"a label is {label}, but the predictions have {units} classes, for the labels 0 to {units - 1}; give the "
     assert f"{says}last layer a unit for each" in str(caught.value)
     assert "Label values" not in str(caught.value)
+
+
+def over_steps(layer, *, length=None):
+    return keras.Sequential([keras.Input((length, 6)), layer, L.GlobalMaxPooling1D(), L.Dense(3)])
+
+
+@pytest.mark.parametrize("length", [None, 5])
+def test_a_layer_that_takes_examples_for_time_steps_is_named_where_lengths_are_unknown(length):
+    spec = tf.TensorSpec([None, length, 6]), tf.TensorSpec([None], tf.int32)
+    distributed = over_steps(L.TimeDistributed(L.Dense(2)), length=length)
+    if length is not None:
+        fc.learning.from_keras_model(distributed, CROSS, spec)
+        return
+    says = (
+        r"traced for inputs \[\?,\?,6\], returns predictions that differ by .* for 2 examples of length 8; "
+        r"time_distributed\w* takes as many time steps as there are examples .* pad batches to one length"
+    )
+    with pytest.raises(TracingError, match=says):
+        fc.learning.from_keras_model(distributed, CROSS, spec)
+
+
+def test_a_layer_that_decides_by_a_size_is_told_where_sizes_are_unknown():
+    class FirstSteps(L.Layer):
+        def call(self, x):
+            return x[:, : x.shape[1] or 2]
+
+    spec = tf.TensorSpec([None, None, 6]), tf.TensorSpec([None], tf.int32)
+    with pytest.raises(TracingError, match="a layer decides by sizes that are unknown while a graph is traced"):
+        fc.learning.from_keras_model(over_steps(FirstSteps()), CROSS, spec)
+
+
+def test_comparing_predictions_changes_no_state_of_a_layer():
+    class Counts(L.Layer):
+        def build(self, shape):
+            self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
+
+        def call(self, x):
+            self.calls.assign_add(1.0)
+            return x
+
+    spec = tf.TensorSpec([None, None, 6]), tf.TensorSpec([None], tf.int32)
+    fixed, ragged = (over_steps(Counts(), length=length) for length in (5, None))
+    fc.learning.from_keras_model(fixed, CROSS, (tf.TensorSpec([None, 5, 6]), spec[1]))
+    fc.learning.from_keras_model(ragged, CROSS, spec)
+    assert float(ragged.layers[0].calls) == float(fixed.layers[0].calls)

@@ -209,7 +209,9 @@ def own_loss_object():
     return sequential(L.Dense(1))
 
 
-@model("einsum and reshapes", x=series(4), y=classes(3), loss=CROSS, is_ragged=True)
+@model(
+    "einsum and reshapes", x=series(4), y=classes(3), loss=CROSS, is_ragged=True, refusal="takes as many time steps as"
+)
 def einsum_and_reshapes():
     return sequential(
         *(

@@ -179,7 +179,8 @@ def attention():
 @model("causal transformer", x=words(9), y=step_classes(9), loss=CROSS, metrics=lambda: ["accuracy"])
 def causal_transformer():
     x = keras.Input((LENGTH,), dtype="int32")
-    h = L.Embedding(9, 4)(x) + L.Embedding(LENGTH, 4)(keras.ops.arange(LENGTH))
+    positions = keras.ops.cumsum(keras.ops.ones_like(x), 1) - 1
+    h = L.Embedding(9, 4)(x) + L.Embedding(LENGTH, 4)(positions)
     h = h + L.MultiHeadAttention(2, 2)(L.LayerNormalization()(h), h, use_causal_mask=True)
     h = h + L.Dense(4)(L.Dense(8, activation="gelu")(L.LayerNormalization()(h)))
     return keras.Model(x, L.Dense(9)(h))

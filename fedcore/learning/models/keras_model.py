@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
+from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import elements_of
 from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, batch_type, checked_batch_type
 from fedcore.learning.models.held_variables import HoldsVariables, variables_of
@@ -29,6 +30,7 @@ from fedcore.learning.models.keras_checks import (
     words_of,
 )
 from fedcore.learning.models.keras_compiled import compile_model
+from fedcore.learning.models.keras_lengths import check_lengths
 from fedcore.learning.models.keras_outputs import labels_type, structure_of
 from fedcore.learning.models.keras_purity import check_pure
 from fedcore.learning.models.model_weights import (
@@ -159,6 +161,7 @@ class _KerasModel(HoldsVariables):
         self.compiled = compile_model(model, batch, self.batch_type, predictions, arguments, sample)
         self.metrics = self.compiled.metrics
         self._check_step(several)
+        check_lengths(model, lambda x: model(x, **self._training(False)), element_spec(self.batch_type.types[0]))
         self._read_weights()
 
     def _build(self, x):
