@@ -49,13 +49,14 @@ def _whole(least: int, most: int):
 
 
 _PASS = re.compile(r"[A-Za-z0-9_\-]{1,100}")
+_SOME_CLIENTS = _whole(1, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 1 to {limits.MAX_CLIENTS_AT_ONCE}"
 _CLIENTS = _whole(2, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 2 to {limits.MAX_CLIENTS_AT_ONCE}"
 
 # By attribute: a predicate for valid values, and their description.
 _KINDS = {
     "bits": (_whole(0, limits.MAX_BITS), f"a number of bits, at most {limits.MAX_BITS}"),
-    "block": (_whole(1, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 1 to {limits.MAX_CLIENTS_AT_ONCE}"),
-    "call": (_whole(1, limits.MAX_CLIENTS_AT_ONCE), f"a number of clients, 1 to {limits.MAX_CLIENTS_AT_ONCE}"),
+    "block": _SOME_CLIENTS,
+    "call": _SOME_CLIENTS,
     "compute_dtype": (lambda x: isinstance(x, str) and x == "bfloat16", "bfloat16"),
     "effects": (lambda x: type(x) is bool, "true or false"),
     "index": (_whole(0, MAX_PARTS), "the position of an element"),
@@ -63,7 +64,7 @@ _KINDS = {
     "kernels": (lambda x: isinstance(x, str) and x == "onednn", "onednn"),
     "low_rank": (_whole(1, limits.MAX_RANK), "the rank from which factors of kernels are kept, 1 or more"),
     "one_step_width": _CLIENTS,
-    "parallel": _CLIENTS,
+    "parallel": _SOME_CLIENTS,
     "placement": (lambda x: isinstance(x, str) and x in placement_names(), "a placement"),
     "salt": (lambda x: isinstance(x, str) and len(x) < 1000 and _SALT.fullmatch(x), "a path such as 3.0.2"),
     "products": (lambda x: isinstance(x, str) and x in ("each", "tiles"), "each or tiles"),

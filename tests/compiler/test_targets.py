@@ -5,7 +5,7 @@ import fedcore as fc
 from fedcore import context
 from fedcore.compiler import compile_module, stored_plans
 from fedcore.compiler.host_target import default_target, host_target
-from fedcore.graphs.batched.cost_model import why_loop
+from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, why_loop
 from fedcore.ir import parse_module, print_module, verify
 from fedcore.ir.target import EXAMPLE, Target, parse_target
 from fedcore.processor import has_bfloat16_products
@@ -179,7 +179,7 @@ def test_a_plan_with_another_target_than_the_known_ones_is_not_valid():
     ("attributes", "says"),
     [
         ({"strategy": "vectorised", "width": 4, "parallel": 4}, "parallel belongs to the strategy loop"),
-        ({"strategy": "loop", "parallel": 1}, "the attribute parallel is a number of clients, 2 to 65536"),
+        ({"strategy": "loop", "parallel": 0}, "the attribute parallel is a number of clients, 1 to 65536"),
     ],
 )
 def test_parallel_loops_are_verified(attributes, says):
@@ -209,17 +209,20 @@ def test_a_gpu_computes_groups():
     assert strategy(planned(trained, "avx2/small-l2/slow-memory/nvidia-gpu"))["strategy"] == "vectorised"
 
 
-def test_no_size_loops_on_the_machine_on_which_the_widths_were_measured():
+def test_only_large_dense_states_loop_on_the_machine_on_which_the_widths_were_measured():
     target = parse_target(THIS)
     for exponent in range(40, 120):
         state = int(2 ** (exponent / 4))
         for kept in (state, state // 2):  # dense kernels, and those that are kept low-rank; as the batching policy
             width = min(32, max(2, 1 << (max(1, (5 << 20) // kept).bit_length() - 1)))
-            assert why_loop(target, state, width) is None
+            expected = state >= LARGE_STATE_BYTES and kept == state
+            dense = state if kept == state else 0
+            assert (why_loop(target, state, dense, width, has_loops=False) is not None) == expected
 
 
 def test_small_states_are_computed_in_groups_on_every_target():
-    assert why_loop(parse_target(OTHER), 31_400, 32) is None  # logistic regression on 784 features
+    state = 31_400  # of logistic regression on 784 features
+    assert why_loop(parse_target(OTHER), state, state, 32, has_loops=False) is None
 
 
 def test_a_runtime_pins_the_target_of_its_plans():

@@ -9,7 +9,7 @@ from fedcore.graphs.batched.low_rank_policy import (
     ONE_STEP,
     break_even_rank,
     is_kept,
-    low_rank_of,
+    low_rank_kernels,
 )
 from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.graphs.graphdef.parsed_graph import body_of
@@ -55,7 +55,7 @@ def rank_of(step, carry, *others, shared=()) -> int:
     parameters = [carry, *(TensorType(*t) for t in others)]
     graph = trace_function(step, StructType([(None, t) for t in parameters]), spread=True)
     body = body_of(graph.digest, graph.data)
-    return low_rank_of(body, carry, 0, [len(carry) + i for i in shared])
+    return low_rank_kernels(body, carry, 0, [len(carry) + i for i in shared]).rank
 
 
 def gradient(x, g):

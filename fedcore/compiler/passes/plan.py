@@ -186,8 +186,8 @@ def _strategy(
         at_once = {"parallel": min(PARALLEL, own)} if kept and own > 1 else {}
         loop = {"strategy": "loop", "block": own, **at_once, **kept, **kernels, **dtype, **compiled}
         return {**loop, "why": _in_text(found.why_loop or "")}
-    if found.why_loop is not None and not compiled and found.low_rank <= 1:
-        loop = {"strategy": "loop", "block": block or BLOCK, "parallel": PARALLEL, **kernels, **dtype}
+    if found.why_loop is not None and not compiled:
+        loop = {"strategy": "loop", "block": block or BLOCK, "parallel": found.parallel, **kernels, **dtype}
         return {**loop, "why": found.why_loop}
     return {
         "strategy": "vectorised",

@@ -10,9 +10,9 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
-from fedcore.graphs.batched.cost_model import why_loop
+from fedcore.graphs.batched.cost_model import PARALLEL, clients_at_once, why_loop
 from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
-from fedcore.graphs.batched.low_rank_policy import ONE_STEP, low_rank_of
+from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.stage_fold import split_stage
 from fedcore.graphs.graphdef.parsed_graph import (
@@ -67,6 +67,7 @@ class BatchingPolicy:
             clients of one step only.
         why_loop: the reason why a loop over clients is cheaper than groups with dense kernels; None if it is not.
         products: which rows products have, see `own_rows`.
+        parallel: clients that a loop computes at once.
         one_step_width: clients of a group where all clients of a call take one step; 0 for no other than `width`.
     """
 
@@ -76,6 +77,7 @@ class BatchingPolicy:
     why_loop: str | None = None
     products: str = JOINED
     one_step_width: int = 0
+    parallel: int = PARALLEL
 
 
 def batching_policy(
@@ -114,14 +116,15 @@ def batching_policy(
         _check_operations(module, joined, list(joined.operations), {p.name for p in joined.parameters})
         _check_operations(module, module.function(zero), list(module.function(zero).operations), set())
     except TrainsConvolutions as error:
-        rank = _low_rank_of_loop(module, function, broadcasts) if low_rank else 0
+        rank = _rank_of_loop(module, function, broadcasts) if low_rank else 0
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
     except NoBatchingRule as error:
         return error
-    rank = _low_rank(module, function, client_operations, batched) if low_rank else 0
+    kernels = _low_rank(module, function, client_operations, batched) if low_rank else LowRankKernels()
+    rank, state = kernels.rank, _state_bytes(function)
     width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > ONE_STEP)
-    is_free = requested_width is None and not has_loops(module)  # a loop over time steps starts operations by thousands
-    loop = why_loop(target, _state_bytes(function), width) if is_free else None
+    dense = state - (kernels.size_bytes if rank > ONE_STEP else 0)
+    loop = None if requested_width else why_loop(target, state, dense, width, has_loops=has_loops(module))
     batches = any(_has_batches(p.type) for p in function.parameters[1 + broadcasts :])
     products = JOINED
     if target.isa not in ISAS_OF_EQUAL_ROWS and (batches or _any_graph_has(module, "MatMul")):
@@ -132,7 +135,8 @@ def batching_policy(
     if rank == ONE_STEP and requested_width is None:
         one_step_width = _one_step_width(function.parameters[1 + broadcasts :], width)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
-    return BatchingPolicy(width, block << (blocks - 1).bit_length(), rank, loop, products, one_step_width)
+    call = block << (blocks - 1).bit_length()
+    return BatchingPolicy(width, call, rank, loop, products, one_step_width, clients_at_once(dense))
 
 
 def _has_batches(type_: Type) -> bool:
@@ -147,7 +151,7 @@ def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
     return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in found)
 
 
-def _low_rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:
+def _rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:
     """The rank of `_low_rank`; 0 if the stage for one client cannot be interpreted by `LaneInterpreter`."""
     if any(op.kind not in BATCHABLE for op in stage.operations):
         return 0
@@ -161,7 +165,7 @@ def _low_rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:
             batched.add(op.name)
         else:
             shared.add(op.name)
-    rank = _low_rank(module, stage, client_operations, batched)
+    rank = _low_rank(module, stage, client_operations, batched).rank
     return rank if rank > ONE_STEP else 0
 
 
@@ -177,8 +181,8 @@ def _graphs_of(module: Module, function: Function) -> Iterator[Graph]:
                     yield callee
 
 
-def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> int:
-    """The rank from which the stage's training keeps kernels low-rank; 0 if there is no such training.
+def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> LowRankKernels:
+    """The kernels that the stage's training keeps low-rank.
 
     Args:
         operations: client operations of the stage.
@@ -197,23 +201,23 @@ def _low_rank(module: Module, stage: Function, operations: list[Operation], batc
         if isinstance(step, Function):
             return _low_rank_of_step(module, step, [*captured, False, False], types[op.name])
         if isinstance(step, Graph):
-            return low_rank_of(body_of(step.digest, module.blob(step.digest)), types[op.name], 0, ())
-    return 0
+            return low_rank_kernels(body_of(step.digest, module.blob(step.digest)), types[op.name], 0, ())
+    return LowRankKernels()
 
 
-def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry: Type) -> int:
-    """The rank of a step that is the call of one graph; its last two parameters are the carry and the element.
+def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry: Type) -> LowRankKernels:
+    """The kernels of a step that is the call of one graph; its last two parameters are the carry and the element.
 
     Args:
         shared: for each parameter whether all clients share it.
     """
     if len(step.operations) != 1 or step.operations[0].kind != "call" or len(shared) != len(step.parameters):
-        return 0
+        return LowRankKernels()
     (call,) = step.operations
     graph, *given = call.operands
     callee = module[graph.name]
     if not isinstance(callee, Graph) or step.result.name != call.name:
-        return 0
+        return LowRankKernels()
     counts = [len(leaves(step.types()[o.name])) for o in given]
     firsts = dict(zip([o.name for o in given], itertools.accumulate([0, *counts]), strict=False))
     by_name = dict(zip([p.name for p in step.parameters], shared, strict=True))
@@ -225,8 +229,8 @@ def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry:
     ]
     name = step.parameters[-2].name
     if name not in firsts:
-        return 0
-    return low_rank_of(body_of(callee.digest, module.blob(callee.digest)), carry, firsts[name], positions)
+        return LowRankKernels()
+    return low_rank_kernels(body_of(callee.digest, module.blob(callee.digest)), carry, firsts[name], positions)
 
 
 def _check_types(function: Function, broadcasts: int) -> None:

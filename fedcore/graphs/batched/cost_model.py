@@ -21,6 +21,9 @@ PARALLEL = 4
 WORTH_IT = 0.7
 """A loop replaces groups if its cost is at most this fraction of theirs; the model is coarse."""
 
+LARGE_STATE_BYTES = 8 << 20
+"""Bytes of a client's state from which a group gains nothing: its products fill a core, and its weights no cache."""
+
 PASSES = 8  # read: forward, backward, twice for W - rG, once for rG; written: G, rG, W
 FLOPS_PER_BYTE = 6 * 32 / 4  # three products (two operations each) with 32 rows, for each float32
 OPERATIONS = 60  # of a step of a small network
@@ -39,10 +42,24 @@ def step_cost_s(target: Target, state_bytes: int, width: int) -> float:
     return products + memory + OPERATIONS * OPERATION_S / width
 
 
-def why_loop(target: Target, state_bytes: int, width: int) -> str | None:
-    """The reason why a loop over clients is cheaper than groups of `width` clients; None if it is not."""
+def clients_at_once(dense_bytes: int) -> int:
+    """The clients that a loop computes at once; the operations of a large client use all cores by themselves."""
+    return 1 if dense_bytes >= LARGE_STATE_BYTES else PARALLEL
+
+
+def why_loop(target: Target, state_bytes: int, dense_bytes: int, width: int, *, has_loops: bool) -> str | None:
+    """The reason why a loop over clients is cheaper than groups of `width` clients; None if it is not.
+
+    Args:
+        dense_bytes: the part of a client's state that is not kept low-rank.
+        has_loops: a step has a loop of its own, such as over time steps, which starts operations by thousands.
+    """
     if target.gpu != "no":
         return None  # a GPU is filled by groups
+    if dense_bytes >= LARGE_STATE_BYTES:
+        return f"a client's state has {dense_bytes >> 20} MiB"
+    if has_loops or dense_bytes < state_bytes:
+        return None
     if step_cost_s(target, state_bytes, 1) > WORTH_IT * step_cost_s(target, state_bytes, width):
         return None
     return f"the states of {width} clients exceed a core's cache"

@@ -10,8 +10,10 @@ Example: in a step of plain gradient descent, `w + (-rate) * (x^T g)` keeps w, a
 `sum + rows * (x^T g)` keeps the sum. In a step of Adam the change is divided by a matrix, and no kernel is kept.
 """
 
+import math
 from collections.abc import Container, Iterable, Sequence
 
+import attrs
 import tensorflow as tf
 
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
@@ -56,8 +58,21 @@ def is_kept(shape: Sequence[int | None] | tf.TensorShape | None, rank: int) -> b
     return break_even_rank(shape) >= rank
 
 
-def low_rank_of(body: Body, carry: Type, first: int, shared: Iterable[int]) -> int:
-    """The least break-even rank of the kernels that a step keeps; kernels with less than half of the largest are dense.
+@attrs.frozen
+class LowRankKernels:
+    """The kernels that a step keeps low-rank.
+
+    Args:
+        rank: their least break-even rank; 1 for clients of one step only, 0 if no kernel is kept.
+        size_bytes: of the kernels of one client, as matrices.
+    """
+
+    rank: int = 0
+    size_bytes: int = 0
+
+
+def low_rank_kernels(body: Body, carry: Type, first: int, shared: Iterable[int]) -> LowRankKernels:
+    """The kernels that a step keeps; kernels with less than half of the largest break-even rank are dense.
 
     Args:
         body: of the step's graph. Its first results are the leaves of the carry.
@@ -70,12 +85,15 @@ def low_rank_of(body: Body, carry: Type, first: int, shared: Iterable[int]) -> i
         if t.dtype.name == "float32" and is_kept(t.shape, ONE_STEP)
     }
     if not ranks:
-        return 0
+        return LowRankKernels()
     body = body.inlined()
     scalars = {body.arguments[first + i] for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
     kernels = {body.arguments[first + i]: i for i in ranks}
-    kept = [ranks[i] for i in _kept(body, kernels, scalars, {body.arguments[i] for i in shared})]
-    return min((r for r in kept if r and 2 * r >= max(kept)), default=ONE_STEP if kept else 0)
+    kept = _kept(body, kernels, scalars, {body.arguments[i] for i in shared})
+    largest = max((ranks[i] for i in kept), default=0)
+    rank = min((ranks[i] for i in kept if ranks[i] and 2 * ranks[i] >= largest), default=ONE_STEP if kept else 0)
+    shapes = [t.shape for t in tensor_leaves(carry)]
+    return LowRankKernels(rank, sum(4 * math.prod(shapes[i]) for i in kept if is_kept(shapes[i], rank)))
 
 
 def _kept(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[str]) -> list[int]:

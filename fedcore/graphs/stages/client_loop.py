@@ -109,6 +109,7 @@ def realize_loop(
             return k + 1, _with_shapes([] if after is None else flatten(after), shapes), written
 
         zero = [] if stage.zero is None else flatten(run.run(stage.module.function(stage.zero), *broadcasts))
+        zero = [_filled_at_run_time(t, count) for t in zero]
         arrays = [_array(spec(t).dtype, count) for t in kept_types]
         arrays += [_array(tf.int64, count)] if stage.sizes else []
         _, partial, arrays = tf.while_loop(
@@ -127,6 +128,20 @@ def realize_loop(
     traced = tf.function(body, autograph=False, input_signature=signature)
     call = with_kernels_of(stage.function, traced.get_concrete_function())
     return Realized(call, type_, in_order=True)
+
+
+def _filled_at_run_time(tensor: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """The tensor; a Fill whose size TensorFlow does not know in advance, if it is a Fill.
+
+    TensorFlow keeps a constant of that size alive between calls, and the first sum could not overwrite it.
+
+    Args:
+        count: int32, not negative.
+    """
+    if not isinstance(tensor, tf.Tensor) or tensor.op.type != "Fill":
+        return tensor
+    shape, value = tensor.op.inputs
+    return tf.ensure_shape(tf.fill(shape + tf.cast(tf.minimum(count, 0), shape.dtype), value), tensor.shape)
 
 
 def _array(dtype: tf.DType, count: tf.Tensor) -> tf.TensorArray:
