@@ -5,25 +5,28 @@ In:  the functions of a stage, and tensors and sequences of one client. Out: ten
 It is the interpreter of tensors (`kernels.interpreter`), except that large kernels are `BatchedValue`s of K = 1 client.
 Graphs are evaluated operation by operation: those without a low-rank operand are emitted as they are, over batches of
 any number of rows, and the rules of `batching_rules/low_rank.py` emit the others. An initial weight that a graph only
-passes on stays the same tensor, so that it cancels in the client's change. A loop of `tf.while_loop` takes the steps.
+passes on stays the same tensor, so that it cancels in the client's change.
 """
 
+import functools
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 
 import attrs
-import tensorflow as tf
 
 from fedcore.graphs.batched.batched_call import batched_call, called_whole
 from fedcore.graphs.batched.batched_sequence import at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, shared
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, first_carry
 from fedcore.graphs.capture.graph_import import NOT_INLINED
+from fedcore.graphs.dataflow.control_flow import scan
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import evaluate
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.interpret import Interpreter
-from fedcore.ir.module import Module, Operation
+from fedcore.ir.module import Graph, Module, Operation
 from fedcore.types import Type, tensor_leaves
 
 CONTROL_FLOW = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
@@ -68,50 +71,60 @@ class LaneInterpreter:
                 return unflatten(_reduced(sequence, initial, function, op.type, carry), op.type)
             except OtherCarry as other:
                 carry = other.carry
-        dense = unflatten([v.tensor for v in initial], op.type)
-        return evaluate(op, types, [sequence, dense, function], seed)
+        return unflatten(_reduced(sequence, initial, function, op.type, None), op.type)
 
 
 def _reduced(
-    sequence: Sequence, initial: list[BatchedValue], function: Callable, type_: Type, carry: LowRankCarry
+    sequence: Sequence, initial: list[BatchedValue], function: Callable, type_: Type, carry: LowRankCarry | None
 ) -> list:
-    kernels = carry.opened(initial, 1)
-    dense = [i for i in range(len(initial)) if i not in carry.kernels]
-    shapes = [tf.TensorShape(t.shape) for t in tensor_leaves(type_)]
-    start = [initial[i].tensor for i in dense]
-    for tensor, i in zip(start, dense, strict=True):
-        tensor.set_shape(shapes[i])
-    factors = kernels.initial()
+    """The carry after all elements.
 
-    def step(i, *variables):
-        opened = kernels.values(i, list(variables[len(dense) :]))
-        values = {**dict(zip(dense, variables, strict=False)), **opened.values}
+    Args:
+        carry: of the kernels that are kept low-rank; None if none is.
+    """
+    kernels = None if carry is None else carry.opened(initial, 1)
+    dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
+
+    def step(i: Value, *variables: Value) -> tuple[list[Value], None]:
+        opened = None if kernels is None else kernels.values(i, list(variables[len(dense) :]))
+        values = dict(zip(dense, variables, strict=False)) | ({} if opened is None else opened.values)
         operand = unflatten([values[j] for j in range(len(initial))], type_)
         results = flatten(at_element(function, i)(operand, sequence.element(i)))
-        tensors = [tensor_of(results[j]) for j in dense]
-        for tensor, j in zip(tensors, dense, strict=True):
-            tensor.set_shape(shapes[j])
-        return [i + 1, *tensors, *opened.after({j: as_value(results[j]) for j in opened.rights}, None)]
+        factors = [] if opened is None else opened.after({j: as_value(results[j]) for j in opened.rights}, None)
+        return [*(tensor_of(results[j]) for j in dense), *factors], None
 
-    steps, *state = tf.while_loop(
-        lambda i, *_: i < sequence.count,
-        step,
-        [tf.constant(0, tf.int64), *start, *factors],
-        shape_invariants=[tf.TensorShape([]), *(shapes[i] for i in dense), *(t.shape for t in factors)],
-    )
-    results = {**dict(zip(dense, state, strict=False)), **kernels.final(steps, state[len(dense) :])}
+    factors = [] if kernels is None else kernels.initial()
+    start = [initial[i].tensor for i in dense]
+    state = scan(step, sequence.count, [*start, *factors], kept_by_step=len(factors))
+    results = dict(zip(dense, state, strict=False))
+    results.update({} if kernels is None else kernels.final(sequence.count, state[len(dense) :]))
     return [results[i] for i in range(len(initial))]
 
 
-def _graph(graph, data: bytes) -> Callable:
+def call_graph(graph: Graph, data: bytes, leaves: SequenceOf, seed: Value | None = None) -> list:
+    """The leaves of a graph's result: tensors, and kernels in factors.
+
+    Raises:
+        NoBatchingRule: an operation has effects or a state.
+    """
+    build = functools.partial(batched_call, graph, data, list(map(as_value, leaves)), seeds=seed)
     whole = any(op.startswith(NOT_INLINED) for op in operations_of(graph.digest, data))
+    values = called_whole(build, "fused") if whole else build()
+    return [_of_lane(v, type_.shape) for v, type_ in zip(values, tensor_leaves(graph.type.result), strict=True)]
 
+
+def _of_lane(value: BatchedValue, shape: tuple[int | None, ...] | None) -> Value | BatchedValue:
+    """The tensor of a value; a branch or a loop gives it a client axis, of one client."""
+    if value.low_rank is not None:
+        return value
+    tensor = value.tensor[0] if value.batched else value.tensor
+    tensor.set_shape(shape)
+    return tensor
+
+
+def _graph(graph: Graph, data: bytes) -> Callable:
     def call(*arguments, seed=None):
-        def build() -> list[BatchedValue]:
-            return batched_call(graph, data, [as_value(leaf) for leaf in flatten(arguments)], seeds=seed)
-
-        values = called_whole(build, "fused") if whole else build()
-        return unflatten([v.tensor if v.low_rank is None else v for v in values], graph.type.result)
+        return unflatten(call_graph(graph, data, flatten(arguments), seed), graph.type.result)
 
     return call
 
