@@ -11,13 +11,17 @@ passes on stays the same tensor, so that it cancels in the client's change.
 import functools
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
+from typing import Any
 
 import attrs
+import numpy as np
 
 from fedcore.graphs.batched.batched_call import batched_call, called_whole
 from fedcore.graphs.batched.batched_sequence import at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, shared
+from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, OtherCarry, first_carry
+from fedcore.graphs.batched.schedule import steps_of_rank
 from fedcore.graphs.capture.graph_import import NOT_INLINED
 from fedcore.graphs.dataflow.control_flow import scan
 from fedcore.graphs.dataflow.graph import Value
@@ -50,6 +54,27 @@ class LowRankSteps:
     rank: int
     limit: int
     exceeds: bool
+
+    @classmethod
+    def of(cls, leaves: ClientLeaves, seeds: np.ndarray, numbers: SequenceOf[int], rank: int) -> "LowRankSteps | None":
+        """The steps of a block's clients; None if their data is not one sequence of batches, or if each step would make
+        the kernels.
+
+        Args:
+            seeds, numbers: as in `pack_for_loop`.
+        """
+        if len(leaves.sequences) != 1:
+            return None
+        ((position, columns),) = leaves.sequences.items()
+        limit = steps_of_rank(columns, rank)
+        if limit < 2:
+            return None
+        taken = [len(c.read(int(s), numbers[position])) for c, s in zip(columns, seeds, strict=True)]
+        return cls(rank, limit, exceeds=max(taken) > limit)
+
+    def __str__(self) -> str:
+        factors = "" if self.exceeds else "\nthe factors of a block are one product"
+        return f"clients one by one\nkernels are low-rank for {self.limit} steps at a time{factors}"
 
 
 class LaneInterpreter:
@@ -96,7 +121,7 @@ def _reduced(
     factors = [] if kernels is None else kernels.initial()
     start = [initial[i].tensor for i in dense]
     state = scan(step, sequence.count, [*start, *factors], kept_by_step=len(factors))
-    results = dict(zip(dense, state, strict=False))
+    results: dict[int, Any] = dict(zip(dense, state, strict=False))
     results.update({} if kernels is None else kernels.final(sequence.count, state[len(dense) :]))
     return [results[i] for i in range(len(initial))]
 

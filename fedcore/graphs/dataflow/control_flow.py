@@ -92,7 +92,7 @@ def map_rows(fn: Callable, operands: Sequence[Value], results: Sequence[tf.Tenso
         after = [operation("TensorListSetItem", list_, i, row) for list_, row in zip(before, rows, strict=True)]
         return [i + 1, *after]
 
-    initial = [value(np.int32(0)), *lists]
+    initial = [value(0, tf.int32), *lists]
     _, *lists = while_loop(lambda i, *_: i < count, step, initial, [v.shape for v in initial])
     stacks = []
     for list_, of_row, spec in zip(lists, sizes, results, strict=True):

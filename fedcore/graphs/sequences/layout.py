@@ -14,7 +14,6 @@ from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.types import TensorType, Type, map_tensors, tensor_leaves
 
-
 GraphCall: TypeAlias = Callable[..., list]
 """(graph, its bytes, leaves of its parameter) -> leaves of its result, such as `call_leaves`."""
 
