@@ -319,6 +319,7 @@ TRAININGS = {
     "cnn-avx2-fed-sgd": Training("cnn", "fed-sgd", settings={"target": AVX2}),
     "cnn-avx2-evaluation": Training("cnn", "evaluation", settings={"target": AVX2}),
     "large-cnn": Training("large-cnn", sizes=(30, 12, 4, 0, 20)),
+    "large-cnn-mapped": Training("large-cnn", sizes=(30, 12, 4), pipeline=mapped),
     "large-cnn-momentum": Training("large-cnn", "momentum", (33, 4, 0, 61, 12)),
     "large-cnn-little-memory": Training("large-cnn", sizes=(30, 12, 4), settings=_ONE_WORKER, failing_calls=1),
     "separable-width-2": Training("separable", sizes=FEW_EXAMPLES, settings={"vectorize": 2}),

@@ -190,8 +190,7 @@ def _measure(case: Case, side: str, rounds: int) -> dict:
         run()
     round_cpu_s, round_s = (time.process_time() - cpu) / rounds, (time.perf_counter() - began) / rounds
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    entries = {"dense": lambda: _dense_entries(*_DENSE[case.size]), "transformer": lambda: make_model(case).count_params()}
-    model_bytes = 4 * entries[case.model]()
+    model_bytes = 4 * _entries(case)
     return {
         "copies": (peak - imported) / model_bytes,
         "peak_mb": (peak - imported) / 2**20,
@@ -203,7 +202,11 @@ def _measure(case: Case, side: str, rounds: int) -> dict:
     }
 
 
-def _dense_entries(width: int, depth: int) -> int:
+def _entries(case: Case) -> int:
+    """The number of weights."""
+    if case.model == "transformer":
+        return make_model(case).count_params()
+    width, depth = _DENSE[case.size]
     return depth * (width * width + width) + width * 10 + 10
 
 

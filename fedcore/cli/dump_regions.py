@@ -8,7 +8,7 @@ from fedcore.cli.reproducer import Work
 
 
 def print_regions(work: Work, module, pipeline: str, sizes: dict[str, int], *, print_after_change: bool) -> None:
-    """Prints the region of each vectorised client stage after the stage passes, below its schedule as a comment.
+    """Prints the region of each client stage that has one after the stage passes, below its schedule as a comment.
 
     Args:
         module: the computation, at any stage.
@@ -34,7 +34,7 @@ def print_regions(work: Work, module, pipeline: str, sizes: dict[str, int], *, p
         head = f"// stage @{each.stage}, assumed: {assumed}\n{schedule}"
         show(head + "\n".join(each.text(name, region) for name, region in each.regions.items()))
     for function in plan.stages():
-        if function.attributes.get("strategy") == "loop":
+        if function.attributes.get("strategy") == "loop" and function.name not in [each.stage for each in stages]:
             show(f"// stage @{function.name} has no region: its clients run one after another, {_reason(function)}")
 
 

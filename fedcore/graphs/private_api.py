@@ -245,14 +245,7 @@ def _unordered_graph() -> type:
     from tensorflow.python.framework import func_graph
 
     class Unordered(func_graph.FuncGraph):
-        """The graph of an `unordered_function`, which gets the operations that `get_operations` returns."""
-
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            self.forgotten: set[tf.Operation] = set()
-
-        def get_operations(self) -> list[tf.Operation]:
-            return [op for op in super().get_operations() if op not in self.forgotten]
+        """The graph of an `unordered_function`."""
 
     return Unordered
 
@@ -261,25 +254,6 @@ def _unordered_graph() -> type:
 def is_unordered(graph: tf.Graph) -> bool:
     """Whether the graph is that of an `unordered_function`."""
     return isinstance(graph, _unordered_graph())
-
-
-@contextlib.contextmanager
-def _forgetting(graph) -> Iterator[None]:
-    from fedcore.graphs import private_api_operations
-
-    before = len(graph.get_operations())
-    try:
-        yield
-    except BaseException:
-        graph.forgotten.update(graph.get_operations()[before:])
-        private_api_operations.shared_constants(graph).clear()
-        raise
-
-
-@part("tensorflow.python.framework.func_graph: FuncGraph.get_operations")
-def forgotten_unless_built(graph: tf.Graph) -> contextlib.AbstractContextManager[None]:
-    """The graph of an `unordered_function` stays without the operations of a context that an exception leaves."""
-    return _forgetting(graph)
 
 
 @part("libtensorflow_cc: TFE_NewOp, TFE_OpSetAttrValueProto, TFE_InferShapes, TF_NewShapeAndTypeList, …")

@@ -197,21 +197,6 @@ def is_unordered() -> None:
 
 
 @contract
-def forgotten_unless_built() -> None:
-    def body(x: tf.Tensor) -> tf.Tensor:
-        try:
-            with private_api.forgotten_unless_built(x.graph):
-                tf.add(x, 1)
-                raise KeyError
-        except KeyError:
-            return x * 2
-
-    function = private_api.unordered_function(body, [tf.TensorSpec([], tf.float32)])
-    kinds = {n.op for n in function.function_def.node_def}
-    _require("Mul" in kinds and "AddV2" not in kinds, "operations that were left are in a function")
-
-
-@contract
 def infer_shapes() -> None:
     from fedcore.graphs.private_api_shapes import encoded
 

@@ -5,7 +5,7 @@ Any other loop has its partial as a variable. A client that no graph computes to
 graph has effects, has an executable of its own layouts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 import numpy as np
@@ -16,7 +16,7 @@ from fedcore.graphs.batched.lane_interpreter import LowRankSteps
 from fedcore.graphs.batched.looped_stage import LoopedFold
 from fedcore.graphs.batched.packing import pack_clients, pack_for_loop
 from fedcore.graphs.batched.row_layouts import ABSENT
-from fedcore.graphs.batched.schedule import PackedLayout, ScheduleRules, steps_of_rank
+from fedcore.graphs.batched.schedule import PackedLayout, ScheduleRules
 from fedcore.graphs.dataflow.region_log import final_regions, logged_regions
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.graphdef.parsed_graph import has_loops
@@ -46,7 +46,7 @@ def slice_call(
         return _vectorised_call(work, device, report, clients, assumes=assumes)
     steps = _low_rank_steps(work, clients)
     if steps is not None:
-        return _looped_call(work, device, clients, steps)
+        return _looped_call(work, device, report, clients, steps)
     if work.block == 1:
         return client_call(work, device, clients)
     if clients.common_layouts is None or not is_loopable(work.client_stage):
@@ -67,7 +67,7 @@ def calls_by_client(
         if work.is_vectorised:
             yield alone, *_next_vectorised_call(work, device, report, alone)
         elif steps is not None:
-            yield alone, *_looped_call(work, device, alone, steps, alone=True)
+            yield alone, *_looped_call(work, device, report, alone, steps, alone=True)
         else:
             yield alone, *client_call(work, device, alone, from_partial=True)
 
@@ -100,22 +100,21 @@ def _loop_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -
 
 
 def _low_rank_steps(work: ClientWork, clients: ClientSlice) -> LowRankSteps | None:
-    """How the training of a block's clients keeps kernels low-rank; None if their data is not one sequence of batches,
-    or if each step would make the kernels.
-    """
-    if not work.low_rank or len(clients.leaves.sequences) != 1:
+    """How the training of a block's clients keeps kernels low-rank; None if it does not."""
+    if not work.low_rank:
         return None
-    ((position, columns),) = clients.leaves.sequences.items()
-    limit = steps_of_rank(columns, work.low_rank)
-    if limit < 2:
-        return None
-    number = [n for of_value in work.numbers for n in of_value][position]
-    taken = [len(c.read(int(s), number)) for c, s in zip(columns, clients.seeds(work.seed), strict=True)]
-    return LowRankSteps(work.low_rank, limit, exceeds=max(taken) > limit)
+    numbers = [n for of_value in work.numbers for n in of_value]
+    return LowRankSteps.of(clients.leaves, clients.seeds(work.seed), numbers, work.low_rank)
 
 
 def _looped_call(
-    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, steps: LowRankSteps, *, alone: bool = False
+    work: ClientWork,
+    device: DeviceExecutor,
+    report: Report,
+    clients: ClientSlice,
+    steps: LowRankSteps,
+    *,
+    alone: bool = False,
 ) -> Call:
     """The call that computes the clients of a block in groups of one client, with low-rank kernels.
 
@@ -132,7 +131,8 @@ def _looped_call(
         return fold.next_client() if alone else fold.whole_call(work.block, clients.places // work.block)
 
     kind = "single looped" if alone else "looped"
-    function = device.functions.get((kind, *work.key, layouts, steps, clients.places), realize)
+    key = (kind, *work.key, layouts, steps, clients.places)
+    function = device.functions.get(key, lambda: _recorded(work, report, realize))
     return function, device.put([clients.seeds(work.seed), lane_of, *tensors])
 
 
@@ -148,29 +148,36 @@ def _vectorised_call(
 ) -> Call:
     """The call that computes the clients of a slice side by side.
 
-    If the call is recorded, the report gets the schedule, and the region of an executable that is built.
+    If the call is recorded, the report gets the schedule.
     """
     rules = attrs.evolve(_rules(work), one_step_width=work.one_step_width, gives_products=True)
     layout, tensors = _pack(work, device, report, clients, rules)
     blocks = clients.places // work.block
 
-    def build() -> Realized:
-        with report.span("build", work.stage) as facts, logged_regions() as log:
-            realized = realize_batched(work.client_stage, layout, block=work.block, blocks=blocks, assumes=assumes)
-            if facts is not None:
-                facts["region"] = "\n".join(print_region(r, name=name) for name, r in final_regions(log).items())
-            return realized
+    def realize() -> Realized:
+        return realize_batched(work.client_stage, layout, block=work.block, blocks=blocks, assumes=assumes)
 
-    return device.functions.get(("vectorised", *work.key, layout, clients.places, assumes), build), tensors
+    key = ("vectorised", *work.key, layout, clients.places, assumes)
+    return device.functions.get(key, lambda: _recorded(work, report, realize)), tensors
 
 
 def _next_vectorised_call(work: ClientWork, device: DeviceExecutor, report: Report, client: ClientSlice) -> Call:
     """The call that adds one client of a vectorised stage to a partial."""
     layout, tensors = _pack(work, device, report, client, attrs.evolve(_rules(work), width=LEAST_WIDTH))
     function = device.functions.get(
-        ("single vectorised", *work.key, layout), lambda: BatchedFold(work.client_stage, layout).next_client()
+        ("single vectorised", *work.key, layout),
+        lambda: _recorded(work, report, BatchedFold(work.client_stage, layout).next_client),
     )
     return function, tensors
+
+
+def _recorded(work: ClientWork, report: Report, realize: Callable[[], Realized]) -> Realized:
+    """The executable that a function builds; if the call is recorded, the report gets its region."""
+    with report.span("build", work.stage) as facts, logged_regions() as log:
+        realized = realize()
+        if facts is not None:
+            facts["region"] = "\n".join(print_region(r, name=name) for name, r in final_regions(log).items())
+        return realized
 
 
 def _rules(work: ClientWork) -> ScheduleRules:

@@ -1,10 +1,12 @@
-"""The regions of a plan's vectorised client stages, for clients that are assumed.
+"""The regions of a plan's client stages, for clients that are assumed.
 
-A region depends on the schedule of a call: on the layouts of the clients' data, padded rows, equal or unequal steps.
+A stage has a region if it is vectorised, or if it trains one client after another and keeps kernels low-rank. A region
+depends on the data of a call: on the layouts of the clients' data, padded rows, equal or unequal steps.
 The assumed clients have equally many batches of equally many rows, in order, and random values.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 import numpy as np
@@ -13,16 +15,20 @@ from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_stage import realize_batched
 from fedcore.graphs.batched.client_leaves import ClientLeaves
-from fedcore.graphs.batched.packing import pack_clients, packing_cache
-from fedcore.graphs.batched.schedule import PackedLayout, Schedule, ScheduleRules
+from fedcore.graphs.batched.lane_interpreter import LowRankSteps
+from fedcore.graphs.batched.looped_stage import LoopedFold
+from fedcore.graphs.batched.packing import pack_clients, pack_for_loop, packing_cache
+from fedcore.graphs.batched.row_layouts import ABSENT
+from fedcore.graphs.batched.schedule import Schedule, ScheduleRules
 from fedcore.graphs.dataflow.first_known import Known, notes
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.dataflow.region_log import LoggedRegion, logged_regions
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.graphdef.parsed_graph import has_loops
+from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.intrinsics.planned import fold_of, split_operands
-from fedcore.ir import Function, Module, Operation, Ref
+from fedcore.ir import Module, Ref
 from fedcore.types import SequenceType, StructType, TensorType, Type, leaves, tensor_leaves
 
 
@@ -31,7 +37,7 @@ class AssumedClients:
     """The clients of a call for which regions are built.
 
     Args:
-        clients: number of clients, at most the `call` of the plan.
+        clients: number of clients, at most the `call` or the `block` of the plan.
         batches: elements of each sequence.
         rows: rows of a batch, and the size of every other unknown dimension.
     """
@@ -50,7 +56,7 @@ class StageRegions:
 
     Args:
         stage: its name in the plan.
-        schedule: of the assumed clients.
+        schedule: of the assumed clients; of a stage that trains them one by one, how it keeps kernels low-rank.
         log: the regions of its functions, each as it was built and after the passes that changed it.
         arguments: names of the arguments of the function of a call.
         broadcasts: how many of these, the first ones, are broadcasts.
@@ -58,7 +64,7 @@ class StageRegions:
     """
 
     stage: str
-    schedule: Schedule
+    schedule: Schedule | LowRankSteps
     log: list[LoggedRegion]
     arguments: list[str]
     broadcasts: int
@@ -81,74 +87,114 @@ class StageRegions:
 
 
 def stage_regions(plan: Module, assumed: AssumedClients | None = None) -> Iterator[StageRegions]:
-    """The regions of each vectorised client stage of a plan."""
+    """The regions of each client stage of a plan that has regions."""
     assumed = assumed or AssumedClients()
     main, types = plan.main, plan.main.types()
     by_name = {op.name: op for op in main.operations}
     merges = {fold_of(op, by_name).name: op for op in main.operations if op.kind == "merge"}
     for op in main.operations:
         if op.kind == "fold" and op.name in merges:
-            stage = plan.function(op.operands[1].name)
-            if stage.attributes.get("strategy") == "vectorised":
-                operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
-                yield _regions(plan, op, merges[op.name], split_operands(operands), assumed)
+            operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
+            zero, stage = (o.name for o in op.operands[:2])
+            join = merges[op.name].operands[0].name
+            yield from _regions(ClientStage(plan, zero, stage, join, split_operands(operands)), assumed)
 
 
-def _regions(plan: Module, fold: Operation, merge: Operation, broadcasts: int, assumed: AssumedClients) -> StageRegions:
-    zero, stage = (o.name for o in fold.operands[:2])
-    client_stage = ClientStage(plan, zero, stage, merge.operands[0].name, broadcasts)
-    function = client_stage.function
-    shared, own = client_stage.shared_parameters, client_stage.client_parameters
+@attrs.frozen
+class _ClientCall:
+    """The call of a stage for its assumed clients.
+
+    Args:
+        names, values: of the clients' tensors.
+    """
+
+    schedule: Schedule | LowRankSteps
+    log: list[LoggedRegion]
+    names: list[str]
+    values: list
+
+
+def _regions(stage: ClientStage, assumed: AssumedClients) -> Iterator[StageRegions]:
     rng = np.random.default_rng(0)
-    schedule, tensors = _packed(plan, function, own, assumed, rng)
-    call, block = int(function.attributes["call"]), int(function.attributes["block"])
+    build = _vectorised_call if stage.function.attributes.get("strategy") == "vectorised" else _looped_call
+    call = build(stage, assumed, rng)
+    if call is None:
+        return
+    names = [name for p in stage.shared_parameters for name in _names(p.name, len(tensor_leaves(p.type)))]
+    types = [t for p in stage.shared_parameters for t in tensor_leaves(p.type)]
+    values = [_values(t, t.shape, assumed.rows, rng) for t in types]
+    values += map(np.asarray, call.values)
+    yield StageRegions(stage.name, call.schedule, call.log, [*names, *call.names], len(names), values)
+
+
+def _clients(stage: ClientStage, assumed: AssumedClients, count: int, rng: np.random.Generator) -> ClientLeaves:
+    parameters = stage.client_parameters
+    return ClientLeaves([[v for p in parameters for v in _client_values(p.type, assumed, rng)] for _ in range(count)])
+
+
+def _vectorised_call(stage: ClientStage, assumed: AssumedClients, rng: np.random.Generator) -> _ClientCall:
+    attributes, count = stage.function.attributes, assumed.clients
+    plain = {key: int(attributes.get(key, 0)) for key in ("one_step_width", "low_rank")}
+    call, block = int(attributes["call"]), int(attributes["block"])
+    rules = ScheduleRules(
+        int(attributes["width"]),
+        products=str(attributes.get("products", "")),
+        half_steps=has_loops(stage.module),
+        block=block,
+        gives_products=True,
+        **plain,
+    )
+    clients, numbers = _clients(stage, assumed, count, rng), range(len(stage.client_leaves))
+    schedule, tensors = pack_clients(
+        clients, range(count), np.arange(count), numbers, rules, capacity=call, cache=packing_cache(0)
+    )
+    layout = schedule.layout
     with logged_regions() as log:
-        realize_batched(client_stage, schedule.layout, block=block, blocks=call // block, assumes=True)
-    names = [name for p in shared for name in _names(p.name, len(tensor_leaves(p.type)))]
-    count = len(names)
-    shared_values = [_values(t, t.shape, assumed.rows, rng) for p in shared for t in tensor_leaves(p.type)]
-    arguments = [*names, *_client_names(own, schedule.layout)]
-    return StageRegions(stage, schedule, log, arguments, count, [*shared_values, *map(np.asarray, tensors)])
+        realize_batched(stage, layout, block=block, blocks=call // block, assumes=True)
+    names = _client_names(stage, layout.layouts, lambda _: ["index", "sizes"])
+    return _ClientCall(schedule, log, [*names, *(["products"] if layout.is_given_products else [])], tensors)
 
 
-def _client_names(parameters, layout: PackedLayout) -> list[str]:
-    """The names of the tensors of packed clients."""
+def _looped_call(stage: ClientStage, assumed: AssumedClients, rng: np.random.Generator) -> _ClientCall | None:
+    """The call of a block whose clients are trained one by one; None if no kernel is kept low-rank."""
+    attributes = stage.function.attributes
+    if not attributes.get("low_rank"):
+        return None
+    block = int(attributes["block"])
+    count, numbers = min(assumed.clients, block), range(len(stage.client_leaves))
+    clients, seeds = _clients(stage, assumed, count, rng), np.arange(count)
+    steps = LowRankSteps.of(clients, seeds, numbers, int(attributes["low_rank"]))
+    if steps is None:
+        return None
+    layouts, tensors = pack_for_loop(clients, seeds, numbers, cache=packing_cache(0))
+    with logged_regions() as log:
+        LoopedFold(stage, layouts, steps, parallel=int(attributes.get("parallel", 1))).whole_call(block, 1)
+    lane_of = np.where(np.arange(block) < count, np.arange(block), ABSENT)
+    names = _client_names(stage, layouts, lambda layout: ["index", *(["sizes"] if layout.batched else []), "ends"])
+    return _ClientCall(steps, log, names, [seeds, lane_of, *tensors])
+
+
+def _client_names(stage: ClientStage, layouts: Iterable[Layout | None], of_sequence: Callable) -> list[str]:
+    """The names of the clients' tensors.
+
+    Args:
+        of_sequence: layout -> names of the tensors of a sequence behind its columns.
+    """
     names = ["seeds", "lanes"]
-    layouts = iter(layout.layouts)
-    for parameter in parameters:
-        for name, _ in zip(_names(parameter.name, len(leaves(parameter.type))), leaves(parameter.type), strict=True):
-            sequence = next(layouts)
-            columns = [] if sequence is None else _names(f"{name}_rows", len(sequence.column_specs()))
-            names += [name] if sequence is None else [*columns, f"{name}_index", f"{name}_sizes"]
-    return [*names, *(["products"] if layout.is_given_products else [])]
+    rest = iter(layouts)
+    for parameter in stage.client_parameters:
+        count = len(leaves(parameter.type))
+        for name, layout in zip(_names(parameter.name, count), itertools.islice(rest, count), strict=True):
+            if layout is None:
+                names.append(name)
+            else:
+                names += _names(f"{name}_rows", len(layout.column_specs()))
+                names += [f"{name}_{part}" for part in of_sequence(layout)]
+    return names
 
 
 def _names(name: str, count: int) -> list[str]:
     return [name] if count == 1 else [f"{name}_{i}" for i in range(count)]
-
-
-def _packed(plan: Module, stage: Function, parameters, assumed: AssumedClients, rng) -> tuple[Schedule, list]:
-    """The schedule of a call of assumed clients, and their packed tensors."""
-    each = [[v for p in parameters for v in _client_values(p.type, assumed, rng)] for _ in range(assumed.clients)]
-    clients = ClientLeaves(each)
-    plain = {key: int(stage.attributes.get(key, 0)) for key in ("one_step_width", "low_rank")}
-    rules = ScheduleRules(
-        int(stage.attributes["width"]),
-        products=str(stage.attributes.get("products", "")),
-        half_steps=has_loops(plan),
-        block=int(stage.attributes["block"]),
-        gives_products=True,
-        **plain,
-    )
-    return pack_clients(
-        clients,
-        range(assumed.clients),
-        np.arange(assumed.clients),
-        range(len(each[0])),
-        rules,
-        capacity=int(stage.attributes["call"]),
-        cache=packing_cache(0),
-    )
 
 
 def _client_values(type_: Type, assumed: AssumedClients, rng) -> Iterator:

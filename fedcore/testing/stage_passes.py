@@ -26,7 +26,8 @@ def check_stage_pass(
 ) -> Checked:
     """Checks the laws of a stage pass on generated regions, on regions of client stages, and on given ones.
 
-    The client stages train a linear model with one weight for a feature, and add up scaled vectors.
+    The client stages train a linear model with one weight for a feature, add up scaled vectors, and train a convolution
+    with a large kernel one client after another.
 
     Laws: the pass changes at least one region; the results keep their bits (or differ by roundings, for a pass that is
     declared with `exact=False`), their dtypes and their number; the region has no more nodes (unless the pass is

@@ -14,7 +14,7 @@ from fedcore.runtime.stage_regions import AssumedClients, stage_regions
 def stage_cases() -> list[tuple[Region, list[np.ndarray]]]:
     """The region of each client stage as it was built, with values of its arguments."""
     cases = []
-    for computation in (mean_of_training(), sum_of_scaled()):
+    for computation in (mean_of_training(), sum_of_scaled(), sum_of_convolutions()):
         for each in stage_regions(computation.to_module("planned"), AssumedClients(3, 2, 4)):
             cases.append((each.log[0].region, each.values))
     return cases
@@ -51,5 +51,31 @@ def sum_of_scaled():
     @fc.federated_computation(fc.FederatedType(("float32", (3,)), fc.CLIENTS), fc.FederatedType("float32", fc.SERVER))
     def total(vectors, factor):
         return fc.federated_sum(fc.federated_map(scale, (vectors, fc.federated_broadcast(factor))))
+
+    return total
+
+
+def sum_of_convolutions():
+    """Clients train filters and a large kernel one by one; the kernel stays low-rank."""
+    state = fc.to_type((("float32", (2, 2, 1, 4)), ("float32", (64, 512))))
+    batch_type = fc.to_type((("float32", (None, 4, 4, 1)), ("float32", (None, 512))))
+
+    @fc.tf_computation(state, batch_type)
+    def step(weights, batch):
+        (filters, kernel), (x, y) = weights, batch
+        with tf.GradientTape() as tape:
+            tape.watch(filters)
+            hidden = tf.reshape(tf.nn.conv2d(x, filters, 1, "SAME"), [-1, 64])
+            error = tf.matmul(hidden, kernel) - y
+            loss = tf.reduce_mean(error**2)
+        change = tf.matmul(hidden, error, transpose_a=True)
+        return filters - 0.1 * tape.gradient(loss, filters), kernel - 0.001 * change
+
+    @fc.federated_computation(
+        fc.FederatedType(state, fc.SERVER), fc.FederatedType(fc.SequenceType(batch_type), fc.CLIENTS)
+    )
+    def total(weights, batches):
+        shared = fc.federated_broadcast(weights)
+        return fc.federated_sum(fc.federated_map(lambda w, b: fc.sequence_reduce(b, w, step), (shared, batches)))
 
     return total

@@ -93,6 +93,48 @@ def test_stage_passes_are_listed_under_their_heading(folder, fedcore_in):
     assert [line.split()[0] for line in stages.splitlines()[1:]] == [*DEFAULT_STAGE_PIPELINE]
 
 
+CONVOLUTIONS = """\
+import tensorflow as tf
+
+import fedcore as fc
+
+STATE = fc.to_type((("float32", (3, 3, 1, 4)), ("float32", (144, 512))))
+BATCH = fc.to_type((("float32", (None, 6, 6, 1)), ("float32", (None, 512))))
+
+
+@fc.tf_computation(STATE, BATCH)
+def step(state, batch):
+    (filters, w), (x, y) = state, batch
+    with tf.GradientTape() as tape:
+        tape.watch(filters)
+        hidden = tf.reshape(tf.nn.relu(tf.nn.conv2d(x, filters, 1, "SAME")), [-1, 144])
+        error = tf.matmul(hidden, w) - y
+        loss = tf.reduce_mean(error**2)
+    change = tf.matmul(hidden, error, transpose_a=True)
+    return filters - 0.1 * tape.gradient(loss, filters), w - 0.001 * change
+
+
+@fc.federated_computation(fc.FederatedType(STATE, fc.SERVER), fc.FederatedType(fc.SequenceType(BATCH), fc.CLIENTS))
+def total(state, batches):
+    shared = fc.federated_broadcast(state)
+    return fc.federated_sum(fc.federated_map(lambda s, b: fc.sequence_reduce(b, s, step), (shared, batches)))
+"""
+
+
+@pytest.mark.parametrize("batches", [3, 9])
+def test_clients_that_keep_kernels_low_rank_one_by_one_have_a_region(folder, fedcore_in, batches):
+    (folder / "convolutions.py").write_text(CONVOLUTIONS)
+    sizes = ["--batches", str(batches), "--rows", "16"]
+    out = fedcore_in(folder, "dump", "convolutions:total", "--stage", "batched", *sizes).out
+    lines = out.splitlines()
+    assert lines[0].startswith("// stage @clients, assumed: 8 clients")
+    assert lines[1:3] == ["// clients one by one", "// kernels are low-rank for 7 steps at a time"]
+    assert (lines[3] == "// the factors of a block are one product") == (batches == 3)
+    (parsed,) = parse_regions(out)
+    names = "shared_0", "shared_1", "seeds", "lanes", "batches_rows_0", "batches_rows_1"
+    assert parsed.arguments == (*names, "batches_index", "batches_sizes", "batches_ends")
+
+
 def test_a_loop_has_no_region(folder, fedcore_in):
     out = fedcore_in(folder, "dump", "vectors:alone", "--stage", "batched").out
     assert "has no region: its clients run one after another, since values of single clients are kept" in out

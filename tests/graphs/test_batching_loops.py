@@ -13,6 +13,25 @@ from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.batching_rules import control_flow
 from fedcore.graphs.batched.trip_count import unrolled
+from fedcore.graphs.capture.graph_capture import TracedGraph
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Node, Region, new_region
+
+
+def region_of(graph: TracedGraph, values: list[np.ndarray], sizes: list[int]) -> Region:
+    """The region of a graph for clients, whose first two arguments are padded batches."""
+
+    def body(*tensors):
+        arguments = [batched(t, 0 if i < 2 else None) for i, t in enumerate(tensors)]
+        return [x.tensor for x in batched_call(graph, graph.data, arguments, ops.constant(sizes, tf.int64))]
+
+    return new_region([(v.dtype, v.shape) for v in values], body)
+
+
+def nodes_of_loops(region: Region) -> list[Node]:
+    """The nodes of the regions that nodes run."""
+    inner = [each for node in region.nodes for each in node.regions]
+    return [node for each in inner for node in (*each.nodes, *nodes_of_loops(each))]
 
 
 def test_loops_with_the_same_number_of_steps_for_all_clients():
@@ -143,13 +162,7 @@ def test_no_step_of_a_recurrent_layers_gradient_masks_rows(layer):
         gradients(loss), *((a.dtype.type, (None, *a.shape[2:]) if i < 2 else a.shape[1:]) for i, a in enumerate(values))
     )
 
-    @tf.function(autograph=False)
-    def batched_gradients(*tensors):
-        arguments = [batched(t, 0 if i < 2 else None) for i, t in enumerate(tensors)]
-        return [x.tensor for x in batched_call(graph, graph.data, arguments, tf.constant([4, 1, 2], tf.int64))]
-
-    library = batched_gradients.get_concrete_function(*map(tf.constant, values)).graph.as_graph_def().library
-    operations = [n.op for f in library.function for n in f.node_def]
+    operations = [node.op for node in nodes_of_loops(region_of(graph, values, [4, 1, 2]))]
     assert "BatchMatMulV2" in operations
     assert "Select" not in operations
 
@@ -177,18 +190,13 @@ def test_products_of_a_loops_gradient_are_computed_behind_it():
     check_padded(fn, *values, padded=[0, 1], sizes=[3, 1, 2, 3, 0, 1, 2, 3], tolerance=2e-6)
     graph = traced(fn, *((None, *v.shape[2:]) if i < 2 else v.shape[1:] for i, v in enumerate(values)))
 
-    @tf.function(autograph=False)
-    def batched_gradients(*tensors):
-        arguments = [batched(t, 0 if i < 2 else None) for i, t in enumerate(tensors)]
-        sizes = tf.constant([3, 1, 2, 3, 3, 1, 2, 3], tf.int64)
-        return [x.tensor for x in batched_call(graph, graph.data, arguments, sizes)]
-
-    graph_def = batched_gradients.get_concrete_function(*map(tf.constant, values)).graph.as_graph_def()
-    inside = [n for f in graph_def.library.function for n in f.node_def if n.op == "BatchMatMulV2"]
-    behind = [n for n in graph_def.node if n.op == "BatchMatMulV2"]
-    assert not any(n.attr["adj_x"].b for n in inside)
-    assert sum(n.attr["adj_x"].b for n in behind) == 2  # the gradients of both kernels
-    assert sum(n.attr["adj_y"].b for n in behind) == 1  # the gradient of the elements
+    region = region_of(graph, values, [3, 1, 2, 3, 3, 1, 2, 3])
+    inside = [node for node in nodes_of_loops(region) if node.op == "BatchMatMulV2"]
+    behind = [node for node in region.nodes if node.op == "BatchMatMulV2"]
+    assert inside
+    assert not any(node.get("adj_x") for node in inside)
+    assert sum(node.get("adj_x", False) for node in behind) == 2  # the gradients of both kernels
+    assert sum(node.get("adj_y", False) for node in behind) == 1  # the gradient of the elements
 
 
 @needs_equal_rows

@@ -19,6 +19,8 @@ from fedcore.graphs.batched.batched_value import BatchedValue, Padding, batched,
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.capture.graph_capture import TracedGraph
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import new_region
 from fedcore.graphs.graphdef.parsed_graph import Node
 from fedcore.types import tensor_leaves
 
@@ -154,13 +156,13 @@ def test_the_gradient_of_padded_rows_is_masked_once():
     shapes = [(a.dtype.type, (None, *a.shape[2:]) if i < 2 else a.shape[1:]) for i, a in enumerate(values)]
     graph = traced(fn, *shapes)
 
-    @tf.function(autograph=False)
     def batched_gradients(*tensors):
         arguments = [batched(t, 0 if i < 2 else None) for i, t in enumerate(tensors)]
-        return [x.tensor for x in batched_call(graph, graph.data, arguments, tf.constant([6, 1, 3, 5], tf.int64))]
+        sizes = ops.constant([6, 1, 3, 5], tf.int64)
+        return [x.tensor for x in batched_call(graph, graph.data, arguments, sizes)]
 
-    built = batched_gradients.get_concrete_function(*map(tf.constant, values)).graph
-    masks = [op.outputs[0].shape for op in built.get_operations() if op.type in ("Select", "SelectV2")]
+    nodes = new_region([(v.dtype, v.shape) for v in values], batched_gradients).nodes
+    masks = [node.outputs[0].shape for node in nodes if node.op in ("Select", "SelectV2")]
     assert masks == [[24, 3], [4, 6]]  # of the logits' gradient, row by row, and of the losses
 
 
@@ -189,15 +191,14 @@ def test_clients_that_share_a_kernel_take_one_convolution_with_its_bias_and_acti
     check(fn, *values, shared=[1, 2], tolerance=1e-6)
     graph = traced(fn, (None, 8, 8, 2), (3, 3, 2, 4), (4,))
 
-    @tf.function(autograph=False)
     def of_clients(x, *weights):
         arguments = [batched(x, 0), *map(shared, weights)]
-        return [v.tensor for v in batched_call(graph, graph.data, arguments, tf.constant([3] * 8, tf.int64))]
+        return [v.tensor for v in batched_call(graph, graph.data, arguments, ops.constant([3] * 8, tf.int64))]
 
-    built = of_clients.get_concrete_function(*map(tf.constant, values)).graph
-    (relu,) = [op for op in built.get_operations() if op.type == "Relu"]
-    bias = relu.inputs[0].op
-    assert (bias.type, bias.inputs[0].op.type) == ("BiasAdd", "Conv2D")
+    nodes = new_region([(v.dtype, v.shape) for v in values], of_clients).nodes
+    (relu,) = [node for node in nodes if node.op == "Relu"]
+    bias = relu.inputs[0].node
+    assert (bias.op, bias.inputs[0].node.op) == ("BiasAdd", "Conv2D")
     assert bias.inputs[0].shape == [24, 8, 8, 4]
 
 

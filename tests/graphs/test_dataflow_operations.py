@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.control_flow import call, computed_if, cond, scan, while_loop
+from fedcore.graphs.dataflow.control_flow import call, computed_if, cond, map_rows, scan, while_loop
 from fedcore.graphs.dataflow.graph import new_region, ordered_behind
 from fedcore.graphs.dataflow.selection import select_by_client, select_rows
 from fedcore.graphs.emission.realize import realized
@@ -81,37 +81,66 @@ PROGRAMS = {
         ops.cumsum(n, 1, exclusive=True),
     ],
     "segments": lambda x, n, f: [ops.unsorted_segment_sum(x, [1, 0], 3), ops.einsum("abc,abd->acd", x, x)],
-    "selections": lambda x, n, f: [
-        *select_rows(f, [x, n], [x * 2, n * 0]),
-        *select_by_client(f, [x, n], [ops.zeros([]), n]),
-    ],
-    "large selections": lambda x, n, f: select_by_client(f, [ops.tile(x, [1, 99, 9])], [ops.fill([], 1.0)]),
-    "a scan": lambda x, n, f: scan(
-        lambda i, t, m: ([t + x[0] * 2, m + ops.cast(i, tf.float32)], None), n[0, 0] + 1, [x[1], ops.constant(0.5)]
+    "mapped rows": lambda x, n, f: map_rows(
+        lambda a, b: [a * 2, b[0]], [x, n], [tf.TensorSpec([3, 4]), tf.TensorSpec([], tf.int64)]
     ),
-    "a scan of active rows": lambda x, n, f: scan(
-        lambda i, t, m: ([t * 2, m + n], f), ops.constant(3, tf.int64), [x, n]
-    ),
-    "a branch": lambda x, n, f: (
-        cond(f[0], lambda: [x + 1, n], lambda: [x, n * 0]) + cond(f[1], lambda: [x], lambda: [-x])
-    ),
-    "a loop": lambda x, n, f: while_loop(
-        lambda i, t: i < n[0, 2] + 3, lambda i, t: [i + 1, t * x[0]], [n[0, 1], x[0]], [tf.TensorShape([]), x.shape[1:]]
-    ),
-    "a computation": lambda x, n, f: [
-        *computed_if(f[0], lambda y: [y * 3], [x], [x]),
-        *computed_if(f[1], lambda y: [y * 3], [x], [x]),
-    ],
-    "calls": lambda x, n, f: [
-        t for kind in ("function", "fused", "unordered") for t in call(lambda y: [y * x, n], [x + 1], kind=kind)
-    ],
 }
 
+PAIRS = {
+    "selections": (
+        lambda x, n, f: [*select_rows(f, [x, n], [x * 2, n * 0]), *select_by_client(f, [x, n], [ops.zeros([]), n])],
+        lambda x, n, f: [
+            tf.where(f[:, None, None], x, x * 2),
+            tf.where(f[:, None], n, 0),
+            tf.where(f[:, None, None], x, 0.0),
+            n,
+        ],
+    ),
+    "large selections": (
+        lambda x, n, f: select_by_client(f, [ops.tile(x, [1, 99, 9])], [ops.fill([], 1.0)]),
+        lambda x, n, f: [tf.where(f[:, None, None], tf.tile(x, [1, 99, 9]), 1.0)],
+    ),
+    "a scan": (
+        lambda x, n, f: scan(
+            lambda i, t, m: ([t + x[0] * 2, m + ops.cast(i, tf.float32)], None), n[0, 0] + 1, [x[1], ops.constant(0.5)]
+        ),
+        lambda x, n, f: [x[1] + x[0] * 2 + x[0] * 2 + x[0] * 2, tf.constant(3.5)],
+    ),
+    "a scan of active rows": (
+        lambda x, n, f: scan(lambda i, t, m: ([t * 2, m + n], f), ops.constant(3, tf.int64), [x, n]),
+        lambda x, n, f: [tf.where(f[:, None, None], x * 8, x), tf.where(f[:, None], n * 4, n)],
+    ),
+    "a branch": (
+        lambda x, n, f: cond(f[0], lambda: [x + 1, n], lambda: [x, n * 0]) + cond(f[1], lambda: [x], lambda: [-x]),
+        lambda x, n, f: [x + 1, n, -x],
+    ),
+    "a loop": (
+        lambda x, n, f: while_loop(
+            lambda i, t: i < n[0, 2] + 3,
+            lambda i, t: [i + 1, t * x[0]],
+            [n[0, 1], x[0]],
+            [tf.TensorShape([]), x.shape[1:]],
+        ),
+        lambda x, n, f: [n[0, 2] + 3, x[0] * x[0] * x[0] * x[0] * x[0]],
+    ),
+    "a computation": (
+        lambda x, n, f: [t for i in (0, 1) for t in computed_if(f[i], lambda y: [y * 3], [x], [x])],
+        lambda x, n, f: [x * 3, x],
+    ),
+    "calls": (
+        lambda x, n, f: [
+            t for kind in ("function", "fused", "unordered") for t in call(lambda y: [y * x, n], [x + 1], kind=kind)
+        ],
+        lambda x, n, f: [(x + 1) * x, n] * 3,
+    ),
+}
+"""Programs of regions only, each with its twin of TensorFlow's operations for the arguments of the tests."""
 
-def inside(program, *shapes):
-    """TensorFlow's results of a program, and those of its region; the arguments have unknown sizes."""
+
+def inside(program, twin, *shapes):
+    """The region of a program, TensorFlow's function of its twin, and that of the region."""
     specs = [tf.TensorSpec(shape, a.dtype) for shape, a in zip(shapes, (X, N, FLAGS), strict=True)]
-    plain = tf.function(program, input_signature=specs, autograph=False).get_concrete_function()
+    plain = tf.function(twin, input_signature=specs, autograph=False).get_concrete_function()
     region = new_region([(s.dtype, s.shape) for s in specs], lambda *values: list(map(ops.value, program(*values))))
     emitted = tf.function(
         lambda *ts: realized(region, ts), input_signature=specs, autograph=False
@@ -120,10 +149,11 @@ def inside(program, *shapes):
 
 
 @pytest.mark.parametrize("sizes", [0, 1], ids=["static", "unknown"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *PAIRS])
 def test_a_region_computes_what_tensorflow_does(name, sizes):
     shapes = [(2, 3, 4), (2, 3), (2,)] if not sizes else [(2, None, 4), (None, 3), (2,)]
-    region, plain, emitted = inside(PROGRAMS[name], *shapes)
+    program, twin = PAIRS[name] if name in PAIRS else (PROGRAMS[name], PROGRAMS[name])
+    region, plain, emitted = inside(program, twin, *shapes)
     arguments = [tf.constant(a) for a in (X, N, FLAGS)]
     want, have = plain(*arguments), emitted(*arguments)
     for result, expected, found in zip(region.results, want, have, strict=True):
@@ -200,10 +230,10 @@ def test_nodes_behind_a_value_run_after_it():
 
 
 def test_values_of_the_region_around_are_read():
-    def program(x, n, f):
+    def program(x):
         outside = x * 2
         return scan(lambda i, t: ([t + outside], None), ops.constant(3, tf.int64), [x])
 
-    region, *_ = inside(program, (2, 3, 4), (2, 3), (2,))
+    region = new_region([(tf.float32, [2, 3, 4])], program)
     (node,) = [n for n in region.nodes if n.op == "scan"]
     assert node.regions[0].nodes[0].inputs[1].node.op == "Mul"

@@ -8,16 +8,14 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import call, computed_if, cond, function_of_number, scan, while_loop
 from fedcore.graphs.dataflow.graph import Region, new_region, ordered_behind
 from fedcore.graphs.dataflow.passes.hoist import hoist
-from fedcore.graphs.emission.realize import realized, tensorflow_function
+from fedcore.graphs.emission.realize import region_function
 
 VECTOR = (tf.float32, [4])
 COUNT = (tf.int64, [])
 
 
 def run(region: Region, *arguments) -> list[np.ndarray]:
-    specs = [tf.TensorSpec(v.shape, v.dtype) for v in region.arguments]
-    function = tensorflow_function(lambda *tensors: realized(region, tensors), specs, name="region")
-    return [t.numpy() for t in function(*map(tf.constant, arguments))]
+    return [t.numpy() for t in region_function(region, name="region")(*map(tf.constant, arguments))]
 
 
 def in_regions(region: Region) -> list[str]:

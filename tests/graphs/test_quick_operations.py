@@ -238,21 +238,3 @@ def test_a_constant_with_control_inputs_is_not_shared():
     graph = _shared(body).graph
     constants = [op for op in graph.get_operations() if op.type == "Const"]
     assert [len(op.control_inputs) for op in constants] == [1, 0]
-
-
-def test_no_constant_of_operations_that_are_forgotten_is_shared():
-    def fails(graph):
-        with private_api.forgotten_unless_built(graph):
-            forgotten.append(tf.constant(7.0).op)
-            raise ZeroDivisionError
-
-    def body(x):
-        with pytest.raises(ZeroDivisionError):
-            fails(tf.compat.v1.get_default_graph())
-        return [x + tf.constant(7.0)]
-
-    forgotten: list = []
-    with private_api.quick_operations(shares_constants=True):
-        call = private_api.unordered_function(body, [tf.TensorSpec([], tf.float32)])
-    assert call(tf.constant(1.0))[0] == 8.0
-    assert not {op.name for op in forgotten} & {op.name for op in call.graph.get_operations()}

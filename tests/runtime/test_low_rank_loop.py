@@ -8,7 +8,9 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.context import last_report, plan_of
 from fedcore.graphs.batched.low_rank import LowRank
-from fedcore.runtime.client_source import UnreadSlice, longest_first
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import new_region
+from fedcore.graphs.emission.realize import region_function
 from fedcore.testing.faults import out_of_memory
 
 BATCH = 5  # the kernel 36 x 512 breaks even at rank 33: 6 steps
@@ -42,10 +44,14 @@ def processes():
     }
 
 
-def clients(sizes=SIZES, scale: float = 1.0) -> list:
+def examples(sizes, scale: float = 1.0) -> list:
     rng = np.random.default_rng(0)
     columns = [(rng.normal(size=(n, 6, 6, 1)).astype("f") * scale, rng.integers(0, 3, n).astype("i")) for n in sizes]
-    return [fc.data.ClientDataset.from_columns(c).batch(BATCH) for c in columns]
+    return [fc.data.ClientDataset.from_columns(c) for c in columns]
+
+
+def clients(sizes=SIZES, scale: float = 1.0) -> list:
+    return [of_client.batch(BATCH) for of_client in examples(sizes, scale)]
 
 
 def one_round(process, data, runtime) -> list[np.ndarray]:
@@ -134,15 +140,50 @@ def test_clients_of_other_layouts_run_dense_in_their_blocks(processes):
     assert same_bits(low, one_round(processes["sgd"], data, devices))
 
 
+def halved(x, y):
+    return x * 0.5, y
+
+
+def moved_by_a_branch(x, y):
+    return tf.cond(tf.reduce_sum(x) > 0, lambda: x * 2.0, lambda: x - 1.0), y
+
+
+def row_by_row(x, y):
+    return tf.map_fn(lambda row: row + 1.0, x), y
+
+
+def printed(x, y):
+    tf.print(tf.shape(x), output_stream="file:///dev/null")
+    return x, y
+
+
+@pytest.mark.parametrize(
+    ("of_examples", "of_batches", "notes"),
+    [
+        (halved, halved, 0),
+        (moved_by_a_branch, row_by_row, 0),
+        (halved, printed, 1),  # several clients would print at once: they run client by client
+    ],
+)
+def test_clients_train_on_mapped_examples_and_batches(processes, of_examples, of_batches, notes):
+    data = [of_client.map(of_examples).batch(BATCH).map(of_batches) for of_client in examples((30, 12, 4))]
+    low = one_round(processes["sgd"], data, fc.runtime.local())
+    assert len(last_report().notes) == notes
+    dense = one_round(processes["sgd"], data, fc.runtime.local(low_rank=False))
+    assert same_bits(low, dense) == bool(notes)
+    for x, y in zip(low, dense, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+
+
 def test_a_client_that_is_not_finite_is_left_out(processes):
     poisoned = [*clients((12,)), *clients((7,), scale=np.inf)]
     expected = one_round(processes["sgd"], clients((12,)), fc.runtime.local())
     assert same_bits(one_round(processes["sgd"], poisoned, fc.runtime.local()), expected)
 
 
-@tf.function(autograph=False)
-def are_finite(matrix):
-    return tf.math.is_finite(matrix.finite_if_sum_is())
+def results_of(body) -> list[np.ndarray]:
+    """The results of a function that builds a region."""
+    return [t.numpy() for t in region_function(new_region([], body), name="matrices")()]
 
 
 @pytest.mark.parametrize(
@@ -156,24 +197,29 @@ def are_finite(matrix):
     ],
 )
 def test_finite_matrices_are_told_from_others_by_their_factors(left, right, finite):
-    factors = tuple(tf.constant([[[0.5, 2.0]], [row]], tf.float32) for row in (left, right))
-    dense = LowRank((2, 2), 2, factors=(factors,)).dense()
-    assert are_finite(LowRank((2, 2), 2, factors=(factors,))).numpy().tolist() == [True, finite]
+    def body():
+        factors = tuple(ops.constant([[[0.5, 2.0]], [row]], tf.float32) for row in (left, right))
+        own = ops.constant([[[1.0, 2.0], [3.0, np.inf if k else 0.0]] for k in range(2)])
+        product = LowRank((2, 2), 2, factors=(factors,))
+        both = LowRank((2, 2), 2, ((own, 2.0),), (factors,))
+        return [product.dense(), *(ops.is_finite(m.finite_if_sum_is()) for m in (product, both))]
+
+    dense, of_product, of_both = results_of(body)
+    assert of_product.tolist() == [True, finite]
     assert np.isfinite(dense[1]).all() == finite
-    own = tf.constant([[[1.0, 2.0], [3.0, np.inf if k else 0.0]] for k in range(2)])
-    assert are_finite(LowRank((2, 2), 2, ((own, 2.0),), (factors,))).numpy().tolist() == [True, False]
+    assert of_both.tolist() == [True, False]
 
 
 def test_choices_are_those_of_the_dense_matrix():
     rng = np.random.default_rng(1)
-    left, right, own = (tf.constant(rng.normal(size=s).astype("f")) for s in ((2, 6, 9), (2, 6, 7), (2, 9, 7)))
-    shared, scale = tf.ones([9, 7]), tf.constant([0.5, np.nan])
-    matrix = LowRank((9, 7), 2, ((own, 2.0), (shared, scale)), ((left * scale[:, None, None], right),))
-    found = tf.function(lambda: matrix.or_zero(tf.constant([True, False])).dense(), autograph=False)()
-    np.testing.assert_array_equal(found[0], matrix.dense()[0])
+    left, right, own = (rng.normal(size=s).astype("f") for s in ((2, 6, 9), (2, 6, 7), (2, 9, 7)))
+
+    def body():
+        shared, scale = ops.ones([9, 7]), ops.constant([0.5, np.nan])
+        factors = ops.constant(left) * scale[:, None, None], ops.constant(right)
+        matrix = LowRank((9, 7), 2, ((ops.constant(own), 2.0), (shared, scale)), (factors,))
+        return [matrix.dense(), matrix.or_zero(ops.constant([True, False])).dense()]
+
+    dense, found = results_of(body)
+    np.testing.assert_array_equal(found[0], dense[0])
     assert not np.any(found[1])
-
-
-def test_the_longest_of_a_few_slices_come_first():
-    slices = [UnreadSlice(i, i, [(client,)]) for i, client in enumerate(clients((4, 12, 0, 12, 1, 1, 1, 1, 30)))]
-    assert [s.index for s in longest_first(iter(slices))] == [1, 3, 0, 4, 5, 6, 7, 2, 8]

@@ -86,7 +86,7 @@ def called_whole(build: Callable[[], list[BatchedValue]], kind: str) -> list[Bat
     def body() -> list[Value]:
         values[:] = build()
         here = ops.current_block()
-        inner[:] = {id(t): t for value in values for t in _tensors(value) if ops.block_of(t) is here}.values()
+        inner[:] = {id(t): t for value in values for t in _tensors(value) if t.block is here}.values()
         return inner
 
     results = {id(t): result for t, result in zip(inner, call(body, [], kind=kind), strict=True)}

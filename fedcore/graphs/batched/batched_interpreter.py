@@ -21,13 +21,13 @@ from fedcore.graphs.batched.batched_call import batched_call, called_whole
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.known_inputs import MIN_ROWS, Given, KnownInputs
-from fedcore.graphs.batched.low_rank_carry import LowRankCarry, low_rank_carry
+from fedcore.graphs.batched.low_rank_carry import LowRankCarry, build_in_form, low_rank_carry
 from fedcore.graphs.batched.own_rows import OwnRows
 from fedcore.graphs.batched.row_layouts import steps_of
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import scan
-from fedcore.graphs.dataflow.graph import Block, Value, active_block, building
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.stages.xla import can_compile
@@ -123,13 +123,8 @@ class BatchedInterpreter:
         initial = flatten(zero)
         form = None if self._xla else low_rank_carry(initial, self._layout)
         inputs = None if form is None else self._inputs_of(sequence)
-        while True:
-            with building(Block(active_block())) as draft:
-                results, form_after = self._reduced(sequence, initial, function, type_, form, inputs)
-            if form_after == form:
-                ops.current_block().adopt(draft)
-                return unflatten(results, type_)
-            form = form_after
+        build = functools.partial(self._reduced, sequence, initial, function, type_, inputs)
+        return unflatten(build_in_form(build, form), type_)
 
     def _reduced(
         self,
@@ -137,8 +132,8 @@ class BatchedInterpreter:
         initial: list[BatchedValue],
         function: Callable,
         type_: Type,
-        form: LowRankCarry | None,
         inputs: KnownInputs | None,
+        form: LowRankCarry | None,
     ) -> tuple[list[BatchedValue], LowRankCarry | None]:
         """(the carry after all steps, the form that its kernels have after a step); without a carry if that differs."""
         clients = int(sequence.sizes.shape[0])

@@ -28,7 +28,7 @@ import numpy as np
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.low_rank import LowRank
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Value, building
 from fedcore.ir.first_use import imported
 from fedcore.ir.registry import note_declaration
 
@@ -186,9 +186,7 @@ def broadcast_to_clients(value: BatchedValue, clients: int) -> Value:
         return value.low_rank.dense()
     if value.batched:
         return value.tensor
-    with ops.adding_to(
-        ops.block_of(value.tensor)
-    ):  # where the tensor was built: outside of a loop, if it is from outside
+    with building(value.tensor.block):  # outside of a loop, if the tensor is from outside
         return ops.broadcast_to(value.tensor, [clients, *value.tensor.shape])
 
 

@@ -153,7 +153,8 @@ def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
 
 def _rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:
     """The rank of `_low_rank`; 0 if the stage for one client cannot be interpreted by `LaneInterpreter`."""
-    if any(op.kind not in BATCHABLE for op in stage.operations):
+    operations = [op for function in _functions_of(module, stage) for op in function.operations]
+    if any(op.kind not in BATCHABLE for op in operations) or not all(map(_has_static_result, operations)):
         return 0
     if not all(is_straight(operations_of(g.digest, module.blob(g.digest))) for g in _graphs_of(module, stage)):
         return 0
@@ -169,16 +170,22 @@ def _rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:
     return rank if rank > ONE_STEP else 0
 
 
+def _functions_of(module: Module, function: Function) -> Iterator[Function]:
+    """A function and those that it calls, by others too."""
+    yield function
+    for callee in _callees(module, function):
+        if isinstance(callee, Function):
+            yield from _functions_of(module, callee)
+
+
 def _graphs_of(module: Module, function: Function) -> Iterator[Graph]:
     """The graphs that a function calls, by other functions too."""
-    for op in function.operations:
-        for operand in op.operands:
-            if isinstance(operand, Symbol):
-                callee = module[operand.name]
-                if isinstance(callee, Function):
-                    yield from _graphs_of(module, callee)
-                else:
-                    yield callee
+    callees = (callee for each in _functions_of(module, function) for callee in _callees(module, each))
+    return (callee for callee in callees if isinstance(callee, Graph))
+
+
+def _callees(module: Module, function: Function) -> Iterator[Function | Graph]:
+    return (module[o.name] for op in function.operations for o in op.operands if isinstance(o, Symbol))
 
 
 def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> LowRankKernels:
@@ -245,6 +252,10 @@ def _check_types(function: Function, broadcasts: int) -> None:
         for _, leaf in leaves(op.type):
             if isinstance(leaf, TensorType) and not _is_static(leaf):
                 raise NoBatchingRule(op.kind, f"its result holds {leaf}, whose size can differ between clients")
+
+
+def _has_static_result(op: Operation) -> bool:
+    return all(_is_static(leaf) for _, leaf in leaves(op.type) if isinstance(leaf, TensorType))
 
 
 def _is_static(type_: TensorType) -> bool:

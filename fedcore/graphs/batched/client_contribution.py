@@ -25,7 +25,7 @@ from fedcore.graphs.batched.known_inputs import DataRows, KnownInput
 from fedcore.graphs.batched.low_rank import product_of_factors
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import function_of_number, scan
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Value, ordered_behind
 
 Tensors = list[Value]
 Factors: TypeAlias = tuple[Any, Value]
@@ -164,9 +164,9 @@ class ClientContribution:
         AddN would otherwise reuse the buffer of an input that has no other reference, start with that input, and so
         change the order of the sum.
         """
-        with ops.ordered_behind(total):
+        with ordered_behind(total):
             reference = ops.operation("TensorListLength", self.groups)
-        with ops.ordered_behind(reference):
+        with ordered_behind(reference):
             return ops.identity(total)
 
 
@@ -257,7 +257,7 @@ class FactoredContribution:
         lefts, rights = (self._factors(side, lanes) for side in (0, 1))
         total = None
         for left, right in zip(rights, lefts, strict=True) if self._is_transposed else zip(lefts, rights, strict=True):
-            with ops.ordered_behind(*([] if total is None else [total])):
+            with ordered_behind(*([] if total is None else [total])):
                 product = product_of_factors(left, right)[0]
             total = product if total is None else total + product
         assert total is not None

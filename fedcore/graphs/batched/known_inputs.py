@@ -24,7 +24,7 @@ from fedcore.graphs.batched.own_rows import own_rows_of
 from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.batched.row_windows import Window, rows_from
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Block, Value, building
 
 _EXACT = {"Mul": ops.multiply, "AddV2": ops.add, "Sub": ops.subtract, "RealDiv": ops.divide}
 """Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
@@ -140,7 +140,7 @@ class KnownInputs:
     """
 
     data: RowLayout
-    block: Any
+    block: Block
     given: "Given | None" = None
     has_own_products: bool = False
     _built: dict = attrs.field(factory=dict, init=False)
@@ -227,7 +227,7 @@ class KnownInputs:
 
     def _once(self, key: Hashable, build: Callable[[], Any]) -> Any:
         if key not in self._built:
-            with ops.adding_to(self.block):
+            with building(self.block):
                 self._built[key] = build()
         return self._built[key]
 
@@ -302,7 +302,7 @@ class StepInputs:
 
 def _step(x: Value) -> tuple[Value, _Step | None] | None:
     """(operand, step) of the operation that computes a tensor; None if it is not one of a row by itself."""
-    node, shape = ops.node_of(x), x.shape
+    node, shape = x.node, x.shape
     if node is None:
         return None
     if node.op == "Identity":

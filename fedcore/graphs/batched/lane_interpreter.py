@@ -5,25 +5,32 @@ In:  the functions of a stage, and tensors and sequences of one client. Out: ten
 It is the interpreter of tensors (`kernels.interpreter`), except that large kernels are `BatchedValue`s of K = 1 client.
 Graphs are evaluated operation by operation: those without a low-rank operand are emitted as they are, over batches of
 any number of rows, and the rules of `batching_rules/low_rank.py` emit the others. An initial weight that a graph only
-passes on stays the same tensor, so that it cancels in the client's change. A loop of `tf.while_loop` takes the steps.
+passes on stays the same tensor, so that it cancels in the client's change.
 """
 
+import functools
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from typing import Any
 
 import attrs
-import tensorflow as tf
+import numpy as np
 
 from fedcore.graphs.batched.batched_call import batched_call, called_whole
 from fedcore.graphs.batched.batched_sequence import at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, shared
-from fedcore.graphs.batched.low_rank_carry import LowRankCarry, first_carry
+from fedcore.graphs.batched.client_leaves import ClientLeaves
+from fedcore.graphs.batched.low_rank_carry import LowRankCarry, build_in_form, first_carry
+from fedcore.graphs.batched.schedule import steps_of_rank
 from fedcore.graphs.capture.graph_import import NOT_INLINED
+from fedcore.graphs.dataflow.control_flow import scan
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import evaluate
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.interpret import Interpreter
-from fedcore.ir.module import Module, Operation
+from fedcore.ir.module import Graph, Module, Operation
 from fedcore.types import Type, tensor_leaves
 
 CONTROL_FLOW = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
@@ -48,6 +55,27 @@ class LowRankSteps:
     limit: int
     exceeds: bool
 
+    @classmethod
+    def of(cls, leaves: ClientLeaves, seeds: np.ndarray, numbers: SequenceOf[int], rank: int) -> "LowRankSteps | None":
+        """The steps of a block's clients; None if their data is not one sequence of batches, or if each step would make
+        the kernels.
+
+        Args:
+            seeds, numbers: as in `pack_for_loop`.
+        """
+        if len(leaves.sequences) != 1:
+            return None
+        ((position, columns),) = leaves.sequences.items()
+        limit = steps_of_rank(columns, rank)
+        if limit < 2:
+            return None
+        taken = [len(c.read(int(s), numbers[position])) for c, s in zip(columns, seeds, strict=True)]
+        return cls(rank, limit, exceeds=max(taken) > limit)
+
+    def __str__(self) -> str:
+        factors = "" if self.exceeds else "\nthe factors of a block are one product"
+        return f"clients one by one\nkernels are low-rank for {self.limit} steps at a time{factors}"
+
 
 class LaneInterpreter:
     """Runs the client operations of a stage for one client; values are tensors, `Sequence`s, and kernels in factors."""
@@ -63,62 +91,68 @@ class LaneInterpreter:
         sequence, zero, function = values
         initial = [shared(tensor_of(t)) for t in flatten(zero)]
         form = first_carry(initial, self._steps.rank, self._steps.limit, exceeds=self._steps.exceeds)
-        while form is not None:
-            results, form_after = _reduced(sequence, initial, function, op.type, form)
-            if form_after == form:
-                return unflatten(results, op.type)
-            form = form_after
-        dense = unflatten([v.tensor for v in initial], op.type)
-        return evaluate(op, types, [sequence, dense, function], seed)
+        return build_in_form(lambda form: _reduced(sequence, initial, function, op.type, form), form)
 
 
 def _reduced(
-    sequence: Sequence, initial: list[BatchedValue], function: Callable, type_: Type, form: LowRankCarry
-) -> tuple[list, LowRankCarry | None]:
-    """(the carry after all steps, the form that its kernels have after a step); without a carry if that differs."""
-    kernels = form.opened(initial, 1)
-    dense = [i for i in range(len(initial)) if i not in form.kernels]
-    form_after: LowRankCarry | None = form
-    shapes = [tf.TensorShape(t.shape) for t in tensor_leaves(type_)]
-    start = [initial[i].tensor for i in dense]
-    for tensor, i in zip(start, dense, strict=True):
-        tensor.set_shape(shapes[i])
-    factors = kernels.initial()
+    sequence: Sequence, initial: list[BatchedValue], function: Callable, type_: Type, form: LowRankCarry | None
+) -> tuple[Any, LowRankCarry | None]:
+    """(the carry after all elements, the form that its kernels have after a step); None for the carry if that differs.
 
-    def step(i, *variables):
+    Args:
+        form: of the kernels that are kept low-rank; None if none is.
+    """
+    kernels = None if form is None else form.opened(initial, 1)
+    dense = [i for i in range(len(initial)) if form is None or i not in form.kernels]
+    form_after = form
+
+    def step(i: Value, *variables: Value) -> tuple[list[Value], None]:
         nonlocal form_after
-        opened = kernels.values(i, list(variables[len(dense) :]))
-        values = {**dict(zip(dense, variables, strict=False)), **opened.values}
+        opened = None if kernels is None else kernels.values(i, list(variables[len(dense) :]))
+        values = dict(zip(dense, variables, strict=False)) | ({} if opened is None else opened.values)
         operand = unflatten([values[j] for j in range(len(initial))], type_)
         results = flatten(at_element(function, i)(operand, sequence.element(i)))
         tensors = [tensor_of(results[j]) for j in dense]
-        for tensor, j in zip(tensors, dense, strict=True):
-            tensor.set_shape(shapes[j])
+        if opened is None:
+            return tensors, None
         of_kernels = {j: as_value(results[j]) for j in opened.rights}
         form_after = opened.form_after(of_kernels)
-        return [i + 1, *tensors, *(opened.after(of_kernels, None) if form_after == form else opened.variables())]
+        return [*tensors, *(opened.after(of_kernels, None) if form_after == form else opened.variables())], None
 
-    steps, *state = tf.while_loop(
-        lambda i, *_: i < sequence.count,
-        step,
-        [tf.constant(0, tf.int64), *start, *factors],
-        shape_invariants=[tf.TensorShape([]), *(shapes[i] for i in dense), *(t.shape for t in factors)],
-    )
+    factors = [] if kernels is None else kernels.initial()
+    start = [initial[i].tensor for i in dense]
+    state = scan(step, sequence.count, [*start, *factors], kept_by_step=len(factors))
     if form_after != form:
-        return [], form_after
-    results = {**dict(zip(dense, state, strict=False)), **kernels.final(steps, state[len(dense) :])}
-    return [results[i] for i in range(len(initial))], form
+        return None, form_after
+    results: dict[int, Any] = dict(zip(dense, state, strict=False))
+    results.update({} if kernels is None else kernels.final(sequence.count, state[len(dense) :]))
+    return unflatten([results[i] for i in range(len(initial))], type_), form
 
 
-def _graph(graph, data: bytes) -> Callable:
+def call_graph(graph: Graph, data: bytes, leaves: SequenceOf, seed: Value | None = None) -> list:
+    """The leaves of a graph's result: tensors, and kernels in factors.
+
+    Raises:
+        NoBatchingRule: an operation has effects or a state.
+    """
+    build = functools.partial(batched_call, graph, data, list(map(as_value, leaves)), seeds=seed)
     whole = any(op.startswith(NOT_INLINED) for op in operations_of(graph.digest, data))
+    values = called_whole(build, "fused") if whole else build()
+    return [_of_lane(v, type_.shape) for v, type_ in zip(values, tensor_leaves(graph.type.result), strict=True)]
 
+
+def _of_lane(value: BatchedValue, shape: tuple[int | None, ...] | None) -> Value | BatchedValue:
+    """The tensor of a value; a branch or a loop gives it a client axis, of one client."""
+    if value.low_rank is not None:
+        return value
+    tensor = value.tensor[0] if value.batched else value.tensor
+    tensor.set_shape(shape)
+    return tensor
+
+
+def _graph(graph: Graph, data: bytes) -> Callable:
     def call(*arguments, seed=None):
-        def build() -> list[BatchedValue]:
-            return batched_call(graph, data, [as_value(leaf) for leaf in flatten(arguments)], seeds=seed)
-
-        values = called_whole(build, "fused") if whole else build()
-        return unflatten([v.tensor if v.low_rank is None else v for v in values], graph.type.result)
+        return unflatten(call_graph(graph, data, flatten(arguments), seed), graph.type.result)
 
     return call
 

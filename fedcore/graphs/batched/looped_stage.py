@@ -8,15 +8,16 @@ batches, of any number of rows, and the change of the kernel [3136, 512] of a de
 sum is one product of the factors of all clients, so that no change is made.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 
 import tensorflow as tf
 
 from fedcore.graphs.batched.client_contribution import Factors
-from fedcore.graphs.batched.lane_interpreter import LaneInterpreter, LowRankSteps, as_value
+from fedcore.graphs.batched.lane_interpreter import LaneInterpreter, LowRankSteps, as_value, call_graph
 from fedcore.graphs.batched.stage_fold import Group, StageFold, or_factors
-from fedcore.graphs.emission.realize import tensorflow_function
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.client_loop import client_arguments, client_specs
 from fedcore.graphs.stages.client_stage import ClientStage
@@ -40,9 +41,6 @@ class LoopedFold(StageFold):
         self._lane = LaneInterpreter(stage.module, steps)
         self.parallel = parallel
 
-    def realize(self, body: Callable, specs: list[tf.TensorSpec], name: str) -> tf.types.experimental.ConcreteFunction:
-        return tensorflow_function(body, specs, name=name)
-
     @property
     def client_specs(self) -> list[tf.TensorSpec]:
         numbers = [tf.TensorSpec([None], tf.int64) for _ in ("seeds", "lane_of")]
@@ -52,7 +50,7 @@ class LoopedFold(StageFold):
     def has_factors(self) -> bool:
         return self._joined
 
-    def groups(self, tensors: list) -> tuple[list[tuple[Group, tf.Tensor]], tf.Tensor]:
+    def groups(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
         leaf_tensors = [[tensors.pop(0) for _ in leaf] for leaf in client_specs(self.stage, self._layouts)]
         names = [p.name for p in self.stage.client_parameters]
@@ -62,13 +60,13 @@ class LoopedFold(StageFold):
         }
         self._lane.operations(self.invariant_operations, invariant, dict(self.types))
 
-        def group(first_lane: tf.Tensor, in_factors: Mapping[int, int]) -> list[tf.Tensor | Factors]:
-            arguments = client_arguments(self.stage, self._layouts, leaf_tensors, first_lane)
+        def group(first_lane: Value, in_factors: Mapping[int, int]) -> list[Value | Factors]:
+            arguments = client_arguments(self.stage, self._layouts, leaf_tensors, first_lane, call_graph)
             scope = {**invariant, **dict(zip(names, arguments, strict=True))}
             self._lane.operations(self.client_operations, scope, dict(self.types), tensor_seed(seeds[first_lane]))
             values = enumerate(map(as_value, self.contribution(scope)))
             bits = self.stage.bits(scope, self.types)
-            sizes = [tf.stack(bits)[tf.newaxis]] if bits else []
+            sizes = [ops.stack(bits)[None]] if bits else []
             return [*(or_factors(v, 1, may_be_factors=i in in_factors) for i, v in values), *sizes]
 
-        return [(group, tf.size(seeds, tf.int64))], lane_of
+        return [(group, ops.size(seeds, tf.int64))], lane_of

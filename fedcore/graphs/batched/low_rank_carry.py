@@ -16,7 +16,8 @@ Which kernels share U, and which coefficients change, is a fixed point: a step i
 itself or one of a more general form as its result (`CarriedKernels.form_after`), with which the step is built again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 import tensorflow as tf
@@ -29,10 +30,12 @@ from fedcore.graphs.batched.own_rows import JOINED, OwnRows
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import computed_if
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Block, Value, active_block, building
 from fedcore.graphs.dataflow.selection import select_by_client, select_rows
 
 Tensors = list[Value]
+
+Result = TypeVar("Result")
 
 
 def low_rank_carry(initial: Sequence[BatchedValue], layout: PackedLayout) -> "LowRankCarry | None":
@@ -439,6 +442,26 @@ class CarriedKernels:
     def _coefficient(self, kernel: int, matrix: tuple[str, int]) -> Coefficient | int:
         """The coefficient of a matrix in a kernel; the integer 0 if the matrix is no term of the kernel."""
         return self.scales.get((kernel, matrix), 1.0 if self.of_carry.begins_with(kernel, matrix) else 0)
+
+
+def build_in_form(
+    build: Callable[[LowRankCarry | None], tuple[Result, LowRankCarry | None]], form: LowRankCarry | None
+) -> Result:
+    """The result of building a loop in the form that its step keeps.
+
+    Args:
+        build: form -> (result, the form that the kernels have after a step).
+        form: the first one; the nodes of forms that a step does not keep are dropped.
+    """
+    block = active_block()
+    assert block is not None
+    while True:
+        with building(Block(block)) as draft:
+            result, form_after = build(form)
+        if form_after == form:
+            block.adopt(draft)
+            return result
+        form = form_after
 
 
 def _without(carry: LowRankCarry, kernels: Sequence[int]) -> LowRankCarry | None:

@@ -10,7 +10,6 @@ Example: in a step of plain gradient descent, `w + (-rate) * (x^T g)` keeps w, a
 `sum + rows * (x^T g)` keeps the sum. In a step of Adam the change is divided by a matrix, and no kernel is kept.
 """
 
-import math
 from collections.abc import Container, Iterable, Sequence
 
 import attrs
@@ -92,8 +91,8 @@ def low_rank_kernels(body: Body, carry: Type, first: int, shared: Iterable[int])
     kept = _kept(body, kernels, scalars, {body.arguments[i] for i in shared})
     largest = max((ranks[i] for i in kept), default=0)
     rank = min((ranks[i] for i in kept if ranks[i] and 2 * ranks[i] >= largest), default=ONE_STEP if kept else 0)
-    shapes = [t.shape for t in tensor_leaves(carry)]
-    return LowRankKernels(rank, sum(4 * math.prod(shapes[i]) for i in kept if is_kept(shapes[i], rank)))
+    shapes = [tf.TensorShape(t.shape) for t in tensor_leaves(carry)]
+    return LowRankKernels(rank, sum(4 * shapes[i].num_elements() for i in kept if is_kept(shapes[i], rank)))
 
 
 def _kept(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[str]) -> list[int]:

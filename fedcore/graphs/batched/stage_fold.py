@@ -149,10 +149,6 @@ class StageFold(abc.ABC):
         self.rows_of_lanes: Value | None = None
         self.data_rows: DataRows | None = None
 
-    def realize(self, body: Callable, specs: list[tf.TensorSpec], name: str) -> tf.types.experimental.ConcreteFunction:
-        """The function of a body."""
-        return realized_function(body, specs, name=name, without=self.stage_passes_left_out)
-
     @property
     def stage_passes_left_out(self) -> tuple[str, ...]:
         """Stage passes that the plan switches off."""
@@ -350,7 +346,8 @@ class StageFold(abc.ABC):
 
     def _realized(self, body: Callable, specs: list[tf.TensorSpec], result: Type) -> Realized:
         name = profiler_name(self.stage.module, self.stage.name)
-        call = with_kernels_of(self.stage.function, self.realize(body, specs, name))
+        function = realized_function(body, specs, name=name, without=self.stage_passes_left_out)
+        call = with_kernels_of(self.stage.function, function)
         return Realized(call, result, optimised=True, assumes_finite=tuple(sorted(self.telling)))
 
 

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.dataflow.graph import Value, active_block, new_region
-from fedcore.graphs.dataflow.operations import value
-
-lowerings: dict[str, Callable] = {}
-"""The functions of these names that add to a TensorFlow graph, for where no block is built; `emission` fills it."""
+from fedcore.graphs.dataflow.operations import current_block, gather, operation, shape, value
 
 PARALLEL_ITERATIONS = 10
 """The default of `tf.while_loop`."""
@@ -32,10 +30,6 @@ def scan(
         kept_by_step: number of loop variables, the last ones, whose inactive rows the step itself leaves unchanged.
             Their shapes may change, in axes that are not static.
     """
-    options = {"parallel_iterations": parallel_iterations, "kept_by_step": kept_by_step}
-    block = active_block()
-    if block is None:
-        return lowerings["scan"](step, iterations, initial, **options)
     has_active = False
 
     def body(number: Value, *variables: Value) -> list[Value]:
@@ -49,8 +43,9 @@ def scan(
 
     start = [value(v) for v in initial]
     region = new_region([(tf.int64, []), *((v.dtype, v.shape) for v in start)], body)
-    attributes = {**options, "has_active": has_active}
-    return list(block.add("scan", [iterations, *start], attributes, [(v.dtype, v.shape) for v in start], [region]))
+    attributes = {"parallel_iterations": parallel_iterations, "kept_by_step": kept_by_step, "has_active": has_active}
+    types = [(v.dtype, v.shape) for v in start]
+    return list(current_block().add("scan", [iterations, *start], attributes, types, [region]))
 
 
 def while_loop(
@@ -66,28 +61,59 @@ def while_loop(
     Args:
         shapes: those that the loop variables have in all iterations.
     """
-    block = active_block()
-    if block is None:
-        return lowerings["while_loop"](test, body, initial, shapes, parallel_iterations)
     start = [value(v) for v in initial]
     types = [(v.dtype, shape) for v, shape in zip(start, shapes, strict=True)]
     regions = [
         new_region(types, lambda *variables: [value(test(*variables))]),
         new_region(types, lambda *variables: [value(r, t) for r, (t, _) in zip(body(*variables), types, strict=True)]),
     ]
-    return list(block.add("while", start, {"parallel_iterations": parallel_iterations}, types, regions))
+    return list(current_block().add("while", start, {"parallel_iterations": parallel_iterations}, types, regions))
+
+
+def map_rows(fn: Callable, operands: Sequence[Value], results: Sequence[tf.TensorSpec]) -> list[Value]:
+    """The results of `fn(*row)` for the rows of the operands, each stacked along a leading axis.
+
+    Where no block is built, it is `tf.map_fn`.
+
+    Args:
+        results: of one row.
+    """
+    if active_block() is None:
+        return list(tf.map_fn(lambda row: tuple(fn(*row)), tuple(operands), fn_output_signature=tuple(results)))
+    count = shape(operands[0])[0]
+    sizes = [_sizes(spec.shape) for spec in results]
+    lists = [
+        operation("TensorListReserve", of_row, count, element_dtype=spec.dtype)
+        for of_row, spec in zip(sizes, results, strict=True)
+    ]
+
+    def step(i: Value, *before: Value) -> list[Value]:
+        rows = fn(*(gather(x, i) for x in operands))
+        after = [operation("TensorListSetItem", list_, i, row) for list_, row in zip(before, rows, strict=True)]
+        return [i + 1, *after]
+
+    initial = [value(0, tf.int32), *lists]
+    _, *lists = while_loop(lambda i, *_: i < count, step, initial, [v.shape for v in initial])
+    stacks = []
+    for list_, of_row, spec in zip(lists, sizes, results, strict=True):
+        stacks.append(operation("TensorListStack", list_, of_row, element_dtype=spec.dtype))
+        stacks[-1].set_shape([operands[0].shape[0], *spec.shape] if spec.shape.rank is not None else None)
+    return stacks
+
+
+def _sizes(shape: tf.TensorShape) -> np.ndarray:
+    """A shape as an operand of operations on TensorLists."""
+    sizes = -1 if shape.rank is None else [-1 if s is None else s for s in shape]
+    return np.asarray(sizes, np.int32)
 
 
 def cond(condition: Value, then: Callable, otherwise: Callable) -> list[Value]:
     """The results of `then` if the condition holds, else of `otherwise`; only one of the two runs."""
-    block = active_block()
-    if block is None:
-        return lowerings["cond"](condition, then, otherwise)
     regions = [new_region([], lambda branch=branch: list(map(value, branch()))) for branch in (then, otherwise)]
     types = []
     for a, b in zip(*(region.results for region in regions), strict=True):
         types.append((a.dtype, a.shape.most_specific_compatible_shape(b.shape)))
-    return list(block.add("if", [condition], {}, types, regions))
+    return list(current_block().add("if", [condition], {}, types, regions))
 
 
 def computed_if(
@@ -99,13 +125,10 @@ def computed_if(
     its value of `otherwise`. In a loop the condition changes if an operand or a value of `otherwise` does: TensorFlow
     waits for ever for the untaken side of a branch whose condition was computed before the loop.
     """
-    block = active_block()
-    if block is None:
-        return lowerings["computed_if"](condition, compute, operands, otherwise)
     region = new_region([(v.dtype, v.shape) for v in operands], lambda *values: list(map(value, compute(*values))))
     results = [(v.dtype, v.shape) for v in otherwise]
     inputs = [condition, *operands, *otherwise]
-    return list(block.add("if", inputs, {"operands": len(operands)}, results, [region]))
+    return list(current_block().add("if", inputs, {"operands": len(operands)}, results, [region]))
 
 
 def call(body: Callable, operands: Sequence[Value], *, kind: str = "function") -> list[Value]:
@@ -116,25 +139,18 @@ def call(body: Callable, operands: Sequence[Value], *, kind: str = "function") -
         kind: `function`, `fused` (TensorFlow fuses its operations), `xla` (XLA compiles it), or `unordered` (its
             operations have no automatic control dependencies, so that it may hold loops of TensorFlow 1).
     """
-    block = active_block()
-    if block is None:
-        return lowerings["call"](body, operands, kind)
     inputs = [value(v) for v in operands]
     region = new_region([(v.dtype, v.shape) for v in inputs], lambda *values: list(map(value, body(*values))))
-    return list(block.add("call", inputs, {"kind": kind}, [(r.dtype, r.shape) for r in region.results], [region]))
+    types = [(r.dtype, r.shape) for r in region.results]
+    return list(current_block().add("call", inputs, {"kind": kind}, types, [region]))
 
 
 def function_of_number(body: Callable) -> Callable:
     """A function of a number (int64) that loops call: built in place, its operations would be in the loop's frames."""
-    block = active_block()
-    if block is None:
-        return lowerings["function_of_number"](body)
     region = new_region([(tf.int64, [])], lambda number: list(map(value, body(number))))
     types = [(r.dtype, r.shape) for r in region.results]
 
     def called(number: Value) -> list[Value]:
-        here = active_block()
-        assert here is not None
-        return list(here.add("call", [number], {"kind": "unordered"}, types, [region]))
+        return list(current_block().add("call", [number], {"kind": "unordered"}, types, [region]))
 
     return called

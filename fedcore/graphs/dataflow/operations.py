@@ -8,7 +8,6 @@ TensorFlow's function of that name adds. `operation` adds any other one:
 Where no block is built, a function is TensorFlow's own.
 """
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -17,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.dataflow import constant_values, graph
+from fedcore.graphs.dataflow import constant_values
 from fedcore.graphs.dataflow.graph import OPERATORS, Block, Node, Value, active_block, building
 from fedcore.graphs.dataflow.op_signature import flat_operands, signature
 from fedcore.graphs.dataflow.shape_inference import infer
@@ -29,7 +28,8 @@ MOST_SHARED = 64
 """Entries of the largest constant that is compared with others."""
 
 
-def _block() -> Block:
+def current_block() -> Block:
+    """The block to which nodes are added."""
     block = active_block()
     assert block is not None
     return block
@@ -94,7 +94,7 @@ def _added(op: str, inputs: Sequence, attributes: Mapping[str, Any]) -> tuple[Va
         else:
             operands.append(value(operand, argument.dtype or dtypes.get(argument.type_attr)))
     inference = infer(op, operands, attributes)
-    return _block().add(op, flat_operands(operands), inference.attributes, inference.types)
+    return current_block().add(op, flat_operands(operands), inference.attributes, inference.types)
 
 
 def _operands(values: Sequence) -> list[Value]:
@@ -122,7 +122,7 @@ def constant(content, dtype: tf.DType | None = None, shape=None) -> Value:
         array = np.broadcast_to(array, tuple(shape))
     type_ = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
     key = (type_, array.shape, array.tobytes()) if array.size <= MOST_SHARED and type_ != tf.string else id(array)
-    block = _block()
+    block = current_block()
     if key not in block.constants or block.ordered_behind:
         types = [(type_, tf.TensorShape(array.shape))]
         (node_value,) = block.add("Const", (), {"value": array, "dtype": type_}, types)
@@ -170,10 +170,8 @@ def zeros_like(x: Value) -> Value:
     return operation("ZerosLike", x)
 
 
-def placeholder_with_shape(x, shape):
+def placeholder_with_shape(x: Value, shape) -> Value:
     """The value with less known of its shape; loops need that whose variables change their shapes."""
-    if active_block() is None:
-        return tf.compat.v1.placeholder_with_default(x, shape)
     return operation("PlaceholderWithDefault", x, shape=tf.TensorShape(shape))
 
 
@@ -468,32 +466,13 @@ def unsorted_segment_sum(x: Value, segment_ids: Operand, num_segments: Operand) 
 # --- where a value is computed, and by what ---
 
 
-def node_of(x) -> Any:
-    """The node that computes a value; None of an argument."""
-    return x.node if isinstance(x, Value) else _TensorNode(x.op)
-
-
-def computed_by(x, op: str) -> Node | None:
+def computed_by(x: Value, op: str) -> Node | None:
     """The node that computes a value, if it is of that operation."""
-    node = node_of(x)
-    return node if node is not None and node.op == op else None
+    return x.node if x.node is not None and x.node.op == op else None
 
 
-class _TensorNode:
-    """An operation of TensorFlow, read as a node."""
-
-    def __init__(self, op: tf.Operation):
-        self._op = op
-        self.op, self.inputs = op.type, tuple(op.inputs)
-
-    def __getitem__(self, attribute: str):
-        return self._op.get_attr(attribute)
-
-
-def number_of_users(x) -> int:
+def number_of_users(x: Value) -> int:
     """How many operands of later operations the value is."""
-    if not isinstance(x, Value):
-        return len([t for op in x.consumers() for t in op.inputs if t is x])
     return sum(_reads(node, x) for node in x.block.nodes)
 
 
@@ -503,40 +482,14 @@ def _reads(node: Node, x: Value) -> int:
     return inside + returned + sum(v is x for v in node.inputs)
 
 
-def block_of(x):
-    """Where a value is computed."""
-    return x.block if isinstance(x, Value) else x.graph
-
-
-def current_block():
-    """Where operations are added."""
-    return active_block() or tf.compat.v1.get_default_graph()
-
-
-def adding_to(block) -> contextlib.AbstractContextManager:
-    """Inside, operations are added to the block."""
-    return building(block) if isinstance(block, Block) else block.as_default()
-
-
-def ordered_behind(*values) -> contextlib.AbstractContextManager:
-    """Inside, operations run when these values are computed."""
-    return tf.control_dependencies(values) if active_block() is None else graph.ordered_behind(*values)
-
-
-def placeholder(dtype: tf.DType, shape):
+def placeholder(dtype: tf.DType, shape) -> Value:
     """A value of which nothing but dtype and shape is known."""
-    if active_block() is None:
-        return tf.compat.v1.placeholder(dtype, shape)
-    return _block().argument(dtype, shape)
+    return current_block().argument(dtype, shape)
 
 
 def scratch(build: Callable[[], None]) -> None:
     """Calls a function whose operations are not kept."""
-    block = active_block()
-    if block is None:
-        tf.function(build, autograph=False).get_concrete_function()
-        return
-    with building(Block(block)):
+    with building(Block(current_block())):
         build()
 
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from fedcore.graphs.dataflow.control_flow import computed_if, lowerings
-from fedcore.graphs.dataflow.graph import Value, active_block
+from fedcore.graphs.dataflow.control_flow import computed_if
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.dataflow.operations import broadcast_to, computed_by, operation, reduce_all, shape
 
 FAST_PATH_ENTRIES = 1 << 12
@@ -32,8 +32,6 @@ def select_by_client(condition: Value, if_true: Sequence[Value], if_false: Seque
     If a value of `if_true` is the value of `if_false`, it is returned. If the condition holds for all clients, the
     large values of `if_true`, and those of unknown size, are passed through.
     """
-    if active_block() is None:
-        return lowerings["select_by_client"](condition, if_true, if_false)
     results: list[Value] = []
     all_true = None
     for a, b in zip(if_true, if_false, strict=True):

@@ -46,15 +46,8 @@ def realized_function(
 def region_function(region: Region, *, name: str) -> tf.types.experimental.ConcreteFunction:
     """A region as a function of TensorFlow, without automatic control dependencies."""
     specs = [tf.TensorSpec(v.shape, v.dtype) for v in region.arguments]
-    return tensorflow_function(lambda *tensors: realized(region, tensors), specs, name=name)
-
-
-def tensorflow_function(
-    body: Callable, specs: Sequence[tf.TensorSpec], *, name: str
-) -> tf.types.experimental.ConcreteFunction:
-    """As `realized_function`, of a function of tensors."""
     with without_function_optimisation(), private_api.quick_operations(shares_constants=True):
-        return private_api.unordered_function(body, specs, name=name)
+        return private_api.unordered_function(lambda *tensors: realized(region, tensors), specs, name=name)
 
 
 def _run(region: Region, arguments: Sequence[tf.Tensor], tensors: Tensors) -> list[tf.Tensor]:

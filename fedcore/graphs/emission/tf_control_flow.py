@@ -27,7 +27,6 @@ import tensorflow as tf
 
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import called, called_unordered
-from fedcore.graphs.dataflow.control_flow import lowerings
 from fedcore.graphs.dataflow.selection import FAST_PATH_ENTRIES
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 
@@ -47,8 +46,7 @@ def counted_loop(
 
     here = tf.compat.v1.get_default_graph()
     if private_api.is_unordered(here):
-        with private_api.forgotten_unless_built(here):
-            return build(*(here.capture(t) for t in (iterations, *initial)))
+        return build(*(here.capture(t) for t in (iterations, *initial)))
     # tf.function would add control dependencies from operations in the loop to operations after it. TensorFlow's
     # arithmetic optimiser rewrites `x + x` to `2 * x` with a control dependency that also fires on the untaken Switch
     # branch of the last iteration.
@@ -278,19 +276,3 @@ def call(body: Callable, operands: Sequence[tf.Tensor], kind: str) -> list[tf.Te
         return list(tf.function(body, autograph=False, jit_compile=True)(*operands))
     with without_function_optimisation(fuses=kind == "fused"):
         return called(body, list(operands))
-
-
-def function_of_number(body: Callable) -> tf.types.experimental.ConcreteFunction:
-    """See `control_flow.function_of_number`."""
-    return private_api.unordered_function(body, [tf.TensorSpec([], tf.int64)])
-
-
-lowerings.update(
-    scan=counted_loop,
-    while_loop=while_loop,
-    cond=cond,
-    computed_if=computed_if,
-    call=call,
-    function_of_number=function_of_number,
-    select_by_client=select_by_client,
-)

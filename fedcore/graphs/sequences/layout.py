@@ -1,15 +1,21 @@
 """Sequences inside graphs: an element is gathered from columns by a reading order that is an input of the graph."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import attrs
 import tensorflow as tf
 
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
+from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.control_flow import map_rows
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.types import TensorType, Type, map_tensors, tensor_leaves
+
+GraphCall: TypeAlias = Callable[..., list]
+"""(graph, its bytes, leaves of its parameter) -> leaves of its result, such as `call_leaves`."""
 
 
 def _digests(graphs: tuple[TracedGraph, ...]) -> tuple[str, ...]:
@@ -59,8 +65,12 @@ class Layout:
             type_ = map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes)), type_)
         return self.after[-1].type.result if self.after else type_
 
-    def open(self, tensors: list[tf.Tensor]) -> "Sequence":
-        """The sequence of the tensors of `specs`, inside the graph being built."""
+    def open(self, tensors: list, call: GraphCall = call_leaves) -> "Sequence":
+        """The sequence of the tensors of `specs`, inside the graph or the block being built.
+
+        Args:
+            call: applies the graphs of maps.
+        """
         tensors = list(tensors)
         sizes = tensors.pop() if self.batched else None
         rows = tensors.pop()
@@ -68,54 +78,48 @@ class Layout:
         def element(i):
             index = rows[i] if sizes is None else rows[i, : sizes[i]]
             if self.ragged:
-                value = self._ragged_batch(tensors, index) if self.batched else self.example(tensors, index)
+                value = (self._ragged_batch if self.batched else self.example)(tensors, index, call)
             elif self.before and self.batched:
-                value = _mapped_rows(self.before, unflatten([tf.gather(c, index) for c in tensors], self.element))
+                value = self._mapped_rows([ops.gather(c, index) for c in tensors], call)
             else:
-                value = _mapped(self.before, unflatten([tf.gather(c, index) for c in tensors], self.element))
-            return _mapped(self.after, value)
+                value = _mapped(self.before, unflatten([ops.gather(c, index) for c in tensors], self.element), call)
+            return _mapped(self.after, value, call)
 
-        return Sequence(tf.shape(rows, out_type=tf.int64)[0], element)
+        return Sequence(ops.shape(rows, tf.int64)[0], element)
 
-    def example(self, columns: list[tf.Tensor], row: tf.Tensor):
+    def example(self, columns: list, row, call: GraphCall = call_leaves):
         """The example in a row of the columns, after the maps over single examples."""
         if not self.ragged:
-            return _mapped(self.before, unflatten([tf.gather(c, row) for c in columns], self.element))
+            return _mapped(self.before, unflatten([ops.gather(c, row) for c in columns], self.element), call)
         types = tensor_leaves(self.element)
         parts = zip(columns[: len(types)], columns[len(types) : -len(types)], columns[-len(types) :], strict=True)
         leaves = []
         for type_, (values, shapes, starts) in zip(types, parts, strict=True):
             shape, start = shapes[row], starts[row]
-            tensor = tf.reshape(values[start : start + tf.reduce_prod(shape)], shape)
-            leaves.append(tf.ensure_shape(tensor, type_.shape))
-        return _mapped(self.before, unflatten(leaves, self.element))
+            tensor = ops.reshape(values[start : start + ops.reduce_prod(shape)], shape)
+            leaves.append(ops.ensure_shape(tensor, type_.shape))
+        return _mapped(self.before, unflatten(leaves, self.element), call)
 
-    def _ragged_batch(self, columns: list[tf.Tensor], rows: tf.Tensor):
+    def _ragged_batch(self, columns: list, rows, call: GraphCall):
         """A batch of ragged examples, whose shapes are equal within the batch, as `tf.data` wants it."""
         type_ = self.before[-1].type.result if self.before else self.element
-        like = tuple(tf.TensorSpec(t.shape, spec(t).dtype) for t in tensor_leaves(type_))
-        leaves = tf.map_fn(lambda r: tuple(flatten(self.example(columns, r))), rows, fn_output_signature=like)
-        return unflatten(list(leaves), type_)
+        specs = [spec(t) for t in tensor_leaves(type_)]
+        return unflatten(map_rows(lambda row: flatten(self.example(columns, row, call)), [rows], specs), type_)
+
+    def _mapped_rows(self, columns: list, call: GraphCall):
+        """Maps over single examples, applied to every row of a batch."""
+        result = self.before[-1].type.result
+
+        def mapped(*row) -> list:
+            return flatten(_mapped(self.before, unflatten(row, self.element), call))
+
+        return unflatten(map_rows(mapped, columns, [spec(t) for t in tensor_leaves(result)]), result)
 
 
-def _mapped(graphs: tuple[TracedGraph, ...], value):
+def _mapped(graphs: tuple[TracedGraph, ...], value, call: GraphCall):
     for graph in graphs:
-        leaves = call_leaves(graph.named("map"), graph.data, flatten(value))
-        value = unflatten(leaves, graph.type.result)
+        value = unflatten(call(graph.named("map"), graph.data, flatten(value)), graph.type.result)
     return value
-
-
-def _mapped_rows(graphs: tuple[TracedGraph, ...], value):
-    """Maps over single examples, applied to every row of a batch."""
-    result = graphs[-1].type.result
-    like = [tf.TensorSpec(s.shape, s.dtype) for s in map(spec, tensor_leaves(result))]
-    leaves = flatten(value)
-    type_ = graphs[0].parameter
-
-    def one(row):
-        return tuple(flatten(_mapped(graphs, unflatten(list(row), type_))))
-
-    return unflatten(list(tf.map_fn(one, tuple(leaves), fn_output_signature=tuple(like))), result)
 
 
 @attrs.frozen

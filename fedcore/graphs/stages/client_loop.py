@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from fedcore.graphs.capture.graph_import import call_leaves
+from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.graphdef.parsed_graph import operations_of_graphs
 from fedcore.graphs.graphdef.side_effects import is_stateful
-from fedcore.graphs.sequences.layout import Layout
+from fedcore.graphs.sequences.layout import GraphCall, Layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.stages.onednn import with_kernels_of
@@ -37,22 +39,27 @@ def client_specs(stage: ClientStage, layouts: Sequence[Layout | None]) -> list[l
 
 
 def client_arguments(
-    stage: ClientStage, layouts: Sequence[Layout | None], leaf_tensors: Sequence[list[tf.Tensor]], k: tf.Tensor
+    stage: ClientStage,
+    layouts: Sequence[Layout | None],
+    leaf_tensors: Sequence[list],
+    k,
+    call: GraphCall = call_leaves,
 ) -> list:
     """The arguments of client k, whose sequences read the columns of all clients.
 
     Args:
         leaf_tensors: for each leaf the tensors of `client_specs`.
+        call: applies the graphs of the sequences' maps.
     """
     values = []
     for layout, tensors in zip(layouts, leaf_tensors, strict=True):
         if layout is None:
-            values.append(tf.gather(tensors[0], k))
+            values.append(ops.gather(tensors[0], k))
             continue
         *opened, splits = tensors
         columns = opened[: len(layout.column_specs())]
         orders = [t[splits[k] : splits[k + 1]] for t in opened[len(columns) :]]
-        values.append(layout.open([*columns, *orders]))
+        values.append(layout.open([*columns, *orders], call))
     return [unflatten([values.pop(0) for _ in leaves(p.type)], p.type) for p in stage.client_parameters]
 
 
