@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 import psutil
 
+from benchmarks.checkpoints import measure_checkpoints
 from benchmarks.client_files import client_files
 from benchmarks.secure_sums import measure_secure_sums
 from benchmarks.workloads import BATCH, WORKLOADS, Workload, first_weights, make_clients
@@ -27,6 +28,8 @@ def measure(name: str, rounds: int) -> dict:
         return measure_secure_sums(min(rounds, 3))
     if name == "files":
         return client_files(rounds)
+    if name == "checkpoints":
+        return measure_checkpoints(min(rounds, 5))
     return _workload(WORKLOADS[name], rounds)
 
 
@@ -106,7 +109,7 @@ def _paired(ours, floors, rounds: int, usual: int | None = None) -> dict:
     best = int(medians[:usual].argmin())
     others = medians[usual:] if usual is not None else []
     ratios = times[:, 0] / times[:, 1 + best]
-    low, high = _interval(ratios)
+    low, high = interval(ratios)
     return {
         "fedcore_s": float(np.median(times[:, 0])),
         "floor_s": float(np.median(times[:, 1 + best])),
@@ -119,7 +122,7 @@ def _paired(ours, floors, rounds: int, usual: int | None = None) -> dict:
     }
 
 
-def _interval(ratios: np.ndarray) -> tuple[float, float]:
+def interval(ratios: np.ndarray) -> tuple[float, float]:
     """A 95 % bootstrap interval of the median."""
     rng = np.random.default_rng(0)
     medians = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)

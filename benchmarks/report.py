@@ -74,6 +74,8 @@ def write_report(out: Path, names: list[str], seconds: float) -> None:
             console.print(f"  {kind}: {figures['bytes']:,} bytes a client{seconds}")
     if "files" in results:
         console.print(_files(results["files"]))
+    if "checkpoints" in results:
+        console.print(_checkpoints(results["checkpoints"]))
     _plot(out, {n: r for n, r in results.items() if "resident" in r})
     console.print(f"written: {out / 'results.json'}, {out / 'ratios.png'}")
 
@@ -92,6 +94,37 @@ def _files(files: dict) -> Table:
             f"{f['clients_per_s']:,.0f}",
             f"{f['by_hand_per_s']:,.0f}",
             f"{f['by_hand_per_s'] / f['clients_per_s']:.2f}",
+        )
+    return table
+
+
+def _checkpoints(checkpoints: dict) -> Table:
+    table = Table(title="50 M float32 weights: rounds with a checkpoint beside rounds without")
+    for column in (
+        "model",
+        "without",
+        "with",
+        "ratio",
+        "95 %",
+        "target",
+        "processor",
+        "peak",
+        "target",
+        "3 checkpoints",
+    ):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for name, m in checkpoints["models"].items():
+        table.add_row(
+            name,
+            f"{m['plain_s']:.2f} s",
+            f"{m['saved_s']:.2f} s",
+            f"{m['ratio']:.2f}",
+            f"{m['low']:.2f}–{m['high']:.2f}",
+            f"≤ {checkpoints['target']:.2f}",
+            f"{m['processor_ratio']:.2f}",
+            f"{m['copies']:+.1f} copies",
+            f"≤ {checkpoints['target_copies']:.0f}",
+            f"{m['three_checkpoints_copies']:.1f} copies",
         )
     return table
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
-def write_whole(path: str | os.PathLike, content: bytes | str | Iterable[bytes]) -> None:
+def write_whole(path: str | os.PathLike, content: bytes | str | Iterable[bytes | memoryview]) -> None:
     """Writes a file aside, under a unique name in the same directory, and renames it.
 
     Guarantees:
@@ -66,13 +66,13 @@ def written_whole(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def written_and_locked(path: str | os.PathLike, content: bytes) -> Iterator[None]:
+def written_and_locked(path: str | os.PathLike, pieces: Iterable[bytes | memoryview]) -> Iterator[None]:
     """Writes a file as `write_whole` does, and keeps it locked for the `with` block."""
     with contextlib.ExitStack() as block:
         with written_whole(path) as partial:
             block.enter_context(locked(partial))
             with partial.open("wb") as file:
-                file.writelines([content])
+                file.writelines(pieces)
         yield
 
 

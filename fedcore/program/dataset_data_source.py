@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.program.data_source import FederatedDataSource, FederatedDataSourceIterator
-from fedcore.program.state_files import Damaged, from_files, to_files
+from fedcore.program.safetensors_file import SafetensorsFile
+from fedcore.program.state_files import Damaged, checked, from_files, manifest_of, take_apart
 from fedcore.scalars import random_generator, seed_number, whole_number
 from fedcore.types import CLIENTS, FederatedType, SequenceType, StructType, explain, parse_type, to_type
 
@@ -54,9 +55,13 @@ class DatasetDataSourceIterator(FederatedDataSourceIterator):
 
     def to_bytes(self) -> bytes:
         clients = [list(dataset.as_numpy_iterator()) for dataset in self._datasets]
-        tensors, manifest = to_files(
-            {"type": str(self._federated_type), "seed": self._seed, "selections": self._selections, "data": clients}, 0
+        parts = take_apart(
+            {"type": str(self._federated_type), "seed": self._seed, "selections": self._selections, "data": clients}
         )
+        arrays = SafetensorsFile(parts.arrays)
+        tensors = b"".join(arrays)
+        assert arrays.digest is not None
+        manifest = manifest_of(parts, 0, arrays.digest)
         return json.dumps([len(manifest), len(tensors)]).encode() + b"\n" + manifest + tensors
 
     @classmethod
@@ -69,7 +74,7 @@ class DatasetDataSourceIterator(FederatedDataSourceIterator):
         head, _, rest = data.partition(b"\n")
         try:
             manifest, tensors = json.loads(head)
-            state = from_files(rest[manifest : manifest + tensors], rest[:manifest], 0)
+            state = from_files(checked(rest[:manifest], 0), [rest[manifest : manifest + tensors]])
             type_: Any = parse_type(state["type"])
             spec = _element_spec(type_.member.element)
             iterator = cls([_dataset(elements, spec) for elements in state["data"]], type_, state["seed"])

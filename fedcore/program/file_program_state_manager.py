@@ -1,11 +1,15 @@
 """Program states as files."""
 
 import contextlib
+import functools
 import os
 import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import attrs
 
 from fedcore.errors import InvalidValue, brief
 from fedcore.ir.regular_files import read_regular_file
@@ -15,7 +19,9 @@ from fedcore.program.program_state_manager import (
     ProgramStateManager,
     ProgramStateNotFoundError,
 )
-from fedcore.program.state_files import Damaged, checked, from_files, to_files
+from fedcore.program.safetensors_file import SafetensorsFile
+from fedcore.program.state_files import Damaged, StateParts, checked, checksums, from_files, manifest_of, take_apart
+from fedcore.program.stored_arrays import SharedFile, StoredArrays, StoredFile, store
 from fedcore.program.type_variables import ProgramStateStructure
 from fedcore.program.value_reference import materialize_value
 from fedcore.scalars import whole_number
@@ -35,6 +41,9 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
       - Numbers and arrays come back bit for bit, in their dtypes.
       - Older states are removed only after the new one is on the disk.
       - Threads and processes may save different versions at once.
+      - Arrays are streamed to the file. Those that nobody can write to, such as results of calls, are not copied.
+      - An array object of 64 KiB or more that the state saved before had too is not stored again: both states link to
+        one file. Each state has all its files under names of its own, so any other one may be removed.
 
     A manifest is written after its tensors, each file aside and renamed; a version without a manifest does not count.
 
@@ -72,6 +81,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         self._keep_total = whole_number("keep_total", keep_total)
         self._keep_first = keep_first
         self._keep_every_k = whole_number("keep_every_k", keep_every_k, at_least=1)
+        self._stored = StoredArrays()
 
     async def get_versions(self) -> list[int] | None:
         return self._versions(MANIFEST) or None
@@ -80,9 +90,9 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         """A saved state, in numpy arrays; without a structure, in plain lists, tuples and dicts."""
         version = whole_number("version", version)
         try:
-            manifest = self._read(version, MANIFEST)
-            tensors = self._read(version, TENSORS)
-            return from_files(tensors, manifest, version, structure)
+            content = checked(self._read(self._path(version, MANIFEST)), version)
+            files = [self._read(self._tensors(version, number)) for number in range(len(checksums(content)))]
+            return from_files(content, files, structure)
         except FileNotFoundError as error:
             if version not in self._versions(MANIFEST):
                 raise ProgramStateNotFoundError(version) from None
@@ -91,33 +101,68 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
             raise self._damaged(version, error) from error
 
     async def save(self, program_state: Any, version: int) -> None:
+        write = await self.begin_save(program_state, version)
+        write()
+
+    async def begin_save(self, program_state: Any, version: int) -> Callable[[], None]:
+        """Takes a state, and gives the function that writes it: arrays that nobody can write to are not copied.
+
+        A call of the function raises an `OSError` if the files cannot be written.
+        """
         version = whole_number("version", version)
         if self._path(version, MANIFEST).exists() and self._is_whole(version):
             raise ProgramStateExistsError(version=version, path=str(self._root))
-        tensors, manifest = to_files(await materialize_value(program_state), version)
-        try:
-            with written_and_locked(self._path(version, TENSORS), tensors):
-                write_whole(self._path(version, MANIFEST), manifest)
-        except OSError:
-            if not self._path(version, MANIFEST).exists():
-                with contextlib.suppress(OSError):
-                    self._path(version, TENSORS).unlink()
-            raise
-        self._remove_old(version)
+        return functools.partial(self._write, take_apart(await materialize_value(program_state)), version)
 
     async def remove_all(self) -> None:
         for version in self._versions(MANIFEST):
             self._remove(version)
 
     def size_bytes(self, version: int) -> int:
-        """The size of the files of a version."""
-        return sum(self._path(version, ending).stat().st_size for ending in (MANIFEST, TENSORS))
+        """The size of the files of a version, those that other versions share included."""
+        return sum(path.stat().st_size for path in (self._path(version, MANIFEST), *self._tensors_of(version)))
+
+    def _write(self, parts: StateParts, version: int) -> None:
+        """Writes the state's own arrays, then links or writes those that other states have, then the manifest."""
+        stored = self._stored.find(parts.arrays)
+        linked = [file for file in stored if file.is_mostly(parts.arrays)]
+        unchanged = {name for file in stored for name in file.names}
+        own = SafetensorsFile({name: array for name, array in parts.arrays.items() if name not in unchanged})
+        try:
+            with written_and_locked(self._tensors(version), own):
+                assert own.digest is not None
+                shared = self._link(linked, version)
+                rest = {name: parts.arrays[name] for name in unchanged.difference(*(file.names for file in shared))}
+                if rest:
+                    path = self._tensors(version, len(shared) + 1)
+                    shared.append(SharedFile(store(rest, path), {name: name for name in rest}))
+                write_whole(self._path(version, MANIFEST), manifest_of(parts, version, own.digest, shared))
+        except OSError:
+            if not self._path(version, MANIFEST).exists():
+                with contextlib.suppress(OSError):
+                    self._remove_tensors(version)
+            raise
+        own_file = StoredFile.at(self._tensors(version), own.digest)
+        own_names = {name: name for name in parts.arrays if name not in unchanged}
+        self._stored.remember(parts.arrays, [SharedFile(own_file, own_names), *shared])
+        self._remove_old(version)
+
+    def _link(self, files: Sequence[SharedFile], version: int) -> list[SharedFile]:
+        """The files under names of this version, as far as they can be linked."""
+        linked: list[SharedFile] = []
+        for shared in files:
+            file = shared.file.link(self._tensors(version, len(linked) + 1))
+            if file is not None:
+                linked.append(attrs.evolve(shared, file=file))
+        return linked
 
     def _is_whole(self, version: int) -> bool:
         try:
-            manifest = self._read(version, MANIFEST)
-            content = checked(manifest, version)
-            return _sha256(self._path(version, TENSORS)) == content["tensors"]["sha256"]
+            content = checked(self._read(self._path(version, MANIFEST)), version)
+            return all(
+                _sha256(self._tensors(version, number)) == checksum
+                for number, checksum in enumerate(checksums(content))
+            )
         except (OSError, Damaged):
             return False
 
@@ -127,9 +172,9 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         for version in set(versions) - self._kept(versions):
             self._remove(version)
         for orphan in set(self._versions(TENSORS)) - set(self._versions(MANIFEST)):
-            with contextlib.suppress(FileNotFoundError), locked(self._path(orphan, TENSORS)) as free:
+            with contextlib.suppress(FileNotFoundError), locked(self._tensors(orphan)) as free:
                 if free and not self._path(orphan, MANIFEST).exists():
-                    self._unlink(orphan, TENSORS)
+                    self._remove_tensors(orphan)
 
     def _kept(self, versions: list[int]) -> set[int]:
         first = versions[:1] if self._keep_first else []
@@ -140,20 +185,20 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
 
     def _remove(self, version: int) -> None:
         """Removes the manifest first: a state without a manifest does not count."""
-        self._unlink(version, MANIFEST)
-        self._unlink(version, TENSORS)
+        self._path(version, MANIFEST).unlink(missing_ok=True)
+        self._remove_tensors(version)
 
-    def _unlink(self, version: int, ending: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._path(version, ending).unlink()
+    def _remove_tensors(self, version: int) -> None:
+        """Removes the state's own file last, which marks a state without a manifest as one to be removed."""
+        for path in reversed(self._tensors_of(version)):
+            path.unlink(missing_ok=True)
 
-    def _read(self, version: int, ending: str) -> bytes:
+    def _read(self, path: Path) -> bytes:
         """The content of a file, of whatever size.
 
         Raises:
             Damaged: it is no file, such as a pipe, which would never end.
         """
-        path = self._path(version, ending)
         try:
             return read_regular_file(path, max_bytes=sys.maxsize)
         except InvalidValue as error:
@@ -169,6 +214,16 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
 
     def _path(self, version: int, ending: str) -> Path:
         return self._root / f"{self._prefix}{version}{ending}"
+
+    def _tensors(self, version: int, number: int = 0) -> Path:
+        """The file of a state's own arrays, and from number 1 the files of arrays that other states may have too."""
+        return self._path(version, f".{number}{TENSORS}" if number else TENSORS)
+
+    def _tensors_of(self, version: int) -> list[Path]:
+        """The files of arrays of a version; its own comes first, whether it is there or not."""
+        name = re.compile(re.escape(f"{self._prefix}{version}") + r"\.[1-9][0-9]*" + re.escape(TENSORS))
+        shared = [self._root / entry for entry in os.listdir(self._root) if name.fullmatch(entry)]
+        return [self._tensors(version), *sorted(shared)]
 
     def _damaged(self, version: int, error: Exception) -> ProgramStateDamagedError:
         return ProgramStateDamagedError(f"{self._path(version, MANIFEST)} is damaged: {error}")

@@ -2,6 +2,7 @@
 
 import abc
 import warnings
+from collections.abc import Callable
 from typing import Any, Generic
 
 from fedcore.errors import InvalidValue, NotFound
@@ -80,6 +81,18 @@ class ProgramStateManager(abc.ABC, Generic[ProgramStateStructure]):
         Raises:
             ProgramStateExistsError: there is a whole state of this version.
         """
+
+    async def begin_save(self, program_state: Any, version: int) -> Callable[[], None]:
+        """Takes a state, which may change afterwards, and gives the function that writes it.
+
+        The function may be called once, in any thread. Default: the state is saved at once, and the function does
+        nothing.
+
+        Raises:
+            ProgramStateExistsError: there is a whole state of this version.
+        """
+        await self.save(program_state, version)
+        return lambda: None
 
     async def remove_all(self) -> None:
         """Removes all saved states."""

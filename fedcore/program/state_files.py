@@ -1,73 +1,105 @@
-"""A structure as two texts of bytes: its arrays as safetensors, the rest and the checksums as a JSON manifest.
+"""A structure as arrays, which stand in safetensors files, and a JSON manifest of the rest and the checksums.
 
-The manifest is `{"checksum": …, "content": {"format": 1, "version": …, "tensors": …, "dtypes": …, "tree": …}}`. Its
-checksum is the SHA-256 of the content as it is written; `tensors` has the SHA-256 and the size of the other file. A
-tree is a list: the kind of a node, and its parts or its value.
+The manifest is `{"checksum": …, "content": {"format": 2, "version": …, "tensors": …, "shared": …, "dtypes": …, "tree":
+…}}`. Its checksum is the SHA-256 of the content as it is written. `tensors` has the SHA-256 and the size of the state's
+own file. `shared` has for each file that other states have too, in the order of their numbers from 1, its SHA-256, its
+size, and `names`: the names of arrays in the state and in the file. Format 1 has no `shared`. A tree is a list: the
+kind of a node, and its parts or its value.
 """
 
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.program.safetensors_file import Digest
 from fedcore.program.serializable import Serializable
+from fedcore.program.stored_arrays import SharedFile
 from fedcore.program.structures import children_of, with_children
 from fedcore.types import fields_of
+from fedcore.types.immutable_arrays import immutable
 
-FORMAT = 1
+FORMAT, OLDEST_FORMAT = 2, 1
 MAX_DEPTH = 150
 _STRUCTURES = {"record", "dict", "list", "tuple"}
-_NATIVE = {
-    *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
-    *("float16", "float32", "float64", "complex64"),
-}
 
 
 class Damaged(Exception):
     """The bytes are not those that were written."""
 
 
-def to_files(state: Any, version: int) -> tuple[bytes, bytes]:
-    """The bytes of the tensors and of the manifest.
+@attrs.frozen
+class StateParts:
+    """A structure taken apart: nothing in it changes any more.
+
+    Args:
+        arrays: by name; arrays that could be written to are copies.
+        tree: the rest of the structure, ready for JSON.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    tree: list
+
+
+def take_apart(state: Any) -> StateParts:
+    """The parts of a structure.
 
     Raises:
         TypeMismatch: a leaf is neither an array, a number, a text nor None; the message names it.
     """
-    from safetensors.numpy import save
-
     arrays: dict[str, np.ndarray] = {}
     tree = _tree(state, "state", arrays)
-    dtypes = {name: [array.dtype.name, list(array.shape)] for name, array in arrays.items()}
-    tensors = save({name: _as_native(array) for name, array in arrays.items()})
+    return StateParts(arrays, tree)
+
+
+def manifest_of(parts: StateParts, version: int, own: Digest, shared: Sequence[SharedFile] = ()) -> bytes:
+    """The manifest of a state.
+
+    Args:
+        own: of the file with the arrays that are not in `shared`.
+    """
     content = {
         "format": FORMAT,
         "version": version,
-        "tensors": {"sha256": hashlib.sha256(tensors).hexdigest(), "bytes": len(tensors)},
-        "dtypes": dtypes,
-        "tree": tree,
+        "tensors": _checksum(own),
+        "shared": [{**_checksum(part.file.digest), "names": dict(part.names)} for part in shared],
+        "dtypes": {name: [array.dtype.name, list(array.shape)] for name, array in parts.arrays.items()},
+        "tree": parts.tree,
     }
-    return tensors, _manifest(content)
+    return _manifest(content)
 
 
-def from_files(tensors: bytes, manifest: bytes, version: int, structure: Any = None) -> Any:
+def checksums(content: Mapping[str, Any]) -> list[str]:
+    """The SHA-256 of each file of a checked manifest, by its number: 0 is the state's own."""
+    return [entry["sha256"] for entry in (content["tensors"], *content.get("shared", []))]
+
+
+def from_files(content: Mapping[str, Any], files: Sequence[bytes], structure: Any = None) -> Any:
     """The structure; without `structure`, or where it has a leaf, in plain lists, tuples and dicts.
 
+    Args:
+        content: of a checked manifest.
+        files: the content of each file, by its number.
     Raises:
-        Damaged: the files are not those that `to_files` made for this version.
+        Damaged: the files are not those of the manifest.
         TypeMismatch: the saved structure is another one; the message names the first difference.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    content = checked(manifest, version)
-    if hashlib.sha256(tensors).hexdigest() != content["tensors"]["sha256"]:
-        raise Damaged("the tensors have another checksum")
     try:
-        stored = load(tensors)
+        for data, checksum in zip(files, checksums(content), strict=True):
+            if hashlib.sha256(data).hexdigest() != checksum:
+                raise Damaged("the tensors have another checksum")
+        stored = load(files[0])
+        for data, entry in zip(files[1:], content.get("shared", []), strict=True):
+            shared = load(data)
+            stored |= {name: shared[stored_name] for name, stored_name in entry["names"].items()}
         arrays = {
             name: stored[name].view(_dtype(dtype)).reshape(shape) for name, (dtype, shape) in content["dtypes"].items()
         }
@@ -87,13 +119,16 @@ def checked(manifest: bytes, version: int) -> dict:
     try:
         content = json.loads(manifest)["content"]
         whole = _manifest(content) == manifest
-        written_as, written_for, _ = content["format"], content["version"], content["tensors"]["sha256"]
+        written_as, written_for, _ = content["format"], content["version"], checksums(content)
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise Damaged("the manifest is no manifest") from error
     if not whole:
         raise Damaged("the manifest has another checksum")
-    if written_as != FORMAT:
-        raise InvalidValue(f"the program state has format {brief(written_as)}; this version of fedcore reads {FORMAT}")
+    if written_as not in range(OLDEST_FORMAT, FORMAT + 1):
+        raise InvalidValue(
+            f"the program state has format {brief(written_as)}; "
+            f"this version of fedcore reads {OLDEST_FORMAT} to {FORMAT}"
+        )
     if written_for != version:
         raise Damaged(f"the manifest is that of version {brief(written_for)}")
     return content
@@ -105,10 +140,8 @@ def _manifest(content: dict) -> bytes:
     return f'{{"checksum":"{checksum}","content":{text}}}\n'.encode()
 
 
-def _as_native(array: np.ndarray) -> np.ndarray:
-    """An array of a dtype that safetensors has; of others the bytes."""
-    array = np.ascontiguousarray(array).reshape(array.shape)
-    return array if array.dtype.name in _NATIVE else np.frombuffer(array.tobytes(), np.uint8)
+def _checksum(digest: Digest) -> dict[str, Any]:
+    return {"sha256": digest.sha256, "bytes": digest.size_bytes}
 
 
 def _dtype(name: str) -> np.dtype:
@@ -138,7 +171,7 @@ def _tree(value: Any, path: str, arrays: dict[str, np.ndarray], depth: int = 0) 
     if array.dtype.kind not in "biufcV" or array.dtype.hasobject or array.dtype.fields:
         raise TypeMismatch(f"{path}: {brief(value)} cannot be saved; take arrays, numbers, texts and None")
     name = _free_name(path, arrays)
-    arrays[name] = array
+    arrays[name] = immutable(array)
     return ["scalar" if isinstance(value, np.generic) else "array", name]
 
 

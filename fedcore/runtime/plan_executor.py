@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
-from fedcore.graphs.stages.realize import pack, realize_stage
+from fedcore.graphs.stages.realize import Realized, pack, realize_stage
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.graphs.tensors.sizes import measured_bits, unsized
 from fedcore.graphs.tensors.values import flatten, unflatten
@@ -67,7 +67,8 @@ class PlanExecutor:
         that run when a client's work is first found not to be finite make one more; see `DeviceStage`. A server stage
         of struct operations only needs no graph call. A pure server stage whose operands are the tensor objects of an
         earlier run, such as the model in a second evaluation, does not run again.
-      - Server values stay on the server's device between stages.
+      - Server values stay on the server's device between stages. A leaf that a server stage returns unchanged, such as
+        frozen weights, is the tensor object that was given.
       - The main thread runs no graph call itself, so that it handles Ctrl-C at once.
       - A generator that several stages would read is refused before any stage runs.
     """
@@ -144,8 +145,10 @@ class PlanExecutor:
                 return self._server_thread.call(lambda: self._server.call(realized, tensors, stop), stop)
 
         if realized.pure and given and all(isinstance(t, tf.Tensor) for t in given):
-            return self._results.get((digest, stage), given, compute)
-        return compute()
+            result = self._results.get((digest, stage), given, compute)
+        else:
+            result = compute()
+        return _with_operands(result, realized, given)
 
     def close(self) -> None:
         self._server_thread.close()
@@ -163,6 +166,22 @@ def _with_tensors(value, tensors: Iterator[tf.Tensor]):
     if isinstance(value, tuple):
         return tuple([_with_tensors(part, tensors) for part in value])
     return next(tensors) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _with_operands(result, realized: Realized, operands: list):
+    """The result with the operands themselves in place of the leaves that are operands.
+
+    TensorFlow gives such a leaf as another tensor object, by which nothing that is kept by identity would be found.
+    Cached results are without operands, since a cached operand would never end.
+    """
+    if not realized.unchanged:
+        return result
+    found = flatten(result)
+    for number, position in realized.unchanged:
+        operand = operands[position]
+        if isinstance(operand, tf.Tensor) and operand.device == found[number].device:
+            found[number] = operand
+    return unflatten(found, realized.result)
 
 
 def _has_only_struct_operations(function: Function) -> bool:

@@ -8,15 +8,17 @@ import tensorflow as tf
 
 
 class ReturnedArrays:
-    """Weak map from the read-only arrays that calls returned to their tensors.
+    """Weak map between the read-only arrays that calls returned and their tensors.
 
     Guarantees:
       - The array of a tensor on a CPU is a view of the tensor's memory, not a copy.
       - An array that is passed to a later call is converted back to its tensor, without a copy.
+      - A tensor that is returned again is shown as the same array, as long as somebody holds that.
     """
 
     def __init__(self) -> None:
         self._tensors: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
+        self._arrays: dict[int, weakref.ref] = {}  # by the identities of tensors, which the entries above hold
         self._lock = threading.Lock()
 
     def show(self, tensor: tf.Tensor):
@@ -26,11 +28,19 @@ class ReturnedArrays:
             if isinstance(array, np.ndarray):
                 array.setflags(write=False)
             return array
+        with self._lock:
+            reference = self._arrays.get(id(tensor))
+        array = None if reference is None else reference()
+        return self._show_anew(tensor) if array is None else array
+
+    def _show_anew(self, tensor: tf.Tensor) -> np.ndarray:
         array = _array(tensor)
         array.setflags(write=False)
-        key = id(array)
+        key, tensor_key = id(array), id(tensor)
+        reference = weakref.ref(array, lambda reference: self._forget(key, tensor_key, reference))
         with self._lock:
-            self._tensors[key] = (weakref.ref(array, lambda _: self._forget(key)), tensor)
+            self._tensors[key] = (reference, tensor)
+            self._arrays[tensor_key] = reference
         return array
 
     def tensor(self, value):
@@ -41,8 +51,10 @@ class ReturnedArrays:
             known = self._tensors.get(id(value))
         return known[1] if known is not None and known[0]() is value else value
 
-    def _forget(self, key: int) -> None:
+    def _forget(self, key: int, tensor_key: int, reference: weakref.ref) -> None:
         # The garbage collector may call this while this thread holds the lock; `pop` alone is atomic.
+        if self._arrays.get(tensor_key) is reference:
+            self._arrays.pop(tensor_key, None)
         self._tensors.pop(key, None)
 
 

@@ -300,7 +300,7 @@ def test_a_save_leaves_what_another_one_has_not_finished(tmp_path, monkeypatch, 
 
 # Every system call of a save: it fails there, or the process is killed there.
 
-CALLS = ("open", "fsync", "replace", "unlink", "listdir", "stat", "chmod", "close")
+CALLS = ("open", "fsync", "replace", "unlink", "link", "listdir", "stat", "chmod", "close")
 
 FAULTS = '''
 import asyncio, builtins, errno, io, os, signal
@@ -351,12 +351,15 @@ class Halves:
     def __exit__(self, *error):
         self.file.close()
 
+frozen = np.ones({frozen}, np.float32)
+frozen.flags.writeable = False
+
 def state(n):
-    return {{"w": np.full(100, n, np.float32), "round": n}}
+    return {{"w": np.full(100, n, np.float32), "frozen": frozen, "round": n}}
 
 def whole(manager):
     found, version = asyncio.run(manager.load_latest(state(0)))
-    assert found["round"] == version and (found["w"] == version).all()
+    assert found["round"] == version and (found["w"] == version).all() and (found["frozen"] == frozen).all()
     return version
 
 layer = Layer()
@@ -397,14 +400,16 @@ while True:
     asyncio.run(manager.save(state(4), 4))
     assert asyncio.run(manager.get_versions()) == [3, 4]
     left = [name for name in os.listdir(folder) if not name.endswith(".partial")]
-    assert len(left) == 4, left
+    assert len(left) == 4 + 2 * (len(frozen) > 100), left
 print(at, sorted(seen))
 '''
 
 
+@pytest.mark.parametrize("frozen", [100, 2**15], ids=["", "shared"])
 @pytest.mark.parametrize("kills", [True, False], ids=["killed", "disk full"])
-def test_a_fault_at_any_system_call_of_a_save_leaves_this_state_or_the_one_before(tmp_path, kills):
-    points, seen = warm_processes.python({"code": FAULTS.format(calls=CALLS, kills=kills)}, cwd=tmp_path).split(" ", 1)
+def test_a_fault_at_any_system_call_of_a_save_leaves_this_state_or_the_one_before(tmp_path, kills, frozen):
+    code = FAULTS.format(calls=CALLS, kills=kills, frozen=frozen)
+    points, seen = warm_processes.python({"code": code}, cwd=tmp_path).split(" ", 1)
     assert int(points) > 15  # two files, each opened, written in parts, synced and renamed; and the removal of one
     assert seen.strip() == "[2, 3]"
 
@@ -479,3 +484,222 @@ def test_a_manifest_from_elsewhere_is_damaged_and_takes_no_memory(tmp_path, chan
         assert tracemalloc.get_traced_memory()[1] < 2**24
     finally:
         tracemalloc.stop()
+
+
+# Arrays that are streamed and shared.
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+def tensors_of(folder) -> dict[str, int]:
+    """The inodes of the files of arrays."""
+    return {path.name: path.stat().st_ino for path in sorted(folder.glob("*.safetensors"))}
+
+
+def test_files_are_those_that_safetensors_writes(tmp_path):
+    from safetensors.numpy import save
+
+    dtypes = [*"?bBhHiIqQefdF"]
+    arrays = {f'{d}/ü"\n{i}': np.arange(i).astype(d) for i, d in enumerate(dtypes)} | {"scalar": np.array(1.5)}
+    run(FileProgramStateManager(tmp_path).save(arrays, 1))
+    names = {f"state/{name}": array for name, array in arrays.items()}
+    assert (tmp_path / "program_state_1.safetensors").read_bytes() == save(names)
+
+
+def test_a_save_makes_no_copy_of_the_arrays(tmp_path):
+    states = [[read_only(np.ones(2**21)) for _ in range(2)] for _ in range(2)]
+    manager = FileProgramStateManager(tmp_path)
+    run(manager.save(states[0], 1))  # imports
+    tracemalloc.start()
+    try:
+        run(manager.save(states[1], 2))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_state_may_change_while_it_is_written(tmp_path):
+    manager, array, parts = FileProgramStateManager(tmp_path), np.zeros(2**14), [1]
+    write = run(manager.begin_save({"array": array, "parts": parts}, 1))
+    array += 1
+    parts.append(2)
+    write()
+    state = run(manager.load(1))
+    assert not state["array"].any()
+    assert state["parts"] == [1]
+    run(manager.save({"array": array, "parts": parts}, 2))
+    assert run(manager.load(2))["array"].all()
+    assert list(tensors_of(tmp_path)) == ["program_state_1.safetensors", "program_state_2.safetensors"]
+
+
+def test_a_manager_of_ones_own_saves_at_once():
+    class Own(fc.program.ProgramStateManager):
+        def __init__(self):
+            self.states = {}
+
+        async def get_versions(self):
+            return list(self.states)
+
+        async def load(self, version, structure):
+            return self.states[version]
+
+        async def save(self, program_state, version):
+            self.states[version] = program_state
+
+    manager = Own()
+    write = run(manager.begin_save("state", 1))
+    assert manager.states == {1: "state"}
+    assert write() is None
+
+
+FROZEN = read_only(np.arange(2**16, dtype=np.float32))
+
+
+def shared_state(version: int, frozen=FROZEN) -> dict[str, Any]:
+    return {"w": np.full(2**10, version, np.float32), "frozen": frozen}
+
+
+def check(folder, version: int) -> None:
+    state = run(FileProgramStateManager(folder).load(version))
+    assert (state["w"] == version).all()
+    assert state["frozen"].tobytes() == FROZEN.tobytes()
+
+
+def test_an_array_that_the_state_before_had_is_a_link_to_its_file(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    for version in (1, 2, 3):
+        run(manager.save(shared_state(version), version))
+    inodes = tensors_of(tmp_path)
+    first = inodes["program_state_1.safetensors"]
+    assert [inodes[f"program_state_{n}.1.safetensors"] for n in (2, 3)] == [first, first]
+    assert len(set(inodes.values())) == 3
+    assert manager.size_bytes(3) > FROZEN.nbytes
+    assert (tmp_path / "program_state_3.safetensors").stat().st_size < 2**13
+    for version in (1, 2, 3):
+        check(tmp_path, version)
+
+
+@pytest.mark.parametrize("removed", [(1, 2), (2,), (2, 3), (1, 3)])
+def test_states_that_share_a_file_are_removed_in_any_order(tmp_path, removed):
+    manager = FileProgramStateManager(tmp_path)
+    for version in (1, 2, 3):
+        run(manager.save(shared_state(version), version))
+    for version in removed:
+        manager._remove(version)
+    for version in {1, 2, 3} - set(removed):
+        check(tmp_path, version)
+    run(manager.save(shared_state(4), 4))
+    check(tmp_path, 4)
+    run(manager.remove_all())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("keep_total", [1, 2, 3])
+def test_retention_keeps_what_newer_states_share(tmp_path, keep_total):
+    manager = FileProgramStateManager(tmp_path, keep_total=keep_total, keep_first=False)
+    for version in range(1, 8):
+        run(manager.save(shared_state(version), version))
+    kept = run(manager.get_versions())
+    assert kept == list(range(8 - keep_total, 8))
+    for version in kept:
+        check(tmp_path, version)
+    assert len(tensors_of(tmp_path)) == 2 * keep_total
+    assert len(set(tensors_of(tmp_path).values())) == keep_total + 1
+
+
+def test_an_unchanged_part_smaller_than_half_its_file_gets_a_file_of_its_own(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    for version in (1, 2, 3):
+        run(manager.save(shared_state(version) | {"more": np.full(2**17, version)}, version))
+        check(tmp_path, version)
+    inodes = tensors_of(tmp_path)
+    assert inodes["program_state_3.1.safetensors"] == inodes["program_state_2.1.safetensors"]
+    assert inodes["program_state_2.1.safetensors"] != inodes["program_state_1.safetensors"]
+    assert (tmp_path / "program_state_3.1.safetensors").stat().st_size < FROZEN.nbytes + 2**10
+
+
+def test_equal_arrays_of_other_objects_are_stored_again(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    for version in (1, 2):
+        run(manager.save(shared_state(version, read_only(FROZEN.copy())), version))
+        check(tmp_path, version)
+    assert len(tensors_of(tmp_path)) == 2
+
+
+def test_a_name_that_is_another_file_by_now_is_not_linked(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    run(manager.save(shared_state(1), 1))
+    other = FileProgramStateManager(tmp_path)
+    run(other.remove_all())
+    run(other.save(shared_state(1, np.zeros_like(FROZEN)), 1))
+    run(manager.save(shared_state(2), 2))
+    check(tmp_path, 2)
+
+
+def test_a_file_that_was_removed_is_written_again(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    for version in (1, 2):
+        run(manager.save(shared_state(version), version))
+        run(manager.remove_all())
+    run(manager.save(shared_state(3), 3))
+    check(tmp_path, 3)
+
+
+def test_a_flipped_bit_in_a_shared_file_is_noticed_in_each_state(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    for version in (1, 2):
+        run(manager.save(shared_state(version), version))
+    path = tmp_path / "program_state_2.1.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ProgramStateDamagedError, match=r"no program state is whole:\n.*_2.json is.*\n.*_1.json is"):
+        run(manager.load_latest(None))
+    run(manager.save(shared_state(1, FROZEN.copy()), 1))  # a damaged state is replaced, the link of the other one stays
+    check(tmp_path, 1)
+
+
+def test_tensors_that_a_killed_save_left_are_removed_with_their_links(tmp_path):
+    manager = FileProgramStateManager(tmp_path)
+    for version in (1, 2):
+        run(manager.save(shared_state(version), version))
+    (tmp_path / "program_state_2.json").unlink()
+    run(manager.save(shared_state(3), 3))
+    assert set(tensors_of(tmp_path)) == {
+        "program_state_1.safetensors",
+        "program_state_3.1.safetensors",
+        "program_state_3.safetensors",
+    }
+    check(tmp_path, 3)
+
+
+def test_states_of_the_first_format_are_read_and_those_of_a_later_one_refused(tmp_path):
+    manager = saved(tmp_path, 1)
+    content = json.loads((tmp_path / "program_state_1.json").read_bytes())["content"]
+    del content["shared"]
+    for number in (1, 3):
+        (tmp_path / "program_state_1.json").write_bytes(state_files._manifest(content | {"format": number}))
+        if number == 1:
+            assert run(manager.load(1)) == {"w": 1, "round": 1}
+    with pytest.raises(InvalidValue, match="the program state has format 3; this version of fedcore reads 1 to 2"):
+        run(manager.load(1))
+
+
+SHARED = {
+    "no list": 1,
+    "no file": [1],
+    "another name": [{"sha256": "", "bytes": 1, "names": {"state/x": "state/y"}}],
+    "a path": [{"sha256": "../x", "bytes": 1, "names": {}}],
+    "no names": [{"sha256": "", "bytes": 1}],
+}
+
+
+@pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED)
+def test_shared_files_of_a_manifest_from_elsewhere_are_damaged(tmp_path, shared):
+    manager = saved(tmp_path, 1)
+    rewritten(tmp_path / "program_state_1.json", shared=shared)
+    with pytest.raises(ProgramStateDamagedError, match=r"program_state_1.json is damaged"):
+        run(manager.load(1))

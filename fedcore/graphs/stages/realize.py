@@ -28,7 +28,7 @@ from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.module import Module
 from fedcore.ir.purity import pure_symbols, seeded_symbols
-from fedcore.types import Type, leaves, tensor_leaves
+from fedcore.types import SequenceType, Type, leaves, tensor_leaves
 
 Layouts = tuple[Layout | None, ...]
 """For each leaf of a value the layout of its sequence; None for a tensor."""
@@ -50,6 +50,8 @@ class Realized:
         joined_sizes: of a function that adds one client to a partial: the columns of the factors that it takes and
             returns.
         products: makes the last operand; None if any tensor will do, or there is no such operand.
+        unchanged: (number of a result leaf, number of the argument tensor that it is), for a stage without sequences in
+            its result.
     """
 
     call: TracedFunction
@@ -60,6 +62,7 @@ class Realized:
     assumes_finite: tuple[int, ...] = ()
     joined_sizes: tuple[int, ...] = ()
     products: "Products | None" = None
+    unchanged: tuple[tuple[int, int], ...] = ()
 
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
         out = cancellation.call(self.call, tensors, optimised=self.optimised, in_order=self.in_order)
@@ -150,7 +153,24 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
     body.__name__ = profiler_name(module, name)
     traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
     pure = name in pure_symbols(module) and name not in seeded_symbols(module)
-    return _realized(traced, function.result_type, pure=pure)
+    realized = _realized(traced, function.result_type, pure=pure)
+    if any(isinstance(leaf, SequenceType) for _, leaf in leaves(function.result_type)):
+        return realized
+    return attrs.evolve(realized, unchanged=_unchanged(traced.get_concrete_function()))
+
+
+def _unchanged(function: tf.types.experimental.ConcreteFunction) -> tuple[tuple[int, int], ...]:
+    """(Number of a result, number of the operand behind the seed that it is), by the graph's identities."""
+    operands = {tensor.ref(): number for number, tensor in enumerate(function.inputs[1:])}
+    sources = [_source(result).ref() for result in function.outputs]
+    return tuple((number, operands[source]) for number, source in enumerate(sources) if source in operands)
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor that `Identity` operations give on."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_partial: bool = False) -> Realized:

@@ -45,14 +45,17 @@ class Callback:
     def on_round_end(self, round_number: int, logs: dict[str, Any]) -> None:
         """A round has been run and, where it was due, evaluated; its checkpoint is not yet written.
 
-        After a crash the last round may be run again, and this method called again.
+        After a crash the last two rounds may be run again, and this method called again.
         """
 
     def on_train_end(self) -> None:
         """The training has ended, not by an exception."""
 
     def get_state(self) -> Any:
-        """What a checkpoint keeps of the callback: a structure of arrays, numbers and texts. Default: None."""
+        """What a checkpoint keeps of the callback: a structure of arrays, numbers and texts. Default: None.
+
+        It is taken at the end of the round and written beside the next one; it may change meanwhile.
+        """
         return None
 
     def set_state(self, state: Any) -> None:

@@ -90,8 +90,9 @@ def train(
         callbacks: see `Callback`.
         release_managers: get each round's metrics, with its number as the key; those of the directory come first.
         program_state_manager: keeps the checkpoints. Default: a `FileProgramStateManager` of the directory that keeps
-            the last 3; one with `keep_total=` and `keep_every_k=` of your own keeps others.
-        checkpoint_every: every how many rounds a checkpoint is written; one is always written after the last round.
+            the last 3; one with `keep_total=` and `keep_every_k=` of your own keeps others. See its `begin_save`.
+        checkpoint_every: every how many rounds a checkpoint is written, beside the next round; one is always written
+            after the last round.
         retries: how often a round is run again that raises an `ExecutionError` or an `OSError`: with the same clients,
             from the same state. Default: never.
         should_retry_round: whether the result of a round is refused; the round is then run again, up to `retries`
@@ -107,7 +108,8 @@ def train(
             use, or has checkpoints of another seed or of another process; all its checkpoints are damaged (of some the
             newest that is whole is used, with a warning).
         ExecutionError: a round failed, and failed again `retries` times.
-        OSError: a file cannot be written, such as on a full disk: the checkpoints before stay.
+        OSError: a file cannot be written, such as on a full disk: the checkpoints before stay. For a checkpoint it is
+            raised at the end of a later round, or of the training.
     Example:
         >>> import os, tempfile
         >>> folder = tempfile.mkdtemp()

@@ -1,5 +1,6 @@
 """A training that runs: its rounds, its evaluations, its checkpoints."""
 
+import contextlib
 import json
 import logging
 import time
@@ -18,6 +19,7 @@ from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
 from fedcore.graphs.tensors.values import to_python, unflatten
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.checkpoint_writer import CheckpointWriter
 from fedcore.learning.programs.cohorts import Cohorts
 from fedcore.learning.programs.history import History, row_of
 from fedcore.learning.programs.surroundings import differences, surroundings_of
@@ -51,8 +53,9 @@ class Training:
 
     Guarantees:
       - Rounds depend on the process, its state, the seed and the data only, not on evaluations, releases or resumes.
-      - A checkpoint is written after the round's releases, so after a crash at most the rounds since the last
-        checkpoint are run again, and release managers that replace by key end as after an unbroken run.
+      - A checkpoint is written after the round's releases and beside the next round, so after a crash at most the
+        rounds since the last complete checkpoint are run again, and release managers that replace by key end as after
+        an unbroken run.
 
     Attributes:
         process: the learning process.
@@ -90,6 +93,7 @@ class Training:
         self._callbacks = list(callbacks)
         self._release_managers = list(release_managers)
         self._state_manager = state_manager
+        self._writer: CheckpointWriter | None = None
         self._surroundings: dict[str, str] = {}
 
     @property
@@ -116,8 +120,11 @@ class Training:
             self.state = initial_state()
         for callback in self._callbacks:
             callback.on_train_begin()
-        while self.round < self.rounds and not self.stop_training:
-            self._run_round()
+        with contextlib.ExitStack() as stack:
+            if self._state_manager is not None:
+                self._writer = stack.enter_context(CheckpointWriter(self._state_manager))
+            while self.round < self.rounds and not self.stop_training:
+                self._run_round()
         for callback in self._callbacks:
             callback.on_train_end()
         self.history.state = self.state
@@ -146,9 +153,12 @@ class Training:
         released = {k: np.array(v) if isinstance(v, list) else v for k, v in row.items() if k != "round"}
         for manager in self._release_managers:
             run_awaitable(manager.release(released, self.round))
-        saves = last or self.stop_training or self.round % self._settings.checkpoint_every == 0
-        if self._state_manager is not None and saves:
-            run_awaitable(self._state_manager.save(self._checkpoint(), self.round))
+        if self._writer is None:
+            return
+        if last or self.stop_training or self.round % self._settings.checkpoint_every == 0:
+            self._writer.save(self._checkpoint(), self.round)
+        else:
+            self._writer.check()
 
     def _next(self) -> tuple[LearningProcessOutput, dict[str, int]]:
         """The result of the round, and what it cost.

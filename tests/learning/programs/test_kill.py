@@ -38,11 +38,20 @@ class Log(fc.learning.programs.Callback):
             file.write(f"{{round_number}}\\n")
 
 def train(directory, rounds, ready):
-    import tiny
+    import {module}
 
     return fc.learning.programs.train(
-        tiny.build(), tiny.clients(), rounds, clients_per_round=3, seed=1, directory=directory, callbacks=[Log(ready)]
+        {module}.build(), {module}.clients(), rounds, clients_per_round=3, seed=1, directory=directory,
+        callbacks=[Log(ready)],
     )
+
+def is_cut(directory):
+    """Whether the process was killed while it wrote a checkpoint."""
+    names = os.listdir(directory + "/checkpoints")
+    written, whole = (
+        {{name.split(".")[0] for name in names if name.endswith(ending)}} for ending in (".safetensors", ".json")
+    )
+    return bool(written - whole) or any(name.endswith(".partial") for name in names)
 
 def child(directory, rounds):
     """A process that trains; its id and a pipe that has a byte once it does."""
@@ -55,7 +64,7 @@ def child(directory, rounds):
     os.close(theirs)
     return process, ready
 
-drawn, killed = random.Random({seed}), 0
+drawn, killed, cut = random.Random({seed}), 0, 0
 while killed < KILLS:
     process, ready = child("killed", 10**6)
     os.read(ready, 1)
@@ -66,15 +75,17 @@ while killed < KILLS:
     assert os.waitpid(process, 0)[1] == signal.SIGKILL
     os.close(ready)
     killed += 1
+    cut += is_cut("killed")
 
 begun = [int(line) for line in open("rounds")]
 last = max(begun)
 redone = len(begun) - last
-print("rounds", last, "redone", redone)
+print("rounds", last, "redone", redone, "cut", cut)
 assert sorted(set(begun)) == list(range(1, last + 1))
-assert redone <= KILLS, redone
+assert redone <= 2 * KILLS, redone  # the round that ran, and the one whose checkpoint was being written
 results = [train(name, last, os.open(os.devnull, os.O_WRONLY)) for name in ("killed", "whole")]
-weights = [result.state.global_model_weights.trainable[0].tobytes() for result in results]
+models = [result.state.global_model_weights for result in results]
+weights = [[leaf.tobytes() for leaf in (*model.trainable, *model.non_trainable)] for model in models]
 assert weights[0] == weights[1]
 assert results[0].rows == results[1].rows
 assert open("killed/metrics.csv").read() == open("whole/metrics.csv").read()
@@ -82,19 +93,26 @@ assert not [name for name in os.listdir("killed/checkpoints") if name.endswith("
 '''
 
 
-def killed(folder, *, kills, seed):
-    code = KILLED.format(here=str(Path(__file__).parent), kills=kills, seed=seed)
+def killed(folder, *, kills, seed, module="tiny"):
+    code = KILLED.format(here=str(Path(__file__).parent), kills=kills, seed=seed, module=module)
     ended = warm_processes.run({"code": code}, cwd=folder, env=warm_processes.environment(), timeout_s=60 + 20 * kills)
     assert ended.returncode == 0, ended.stderr.decode()[-4000:]
-    return ended.stdout.decode()
+    return ended.stdout.decode().split()
 
 
 @pytest.mark.timeout(300)
 def test_killed_at_random_moments(tmp_path):
     said = killed(tmp_path, kills=10, seed=0)
-    assert int(said.split()[1]) > 10, said
+    assert int(said[1]) > 10, said
+
+
+@pytest.mark.timeout(300)
+def test_killed_while_large_checkpoints_are_written(tmp_path):
+    said = killed(tmp_path, kills=10, seed=2, module="large")
+    assert int(said[-1]) > 0, said
 
 
 @pytest.mark.soak
-def test_killed_at_many_random_moments(tmp_path):
-    killed(tmp_path, kills=200, seed=1)
+@pytest.mark.parametrize("module", ["tiny", "large"])
+def test_killed_at_many_random_moments(tmp_path, module):
+    killed(tmp_path, kills=200, seed=1, module=module)

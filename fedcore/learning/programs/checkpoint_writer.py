@@ -1,0 +1,70 @@
+"""Writes the checkpoints of a training beside its rounds."""
+
+import concurrent.futures
+from types import TracebackType
+from typing import Any
+
+from fedcore.computation.asynchronous import run_awaitable
+from fedcore.program import ProgramStateManager
+
+
+class CheckpointWriter:
+    """Writes checkpoints in a thread of its own, one at a time.
+
+    Guarantees:
+      - A checkpoint is complete before the next one begins.
+      - The error of a write is raised once, by the first call after it.
+      - The `with` block ends after the last write, however it ends. If it ends by another error, a write's error is a
+        note of that error.
+      - An interrupt, such as Ctrl-C, is raised after the write that is waited for.
+    """
+
+    def __init__(self, manager: ProgramStateManager):
+        self._manager = manager
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="fedcore-checkpoint")
+        self._write: concurrent.futures.Future[None] | None = None
+
+    def save(self, state: Any, version: int) -> None:
+        """Begins to write a state, after the one before. The state may change afterwards.
+
+        Raises:
+            OSError: this one or the one before cannot be written.
+        """
+        self.wait()
+        self._write = self._thread.submit(run_awaitable(self._manager.begin_save(state, version)))
+
+    def check(self) -> None:
+        """Raises the error of a write that has failed; waits for none."""
+        if self._write is not None and self._write.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits until the write has ended.
+
+        Raises:
+            OSError: it failed.
+        """
+        write, interrupt = self._write, None
+        while write is not None and not write.done():
+            try:
+                concurrent.futures.wait([write])
+            except BaseException as error:  # of a signal handler
+                interrupt = interrupt or error
+        self._write = None
+        if interrupt is not None:
+            raise interrupt
+        if write is not None:
+            write.result()
+
+    def __enter__(self) -> "CheckpointWriter":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.wait()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"the last checkpoint was not written: {failure}")
+        finally:
+            self._thread.shutdown()
