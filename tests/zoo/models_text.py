@@ -138,7 +138,7 @@ def weighted_steps_by_name():
     return over_words(L.Dense(3, activation="softmax"), mask=True)
 
 
-# Keras multiplies a mask [N,T] by weights [N], which fails unless N is 1 or T; fedcore refuses it for batches of any size.
+# Keras multiplies a mask [N,T] by weights [N], which fails unless N is 1 or T; fedcore refuses it for any N.
 @model(
     "weighted sequences",
     x=words(9),
