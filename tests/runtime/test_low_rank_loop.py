@@ -8,7 +8,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.context import last_report, plan_of
 from fedcore.graphs.batched.low_rank import LowRank
-from fedcore.runtime.client_source import UnreadSlice, longest_first
+from fedcore.runtime.client_source import UnreadRun, longest_first
 from fedcore.testing.faults import out_of_memory
 
 BATCH = 5  # the kernel 36 x 512 breaks even at rank 33: 6 steps
@@ -175,5 +175,5 @@ def test_choices_are_those_of_the_dense_matrix():
 
 
 def test_the_longest_of_a_few_slices_come_first():
-    slices = [UnreadSlice(i, i, [(client,)]) for i, client in enumerate(clients((4, 12, 0, 12, 1, 1, 1, 1, 30)))]
+    slices = [UnreadRun(i, 1, i, [(client,)]) for i, client in enumerate(clients((4, 12, 0, 12, 1, 1, 1, 1, 30)))]
     assert [s.index for s in longest_first(iter(slices))] == [1, 3, 0, 4, 5, 6, 7, 2, 8]
