@@ -268,6 +268,33 @@ def test_values_that_clients_keep_bound_a_run(runtime, local, numbers, asked, mo
     assert requests[1] > len(numbers) / 128
 
 
+@fc.tf_computation("float32", ("float32", (1000,)), ("float32", (300,)))
+def shifted(x, base, head):
+    return x + tf.reduce_sum(base) + tf.reduce_sum(head)
+
+
+@fc.federated_computation(
+    fc.FederatedType("float32", fc.CLIENTS),
+    fc.FederatedType(("float32", (1000,)), fc.SERVER),
+    fc.FederatedType(("float32", (300,)), fc.SERVER),
+)
+def shifted_sum(xs, base, head):
+    sent = (xs, fc.federated_broadcast(base), fc.federated_broadcast(head))
+    return fc.federated_sum(fc.federated_map(shifted, sent))
+
+
+def test_weights_that_no_round_changes_enter_the_object_store_once(runtime, local, numbers, monkeypatch):
+    broadcasts, stored = runtime._clients._broadcasts, []
+    put = broadcasts._put
+    monkeypatch.setattr(broadcasts, "_put", lambda arrays: [stored.append([*arrays.values()]), put(arrays)][1])
+    base = np.arange(1000, dtype=np.float32)
+    for number in range(3):
+        head = np.full(300, number, np.float32)
+        (have, _), (want, _) = (run(r, shifted_sum, list(numbers[:99]), base.copy(), head) for r in (runtime, local))
+        assert have == want
+    assert [[array.size for array in arrays] for arrays in stored] == [[1000, 300], [300], [300]]
+
+
 # Clients' data.
 
 

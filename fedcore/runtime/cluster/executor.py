@@ -18,9 +18,11 @@ from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients import SlicedClientsExecutor
+from fedcore.runtime.cluster.broadcasts import Broadcasts
 from fedcore.runtime.cluster.members import Member, Members, Settings
+from fedcore.runtime.cluster.messages import Missing, Sent, Source
 from fedcore.runtime.cluster.shipping import Parcel, packed, unpacked
-from fedcore.runtime.cluster.worker import MAX_PLANS, MAX_SOURCES, Missing, Sent, Source
+from fedcore.runtime.cluster.worker import MAX_PLANS, MAX_SOURCES
 from fedcore.runtime.device_stage import DeviceSliceExecutor
 from fedcore.runtime.faults import FaultPolicy, Run
 from fedcore.runtime.merge_tree import ABSENT
@@ -45,7 +47,8 @@ class RayClientsExecutor:
       - A worker gets runs of slices, merges them, and sends one partial for each: O(W log(S / W)) requests for S slices
         and W workers. The tree is that of the local runtime, and so are the bits.
       - Clients that fail are found, run again and dropped where they are computed.
-      - A plan, and a function that opens clients, enter the object store once; what is broadcast, once a stage.
+      - A plan, and a function that opens clients, enter the object store once; an array that is broadcast, once while
+        rounds have it, see `Broadcasts`.
       - A run whose worker ends is computed by whoever is free, in runs of the lengths that are left, at most
         `MAX_LOSSES` times. After that its slices are computed apart, and then their clients, so that a client that ends
         workers is found. The bits are the same.
@@ -71,6 +74,7 @@ class RayClientsExecutor:
         self._lock = threading.Lock()
         self._plans: LruEntries[str, Any] = LruEntries(MAX_PLANS)
         self._sources: LruEntries[str, Any] = LruEntries(MAX_SOURCES)
+        self._broadcasts = Broadcasts(ray.put)
         self._parcels: IdentityCache[Parcel] = IdentityCache(MAX_SLICES)
         self._sent: dict[int, Sent] = {}
 
@@ -99,6 +103,7 @@ class RayClientsExecutor:
         with self._lock:
             self._plans.clear()
             self._sources.clear()
+        self._broadcasts.clear()
         self._disconnect()
 
     def _over(self, members: list[Member]) -> "_Runs":
@@ -132,7 +137,10 @@ class RayClientsExecutor:
     @contextlib.contextmanager
     def _shipped(self, work: ClientWork, sources: tuple[Source | None, ...], size: int) -> Iterator[None]:
         plan = self._put(self._plans, work.digest, lambda: to_bytes(work.module))
-        self._sent[id(work)] = Sent(uuid.uuid4().hex, work.digest, plan, ray.put(packed(work)), sources, size)
+        parcel = packed(work, names_arrays=True)
+        bundles = self._broadcasts.bundles((work.digest, work.stage), parcel.arrays)
+        reference = ray.put(parcel.without(parcel.names))
+        self._sent[id(work)] = Sent(uuid.uuid4().hex, work.digest, plan, reference, bundles, sources, size)
         try:
             yield
         finally:

@@ -5,6 +5,7 @@ import hashlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -18,7 +19,9 @@ from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients import SliceResults
+from fedcore.runtime.cluster.broadcasts import MAX_STAGES
 from fedcore.runtime.cluster.environment import environment
+from fedcore.runtime.cluster.messages import Answer, Missing, Sent, Source
 from fedcore.runtime.cluster.shipping import Parcel, checked_plan, packed, unpacked
 from fedcore.runtime.device_stage import DeviceSliceExecutor
 from fedcore.runtime.failures import where_clients_run
@@ -27,10 +30,9 @@ from fedcore.runtime.finite_check import checked_finite
 from fedcore.runtime.reader import Reader
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
-from fedcore.types import Type
 
 MAX_PLANS = 64
-MAX_WORKS = 2
+MAX_WORKS = MAX_STAGES
 MAX_SOURCES = 64
 MAX_STOPS = 64
 
@@ -38,68 +40,12 @@ Slices = dict[int, ClientSlice]
 """The slices of a run that have clients, by their index in the run."""
 
 
-@attrs.frozen
-class Source:
-    """A function that opens clients' values, from a client's id.
-
-    Args:
-        digest: digest of the pickled function.
-        function: reference to the pickled function.
-        type: type of the values.
-        path: name of the values, in messages.
-    """
-
-    digest: str
-    function: object
-    type: Type
-    path: str
-
-
-@attrs.frozen
-class Missing:
-    """The answer of a worker whose cache lacks arrays of a run."""
-
-
-@attrs.frozen
-class Answer:
-    """The answer of a worker on a run.
-
-    Args:
-        result: `SliceResult` of the run or the error that its clients raise, the cause of the error, and the report,
-            packed.
-        seconds: the time of the run's graph calls.
-    """
-
-    result: Parcel
-    seconds: float
-
-
-@attrs.frozen
-class Sent:
-    """One client stage in the object store.
-
-    Args:
-        key: identifies the stage's run.
-        digest: digest of the plan.
-        plan: reference to the plan's bundle.
-        work: reference to the parcel of the `ClientWork`, with what is broadcast.
-        sources: for each cohort the function that opens its clients; None if their values travel.
-        size: clients of a slice.
-    """
-
-    key: str
-    digest: str
-    plan: object
-    work: object
-    sources: tuple[Source | None, ...]
-    size: int
-
-
 class Worker:
     """Computes runs of slices in an actor, and merges their partials.
 
     Guarantees:
-      - A plan is fetched once, by digest, and its digest is checked. What is broadcast is fetched once a stage.
+      - A plan is fetched once, by digest, and its digest is checked. So are tensors that are broadcast, while one of
+        the last `MAX_WORKS` stages has them.
       - Clients' arrays are cached by digest, at most `cache_bytes`. So are runs, which share these arrays: a run
         that comes again is the same slices, so that what was packed for them is found.
       - A function that opens clients is cached by its digest.
@@ -139,6 +85,7 @@ class Worker:
         self._executor = DeviceSliceExecutor(timeout_s=timeout_s)
         self._plans: LruEntries = LruEntries(MAX_PLANS)
         self._works: LruEntries[str, ClientWork] = LruEntries(MAX_WORKS)
+        self._broadcasts: weakref.WeakValueDictionary[str, tf.Tensor] = weakref.WeakValueDictionary()
         self._sources: LruEntries[str, Callable] = LruEntries(MAX_SOURCES)
         self._arrays: LruEntries[str, np.ndarray] = LruEntries(cache_bytes)
         self._runs: LruEntries[tuple, Slices] = LruEntries(cache_bytes)
@@ -232,11 +179,24 @@ class Worker:
         work = self._works.find(sent.key, None)
         if work is None:
             (parcel,) = self._get([sent.work])
-            work = unpacked(parcel, plan=lambda digest: self._plan(digest, sent))
+            tensors = self._broadcast_tensors(sent, parcel)
+            work = unpacked(parcel, plan=lambda digest: self._plan(digest, sent), tensor=tensors.__getitem__)
             on_device = tf.nest.map_structure(lambda tensor: self._executor.device.put([tensor])[0], work.broadcasts)
             work = attrs.evolve(work, broadcasts=on_device)
             self._works.put(sent.key, work)
         return work
+
+    def _broadcast_tensors(self, sent: Sent, parcel: Parcel) -> dict[str, tf.Tensor]:
+        """The tensors that a stage's parcel names, on the device; those are fetched that no earlier stage has."""
+        tensors = {digest: t for digest in parcel.names if (t := self._broadcasts.get(digest)) is not None}
+        missing = {*parcel.names}.difference(tensors)
+        bundles = [bundle for bundle in sent.broadcasts if missing.intersection(bundle.digests)]
+        for arrays in self._get([bundle.reference for bundle in bundles]):
+            for digest in missing.intersection(arrays):
+                # A copy, so that the object store need not keep what was sent.
+                (tensors[digest],) = self._executor.device.put([np.array(arrays[digest])])
+        self._broadcasts.update(tensors)
+        return tensors
 
     def _plan(self, digest: str, sent: Sent):
         plan = self._plans.find(digest, None)
