@@ -1,4 +1,4 @@
-"""A round of an MLP on a cluster of this machine, with clients by id: requests, bytes, and the driver's CPU time by piece.
+"""A round of an MLP on a cluster of this machine, clients by id: requests, bytes, and pieces of the driver's CPU time.
 
 python -m benchmarks.cluster_rounds --clients 100000 --workers 4
 """
@@ -84,20 +84,25 @@ def cohort_and_rounds() -> tuple[Callable, Rounds]:
     return lambda clients: fc.data.OpenedElsewhere(range(clients), open_client), rounds
 
 
-def measure(clients: int, workers: int, rounds: int) -> dict:
-    """Medians of a round: requests, MB that come in, wall and CPU seconds of the driver, and CPU seconds of its pieces."""
+def measure(clients: int, workers: int, rounds: int, *, in_runs: bool = True) -> dict:
+    """Medians of a round: requests, MB that come in, seconds, CPU seconds of the driver and of its pieces.
+
+    Args:
+        in_runs: requests have runs of slices; False for one slice each.
+    """
     import fedcore as fc
     from fedcore.runtime.client_source import ClientSource
     from fedcore.runtime.cluster import executor
     from fedcore.runtime.cluster.broadcasts import Broadcasts
     from fedcore.runtime.merge_tree import MergeTree
     from fedcore.runtime.plan_executor import PlanExecutor
+    from fedcore.runtime.run_lengths import RunLengths
     from fedcore.runtime.slice_reader import SliceReader
 
     runtime = fc.runtime.ray(num_workers=workers, cpus_per_worker=0.5)
     sizes: list[int] = []
     results: list[dict] = []
-    ask = executor._ask
+    ask, lengths = executor._ask, executor._Runs.lengths
 
     def asked(*given):
         answer = ask(*given)
@@ -105,6 +110,8 @@ def measure(clients: int, workers: int, rounds: int) -> dict:
         return answer
 
     executor._ask = asked
+    if not in_runs:
+        executor._Runs.lengths = lambda runs, work, slices, longest: RunLengths(None, 1)
     pieces = [
         (ClientSource, "__next__", "cutting runs"),
         (SliceReader, "read", "clients of runs"),
@@ -136,7 +143,7 @@ def measure(clients: int, workers: int, rounds: int) -> dict:
                 results.append({**figures, **{f"{piece}, s": seconds for piece, seconds in spent.items()}})
     finally:
         runtime.close()
-        executor._ask = ask
+        executor._ask, executor._Runs.lengths = ask, lengths
     return {name: round(statistics.median(r[name] for r in results), 4) for name in results[0]}
 
 
@@ -145,8 +152,9 @@ def main() -> None:
     options.add_argument("--clients", type=int, default=100_000)
     options.add_argument("--workers", type=int, default=4)
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--slices", action="store_true", help="one slice a request")
     given = options.parse_args()
-    print(json.dumps(measure(given.clients, given.workers, given.rounds), indent=2))
+    print(json.dumps(measure(given.clients, given.workers, given.rounds, in_runs=not given.slices), indent=2))
 
 
 if __name__ == "__main__":

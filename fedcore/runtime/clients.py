@@ -125,7 +125,7 @@ class SlicedClientsExecutor:
             runs = list(map(checked_finite, runs))
         return [functools.partial(faults.survivors, run) for run in runs]
 
-    def lengths(self, slices: int | None, longest: float) -> RunLengths:
+    def lengths(self, work: ClientWork, slices: int | None, longest: float) -> RunLengths:
         """The lengths of runs, see `RunLengths`. A run of a `SliceExecutor` is one slice."""
         return RunLengths(None, len(self.executors))
 
@@ -221,7 +221,7 @@ class _Run:
         longest = MAX_RUN_BYTES / (size * work.kept_bytes) if work.kept_bytes else math.inf
         timeout_s = stack.timeout_s
         self.source = ClientSource(
-            work, size, stack.lengths(slices, longest), drops=self.faults.drops, timeout_s=timeout_s, stop=stop
+            work, size, stack.lengths(work, slices, longest), drops=self.faults.drops, timeout_s=timeout_s, stop=stop
         )
         self.reader = SliceReader(work, size, self.faults, stack.slices, report, stop, timeout_s)
 

@@ -8,6 +8,7 @@ import pickle
 import runpy
 import signal
 import sys
+import threading
 import time
 import types
 
@@ -40,6 +41,7 @@ from fedcore.runtime import clients
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest, checked_plan, packed, unpacked
 from fedcore.runtime.cluster.worker import Missing, Worker
+from fedcore.runtime.stopping import Stop, Stopped, stopped_by
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # a cluster of several processes, each of which imports
 
@@ -158,9 +160,9 @@ def opens(numbers: np.ndarray, directory: pathlib.Path, kills: tuple[int, ...] =
 @pytest.fixture
 def asked(monkeypatch) -> list:
     """The requests to workers."""
+    requests: list = []
     from fedcore.runtime.cluster import executor  # imports Ray
 
-    requests: list = []
     ask = executor._ask
     monkeypatch.setattr(executor, "_ask", lambda *given: [requests.append(given), ask(*given)][1])
     return requests
@@ -190,6 +192,17 @@ def test_workers_merge_runs_of_slices_and_the_bits_are_the_local_ones(runtime, l
         assert len(asked) < wanted.graph_calls["blocks"] / 2
         (places,) = report.placements.values()
         assert sum(last - first + 1 for ranges in places.values() for first, last in ranges) == len(numbers)
+
+
+def test_runs_are_longer_if_the_driver_is_slower_than_the_workers(runtime, local, numbers, asked, monkeypatch):
+    want, _ = run(local, totals, list(numbers))
+    requests = []
+    for seconds in (0.0, 1e9):
+        monkeypatch.setattr("fedcore.runtime.cluster.executor.REQUEST_S", seconds)
+        asked.clear()
+        assert run(runtime, totals, list(numbers))[0] == want
+        requests.append(len(asked))
+    assert requests[1] < requests[0] / 2
 
 
 def test_two_workers_killed_in_a_round_leave_the_bits_and_are_named(runtime, local, numbers, tmp_path):
@@ -234,6 +247,28 @@ def test_clients_that_fail_in_a_run_are_dropped_on_the_worker(runtime, local, as
     requests = len(asked)
     run(runtime, totals_of, list(range(1, 9000)))
     assert len(asked) == 2 * requests
+
+
+def test_a_call_that_is_stopped_ends_while_its_worker_reads(runtime, tmp_path):
+    def slow(index: int):
+        (tmp_path / "reads").touch()
+        time.sleep(120)
+
+    stop, errors = Stop(), []
+
+    def call():
+        with stopped_by(stop), pytest.raises(Stopped, match="the call was stopped") as error:
+            run(runtime, totals, fc.data.OpenedElsewhere(range(10), slow))
+        errors.append(error.value)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    while not (tmp_path / "reads").exists():
+        time.sleep(0.1)
+    stop.cancel()
+    thread.join(60)
+    assert len(errors) == 1
+    assert run(runtime, totals, [1.0, 2.0])[0] == (9.0, 2.0)
 
 
 @fc.tf_computation("str", "str")

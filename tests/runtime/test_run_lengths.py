@@ -1,7 +1,5 @@
 """How a stage is cut into runs of slices, and cut again where a worker ended."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,16 +34,26 @@ def test_runs_are_nodes_of_the_tree_and_have_every_slice_once(slices, workers):
         assert start % length == 0
 
 
-@given(st.integers(1, 100_000), st.integers(1, 50))
-def test_runs_become_shorter_and_are_few(slices, workers):
+@given(st.integers(1, 1_000_000), st.integers(1, 1000))
+def test_runs_become_shorter_and_are_few_for_each_worker(slices, workers):
     lengths = [length for _, length in runs_of(slices, workers)]
     assert lengths == sorted(lengths, reverse=True)
-    assert lengths[0] <= max(1, 2 * slices / (3 * workers))
-    assert len(lengths) <= 3 * workers * (2 + max(0, math.log2(slices / workers)))
+    assert lengths[0] <= max(1, slices / (2 * workers))
+    assert len(lengths) <= 13 * workers + slices.bit_length()
 
 
-def test_a_hundred_thousand_clients_in_slices_of_64_are_50_runs_for_4_workers():
-    assert len(runs_of(1563, 4)) == 50
+@pytest.mark.parametrize(
+    ("slices", "workers", "runs"),
+    [(7, 4, 7), (40, 4, 24), (1563, 4, 44), (15_625, 512, 5023), (156_250, 1000, 10_440)],
+)
+def test_numbers_of_runs(slices, workers, runs):
+    assert len(runs_of(slices, workers)) == runs
+
+
+def test_runs_are_as_long_as_the_driver_needs_for_all_workers_but_at_most_half_a_share():
+    assert RunLengths(10_000, 100, shortest=9).length(0, 0) == 32
+    assert RunLengths(10_000, 100, shortest=9).length(9_000, 9_000) == 8
+    assert RunLengths(10_000, 100, shortest=10_000).length(9_600, 9_600) == 32
 
 
 def test_runs_of_unknown_length_and_of_returned_values_are_bounded():
@@ -75,8 +83,10 @@ def test_the_last_run_has_the_clients_that_are_left():
     with source_of(list(range(20)), workers=1) as source:
         runs = list(source)
     assert [(run.index, run.slices, run.first, run.last) for run in runs] == [
-        (0, 4, 0, 11),
-        (4, 2, 12, 17),
+        (0, 2, 0, 5),
+        (2, 2, 6, 11),
+        (4, 1, 12, 14),
+        (5, 1, 15, 17),
         (6, 1, 18, 19),
     ]
     assert clients_of(runs) == list(range(20))

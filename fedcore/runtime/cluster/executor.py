@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import math
 import queue
 import threading
 import uuid
@@ -19,7 +20,7 @@ from fedcore.lru_cache import LruEntries
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients import SlicedClientsExecutor
 from fedcore.runtime.cluster.broadcasts import Broadcasts
-from fedcore.runtime.cluster.members import Member, Members, Settings
+from fedcore.runtime.cluster.members import CONTROL, Member, Members, Settings
 from fedcore.runtime.cluster.messages import Missing, Sent, Source
 from fedcore.runtime.cluster.shipping import Parcel, packed, unpacked
 from fedcore.runtime.cluster.worker import MAX_PLANS, MAX_SOURCES
@@ -36,8 +37,11 @@ from fedcore.runtime.stopping import Stop, Stopped
 RUNS_EACH = 2
 """Runs of slices that a worker has at once: it computes one while the other travels."""
 
-STOP_WITHIN_S = 0.2
-"""Seconds within which a thread that waits for a worker sees that the call was stopped."""
+REQUEST_S = 0.003
+"""About the driver's CPU seconds for a request and its answer, see `benchmarks.cluster_simulation`."""
+
+MAX_TIMES = 256
+"""Number of stages whose slices' seconds are known."""
 
 
 class RayClientsExecutor:
@@ -74,6 +78,7 @@ class RayClientsExecutor:
         self._lock = threading.Lock()
         self._plans: LruEntries[str, Any] = LruEntries(MAX_PLANS)
         self._sources: LruEntries[str, Any] = LruEntries(MAX_SOURCES)
+        self._times: LruEntries[tuple[str, str], tuple[float, int]] = LruEntries(MAX_TIMES)
         self._broadcasts = Broadcasts(ray.put)
         self._parcels: IdentityCache[Parcel] = IdentityCache(MAX_SLICES)
         self._sent: dict[int, Sent] = {}
@@ -95,6 +100,19 @@ class RayClientsExecutor:
     def parcel(self, clients: ClientSlice) -> Parcel:
         """A run, packed once while it lives."""
         return self._parcels.get("parcel", [clients], functools.partial(packed, clients, names_arrays=True))
+
+    def slice_seconds(self, work: ClientWork) -> float:
+        """Seconds of a worker for a slice of the stage, in earlier runs; infinite if there are none."""
+        with self._lock:
+            seconds, slices = self._times.find((work.digest, work.stage), (math.inf, 1))
+        return seconds / slices
+
+    def took(self, work: ClientWork, seconds: float, slices: int) -> None:
+        """Notes the seconds of a run."""
+        stage = work.digest, work.stage
+        with self._lock:
+            before = self._times.find(stage, (0.0, 0))
+            self._times.put(stage, (before[0] + seconds, before[1] + slices))
 
     def close(self) -> None:
         if self._sliced is not None:
@@ -168,12 +186,15 @@ class _Runs(SlicedClientsExecutor):
             secure=cluster.secure,
         )
         self.workers_of_stage = executors
+        self._cluster = cluster
 
     def prepare(self, work: ClientWork, faults: FaultPolicy, report: Report, stop: Stop) -> list[Run]:
         return [worker.prepare(work, report, stop) for worker in self.workers_of_stage]
 
-    def lengths(self, slices: int | None, longest: float) -> RunLengths:
-        return RunLengths(slices, len(self.workers_of_stage), longest)
+    def lengths(self, work: ClientWork, slices: int | None, longest: float) -> RunLengths:
+        workers = len(self.workers_of_stage)
+        shortest = math.ceil(workers * REQUEST_S / self._cluster.slice_seconds(work))
+        return RunLengths(slices, workers, longest, shortest)
 
     def is_open(self, number: int) -> bool:
         """Whether the worker, or one that has started in its place, has not ended."""
@@ -211,13 +232,15 @@ class _WorkerExecutor:
             if member.has_ended:
                 member = members.least_busy(member, stop)
             try:
-                return _answer(member, work.stage, sent, self._cluster.parcel(clients), report, stop)
+                result, seconds = _answer(member, work.stage, sent, self._cluster.parcel(clients), report, stop)
             except ray.exceptions.RayActorError:
                 members.ended(member)
                 present = clients.present
                 ended = f"{member.name} ended while it computed the clients {present[0]} to {present[-1]}"
                 report.note(f"{ended}; they were computed again")
                 raise WorkerEnded(ended) from None
+            self._cluster.took(work, seconds, clients.places // sent.size)
+            return result
 
         return run
 
@@ -225,8 +248,10 @@ class _WorkerExecutor:
         """Does nothing: the cluster ends its workers."""
 
 
-def _answer(member: Member, stage: str, sent: Sent, parcel: Parcel, report: Report, stop: Stop) -> SliceResult:
-    """The result of a run on a worker.
+def _answer(
+    member: Member, stage: str, sent: Sent, parcel: Parcel, report: Report, stop: Stop
+) -> tuple[SliceResult, float]:
+    """The result of a run on a worker, and the worker's seconds.
 
     Raises:
         RayActorError: the worker has ended.
@@ -250,16 +275,23 @@ def _answer(member: Member, stage: str, sent: Sent, parcel: Parcel, report: Repo
         report.recording.add("worker", stage, answer.seconds, member.name)
     if isinstance(result, Exception):
         raise result from cause
-    return attrs.evolve(result, place=member.name)
+    return attrs.evolve(result, place=member.name), answer.seconds
 
 
 def _ask(member: Member, sent: Sent, parcel: Parcel, stop: Stop) -> Any:
-    answers: queue.SimpleQueue = queue.SimpleQueue()
+    """The answer of a worker. The thread waits without asking again, so it costs no CPU time meanwhile."""
+    answers = _Answers()
     member.actor.run.remote(sent, parcel).future().add_done_callback(answers.put)
-    while True:
-        try:
-            return answers.get(timeout=STOP_WITHIN_S).result()
-        except queue.Empty:
-            if stop.is_stopped:
-                member.actor.stop.remote(sent.key)
-                raise Stopped("the call was stopped") from None
+    with stop.cancelling(answers):
+        answer = answers.get()
+    if answer is None:
+        member.actor.stop.options(concurrency_group=CONTROL).remote(sent.key)
+        raise Stopped("the call was stopped")
+    return answer.result()
+
+
+class _Answers(queue.SimpleQueue):
+    """Gets the future of an answer, or None if the call is stopped before."""
+
+    def cancel(self) -> None:
+        self.put(None)

@@ -4,7 +4,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import attrs
@@ -29,6 +29,9 @@ LOOK_EVERY_S = 1.0
 
 MAX_SENT = 65_536
 """Number of digests that the driver remembers for each worker."""
+
+CONTROL = "control"
+"""Concurrency group of calls that a worker takes while it computes. `ray.method` of a method is not heeded there."""
 
 
 class ClusterLost(Stopped):
@@ -239,23 +242,11 @@ class Members:
 
 @functools.cache
 def _actor_class() -> Any:
-    """The actor of a `Worker`; `stop` and `measure` do not wait for the slices that run."""
+    """The actor of a `Worker`. Methods called in the group `CONTROL` do not wait for the slices that run."""
 
     class RayWorker(Worker):
         def node(self) -> str:
             return f"{ray.get_runtime_context().get_node_id()[:8]} ({ray.util.get_node_ip_address()})"
 
-    for name in ("stop", "measure"):
-        setattr(RayWorker, name, ray.method(concurrency_group="control")(_own(getattr(Worker, name))))
     make: Any = ray.remote
-    return make(concurrency_groups={"control": 1})(RayWorker)
-
-
-def _own(method: Callable) -> Callable:
-    """A copy of a function, which Ray marks."""
-
-    @functools.wraps(method)
-    def own(*args):
-        return method(*args)
-
-    return own
+    return make(concurrency_groups={CONTROL: 1})(RayWorker)
