@@ -280,7 +280,7 @@ class _Run:
         client, result = unread.first, None  # a plan with secure sums has one client in a slice
         if self.secure.why_lost(client) is None:
             result = run(self.reader.read(unread))
-            if result is not None:
+            if result is not None and result.partial is not ABSENT:
                 result = attrs.evolve(result, partial=self.secure.masked(client, result.partial))
         why = self.secure.why_lost(client)
         if why is None:
