@@ -35,12 +35,14 @@ class ClientValues:
 
     Args:
         member_type: type of the values; None for elements of the user's values, and for values of an earlier stage.
+        is_opened_elsewhere: `given` has ids, and the place that computes a client opens its value.
     """
 
     given: Iterable
     convert: Callable[[object, str], Any]
     path: str
     member_type: Type | None = None
+    is_opened_elsewhere: bool = False
 
     def converted(self, index: int, value) -> object:
         """A client's value in the runtime's form."""

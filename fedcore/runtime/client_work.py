@@ -5,6 +5,7 @@ Example: a fold over 20 clients with block=4 and call=8 runs as three slices, ea
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +29,7 @@ from fedcore.processor import has_bfloat16_products
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_count import ClientCount
 from fedcore.seeds import fold_in, fold_in_each
+from fedcore.types import leaves
 
 
 @attrs.frozen
@@ -149,6 +151,20 @@ class ClientWork:
             self.built, self.zero, self.stage, self.join, len(self.broadcasts), self.keeps, tuple(self.measured)
         )
 
+    @property
+    def clients(self) -> int | None:
+        """Number of clients; None if it is not known before they are read."""
+        return next((s for c in (*self.cohorts, self.counted) if c and (s := c.size) is not None), None)
+
+    @functools.cached_property
+    def kept_bytes(self) -> float:
+        """Bytes of the value that the stage returns for each client; infinite if its type leaves them open."""
+        kept_type = self.client_stage.kept_type
+        if kept_type is None:
+            return 0
+        bits = [getattr(leaf, "size_bits", None) for _, leaf in leaves(kept_type)]
+        return sum(math.inf if size is None else size for size in bits) / 8
+
     def slice_size(self, executors: int) -> int:
         """Number of clients of a slice: at most the plan's `call`, and small enough that every executor gets a slice.
 
@@ -156,10 +172,9 @@ class ClientWork:
             executors: number of executors.
         """
         planned = int(self.plan.get("call", self.block))
-        clients = next((s for c in (*self.cohorts, self.counted) if c and (s := c.size) is not None), None)
-        if executors == 1 or clients is None:
+        if executors == 1 or self.clients is None:
             return planned
-        blocks = -(-clients // self.block)
+        blocks = -(-self.clients // self.block)
         share = -(-blocks // executors)
         return min(planned, self.block << max(0, share - 1).bit_length())
 
@@ -311,14 +326,17 @@ class SliceResult:
         kept: client index -> the value that the stage returns for this client.
         sent_bits: client index -> sizes in bits of the values that the client sends and whose types leave the size
             open, int64 [n].
+        place: name of the place that computed the slice, if the executor has several; it replaces the executor's name
+            in reports.
     """
 
     partial: object
     kept: Mapping[int, object] = _NOTHING
     sent_bits: Mapping[int, np.ndarray] = _NOTHING
+    place: str = attrs.field(default="", repr=False)
 
     def __reduce__(self):
-        return SliceResult, (self.partial, dict(self.kept), dict(self.sent_bits))
+        return SliceResult, (self.partial, dict(self.kept), dict(self.sent_bits), self.place)
 
 
 def _merged(left: SliceResult, right: SliceResult, merge: Callable[[Any, Any], Any]) -> SliceResult:

@@ -4,7 +4,8 @@ In:  a `ClientWork`.
 Out: the merged partial, and the list of the clients' kept values.
 
 The cohort is cut into slices of whole blocks. For each slice a worker thread reads the clients' values, and a
-`SliceExecutor` computes a partial. A binary tree over the slices' indices merges the partials.
+`SliceExecutor` computes a partial. A binary tree over the slices' indices merges the partials. Executors of other
+machines may take runs of 2^k slices, a subtree of that tree, which they merge; see `SlicedClientsExecutor`.
 
 Example: a sum over 20 clients in slices of 8 on two devices. Device 0 computes the partials of clients 0 to 7 and of
 clients 16 to 19, device 1 the partial of clients 8 to 15. The tree merges the partials of slices 0 and 1, and then
@@ -24,25 +25,28 @@ Each policy is a separate class or function. It wraps a function from a `ClientS
 This module applies the first two, for every kind of executor; `DeviceStage` applies the other policies.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
-from fedcore.errors import FedcoreError, SecureSumError
+from fedcore.errors import ExecutionError, FedcoreError, SecureSumError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
-from fedcore.runtime.client_source import ClientSource, UnreadSlice, longest_first
+from fedcore.runtime.client_source import MAX_RUN_BYTES, ClientSource, UnreadRun, longest_first
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.device_stage import DeviceSliceExecutor
-from fedcore.runtime.failures import end_of_stage
-from fedcore.runtime.faults import Drop, FaultPolicy
+from fedcore.runtime.failures import where_clients_run
+from fedcore.runtime.faults import Drop, FaultPolicy, Run
 from fedcore.runtime.finite_check import checked_finite
 from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
-from fedcore.runtime.protocols import SliceExecutor, check_slice_executor, prepared
+from fedcore.runtime.protocols import SliceExecutor, WorkerEnded, check_slice_executor, prepared
 from fedcore.runtime.report import Report
+from fedcore.runtime.run_lengths import RunLengths
 from fedcore.runtime.secure.settings import Masked
 from fedcore.runtime.slice_reader import SliceReader, slice_cache
 from fedcore.runtime.stopping import Stop
@@ -51,7 +55,8 @@ from fedcore.runtime.workers import Workers, dispatch
 if TYPE_CHECKING:
     from fedcore.runtime.secure.secure_partials import SecurePartials
 
-RunSlice = Callable[[ClientSlice], SliceResult]
+MAX_LOSSES = 3
+"""How often a run whose worker ended is computed by another worker, before it may be its clients' fault."""
 
 
 class SlicedClientsExecutor:
@@ -110,6 +115,24 @@ class SlicedClientsExecutor:
         """The merged partial (None without a fold), and the list of kept values, one for each client (else empty)."""
         return _Run(self, work, report, stop).result()
 
+    def prepare(self, work: ClientWork, faults: FaultPolicy, report: Report, stop: Stop) -> list[Run]:
+        """For each executor the function that computes those clients of a run that do not fail.
+
+        The function returns None if all clients fail, and raises `WorkerEnded` if another executor is to compute them.
+        """
+        runs = [prepared(executor, work, report, stop) for executor in self.executors]
+        if faults.drops:
+            runs = list(map(checked_finite, runs))
+        return [functools.partial(faults.survivors, run) for run in runs]
+
+    def lengths(self, work: ClientWork, slices: int | None, longest: float) -> RunLengths:
+        """The lengths of runs, see `RunLengths`. A run of a `SliceExecutor` is one slice."""
+        return RunLengths(None, len(self.executors))
+
+    def is_open(self, number: int) -> bool:
+        """Whether an executor takes runs now."""
+        return True
+
     @functools.cached_property
     def merging(self) -> DeviceSliceExecutor:
         """The executor that makes zeros and merges partials."""
@@ -150,6 +173,29 @@ class LocalClientsExecutor(SlicedClientsExecutor):
         )
 
 
+class SliceResults:
+    """Gathers the results of a stage's slices: merges partials, and collects kept values and measured bits.
+
+    Any thread may add.
+    """
+
+    def __init__(self, work: ClientWork, merge: Callable, report: Report):
+        self.tree = MergeTree(merge)
+        self.kept: dict[int, object] = {}
+        self._work = work
+        self._report = report
+
+    def add(self, result: SliceResult | None, index: int, height: int = 0) -> None:
+        """Adds the result of a node of the merge tree, see `MergeTree.add`; None if all its clients fail."""
+        if self._work.zero is not None:
+            self.tree.add(index, ABSENT if result is None else result.partial, height)
+        if result is not None:
+            self.kept.update(result.kept)
+            if self._work.merge is not None and self._work.measured:  # values whose types leave the size open
+                for bits in result.sent_bits.values():
+                    self._report.measure(self._work.merge, bits.tolist())
+
+
 class _Run:
     """One client stage in progress."""
 
@@ -157,73 +203,84 @@ class _Run:
         self.work = work
         self.report = report
         self.stop = stop
+        self.stack = stack
         self.workers = stack.workers
         self.executors = stack.executors
-        self.runs: list[RunSlice] = [prepared(executor, work, report, stop) for executor in stack.executors]
-        self.partials = stack.merging.prepare(work, report, stop)
-        self.tree = MergeTree(self.partials.merge)
-        self.kept: dict[int, object] = {}
-        where = f"in the stage @{work.stage} of {work.module.main.name}{end_of_stage(work.module, work.stage)}"
+        where = where_clients_run(work.module, work.stage)
         self.faults = FaultPolicy(stack.policy, report, where, masked=stack.secure is not None)
+        self.runs = stack.prepare(work, self.faults, report, stop)
+        self.partials = stack.merging.prepare(work, report, stop)
+        self.results = SliceResults(work, self.partials.merge, report)
         self.secure: SecurePartials | None = None
         if stack.secure is not None and work.secure:
             from fedcore.runtime.secure import secure_partials  # imports the extra `secure`
 
             self.secure = secure_partials.SecurePartials.of(stack.secure, work, report)
-        if self.faults.drops:
-            self.runs = list(map(checked_finite, self.runs))
         size = work.slice_size(len(stack.executors))
+        slices = None if work.clients is None or self.secure is not None else -(-work.clients // size)
+        longest = MAX_RUN_BYTES / (size * work.kept_bytes) if work.kept_bytes else math.inf
         timeout_s = stack.timeout_s
-        self.source = ClientSource(work, size, drops=self.faults.drops, timeout_s=timeout_s, stop=stop)
+        self.source = ClientSource(
+            work, size, stack.lengths(work, slices, longest), drops=self.faults.drops, timeout_s=timeout_s, stop=stop
+        )
         self.reader = SliceReader(work, size, self.faults, stack.slices, report, stop, timeout_s)
 
     def result(self) -> tuple[object, list]:
         # Several executors compete for the next slice, so a slice is not assigned to an executor ahead of time.
         ahead = int(self.source.is_in_memory and len(self.executors) == 1)
-        with self.source as slices:
+        with self.source as source:
+            runs: Iterator[UnreadRun] = source
             if ahead and self.work.low_rank and not self.work.is_vectorised:
-                slices = longest_first(slices)
-            dispatch(slices, self._run_slice, self.workers, self.stop, ahead=ahead)
-        clients = self.source.clients
+                runs = longest_first(source)
+            dispatch(runs, self._compute, self.workers, self.stop, ahead=ahead, is_open=self.stack.is_open)
+        clients, kept = self.source.clients, self.results.kept
         self.report.clients = max(self.report.clients, clients)
         self.faults.check_quorum(clients)
         partial = None
         if self.work.zero is not None:
-            is_ready = self.tree.is_merged and self.secure is None
-            partial = self.tree.result() if is_ready else ABSENT
+            is_ready = self.results.tree.is_merged and self.secure is None
+            partial = self.results.tree.result() if is_ready else ABSENT
             if partial is ABSENT:
                 partial = self.workers.call(self._partial, self.stop)
-        self.report.kept += len(self.kept)
+        self.report.kept += len(kept)
         keeps = self.work.keeps or self.work.zero is None
-        return partial, [self.kept.get(i) for i in range(clients)] if keeps else []
+        return partial, [kept.get(i) for i in range(clients)] if keeps else []
 
     def _partial(self) -> object:
-        partial = self.tree.result() if self.source.clients else ABSENT
+        partial = self.results.tree.result() if self.source.clients else ABSENT
         if partial is ABSENT:
             partial = self.partials.zero()
         return partial if self.secure is None else self.secure.total(partial)
 
-    def _run_slice(self, number: int, unread: UnreadSlice) -> None:
-        """Runs a slice on executor `number`."""
-        name = self.executors[number].name
-        last = unread.first + len(unread.clients) - 1
-        with self.report.span("block", self.work.stage, device=name, block=unread.index, clients=[unread.first, last]):
-            result = self._result_of(number, unread)
-        if self.work.zero is not None:
-            self.tree.add(unread.index, ABSENT if result is None else result.partial)
-        if result is not None:
-            self.kept.update(result.kept)
-            self._measure(result)
-        self.report.ran(self.work.stage, name, unread.first, last)
+    def _compute(self, number: int, unread: UnreadRun) -> None:
+        """Has executor `number` compute a run. If the executor's worker ends, the run is put back."""
+        stage, name, ends = self.work.stage, self.executors[number].name, [unread.first, unread.last]
+        with self.report.span("block", stage, device=name, block=unread.index, clients=ends) as facts:
+            try:
+                result = self._result_of(number, unread)
+            except WorkerEnded:
+                losses = unread.losses + 1
+                self.source.put_back(attrs.evolve(unread, losses=losses), singly=losses > MAX_LOSSES)
+                return
+            if result is not None and result.place:
+                name = result.place
+            if facts is not None:
+                facts["device"] = name
+        height = (unread.slices - 1).bit_length()
+        self.results.add(result, unread.index >> height, height)
+        self.report.ran(stage, name, *ends)
 
-    def _result_of(self, number: int, unread: UnreadSlice) -> SliceResult | None:
-        """The result of the clients of a slice that do not fail; None if all fail."""
+    def _result_of(self, number: int, unread: UnreadRun) -> SliceResult | None:
+        """The result of the clients of a run that do not fail; None if all fail."""
+        run = self.runs[number]
+        if unread.losses > MAX_LOSSES:
+            run = functools.partial(self.faults.survivors, functools.partial(_insist, run))
         if self.secure is None:
-            return self.faults.survivors(self.runs[number], self.reader.read(unread))
+            return run(self.reader.read(unread))
         client, result = unread.first, None  # a plan with secure sums has one client in a slice
         if self.secure.why_lost(client) is None:
-            result = self.faults.survivors(self.runs[number], self.reader.read(unread))
-            if result is not None:
+            result = run(self.reader.read(unread))
+            if result is not None and result.partial is not ABSENT:
                 result = attrs.evolve(result, partial=self.secure.masked(client, result.partial))
         why = self.secure.why_lost(client)
         if why is None:
@@ -231,8 +288,13 @@ class _Run:
         self.faults.failed(client, SecureSumError(why))
         return None
 
-    def _measure(self, result: SliceResult) -> None:
-        """Adds to the report the bits of sent values whose types leave the size open."""
-        if self.work.merge is not None and self.work.measured:
-            for bits in result.sent_bits.values():
-                self.report.measure(self.work.merge, bits.tolist())
+
+def _insist(run: Run, clients: ClientSlice) -> SliceResult | None:
+    """The result of a run whose worker ended before. If further workers end, the run fails."""
+    for _ in range(MAX_LOSSES):
+        with contextlib.suppress(WorkerEnded):
+            return run(clients)
+    try:
+        return run(clients)
+    except WorkerEnded as error:
+        raise ExecutionError(f"{error}, as {MAX_LOSSES} workers before it") from None

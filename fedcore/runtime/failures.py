@@ -55,6 +55,11 @@ def failures_of(module: Module, stage: str) -> Iterator[None]:
         raise ExecutionError(f"{module.main.name} failed: {reason(error)}\n  {where}") from None
 
 
+def where_clients_run(module: Module, stage: str) -> str:
+    """The stage of the clients with the user's line, for messages."""
+    return f"in the stage @{stage} of {module.main.name}{end_of_stage(module, stage)}"
+
+
 def end_of_stage(module: Module, stage: str) -> str:
     """`, which ends at FILE:LINE`, with the user's line of the stage's last operation; empty if no line is known."""
     location = next((op.location for op in reversed(module.function(stage).operations) if op.location), None)

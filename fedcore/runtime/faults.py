@@ -53,6 +53,10 @@ def drop(min_fraction: float = 0.5, max_retries: int = 1) -> Drop:
     return Drop(float(min_fraction), max_retries)
 
 
+Run = Callable[[ClientSlice], SliceResult | None]
+"""Computes a slice; None if all its clients failed where they ran."""
+
+
 class ClientOutOfMemory(ClientError, tf.errors.ResourceExhaustedError):
     """A single client does not fit into the memory of an idle device."""
 
@@ -89,7 +93,7 @@ class FaultPolicy:
     def drops(self) -> bool:
         return self._policy is not None
 
-    def survivors(self, run: Callable[[ClientSlice], SliceResult], clients: ClientSlice) -> SliceResult | None:
+    def survivors(self, run: Run, clients: ClientSlice) -> SliceResult | None:
         """The result of the clients that do not fail; None if all clients fail."""
         tries = self._retries
         while present := clients.present:
@@ -115,7 +119,7 @@ class FaultPolicy:
                 clients = clients.without(failed)
         return None
 
-    def _failing_alone(self, run: Callable[[ClientSlice], SliceResult], clients: ClientSlice) -> dict[int, Exception]:
+    def _failing_alone(self, run: Run, clients: ClientSlice) -> dict[int, Exception]:
         """Index -> error of the clients of a slice that fail alone; only the first such client if failures raise."""
         failed: dict[int, Exception] = {}
         for index in clients.present:
@@ -126,7 +130,7 @@ class FaultPolicy:
                     break
         return failed
 
-    def _error_of(self, run: Callable[[ClientSlice], SliceResult], client: ClientSlice) -> Exception | None:
+    def _error_of(self, run: Run, client: ClientSlice) -> Exception | None:
         """The error of the last try; None if a try succeeds."""
         found: Exception | None = None
         for _ in range(1 + self._retries):

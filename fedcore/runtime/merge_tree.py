@@ -1,10 +1,18 @@
 """The binary tree over block indices in which partials are merged."""
 
+import enum
 import threading
 from collections.abc import Callable
 
-ABSENT = object()
-"""Stands in for the partial of a block whose clients are all left out; the neutral element of the merge."""
+
+class _Absent(enum.Enum):
+    ABSENT = enum.auto()
+
+
+ABSENT = _Absent.ABSENT
+"""Stands in for the partial of a block whose clients are all left out; the neutral element of the merge. It is one
+object in every process.
+"""
 
 
 class MergeTree:
@@ -23,8 +31,13 @@ class MergeTree:
         self._waiting: dict[tuple[int, int], object] = {}  # (height, index at that height) -> partial
         self._lock = threading.Lock()
 
-    def add(self, index: int, partial) -> None:
-        height = 0
+    def add(self, index: int, partial, height: int = 0) -> None:
+        """Adds the partial of a node.
+
+        Args:
+            index: of the node among those of its height.
+            height: the node has 2^height blocks or slices; at the end of the stage it may have fewer.
+        """
         while True:
             with self._lock:
                 sibling = self._waiting.pop((height, index ^ 1), None)

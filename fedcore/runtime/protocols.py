@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from fedcore.errors import TypeMismatch, brief
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.ir import Module
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.report import Report
@@ -113,6 +113,10 @@ class SliceExecutor(Protocol):
 
 class ProtocolBroken(TypeMismatch):
     """An executor returned an object of the wrong type, or ran a slice without clients. It is no client's fault."""
+
+
+class WorkerEnded(FedcoreError):
+    """The worker that computed a run of slices has ended. Whether it is its clients' fault is not known."""
 
 
 def prepared(

@@ -89,11 +89,14 @@ class Report(HtmlDisplay):
             return _report, ({name: copy.copy(getattr(self, name)) for name in fields},)
 
     def include(self, other: "Report") -> None:
-        """Adds the graph calls and notes of another process's report on a part of this call."""
+        """Adds another process's report on a part of this call: graph calls, notes, dropped clients, measured bits."""
         for kind, number in other.graph_calls.items():
             self.count(kind, number)
         for text in other.notes:
             self.note(text)
+        self.dropped.update(other.dropped)
+        for op, bits in other.measured.items():
+            self.measure(op, bits)
 
     def count(self, kind: str, number: int = 1) -> None:
         with self._lock:

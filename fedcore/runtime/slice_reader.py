@@ -7,7 +7,7 @@ import math
 from fedcore.data import ClientDataset
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.blocked import blocked_threads
-from fedcore.runtime.client_source import UnreadSlice, converted, is_read_once, may_block
+from fedcore.runtime.client_source import UnreadRun, converted, is_read_once, may_block
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.faults import FaultPolicy
 from fedcore.runtime.reader import Reader
@@ -61,21 +61,30 @@ class SliceReader:
         self._timeout_s = timeout_s
         self._has_drawn = False
 
-    def read(self, unread: UnreadSlice) -> ClientSlice:
-        """The slice with converted values, and None for each client that is left out."""
+    def read(self, unread: UnreadRun) -> ClientSlice:
+        """The run, as one slice, with converted values, and None for each client that is left out."""
+        if all(cohort.is_opened_elsewhere for cohort in self._work.cohorts) and self._work.cohorts:
+            dropped = self._report.dropped
+            values = (None if i in dropped else c for i, c in enumerate(unread.clients, unread.first))
+            return ClientSlice(unread.first, self._places(unread), tuple(values if dropped else unread.clients))
         given = list(itertools.chain.from_iterable(unread.clients))
         if set(map(type, given)) == {ClientDataset} and not self._report.dropped:
-            return self._cache.get((*self._work.key, unread.first, self._size), given, lambda: self._read(unread))
+            key = (*self._work.key, unread.first, self._places(unread))
+            return self._cache.get(key, given, lambda: self._read(unread))
         if may_block(given):
             blocked_threads.check()
             with stopped_by(self._stop), users_code():
                 return self._read(unread)
         return self._read(unread)
 
-    def _read(self, unread: UnreadSlice) -> ClientSlice:
+    def _read(self, unread: UnreadRun) -> ClientSlice:
         with Reader(f"fedcore-data-{unread.first}") as reader:
             clients = [self._converted(i, c, reader) for i, c in enumerate(unread.clients, unread.first)]
-        return ClientSlice(unread.first, self._size, tuple(clients), self._has_drawn)
+        return ClientSlice(unread.first, self._places(unread), tuple(clients), self._has_drawn)
+
+    def _places(self, unread: UnreadRun) -> int:
+        """Clients of a full run: a power of two of slices."""
+        return self._size << (unread.slices - 1).bit_length()
 
     def _converted(self, index: int, client: tuple, reader: Reader) -> tuple | None:
         """A client's values in the runtime's form; None if the client is left out."""

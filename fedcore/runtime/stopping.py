@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Iterator
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -12,6 +13,12 @@ from fedcore.graphs.tensors.cancellation import Cancellation
 
 GRACE_S = 1.5
 """Seconds that a stopped call waits for its graph calls. A kernel that takes longer is not waited for."""
+
+
+class Cancellable(Protocol):
+    """What runs for a call and can be ended early."""
+
+    def cancel(self) -> object: ...
 
 
 class Stopped(FedcoreError):
@@ -28,7 +35,7 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self._running: set[Cancellation | Stop] = set()
+        self._running: set[Cancellable] = set()
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -44,17 +51,24 @@ class Stop:
             cancellable.cancel()
 
     @contextlib.contextmanager
+    def cancelling(self, running: "Cancellable") -> Iterator[None]:
+        """Cancels `running` with this `Stop` in the `with` block; at once if the call was stopped."""
+        with self._lock:
+            self._running.add(running)
+        try:
+            if self._stopped:
+                running.cancel()
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(running)
+
+    @contextlib.contextmanager
     def inner(self) -> Iterator["Stop"]:
         """A nested `Stop`: it can be cancelled alone, and is cancelled with this one."""
         within = Stop()
-        with self._lock:
-            within._stopped = self._stopped
-            self._running.add(within)
-        try:
+        with self.cancelling(within):
             yield within
-        finally:
-            with self._lock:
-                self._running.discard(within)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Cancellation]:

@@ -262,15 +262,23 @@ def _outcome(function: Callable) -> tuple:
 
 
 def dispatch(
-    jobs: Iterator[Job], perform: Callable[[int, Job], None], workers: Workers, stop: Stop, *, ahead: int = 0
+    jobs: Iterator[Job],
+    perform: Callable[[int, Job], None],
+    workers: Workers,
+    stop: Stop,
+    *,
+    ahead: int = 0,
+    is_open: Callable[[int], bool] = lambda pool: True,
 ) -> None:
     """Performs all jobs, each on a thread of one of the pools.
 
     Args:
         perform: (pool number, job) -> None.
         ahead: number of jobs that each pool queues, so that a thread that becomes free need not wait for this thread.
+        is_open: pool number -> whether the pool takes jobs now. If no pool is open and no job runs, all take jobs.
     Guarantees:
       - The calling thread takes jobs from the iterator, and only when a pool has a free thread (or room `ahead`).
+      - An iterator that has ended is asked again when a job ends, since this job may be put back.
       - Job i goes to pool i modulo the number of pools; if this pool is busy, to the next free pool.
       - If a job fails, the iterator raises, or Ctrl-C comes: no more jobs are taken, running jobs are stopped, and the
         first failure is raised. User code that blocks is abandoned with its thread.
@@ -286,15 +294,14 @@ def dispatch(
 
         workers.submit(pool, task, run)
 
+    def free_pool() -> int | None:
+        in_turn = [*range(taken % workers.pools, workers.pools), *range(taken % workers.pools)]
+        first = next((pool for pool in in_turn if free[pool] and is_open(pool)), None)
+        return in_turn[0] if first is None and not running else first
+
     try:
-        more = True
-        while more or running:
-            while more and any(free):
-                job = next(jobs, None)
-                if job is None:
-                    more = False
-                    break
-                pool = next(k % workers.pools for k in range(taken, taken + workers.pools) if free[k % workers.pools])
+        while True:
+            while (pool := free_pool()) is not None and (job := next(jobs, None)) is not None:
                 start(pool, job)
                 free[pool] -= 1
                 taken, running = taken + 1, running + 1

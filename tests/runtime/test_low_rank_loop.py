@@ -11,6 +11,7 @@ from fedcore.graphs.batched.low_rank import LowRank
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
 from fedcore.graphs.emission.realize import region_function
+from fedcore.runtime.client_source import UnreadRun, longest_first
 from fedcore.testing.faults import out_of_memory
 
 BATCH = 5  # the kernel 36 x 512 breaks even at rank 33: 6 steps
@@ -223,3 +224,8 @@ def test_choices_are_those_of_the_dense_matrix():
     dense, found = results_of(body)
     np.testing.assert_array_equal(found[0], dense[0])
     assert not np.any(found[1])
+
+
+def test_the_longest_of_a_few_slices_come_first():
+    slices = [UnreadRun(i, 1, i, [(client,)]) for i, client in enumerate(clients((4, 12, 0, 12, 1, 1, 1, 1, 30)))]
+    assert [s.index for s in longest_first(iter(slices))] == [1, 3, 0, 4, 5, 6, 7, 2, 8]

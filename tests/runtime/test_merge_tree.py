@@ -1,9 +1,11 @@
 import threading
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
+from fedcore.runtime.run_lengths import RunLengths
 
 
 def modelled(blocks: list):
@@ -22,6 +24,23 @@ def test_the_tree_is_that_of_the_indices_in_any_order_of_completion(order):
     for index in order:
         tree.add(index, index)
     assert tree.result() == modelled(list(range(len(order))))
+
+
+@given(st.integers(1, 200), st.integers(1, 9), st.integers(0, 2**32))
+def test_subtrees_that_were_merged_elsewhere_give_the_same_tree(slices, workers, seed):
+    lengths, runs, start = RunLengths(slices, workers), [], 0
+    while start < slices:
+        runs.append((start, lengths.length(start, start)))
+        start += runs[-1][1]
+    np.random.default_rng(seed).shuffle(runs)
+    tree = MergeTree(lambda left, right: (left, right))
+    for start, length in runs:
+        part = MergeTree(lambda left, right: (left, right))
+        for index in range(length):
+            part.add(index, start + index)
+        height = length.bit_length() - 1
+        tree.add(start >> height, part.result(), height)
+    assert tree.result() == modelled(list(range(slices)))
 
 
 @given(st.integers(1, 64))

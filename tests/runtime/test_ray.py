@@ -1,5 +1,6 @@
 """The Ray runtime on two raylets with object stores of their own, on loopback: bits, faults, data, messages."""
 
+import contextlib
 import csv
 import os
 import pathlib
@@ -7,6 +8,7 @@ import pickle
 import runpy
 import signal
 import sys
+import threading
 import time
 import types
 
@@ -19,6 +21,7 @@ from two_machines import (
     DROP,
     add_machine,
     assert_same_bits,
+    cube,
     examples,
     fed_avg,
     floats,
@@ -34,9 +37,11 @@ from two_machines import (
 import fedcore as fc
 from fedcore.cli import main
 from fedcore.errors import ExecutionError, FedcoreError
+from fedcore.runtime import clients
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest, checked_plan, packed, unpacked
 from fedcore.runtime.cluster.worker import Missing, Worker
+from fedcore.runtime.stopping import Stop, Stopped, stopped_by
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # a cluster of several processes, each of which imports
 
@@ -136,6 +141,195 @@ def test_a_machine_that_is_lost_shrinks_the_cluster_and_a_new_one_grows_it(machi
     assert len(members.ready) == 2
 
 
+# Runs of slices.
+
+
+def opens(numbers: np.ndarray, directory: pathlib.Path, kills: tuple[int, ...] = (), *, always: bool = False):
+    """Opens client i as number i. The worker that opens one of some clients is killed: once for each, or always."""
+
+    def open_client(index: int):
+        if index in kills:
+            with contextlib.suppress(FileExistsError):
+                (directory / str(index)).touch(exist_ok=always)
+                os.kill(os.getpid(), signal.SIGKILL)
+        return numbers[index]
+
+    return open_client
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list:
+    """The requests to workers."""
+    requests: list = []
+    from fedcore.runtime.cluster import executor  # imports Ray
+
+    ask = executor._ask
+    monkeypatch.setattr(executor, "_ask", lambda *given: [requests.append(given), ask(*given)][1])
+    return requests
+
+
+def total_and_last(xs):
+    return fc.federated_sum(fc.federated_map(cube, xs)), fc.federated_max(xs)
+
+
+totals = fc.federated_computation(total_and_last, fc.FederatedType("float32", fc.CLIENTS))
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    return np.random.default_rng(1).normal(size=20_011).astype(np.float32)
+
+
+def test_workers_merge_runs_of_slices_and_the_bits_are_the_local_ones(runtime, local, numbers, asked, tmp_path):
+    wait_for_workers(runtime, 2)
+    (want, wanted) = run(local, totals, list(numbers))
+    for cohort in (list(numbers), fc.data.OpenedElsewhere(range(len(numbers)), opens(numbers, tmp_path))):
+        asked.clear()
+        have, report = run(runtime, totals, cohort)
+        assert have == want
+        assert report.graph_calls == wanted.graph_calls
+        assert report.crossings == wanted.crossings
+        assert len(asked) < wanted.graph_calls["blocks"] / 2
+        (places,) = report.placements.values()
+        assert sum(last - first + 1 for ranges in places.values() for first, last in ranges) == len(numbers)
+
+
+def test_runs_are_longer_if_the_driver_is_slower_than_the_workers(runtime, local, numbers, asked, monkeypatch):
+    want, _ = run(local, totals, list(numbers))
+    requests = []
+    for seconds in (0.0, 1e9):
+        monkeypatch.setattr("fedcore.runtime.cluster.executor.REQUEST_S", seconds)
+        asked.clear()
+        assert run(runtime, totals, list(numbers))[0] == want
+        requests.append(len(asked))
+    assert requests[1] < requests[0] / 2
+
+
+def test_two_workers_killed_in_a_round_leave_the_bits_and_are_named(runtime, local, numbers, tmp_path):
+    wait_for_workers(runtime, 2)
+    workers = [member.name for member in runtime._clients.members.ready]
+    open_client = opens(numbers, tmp_path, kills=(100, 15_000))
+    want, wanted = run(local, totals, list(numbers))
+    have, report = run(runtime, totals, fc.data.OpenedElsewhere(range(len(numbers)), open_client))
+    assert have == want
+    assert report.crossings == wanted.crossings
+    ended = [note for note in report.notes if "ended while it computed the clients" in note]
+    assert all(note.endswith("; they were computed again") for note in ended)
+    assert len({note.split(" ended")[0] for note in ended}) == 2
+    (places,) = report.placements.values()
+    (killed,) = [
+        w for w in workers if any(note.startswith(f"{w} ended while it computed the clients 0 ") for note in ended)
+    ]
+    assert not any(first <= 100 <= last for first, last in places.get(killed, []))
+    ranges = sorted(ends for of_worker in places.values() for ends in of_worker)
+    assert [first for first, _ in ranges[1:]] == [last + 1 for _, last in ranges[:-1]]
+
+
+def test_a_client_that_ends_its_workers_is_found_and_dropped(runtime, tmp_path, monkeypatch):
+    wait_for_workers(runtime, 2)
+    monkeypatch.setattr(clients, "MAX_LOSSES", 0)
+    open_client = opens(np.ones(4000, np.float32), tmp_path, kills=(1025,), always=True)
+    have, report = run(runtime, totals, fc.data.OpenedElsewhere(range(4000), open_client))
+    assert have == (3999.0, 1.0)
+    assert list(report.dropped) == [1025]
+    assert "ended while it computed the clients 1025 to 1025, as 0 workers before it" in report.dropped[1025]
+
+
+def test_clients_that_fail_in_a_run_are_dropped_on_the_worker(runtime, local, asked):
+    values = [-2 if i in (2, 3999, 4000) else i for i in range(1, 9000)]
+    totals_of = fc.federated_computation(
+        lambda xs: fc.federated_sum(fc.federated_map(checked, xs)), fc.FederatedType("int32", fc.CLIENTS)
+    )
+    (have, report), (want, wanted) = (run(r, totals_of, values) for r in (runtime, local))
+    assert have == want
+    assert report.dropped == wanted.dropped
+    assert sorted(report.dropped) == [1, 3998, 3999]
+    requests = len(asked)
+    run(runtime, totals_of, list(range(1, 9000)))
+    assert len(asked) == 2 * requests
+
+
+def test_a_call_that_is_stopped_ends_while_its_worker_reads(runtime, tmp_path):
+    def slow(index: int):
+        (tmp_path / "reads").touch()
+        time.sleep(120)
+
+    stop, errors = Stop(), []
+
+    def call():
+        with stopped_by(stop), pytest.raises(Stopped, match="the call was stopped") as error:
+            run(runtime, totals, fc.data.OpenedElsewhere(range(10), slow))
+        errors.append(error.value)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    while not (tmp_path / "reads").exists():
+        time.sleep(0.1)
+    stop.cancel()
+    thread.join(60)
+    assert len(errors) == 1
+    assert run(runtime, totals, [1.0, 2.0])[0] == (9.0, 2.0)
+
+
+@fc.tf_computation("str", "str")
+def joined(left, right):
+    return tf.strings.join([left, right])
+
+
+@fc.federated_computation(fc.FederatedType("str", fc.CLIENTS))
+def text_of_all(texts):
+    return fc.federated_aggregate(texts, "", joined, joined, lambda text: text)
+
+
+def test_clients_are_folded_in_order_and_the_sizes_that_they_send_are_measured(runtime, local, asked):
+    texts = [chr(ord("a") + i % 26) * (i % 3) for i in range(301)]
+    (have, report), (want, wanted) = (run(r, text_of_all, texts) for r in (runtime, local))
+    assert have == want == "".join(texts).encode()
+    assert report.aggregate_bits == wanted.aggregate_bits == 8 * len(have)
+    assert len(asked) < wanted.graph_calls["blocks"] / 2
+
+
+def test_values_that_clients_keep_bound_a_run(runtime, local, numbers, asked, monkeypatch):
+    want, wanted = run(local, sum_and_each, list(numbers))
+    requests = []
+    for bound in (clients.MAX_RUN_BYTES, 4 * 128):
+        monkeypatch.setattr(clients, "MAX_RUN_BYTES", bound)
+        asked.clear()
+        have, report = run(runtime, sum_and_each, list(numbers))
+        assert have == want
+        assert report.kept == wanted.kept == len(numbers)
+        requests.append(len(asked))
+    assert requests[0] < 40
+    assert requests[1] > len(numbers) / 128
+
+
+@fc.tf_computation("float32", ("float32", (1000,)), ("float32", (300,)))
+def shifted(x, base, head):
+    return x + tf.reduce_sum(base) + tf.reduce_sum(head)
+
+
+@fc.federated_computation(
+    fc.FederatedType("float32", fc.CLIENTS),
+    fc.FederatedType(("float32", (1000,)), fc.SERVER),
+    fc.FederatedType(("float32", (300,)), fc.SERVER),
+)
+def shifted_sum(xs, base, head):
+    sent = (xs, fc.federated_broadcast(base), fc.federated_broadcast(head))
+    return fc.federated_sum(fc.federated_map(shifted, sent))
+
+
+def test_weights_that_no_round_changes_enter_the_object_store_once(runtime, local, numbers, monkeypatch):
+    broadcasts, stored = runtime._clients._broadcasts, []
+    put = broadcasts._put
+    monkeypatch.setattr(broadcasts, "_put", lambda arrays: [stored.append([*arrays.values()]), put(arrays)][1])
+    base = np.arange(1000, dtype=np.float32)
+    for number in range(3):
+        head = np.full(300, number, np.float32)
+        (have, _), (want, _) = (run(r, shifted_sum, list(numbers[:99]), base.copy(), head) for r in (runtime, local))
+        assert have == want
+    assert [[array.size for array in arrays] for arrays in stored] == [[1000, 300], [300], [300]]
+
+
 # Clients' data.
 
 
@@ -199,9 +393,9 @@ def test_small_arrays_travel_inside_the_pickle():
 
 
 def test_a_worker_whose_cache_lacks_an_array_asks_for_it():
-    worker = Worker(lambda references: references, 1, None, False, 10_000, pickle.loads)
-    clients = fc.runtime.ClientSlice(0, 8, ((np.arange(500, dtype=np.float32),),))
-    parcel = packed(clients, names_arrays=True)
+    worker = Worker(lambda references: references, 1, None, False, None, False, 10_000, pickle.loads)
+    run_of_one = fc.runtime.ClientSlice(0, 8, ((np.arange(500, dtype=np.float32),),))
+    parcel = packed(run_of_one, names_arrays=True)
     assert worker.run(None, parcel.without(parcel.names)) == Missing()
 
 

@@ -118,11 +118,16 @@ def test_results_have_the_local_bits_with_1_2_and_4_workers(machines, number):
 
 def test_secure_sums_are_masked_and_have_the_plain_bits(machines):
     readings = [[1, 2, 3], [4, 5, 6], [1000, 0, 7]]
-    runtime = fc.runtime.ray(secure_aggregation="masked", cpus_per_worker=CPUS)
+    runtime = fc.runtime.ray(secure_aggregation="masked", cpus_per_worker=CPUS, on_client_failure=fc.runtime.drop())
     try:
         have, report = run(runtime, secure_sum, readings)
+        unreadable = {1: "none"}.get
+        opened = fc.data.OpenedElsewhere(range(4), lambda i: unreadable(i, [i, 1, 2]))
+        without, of_rest = run(runtime, secure_sum, opened)
     finally:
         runtime.close()
+    assert without.tolist() == [5, 3, 6]
+    assert list(of_rest.dropped) == [1]
     assert have.tolist() == [1005, 7, 16]
     assert report.secure_sums
     assert len(machines_of(report)) == 2

@@ -222,7 +222,9 @@ def test_the_report_has_the_bits_of_each_phase(masked):
 def test_the_merge_tree_gets_zeros_in_place_of_secure_leaves(masked, monkeypatch):
     seen = []
     add = MergeTree.add
-    monkeypatch.setattr(MergeTree, "add", lambda self, i, partial: (seen.append(partial), add(self, i, partial))[1])
+    monkeypatch.setattr(
+        MergeTree, "add", lambda self, i, partial, height=0: (seen.append(partial), add(self, i, partial, height))[1]
+    )
     with fc.use(masked):
         sums(readings(3))
     small, row, wide = seen[0][0]

@@ -4,7 +4,9 @@
 |---|---|
 | shipping | pickles in which plans and arrays are names by digest |
 | environment | versions, threads and instructions that decide bits |
-| worker | the actor: caches by digest, runs slices, opens clients' data |
+| messages | messages between the driver and the workers |
+| broadcasts | arrays that are broadcast, by digest in the object store |
+| worker | the actor: caches by digest, computes and merges runs of slices, opens clients' data |
 | members | the cluster's workers: starting, ending, growing |
 | executor | the `ClientsExecutor` over the members |
 """

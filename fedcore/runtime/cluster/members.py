@@ -4,7 +4,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Any
 
 import attrs
@@ -15,6 +15,7 @@ from fedcore.graphs.tensors.intra_op_threads import intra_op_threads
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.cluster.environment import differences, environment
 from fedcore.runtime.cluster.worker import Worker
+from fedcore.runtime.faults import Drop
 from fedcore.runtime.stopping import Stop, Stopped
 
 START_S = 120.0
@@ -29,6 +30,9 @@ LOOK_EVERY_S = 1.0
 MAX_SENT = 65_536
 """Number of digests that the driver remembers for each worker."""
 
+CONTROL = "control"
+"""Concurrency group of calls that a worker takes while it computes. `ray.method` of a method is not heeded there."""
+
 
 class ClusterLost(Stopped):
     """No worker of the cluster could go on with the call."""
@@ -42,6 +46,9 @@ class Member:
         number: the worker's number; a worker that takes the place of another has a new number.
         actor: handle of its actor.
         described: references to its `describe` and `node`, which are there when it has started.
+        sent: digests of the arrays that it was sent.
+        requests: number of requests that it has not answered.
+        has_ended: it answers no more.
     """
 
     number: int
@@ -51,6 +58,8 @@ class Member:
     notes: tuple[str, ...] = ()
     sent: LruEntries[str, bool] = attrs.field(factory=lambda: LruEntries(MAX_SENT), repr=False)
     lock: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
+    requests: int = 0
+    has_ended: bool = False
 
     def joined(self, description: dict[str, str], node: str) -> None:
         self.name = f"worker {self.number} on node {node}"
@@ -64,11 +73,14 @@ class Settings:
 
     Args:
         num_workers: their number; None for as many as the cluster has room for.
+        policy, masked, timeout_s, deterministic, cache_bytes: see `Worker`.
     """
 
     num_workers: int | None
     cpus_per_worker: float
     gpus_per_worker: float
+    policy: Drop | None
+    masked: bool
     timeout_s: float | None
     deterministic: bool
     cache_bytes: int
@@ -128,8 +140,14 @@ class Members:
             raise ClusterLost(f"no worker has started within {START_S:g} s; {self._room()}")
         return self.ready
 
-    def another(self, than: Member, stop: Stop) -> Member:
-        """A worker for a slice whose worker has ended.
+    def successor(self, taken: Collection[Member]) -> Member | None:
+        """A worker that has started and is none of those taken; None if there is none now."""
+        with self._lock:
+            self._join()
+            return next((m for m in self._ready if m not in taken), None)
+
+    def least_busy(self, than: Member, stop: Stop) -> Member:
+        """The worker with the fewest requests, in the place of one that has ended; waits until one is ready.
 
         Raises:
             ClusterLost: none has started within `START_S`.
@@ -139,15 +157,15 @@ class Members:
             with self._lock:
                 self._grow()
                 self._join()
-                later = [m for m in self._ready if m.number > than.number]
                 if self._ready:
-                    return (later or self._ready)[0]
+                    return min(self._ready, key=lambda m: (m.requests, m.number))
             self._wait(stop)
         raise ClusterLost(f"{than.name} has ended, and no other worker has started; {self._room()}")
 
     def ended(self, member: Member) -> None:
         """Notes that a worker has ended, and starts another where there is room."""
         with self._lock:
+            member.has_ended = True
             if member in self._ready:
                 self._ready.remove(member)
                 ray.kill(member.actor)
@@ -188,8 +206,8 @@ class Members:
     def _started(self) -> Member:
         settings = self._settings
         actor = _actor_class().options(num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker).remote(
-            ray.get, intra_op_threads(), settings.timeout_s, settings.deterministic, settings.cache_bytes,
-            ray.cloudpickle.loads,
+            ray.get, intra_op_threads(), settings.policy, settings.masked, settings.timeout_s, settings.deterministic,
+            settings.cache_bytes, ray.cloudpickle.loads,
         )  # fmt: skip
         return Member(next(self._numbers), actor, [actor.describe.remote(), actor.node.remote()])
 
@@ -224,23 +242,11 @@ class Members:
 
 @functools.cache
 def _actor_class() -> Any:
-    """The actor of a `Worker`; `stop` and `measure` do not wait for the slice that runs."""
+    """The actor of a `Worker`. Methods called in the group `CONTROL` do not wait for the slices that run."""
 
     class RayWorker(Worker):
         def node(self) -> str:
             return f"{ray.get_runtime_context().get_node_id()[:8]} ({ray.util.get_node_ip_address()})"
 
-    for name in ("stop", "measure"):
-        setattr(RayWorker, name, ray.method(concurrency_group="control")(_own(getattr(Worker, name))))
     make: Any = ray.remote
-    return make(concurrency_groups={"control": 1})(RayWorker)
-
-
-def _own(method: Callable) -> Callable:
-    """A copy of a function, which Ray marks."""
-
-    @functools.wraps(method)
-    def own(*args):
-        return method(*args)
-
-    return own
+    return make(concurrency_groups={CONTROL: 1})(RayWorker)

@@ -79,7 +79,7 @@ def ray(
     from fedcore.runtime.cluster.members import Settings
 
     disconnect = connection.connect(address, max(os.cpu_count() or 1, int((num_workers or 1) * cpus)))
-    settings = Settings(num_workers, cpus, gpus, timeout_s, deterministic, cache_bytes)
+    settings = Settings(num_workers, cpus, gpus, policy, secure is not None, timeout_s, deterministic, cache_bytes)
     make = functools.partial(
         local,
         server_device,
@@ -94,7 +94,7 @@ def ray(
         target=target,
     )
     try:
-        return make(clients_executor=RayClientsExecutor(settings, policy, secure, disconnect))
+        return make(clients_executor=RayClientsExecutor(settings, secure, disconnect))
     except BaseException:
         disconnect()
         raise

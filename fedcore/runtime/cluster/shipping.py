@@ -8,13 +8,18 @@ from typing import Any
 
 import attrs
 import numpy as np
+import tensorflow as tf
 
 from fedcore.errors import ExecutionError
+from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir import Module
 from fedcore.ir.bundle import from_bytes
 
 SMALL_BYTES = 1024
 """Arrays of fewer bytes travel in the pickle itself."""
+
+MAX_DIGESTS = 4096
+"""Number of tensors whose digests are cached."""
 
 
 @attrs.frozen
@@ -24,7 +29,7 @@ class Parcel:
     Args:
         data: the pickle; plans and arrays are names in it.
         buffers: memory that the pickle refers to, such as the weights; at least `SMALL_BYTES` each.
-        names: digests of the arrays that are names in the pickle.
+        names: digests of the arrays and tensors that are names in the pickle.
         arrays: digest -> array, for those that the receiver lacks.
     """
 
@@ -45,7 +50,7 @@ def packed(value: Any, *, names_arrays: bool = False) -> Parcel:
     """Pickles an object.
 
     Args:
-        names_arrays: arrays are named by digest, for clients' data that several rounds read.
+        names_arrays: arrays and tensors are named by digest, for clients' data and weights that several rounds read.
     """
     buffers: list[np.ndarray] = []
     arrays: dict[str, np.ndarray] = {}
@@ -65,16 +70,23 @@ def packed(value: Any, *, names_arrays: bool = False) -> Parcel:
 
 
 def unpacked(
-    parcel: Parcel, *, plan: Callable[[str], Module] | None = None, arrays: Mapping[str, np.ndarray] | None = None
+    parcel: Parcel,
+    *,
+    plan: Callable[[str], Module] | None = None,
+    arrays: Mapping[str, np.ndarray] | None = None,
+    tensor: Callable[[str], tf.Tensor] | None = None,
 ) -> Any:
     """The object of a parcel.
 
     Args:
         plan: digest -> plan; needed if the object has plans.
         arrays: digest -> array; needed if the parcel has names of arrays.
+        tensor: digest -> tensor; by default the tensor of the array.
     """
+    if tensor is None and arrays is not None:
+        tensor = lambda digest: tf.convert_to_tensor(arrays[digest])  # noqa: E731
     unpickler = _Unpickler(io.BytesIO(parcel.data), buffers=parcel.buffers)
-    unpickler.found = {"plan": plan, "array": None if arrays is None else arrays.__getitem__}
+    unpickler.objects = {"plan": plan, "array": None if arrays is None else arrays.__getitem__, "tensor": tensor}
     return unpickler.load()
 
 
@@ -82,27 +94,46 @@ class _Pickler(pickle.Pickler):
     arrays: dict[str, np.ndarray] | None = None
 
     def persistent_id(self, value) -> tuple[str, str] | None:
+        if type(value) in _PLAIN:  # most of the objects
+            return None
         if isinstance(value, Module):
             return "plan", value.digest()
-        names = self.arrays is not None and type(value) is np.ndarray and not value.dtype.hasobject
-        if names and value.nbytes >= SMALL_BYTES:
+        if self.arrays is None:
+            return None
+        if type(value) is np.ndarray and not value.dtype.hasobject and value.nbytes >= SMALL_BYTES:
             digest = array_digest(value)
-            self.arrays[digest] = value  # type: ignore[index]
+            self.arrays[digest] = value
             return "array", digest
+        if isinstance(value, tf.Tensor) and _is_large(value):
+            digest = _digests.get("digest", [value], lambda: array_digest(value.numpy()))
+            self.arrays[digest] = value.numpy()
+            return "tensor", digest
         return None
 
 
+_PLAIN = {tuple, str, int, float, bool, type(None), list, dict, bytes}
+
+
+def _is_large(tensor: tf.Tensor) -> bool:
+    if not tensor.dtype.is_numpy_compatible or tensor.dtype == tf.string:
+        return False
+    return tensor.shape.num_elements() * tensor.dtype.size >= SMALL_BYTES
+
+
+_digests: IdentityCache[str] = IdentityCache(MAX_DIGESTS)
+
+
 class _Unpickler(pickle.Unpickler):
-    found: dict[str, Any]
+    objects: dict[str, Any]
 
     def persistent_load(self, name):
         kind, digest = name
-        return self.found[kind](digest)
+        return self.objects[kind](digest)
 
 
 def array_digest(array: np.ndarray) -> str:
     """The digest of an array's type, shape and content."""
-    content = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=20)
+    content = hashlib.blake2b(f"{array.dtype.str}{array.dtype.name}{array.shape}".encode(), digest_size=20)
     content.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return content.hexdigest()
 

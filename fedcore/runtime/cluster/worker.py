@@ -1,10 +1,11 @@
-"""The worker: runs in an actor, and computes slices of client stages that the driver sends."""
+"""The worker: runs in an actor, and computes and merges runs of slices that the driver sends."""
 
 import functools
 import hashlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -17,90 +18,46 @@ from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.clients import SliceResults
+from fedcore.runtime.cluster.broadcasts import MAX_STAGES
 from fedcore.runtime.cluster.environment import environment
+from fedcore.runtime.cluster.messages import Answer, Missing, Sent, Source
 from fedcore.runtime.cluster.shipping import Parcel, checked_plan, packed, unpacked
 from fedcore.runtime.device_stage import DeviceSliceExecutor
+from fedcore.runtime.failures import where_clients_run
+from fedcore.runtime.faults import Drop, FaultPolicy
+from fedcore.runtime.finite_check import checked_finite
 from fedcore.runtime.reader import Reader
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
-from fedcore.types import Type
 
 MAX_PLANS = 64
-MAX_WORKS = 2
+MAX_WORKS = MAX_STAGES
 MAX_SOURCES = 64
 MAX_STOPS = 64
 
-
-@attrs.frozen
-class ClientAt:
-    """A client's value that the worker opens.
-
-    Args:
-        source: digest of the function that opens clients, from a client's id to its value.
-        client_id: the client's id.
-        type: type of the value.
-        path: name of the value, in messages.
-    """
-
-    source: str
-    client_id: object
-    type: Type
-    path: str
-
-    def __reduce__(self):
-        return ClientAt, (self.source, self.client_id, self.type, self.path)
-
-
-@attrs.frozen
-class Missing:
-    """The answer of a worker whose cache lacks arrays of a slice."""
-
-
-@attrs.frozen
-class Answer:
-    """The answer of a worker on a slice.
-
-    Args:
-        result: the slice's result, or the error that its clients raise, packed.
-        seconds: the time of the slice's graph calls.
-    """
-
-    result: Parcel
-    seconds: float
-
-
-@attrs.frozen
-class Sent:
-    """One client stage in the object store.
-
-    Args:
-        key: identifies the stage's run.
-        digest: digest of the plan.
-        plan: reference to the plan's bundle.
-        work: reference to the parcel of the `ClientWork`, with what is broadcast.
-        sources: digest -> reference to a function that opens clients.
-    """
-
-    key: str
-    digest: str
-    plan: object
-    work: object
-    sources: dict[str, object]
+Slices = dict[int, ClientSlice]
+"""The slices of a run that have clients, by their index in the run."""
 
 
 class Worker:
-    """Runs slices of client stages in an actor.
+    """Computes runs of slices in an actor, and merges their partials.
 
     Guarantees:
-      - A plan is fetched once, by digest, and its digest is checked. What is broadcast is fetched once a stage.
-      - Clients' arrays are cached by digest, at most `cache_bytes`. So are slices, which share these arrays: a slice
-        that comes again is the same object, so that what was packed for it is found.
+      - A plan is fetched once, by digest, and its digest is checked. So are tensors that are broadcast, while one of
+        the last `MAX_WORKS` stages has them.
+      - Clients' arrays are cached by digest, at most `cache_bytes`. So are runs, which share these arrays: a run
+        that comes again is the same slices, so that what was packed for them is found.
       - A function that opens clients is cached by its digest.
-      - Slices run one after another; `stop` may arrive meanwhile.
+      - Slices run one after another, each with the driver's policy for clients that fail. So a client that fails
+        costs its slice a second run, and no request. `stop` may arrive meanwhile.
+      - Holds O(log slices) partials.
 
     Args:
         get: fetches an object by its reference.
         threads: the driver's intra-op threads.
+        policy: of clients that fail; None raises.
+        masked: whether clients' values are hidden, see `FaultPolicy`.
         timeout_s: seconds that a client's graph may take, and reading its data; None is no deadline.
         deterministic: asks TensorFlow for deterministic operations.
         load: loads a function that opens clients.
@@ -110,6 +67,8 @@ class Worker:
         self,
         get: Callable,
         threads: int,
+        policy: Drop | None,
+        masked: bool,
         timeout_s: float | None,
         deterministic: bool,
         cache_bytes: int,
@@ -120,13 +79,16 @@ class Worker:
             tf.config.experimental.enable_op_determinism()
         self._get = get
         self._load = load
+        self._policy = policy
+        self._masked = masked
         self._timeout_s = timeout_s
         self._executor = DeviceSliceExecutor(timeout_s=timeout_s)
         self._plans: LruEntries = LruEntries(MAX_PLANS)
         self._works: LruEntries[str, ClientWork] = LruEntries(MAX_WORKS)
+        self._broadcasts: weakref.WeakValueDictionary[str, tf.Tensor] = weakref.WeakValueDictionary()
         self._sources: LruEntries[str, Callable] = LruEntries(MAX_SOURCES)
         self._arrays: LruEntries[str, np.ndarray] = LruEntries(cache_bytes)
-        self._slices: LruEntries[bytes, ClientSlice] = LruEntries(cache_bytes)
+        self._runs: LruEntries[tuple, Slices] = LruEntries(cache_bytes)
         self._stops: LruEntries[str, Stop] = LruEntries(MAX_STOPS)
         self._lock = threading.Lock()
 
@@ -145,50 +107,65 @@ class Worker:
         }
 
     def stop(self, key: str) -> None:
-        """Cancels the graph calls of a stage, and refuses its further slices."""
+        """Cancels the graph calls of a stage, and refuses its further runs."""
         self._stop_of(key).cancel()
 
     def run(self, sent: Sent, parcel: Parcel) -> Answer | Missing:
-        """Computes a slice."""
-        clients = self._clients(parcel)
-        if clients is None:
+        """Computes a run of slices, which the parcel has as one `ClientSlice`."""
+        arrays = self._received(parcel)
+        if arrays is None:
             return Missing()
         began = time.perf_counter()
         answer: tuple
         report = Report()
         try:
-            answer = self._run(sent, clients, report), report
-        except Exception as error:  # the driver finds the client, and raises or drops it
-            answer = error, report
+            work = self._work(sent)
+            answer = self._result(sent, work, self._slices(parcel, arrays, work.block, sent.size), report), None, report
+        except Exception as error:
+            answer = error, error.__cause__, report
         return Answer(_packed_answer(answer), time.perf_counter() - began)
 
-    def _clients(self, parcel: Parcel) -> ClientSlice | None:
-        """The slice of a parcel, the object that it was before if it came before; None if arrays are missing."""
-        content = hashlib.sha256(parcel.data)
-        for buffer in parcel.buffers:
-            content.update(buffer.data)
-        clients = self._slices.find(content.digest(), None)
-        if clients is not None:
-            return clients
-        held: dict[str, np.ndarray] = {}
+    def _received(self, parcel: Parcel) -> dict[str, np.ndarray] | None:
+        """The arrays of a parcel by digest, which are cached; None if some are missing."""
+        arrays: dict[str, np.ndarray] = {}
         for digest in parcel.names:
             array = self._arrays.find(digest, None)
             if array is None and digest not in parcel.arrays:
                 return None
             # A copy, so that the object store need not keep what was sent.
-            held[digest] = np.array(parcel.arrays[digest]) if array is None else array
-        for digest, array in held.items():
+            arrays[digest] = np.array(parcel.arrays[digest]) if array is None else array
+        for digest, array in arrays.items():
             self._arrays.put(digest, array, array.nbytes)
-        clients = unpacked(parcel, arrays=held)
-        if parcel.names:
-            self._slices.put(content.digest(), clients, sum(array.nbytes for array in held.values()))
-        return clients
+        return arrays
 
-    def _run(self, sent: Sent, clients: ClientSlice, report: Report) -> SliceResult:
+    def _slices(self, parcel: Parcel, arrays: dict[str, np.ndarray], block: int, size: int) -> Slices:
+        """The slices of a run, the objects that they were before if it came before."""
+        content = hashlib.sha256(parcel.data)
+        for buffer in parcel.buffers:
+            content.update(buffer.data)
+        key = content.digest(), block, size
+        slices = self._runs.find(key, None)
+        if slices is None:
+            clients: ClientSlice = unpacked(parcel, arrays=arrays)
+            slices = {(s.first - clients.first) // s.places: s for s in clients.parts(block, size)}
+            if parcel.names:
+                self._runs.put(key, slices, sum(array.nbytes for array in arrays.values()))
+        return slices
+
+    def _result(self, sent: Sent, work: ClientWork, slices: Slices, report: Report) -> SliceResult:
+        """The result of a run, without the clients that fail."""
         stop = self._stop_of(sent.key)
-        work = self._work(sent)
-        opened = self._opened(sent, work, clients, report, stop)
-        return self._executor.prepare(work, report, stop)(opened)
+        faults = FaultPolicy(self._policy, report, where_clients_run(work.module, work.stage), masked=self._masked)
+        stage = self._executor.prepare(work, report, stop)
+
+        def run(clients: ClientSlice) -> SliceResult:
+            return stage(self._opened(sent, work, clients, report, stop))
+
+        run_checked = checked_finite(run) if faults.drops else run
+        results = SliceResults(work, stage.merge, report)
+        for index, clients in slices.items():
+            results.add(faults.survivors(run_checked, clients), index)
+        return SliceResult(None if work.zero is None else results.tree.result(), results.kept)
 
     def _stop_of(self, key: str) -> Stop:
         with self._lock:
@@ -202,11 +179,24 @@ class Worker:
         work = self._works.find(sent.key, None)
         if work is None:
             (parcel,) = self._get([sent.work])
-            work = unpacked(parcel, plan=lambda digest: self._plan(digest, sent))
+            tensors = self._broadcast_tensors(sent, parcel)
+            work = unpacked(parcel, plan=lambda digest: self._plan(digest, sent), tensor=tensors.__getitem__)
             on_device = tf.nest.map_structure(lambda tensor: self._executor.device.put([tensor])[0], work.broadcasts)
             work = attrs.evolve(work, broadcasts=on_device)
             self._works.put(sent.key, work)
         return work
+
+    def _broadcast_tensors(self, sent: Sent, parcel: Parcel) -> dict[str, tf.Tensor]:
+        """The tensors that a stage's parcel names, on the device; those are fetched that no earlier stage has."""
+        tensors = {digest: t for digest in parcel.names if (t := self._broadcasts.get(digest)) is not None}
+        missing = {*parcel.names}.difference(tensors)
+        bundles = [bundle for bundle in sent.broadcasts if missing.intersection(bundle.digests)]
+        for arrays in self._get([bundle.reference for bundle in bundles]):
+            for digest in missing.intersection(arrays):
+                # A copy, so that the object store need not keep what was sent.
+                (tensors[digest],) = self._executor.device.put([np.array(arrays[digest])])
+        self._broadcasts.update(tensors)
+        return tensors
 
     def _plan(self, digest: str, sent: Sent):
         plan = self._plans.find(digest, None)
@@ -218,7 +208,7 @@ class Worker:
 
     def _opened(self, sent: Sent, work: ClientWork, clients: ClientSlice, report: Report, stop: Stop) -> ClientSlice:
         """The slice with the values of clients that are opened here."""
-        if not any(isinstance(part, ClientAt) for client in clients.values for part in client):
+        if not any(sent.sources):
             return clients
         with Reader("fedcore-data") as reader:
             opened = []
@@ -230,22 +220,25 @@ class Worker:
         return attrs.evolve(clients, clients=tuple(opened))
 
     def _values(self, sent: Sent, work: ClientWork, index: int, client: Sequence, report: Report) -> tuple:
-        parts = tuple(self._value(sent, part, report) if isinstance(part, ClientAt) else part for part in client)
-        return work.drawn(index, parts)
+        parts = [
+            part if source is None else self._value(source, part, index, report)
+            for source, part in zip(sent.sources, client, strict=True)
+        ]
+        return work.drawn(index, tuple(parts))
 
-    def _value(self, sent: Sent, client: ClientAt, report: Report) -> object:
-        source = self._sources.find(client.source, None)
-        if source is None:
-            (data,) = self._get([sent.sources[client.source]])
-            source = self._load(data)
-            self._sources.put(client.source, source)
+    def _value(self, source: Source, client_id: object, index: int, report: Report) -> object:
+        open_client = self._sources.find(source.digest, None)
+        if open_client is None:
+            (data,) = self._get([source.function])
+            open_client = self._load(data)
+            self._sources.put(source.digest, open_client)
         sequence = functools.partial(columns_of, note=report.note)
-        return prepare(source(client.client_id), client.type, client.path, sequence)
+        return prepare(open_client(client_id), source.type, f"{source.path}[{index}]", sequence)
 
 
 def _packed_answer(answer: tuple) -> Parcel:
     try:
         return packed(answer)
     except Exception:  # an error of a class that does not pickle
-        error, report = answer
-        return packed((ExecutionError(f"{type(error).__name__}: {error}"), report))
+        error, _, report = answer
+        return packed((ExecutionError(f"{type(error).__name__}: {error}"), None, report))

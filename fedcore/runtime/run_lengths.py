@@ -1,0 +1,45 @@
+"""How many slices of clients a request has."""
+
+import math
+
+import attrs
+
+
+@attrs.frozen
+class RunLengths:
+    """Chooses how many consecutive slices, a run, one worker computes and merges at once.
+
+    A run has a quarter to a half of an equal share of the slices left, since a worker has two runs: large ones come
+    first, and short ones last, so that workers of different speeds end together. The shortest have a 64th to a 32nd of
+    an equal share of the stage, or `shortest` if that is more, but at most a half. So a worker gets two to about ten
+    runs, whatever the number of slices.
+
+    Guarantees:
+      - A run has 2^k slices and begins at a multiple of 2^k, so its partial is a node of the merge tree over slices.
+
+    Args:
+        slices: number of slices of the stage; None if it is not known: runs then have one slice.
+        workers: number of workers that compute at once.
+        longest: the most slices of a run, since their clients return values.
+        shortest: slices that take a worker so long that the driver can serve all workers meanwhile.
+    """
+
+    slices: int | None
+    workers: int
+    longest: float = math.inf
+    shortest: int = 1
+
+    def length(self, start: int, taken: int) -> int:
+        """Number of slices of the next run.
+
+        Args:
+            start: index of its first slice.
+            taken: number of slices that workers have, or have computed.
+        """
+        if self.slices is None:
+            return 1
+        left = self.slices - taken
+        shortest = min(max(self.slices // (32 * self.workers), self.shortest), self.slices // (2 * self.workers))
+        share = max(1, int(min(max(left // (2 * self.workers), shortest), left, self.longest)))
+        length = 1 << (share.bit_length() - 1)
+        return min(length, start & -start) if start else length
