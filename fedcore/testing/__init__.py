@@ -1,7 +1,9 @@
-"""Checkers for authors of intrinsics, passes, stage passes, executors, aggregators and encoders, and fault injection.
+"""Checkers for authors of intrinsics, batching rules, passes, stage passes, executors, aggregators and encoders.
 
 Needs the extra `fedcore[test]`.
 """
+
+import importlib
 
 from fedcore.testing import faults
 from fedcore.testing.aggregations import check_aggregation
@@ -11,10 +13,18 @@ from fedcore.testing.executors import check_slice_executor
 from fedcore.testing.intrinsics import check_intrinsic
 from fedcore.testing.laws import LawBroken
 
+_LATE = {
+    "check_batching_rule": "fedcore.testing.batching_rules",
+    "check_pass": "fedcore.testing.passes",
+    "check_stage_pass": "fedcore.testing.stage_passes",
+}
+"""Checkers whose modules are imported when they are used: they need hypothesis, or take a second to import."""
+
 __all__ = [
     "LawBroken",
     "check_aggregation",
     "check_aggregator",
+    "check_batching_rule",
     "check_encoder",
     "check_intrinsic",
     "check_pass",
@@ -25,13 +35,10 @@ __all__ = [
 
 
 def __getattr__(name):
-    # They import hypothesis, which the other checkers do not need.
-    if name == "check_pass":
-        from fedcore.testing.passes import check_pass
-
-        return check_pass
-    if name == "check_stage_pass":
-        from fedcore.testing.stage_passes import check_stage_pass
-
-        return check_stage_pass
+    if name in _LATE:
+        return getattr(importlib.import_module(_LATE[name]), name)
     raise AttributeError(f"module 'fedcore.testing' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -47,8 +47,13 @@ def argument_values(seed: int) -> list[np.ndarray]:
 
 def results_of(region: Region, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The results of a region that is emitted into TensorFlow."""
+    return results_function(region)(arguments)
+
+
+def results_function(region: Region) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    """From arguments to the results of a region, which is emitted into TensorFlow once."""
     function = region_function(region, name="region")
-    return [t.numpy() for t in function(*map(tf.constant, arguments))]
+    return lambda arguments: [t.numpy() for t in function(*map(tf.constant, arguments))]
 
 
 def node_count(region: Region) -> int:

@@ -8,17 +8,21 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.dataflow.graph import Region
+from fedcore.graphs.dataflow.rewriting import logging_patterns
 from fedcore.graphs.dataflow.stage_passes import StagePass, all_stage_passes, get_stage_pass
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.dataflow.text_parser import parse_region
 from fedcore.testing.laws import LawBroken, difference
 from fedcore.testing.passes import Checked
-from fedcore.testing.regions import argument_values, node_count, results_of
+from fedcore.testing.regions import argument_values, node_count, results_function
 from fedcore.testing.regions import regions as random_regions
 from fedcore.testing.stage_programs import stage_cases
 
 ROWS = 5
 """The unknown sizes of the arguments of a case."""
+
+SPECIAL_FLOATS = (1e-40, 0.0, -0.0, float("inf"), float("-inf"), float("nan"))
+"""The first is denormal."""
 
 
 def check_stage_pass(
@@ -29,8 +33,9 @@ def check_stage_pass(
     The client stages train a linear model with one weight for a feature, add up scaled vectors, and train a convolution
     with a large kernel one client after another.
 
-    Laws: the pass changes at least one region; the results keep their bits (or differ by roundings, for a pass that is
-    declared with `exact=False`), their dtypes and their number; the region has no more nodes (unless the pass is
+    Laws: the pass changes at least one region; each pattern of its rules matches a value; the results keep their bits
+    (or differ by roundings, for a pass that is declared with `exact=False`), their dtypes and their number, for an
+    exact pass also where floats are denormal, zeros of both signs, infinite and NaN; the region has no more nodes (unless the pass is
     declared with `grows=True`); a second run changes nothing (unless it is declared with `idempotent=False`); a pass
     that changes nothing returns its argument.
 
@@ -38,7 +43,8 @@ def check_stage_pass(
         one: a stage pass, its name, or a function from region to region.
         regions: how many regions to generate; they have loops, branches and calls. With 0, client stages are left out
             too.
-        cases: a region or several, each as text or as a `Region`. Needed for a pass that changes no other region.
+        cases: a region or several, each as text or as a `Region`. Needed for a pass, or a pattern, for which there is
+            nothing in other regions.
             Unknown sizes of their arguments are 5, so operations have to allow that.
     Returns:
         How many regions there were, and how many of them the pass changed.
@@ -49,14 +55,22 @@ def check_stage_pass(
         >>> fc.testing.check_stage_pass('cse')
     """
     checked = one if isinstance(one, StagePass) else get_stage_pass(one) if isinstance(one, str) else _registered(one)
-    changed = [check_laws(checked, region, case_values(region)) for region in _regions_of(cases)]
-    if regions:
-        changed += [check_laws(checked, region, values) for region, values in stage_cases()]
-        changed += _check_generated(checked, regions)
+    with logging_patterns() as log:
+        changed = [check_laws(checked, region, case_values(region)) for region in _regions_of(cases)]
+        if regions:
+            changed += [check_laws(checked, region, values) for region, values in stage_cases()]
+            changed += _check_generated(checked, regions)
     if not any(changed):
         raise LawBroken(
             f"{checked.name} changes a region",
             f"it changed none of {len(changed)}: nothing was checked. Give regions that it changes in cases=",
+        )
+    unmatched = log.unmatched()
+    if unmatched:
+        patterns = "\n".join(unmatched)
+        raise LawBroken(
+            f"each pattern of {checked.name} matches a value",
+            f"in {len(changed)} regions these matched none:\n{patterns}\nGive regions with such operations in cases=",
         )
     return Checked(len(changed), sum(changed))
 
@@ -132,14 +146,37 @@ def check_laws(one: StagePass, region: Region, arguments: Sequence[np.ndarray]) 
         twice = one.run(result)
         if twice is not result:
             raise broken("run twice changes nothing more", f"{text}\nbecame\n{print_region(twice)}")
-    want = results_of(region, arguments)
+    inputs = {"": arguments}
+    if one.exact:
+        inputs |= {f", for floats such as {v}": list(map(_special(v), arguments)) for v in SPECIAL_FLOATS}
+    before = results_function(region)
     try:
-        gap = _difference(results_of(result, arguments), want, exact=one.exact)
+        after = results_function(result)
     except Exception as error:
-        gap = f"it raises {type(error).__name__}: {error}"
-    if gap is not None:
-        raise broken("keeps the bits of results" if one.exact else "keeps the results", f"{gap}, in\n{text}")
+        raise broken("keeps the results", f"it raises {type(error).__name__}: {error}, in\n{text}") from error
+    law = "keeps the bits of results" if one.exact else "keeps the results"
+    for which, values in inputs.items():
+        want = before(values)
+        try:
+            gap = _difference(after(values), want, exact=one.exact)
+        except Exception as error:
+            gap = f"it raises {type(error).__name__}: {error}"
+        if gap is not None:
+            raise broken(law, f"{gap}{which}, in\n{text}")
     return True
+
+
+def _special(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    """From an argument to one in which every other float is of that value."""
+
+    def special(array: np.ndarray) -> np.ndarray:
+        if array.dtype.kind != "f":
+            return array
+        flat = np.array(array).reshape(-1)
+        flat[::2] = value
+        return flat.reshape(array.shape)
+
+    return special
 
 
 def _difference(have: list, want: list, *, exact: bool) -> str | None:
@@ -152,7 +189,14 @@ def _difference(have: list, want: list, *, exact: bool) -> str | None:
 def _has_bits_of(have: np.ndarray, want: np.ndarray) -> bool:
     if have.dtype != want.dtype or have.shape != want.shape:
         return False
-    return have.tolist() == want.tolist() if want.dtype == object else have.tobytes() == want.tobytes()
+    if want.dtype == object:
+        return have.tolist() == want.tolist()
+    if have.tobytes() == want.tobytes():
+        return True
+    if want.dtype.kind not in "fc":
+        return False
+    nan = np.isnan(want)  # of NaN, no bits are promised
+    return bool((np.isnan(have) == nan).all()) and have[~nan].tobytes() == want[~nan].tobytes()
 
 
 __all__ = ["case_values", "check_laws", "check_stage_pass"]

@@ -2,7 +2,7 @@
 
     @pattern(op("Mul", var("x"), const(1)), op("Mul", const(1), var("x")))
     def multiply_by_one(x):
-        return x
+        return x if x.dtype.is_integer else None  # a product of floats may flush denormals to zero
 
     region = rewrite(region, multiply_by_one)
 
@@ -10,7 +10,9 @@ A rule is called with what the pattern's variables match, inside the block of th
 functions of `operations`. It returns a value in the place of the match, or None where it does not apply.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -19,12 +21,52 @@ import numpy as np
 from fedcore.errors import FedcoreError
 from fedcore.graphs.dataflow.constant_values import static_value
 from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, active_block, building
+from fedcore.graphs.dataflow.pattern_checks import (
+    check_content,
+    check_name,
+    check_operation,
+    check_parameters,
+    check_patterns,
+)
 
 Rule: TypeAlias = Callable[[Node], Value | Sequence[Value] | None]
 """From a node, whose operands are rewritten, to values in the place of its results; None: it stays."""
 
 MOST_ROUNDS = 16
 """How often rules are applied to what they made."""
+
+
+class PatternLog:
+    """Which patterns of the rules that ran matched a value."""
+
+    def __init__(self) -> None:
+        self._patterns: dict[tuple[str, int], Pattern] = {}
+        self._matched: set[tuple[str, int]] = set()
+
+    def note_rule(self, rule: Rule) -> None:
+        self._patterns.update({(_name(rule), i): each for i, each in enumerate(getattr(rule, "patterns", ()))})
+
+    def note_match(self, rule: str, number: int) -> None:
+        self._matched.add((rule, number))
+
+    def unmatched(self) -> list[str]:
+        """The patterns that matched nothing, each with its rule."""
+        return [f"{rule}: {p}" for (rule, i), p in self._patterns.items() if (rule, i) not in self._matched]
+
+
+_log: contextvars.ContextVar[PatternLog | None] = contextvars.ContextVar("pattern_log", default=None)
+
+
+@contextlib.contextmanager
+def logging_patterns() -> Iterator[PatternLog]:
+    """Inside, rules that are declared as patterns note which of these match."""
+    token = _log.set(PatternLog())
+    try:
+        log = _log.get()
+        assert log is not None
+        yield log
+    finally:
+        _log.reset(token)
 
 
 class RegionCopy:
@@ -80,6 +122,10 @@ def rewrite(region: Region, *rules: Rule) -> Region:
     Raises:
         FedcoreError: a rule gives values of other dtypes or shapes, or applies to its own results without end.
     """
+    log = _log.get()
+    if log is not None:
+        for rule in rules:
+            log.note_rule(rule)
     for _ in range(MOST_ROUNDS):
         copy = _Rewriting(rules).of(region)
         if copy is region:
@@ -152,6 +198,15 @@ class Pattern:
     name: str | None = None
     attributes: tuple[tuple[str, Any], ...] = ()
 
+    def __str__(self) -> str:
+        name = [] if self.name is None else [f"name={self.name!r}"]
+        if self.op is None:
+            return f"var({self.name!r})"
+        if self.op == "Const":
+            return f"const({', '.join([*([] if self.content is None else [f'{self.content}']), *name])})"
+        attributes = [f"{k}={v!r}" for k, v in self.attributes]
+        return f"op({', '.join([repr(self.op), *map(str, self.operands or ()), *name, *attributes])})"
+
     def match(self, value: Value, matches: dict[str, Value]) -> bool:
         """Whether the value matches; adds what the variables match. A variable that stands twice matches one value."""
         if self.name is not None and matches.setdefault(self.name, value) is not value:
@@ -181,11 +236,15 @@ def _is_constant(value: Value, content: float | None) -> bool:
 
 def var(name: str) -> Pattern:
     """Any value, which the rule's parameter of the name gets."""
+    check_name(name, "var")
     return Pattern(name=name)
 
 
 def const(content: float | None = None, *, name: str | None = None) -> Pattern:
     """A scalar constant of the content, so that it broadcasts to no other shape; without content, any constant."""
+    check_content(content)
+    if name is not None:
+        check_name(name, "const(name=)")
     return Pattern("Const", content=content, name=name)
 
 
@@ -194,31 +253,58 @@ def op(operation: str, *operands: Pattern, name: str | None = None, **attributes
 
     Args:
         name: the rule's parameter that gets the result.
+    Raises:
+        TypeMismatch: an operand is no pattern, or the operation takes another number of them.
+        FedcoreError: TensorFlow has no such operation or attribute.
     """
+    check_operation(operation, operands, attributes, lambda each: isinstance(each, Pattern))
+    if name is not None:
+        check_name(name, "op(name=)")
     return Pattern(operation, operands or None, name=name, attributes=tuple(attributes.items()))
 
 
 def pattern(*patterns: Pattern) -> Callable[[Callable[..., Value | None]], Rule]:
-    """Declares the rule for results that match the first of the patterns, or the next one."""
+    """Declares the rule for results that match the first of the patterns, or the next one.
+
+    Raises:
+        TypeMismatch: no patterns, or other parameters of the rule than the patterns name.
+    """
+    check_patterns(patterns, lambda each: isinstance(each, Pattern))
 
     def declare(function: Callable[..., Value | None]) -> Rule:
+        check_parameters(function, patterns)
         roots: Collection[str | None] = {p.op for p in patterns}
 
         def rule(node: Node) -> Value | None:
             if node.op not in roots or len(node.outputs) != 1:
                 return None
-            for each in patterns:
+            for number, each in enumerate(patterns):
                 matches: dict[str, Value] = {}
                 if each.match(node.outputs[0], matches):
+                    log = _log.get()
+                    if log is not None:
+                        log.note_match(function.__name__, number)
                     replacement = function(**matches)
                     if replacement is not None:
                         return replacement
             return None
 
         rule.__name__, rule.__doc__ = function.__name__, function.__doc__
+        rule.patterns = patterns  # type: ignore[attr-defined]
         return rule
 
     return declare
 
 
-__all__ = ["Pattern", "RegionCopy", "Rule", "const", "op", "pattern", "rewrite", "var"]
+__all__ = [
+    "Pattern",
+    "PatternLog",
+    "RegionCopy",
+    "Rule",
+    "const",
+    "logging_patterns",
+    "op",
+    "pattern",
+    "rewrite",
+    "var",
+]

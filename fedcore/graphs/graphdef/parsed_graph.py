@@ -211,11 +211,12 @@ def _port(name: str) -> tuple[str, int]:
 def _node(source: node_def_pb2.NodeDef) -> Node:
     # Control inputs order side effects, and operations with side effects have no batching rule.
     inputs = tuple(_port(i) for i in source.input if not i.startswith("^"))
-    attributes = {k: _attribute(v) for k, v in source.attr.items() if not k.startswith("_")}
+    attributes = {k: attribute_value(v) for k, v in source.attr.items() if not k.startswith("_")}
     return Node(source.name, source.op, inputs, attributes)
 
 
-def _attribute(value: attr_value_pb2.AttrValue):
+def attribute_value(value: attr_value_pb2.AttrValue):
+    """An attribute as Python has it: dtypes and shapes are TensorFlow's, texts are bytes."""
     kind = value.WhichOneof("value")
     if kind == "list":
         return _list(value.list)

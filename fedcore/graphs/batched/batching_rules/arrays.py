@@ -253,6 +253,8 @@ def _(
 
 @batching_rule("ReverseV2")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
+    if not evaluation.rank(x):
+        return x
     axes = [int(a) % evaluation.rank(x) for a in evaluation.constant_operand(node, axis)]
     if x.padded_axis in axes:
         raise NoBatchingRule("ReverseV2", "it reverses the batch")

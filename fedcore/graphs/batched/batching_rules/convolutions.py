@@ -74,6 +74,8 @@ def _(
     evaluation: BatchedEvaluation, node: Node, sizes: BatchedValue, kernel: BatchedValue, dy: BatchedValue
 ) -> BatchedValue:
     batch = image_batch_axis(node, dy)
+    if kernel.padded_axis is not None:
+        raise NoBatchingRule(node.op, "the kernel has a batch axis")
     known = evaluation.known_value(sizes)
     if known is None and not sizes.client_invariant:
         raise NoBatchingRule(node.op, "the shape of the images is not known")
@@ -157,7 +159,7 @@ def _(
         raise NoBatchingRule(node.op, "its statistics would include padded rows")
     operands = [
         per_client(evaluation, dy, masked=True),
-        per_client(evaluation, x),
+        per_client(evaluation, x, masked=x.padding is Padding.UNKNOWN),
         *(per_client(evaluation, p) for p in parameters),
     ]
     out = unrolled_over_clients(evaluation, node, operands)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule, rowwise_padding
+from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrolled_over_clients
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
@@ -67,7 +68,13 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
 
 
 def _reduce_dynamic_axes(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: Value) -> BatchedValue:
-    """A reduction over axes that are known at run time only, as in gradients of broadcasting."""
+    """A reduction over axes that are known at run time only, as in gradients of broadcasting.
+
+    Sums of floats are added up for one client at a time: the order would follow a client's place in its group.
+    """
+    if x.batched and node.op in ("Sum", "Prod", "Mean") and not evaluation.tensor(x).dtype.is_integer:
+        (out,) = unrolled_over_clients(evaluation, node, [per_client(evaluation, x), axes])
+        return x.with_tensor(out)
     shifted = ops.where(axes < 0, axes, axes + int(x.batched))
     return x.with_tensor(*emit(node.op, [evaluation.tensor(x), shifted], node.attributes))
 

@@ -1,0 +1,362 @@
+"""Finds operands of a TensorFlow operation by trial: by its definition, from few shapes, axes and sizes.
+
+Each operand has candidates by its dtype and its name; combinations are run for one client, the most likely first.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.op_signature import Argument, signature
+from fedcore.graphs.graphdef.parsed_graph import attribute_value
+from fedcore.testing.rule_cases import operand_names
+
+RANKED_SHAPES = ((), (6,), (6, 3), (4, 6, 3), (6, 4, 4, 2), (2, 4, 4, 4, 2))
+"""The shape of the first operand of data, by rank; even sizes may be two entries for each row of a batch."""
+
+SQUARE_SHAPES = ((3, 3), (2, 4, 4))
+LONG_SHAPES = ((301,), (37, 19))
+"""Longer than a vector register, and no multiple of it."""
+
+MOST_TRIALS = 150
+MOST_FOUND = 3
+"""Of a matrix; of other shapes one."""
+
+_RANKS_OF_WINDOWS = (4, 5)
+
+_DTYPES = (tf.float32, tf.int32, tf.bool, tf.complex64, tf.string, tf.int64, tf.float64, tf.uint8, tf.half)
+_OTHER_DTYPES = (tf.int32, tf.half, tf.bool, tf.complex64)
+_AXES = ("axis", "axes", "dim", "dims", "dimension", "reduction_indices", "concat_dim", "split_dim", "seq_dim")
+_SHAPES = ("shape", "size", "sizes", "input_sizes", "filter_sizes", "output_shape", "orig_input_shape", "dense_shape")
+_STATIC = {
+    **dict.fromkeys(_AXES, "axis"),
+    **dict.fromkeys(_SHAPES, "shape"),
+    **dict.fromkeys(("perm",), "perm"),
+    **dict.fromkeys(("paddings", "crops"), "paddings"),
+    **dict.fromkeys(("multiples", "strides", "block_shape"), "counts"),
+    **dict.fromkeys(("begin", "end"), "bounds"),
+    **dict.fromkeys(("k", "n", "depth", "num_segments", "num_lower", "num_upper", "shift", "num_split"), "number"),
+}
+
+
+@attrs.frozen(eq=False)
+class Candidate:
+    """A value for an operand of one client.
+
+    Args:
+        is_static: it is a shape, an axis or a count.
+    """
+
+    array: np.ndarray
+    is_static: bool = False
+
+
+@attrs.frozen(eq=False)
+class Found:
+    """Operands of one client that TensorFlow takes."""
+
+    attributes: Mapping[str, Any]
+    candidates: tuple[Candidate, ...]
+
+
+@attrs.frozen
+class Trial:
+    """Why no operands were found.
+
+    Args:
+        operand: the operand, or attribute, for which no value was found; empty if each has one by itself.
+        reason: TensorFlow's words.
+    """
+
+    operand: str
+    reason: str
+
+
+class Runnable(Protocol):
+    """An operation with attributes."""
+
+    def alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+
+    def refusal(self, arrays: Sequence[np.ndarray]) -> str | None: ...
+
+
+def find_operands(op: str, of: Callable[[Mapping], Runnable]) -> tuple[list[Found], list[Trial]]:
+    """(operands of several ranks, dtypes and attributes; the failures, if there are no operands).
+
+    Args:
+        of: from attributes to the operation.
+    """
+    unknown = _unknown_attribute(op)
+    if unknown is not None:
+        return [], [Trial(unknown, "an attribute without a default, whose values its definition does not list")]
+    search = _Search(op, of)
+    for rank in _RANKS_OF_WINDOWS:
+        base, *others = _attribute_sets(op, rank)
+        search.add_ranks(base)
+        if search.found:
+            break
+    ranks = sorted({each.candidates[search.main(base)].array.ndim for each in search.found})
+    for attributes in others if ranks else ():
+        search.add_variation(attributes, ranks)
+    return search.found, search.trials(base)
+
+
+class _Search:
+    def __init__(self, op: str, of: Callable[[Mapping], Runnable]):
+        self.op = op
+        self.of = of
+        self.found: list[Found] = []
+        self._reasons: dict[str, int] = {}
+
+    def main(self, attributes: Mapping) -> int:
+        """The position of the first operand that is data."""
+        kinds = [_kind(self.op, a, attributes) for a in _flat_arguments(self.op, attributes)]
+        return kinds.index("data") if "data" in kinds else 0
+
+    def add_ranks(self, attributes: Mapping) -> None:
+        """Operands of each rank; of many axes, and square ones, only if there are few others; and long ones."""
+        for shape in RANKED_SHAPES:
+            if len(shape) < 4 or len(self.found) < 2:
+                self.add(attributes, shape, MOST_FOUND if len(shape) == 2 else 1)
+        for shape in SQUARE_SHAPES if len(self.found) < 2 else ():
+            self.add(attributes, shape, 1)
+        main = self.main(attributes)
+        ranks = {each.candidates[main].array.ndim for each in self.found}
+        for shape in LONG_SHAPES:
+            if len(shape) in ranks:
+                self.add(attributes, shape, 1)
+
+    def add(self, attributes: Mapping, shape: tuple[int, ...], most: int) -> None:
+        seen: set[tuple] = set()
+        arguments = _flat_arguments(self.op, attributes)
+        main = self.main(attributes)
+        choices = []
+        for i, (argument, dtype) in enumerate(arguments):
+            kind = _kind(self.op, (argument, dtype), attributes)
+            each = _candidates(argument.name, kind, dtype, shape)
+            choices.append([c for c in each if c.array.shape == shape][:1] if i == main and kind == "data" else each)
+        for candidates in itertools.islice(_likely_first(choices), MOST_TRIALS):
+            key = tuple((c.array.shape, c.array.tobytes() if c.is_static else b"") for c in candidates)
+            if key in seen or not self._fits(attributes, candidates):
+                continue
+            seen.add(key)
+            self.found.append(Found(attributes, self._in_domain(attributes, candidates)))
+            if len(seen) == most:
+                return
+
+    def add_variation(self, attributes: Mapping, ranks: Sequence[int]) -> None:
+        """Operands for other attributes: of a middle rank, else of any."""
+        before = len(self.found)
+        for rank in sorted(ranks, key=lambda r: abs(r - 2)):
+            if rank >= len(RANKED_SHAPES):
+                continue
+            self.add(attributes, RANKED_SHAPES[rank], 1)
+            if len(self.found) > before:
+                return
+
+    def trials(self, attributes: Mapping) -> list[Trial]:
+        if self.found:
+            return []
+        names = operand_names(self.op, attributes)
+        reason = max(self._reasons, key=lambda r: self._reasons[r], default="no values of its dtypes are known")
+        for name, (_, dtype) in zip(names, _flat_arguments(self.op, attributes), strict=True):
+            if dtype in (tf.resource, tf.variant):
+                return [Trial(name, f"its dtype is {dtype.name}")]
+        mentioned = next((n for n in names if f"'{n}'" in reason or f"{n} must" in reason or f" {n} " in reason), "")
+        return [Trial(mentioned, reason)]
+
+    def _fits(self, attributes: Mapping, candidates: Sequence[Candidate]) -> bool:
+        arrays, operation = [c.array for c in candidates], self.of(attributes)
+        reason = operation.refusal(arrays)  # first: kernels may end the process where shapes do not fit
+        if reason is None:
+            try:
+                return any(r.size for r in operation.alone(arrays))
+            except (tf.errors.OpError, NotImplementedError) as error:
+                reason = str(error)
+        reason = reason.split("\n")[0].split(" [Op:")[0].split(" for '{{node")[0][-200:]
+        self._reasons[reason] = self._reasons.get(reason, 0) + 1
+        return False
+
+    def _in_domain(self, attributes: Mapping, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """The candidates with floats for which the results are finite, such as positive ones of a logarithm."""
+        best, fewest = candidates, None
+        for low, high in ((-2.0, 2.0), (0.1, 0.9), (1.1, 3.0)):
+            moved = tuple(c if c.is_static else _within(c, low, high) for c in candidates)
+            try:
+                results = self.of(attributes).alone([c.array for c in moved])
+            except (tf.errors.OpError, ValueError):
+                continue
+            infinite = sum(int((~np.isfinite(r)).sum()) for r in results if r.dtype.kind in "fc")
+            if fewest is None or infinite < fewest:
+                best, fewest = moved, infinite
+            if not infinite:
+                break
+        return best
+
+
+def _within(candidate: Candidate, low: float, high: float) -> Candidate:
+    array = candidate.array
+    if array.dtype.kind not in "fcV":
+        return candidate
+    values = np.random.default_rng(array.size).uniform(low, high, array.shape)
+    return attrs.evolve(candidate, array=values.astype(array.dtype))
+
+
+def _likely_first(choices: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Candidate, ...]]:
+    """The combinations, by the sum of the positions of their parts."""
+    most = sum(len(each) - 1 for each in choices)
+    for total in range(most + 1):
+        yield from _of_total(choices, total)
+
+
+def _of_total(choices: Sequence[Sequence[Candidate]], total: int) -> Iterator[tuple[Candidate, ...]]:
+    if not choices:
+        if not total:
+            yield ()
+        return
+    for i, candidate in enumerate(choices[0][: total + 1]):
+        for rest in _of_total(choices[1:], total - i):
+            yield (candidate, *rest)
+
+
+# --- attributes ---
+
+
+def _attribute_sets(op: str, rank: int) -> Iterator[dict[str, Any]]:
+    """Attributes of an operation, all of them: the most usual values first, then others one at a time.
+
+    Args:
+        rank: of the images for which lists, such as strides and windows, are.
+    """
+    definition = private_api.op_definition(op)
+    values = {a.name: _values(op, a, rank) for a in definition.attr}
+    base = {name: each[0] for name, each in values.items()}
+    yield base
+    for name, each in values.items():
+        for value in each[1:]:
+            yield {**base, name: value}
+
+
+def _unknown_attribute(op: str) -> str | None:
+    return next((a.name for a in private_api.op_definition(op).attr if not _values(op, a)), None)
+
+
+def _values(op: str, attribute, rank: int = 4) -> list:
+    """Values of an attribute, the most usual first; empty where its definition says too little."""
+    default = [attribute_value(attribute.default_value)] if attribute.HasField("default_value") else []
+    allowed = attribute.allowed_values.list
+    kind, name = attribute.type, attribute.name
+    declared = signature(op)
+    if kind == "type":
+        among = [tf.as_dtype(t) for t in allowed.type] or [*_DTYPES]
+        is_operand = any(a.type_attr == name for a in declared.operands)
+        if default and not is_operand:
+            return default
+        usual = [t for t in _DTYPES if t in among] or among
+        return [*usual[:1], *(t for t in _OTHER_DTYPES if t in usual[1:] and _is_data(op, name))]
+    if any(a.number_attr == name for a in declared.operands):
+        return [max(2, attribute.minimum), 3]
+    if any(a.type_list_attr == name for a in declared.operands):
+        return [[tf.float32, tf.float32]]
+    if kind == "bool":
+        return [*(default or [False]), not (default or [False])[0]]
+    if kind == "string":
+        return list(dict.fromkeys([*default, *allowed.s])) or []
+    if kind == "int":
+        return list(dict.fromkeys([*(default or [max(1, attribute.minimum)]), 1, -1]))
+    if kind == "float":
+        return [*default, 0.25]
+    if kind == "list(int)" and not default:
+        return [[1, *[2] * (rank - 2), 1], [1] * rank]
+    return default
+
+
+def _is_data(op: str, type_attr: str) -> bool:
+    return any(a.type_attr == type_attr for a in signature(op).results)
+
+
+def _flat_arguments(op: str, attributes: Mapping) -> list[tuple[Argument, tf.DType]]:
+    return [(a, dtype) for a in signature(op).operands for dtype in a.dtypes(attributes)]
+
+
+def _kind(op: str, argument: tuple[Argument, tf.DType], attributes: Mapping) -> str:
+    """ "data", "index" (integers of data), or a kind of static operands."""
+    declared, dtype = argument
+    static = _STATIC.get(declared.name)
+    if static is not None and dtype.is_integer:
+        return static
+    is_of_results = declared.type_attr and _is_data(op, declared.type_attr)
+    others = [a for a in signature(op).operands if a is not declared]
+    if not dtype.is_integer or is_of_results or not others:
+        return "data"
+    return "index"
+
+
+# --- candidates ---
+
+
+def _candidates(name: str, kind: str, dtype: tf.DType, shape: tuple[int, ...]) -> list[Candidate]:
+    if kind == "data":
+        return [_data(dtype, s) for s in _data_shapes(shape)]
+    indices = [_data(dtype, s) for s in _index_shapes(shape)]
+    if kind == "index":
+        return [
+            *indices,
+            *(_static(dtype, v) for k in ("number", "axis", "shape", "paddings") for v in _values_of(k, shape)),
+        ]
+    other = [v for k in ("axis", "number", "shape", "perm", "paddings", "counts", "bounds") if k != kind
+             for v in _values_of(k, shape)]  # fmt: skip
+    return [_static(dtype, v) for v in (*_values_of(kind, shape), *other)]
+
+
+def _static(dtype: tf.DType, value) -> Candidate:
+    return Candidate(np.asarray(value).astype(dtype.as_numpy_dtype), is_static=True)
+
+
+def _data(dtype: tf.DType, shape: tuple[int, ...]) -> Candidate:
+    rng = np.random.default_rng(len(shape) + sum(shape))
+    if dtype == tf.string:
+        return Candidate(rng.choice([b"a", b"bc", b"d e"], shape).astype(object))
+    if dtype == tf.bool:
+        return Candidate(np.asarray(rng.integers(0, 2, shape), bool))
+    if dtype.is_floating or dtype.is_complex:
+        values = rng.uniform(-2, 2, shape) + (1j * rng.uniform(-2, 2, shape) if dtype.is_complex else 0)
+        return Candidate(np.asarray(values, dtype.as_numpy_dtype))
+    if not dtype.is_integer:
+        return Candidate(np.zeros(shape, np.float32))  # resources and variants: TensorFlow refuses it
+    return Candidate(np.asarray(rng.integers(0, 2, shape), dtype.as_numpy_dtype))
+
+
+def _data_shapes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    shapes = [shape, shape[-1:], (), shape[:-1], shape[:1], shape[1:]]
+    if len(shape) > 1:
+        shapes += [(*shape[:-2], shape[-1], 4), (*shape[:-2], shape[-1], shape[-2]), (shape[-1], 4)]
+    if len(shape) > 3:
+        shapes += [(*(2 for _ in shape[:-2]), shape[-1], 2), (*(2 for _ in shape[1:-1]), shape[-1], 2)]
+    return list(dict.fromkeys([*shapes, (2,), (4,), (1,)]))
+
+
+def _index_shapes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return list(dict.fromkeys([shape[:-1], shape[:1], shape, (4,), (), (*shape[:-1], 1), (4, 1), (4, 2)]))
+
+
+def _values_of(kind: str, shape: tuple[int, ...]) -> list:
+    rank, vector = len(shape), [*range(len(shape))]
+    values: dict[str, list] = {
+        "axis": [0, [0], -1, [-1], 1, [1], [0, 1], []],
+        "number": [2, 4, 1, 3, [1], [2], 0, (2.0,)[:0]],
+        "shape": [shape, shape[::-1], [int(np.prod(shape))], [2, *shape], [4], [4, 3], [-1]],
+        "perm": [vector[::-1], [*vector[1:], *vector[:1]]],
+        "paddings": [[[1, 2]] * rank, [[0, 1]] * rank, [[1, 1]] * max(rank - 2, 0)],
+        "counts": [[1] * rank, [2] * rank, [*([1] * (rank - 1)), 2], [2] * max(rank - 2, 0)],
+        "bounds": [[0] * rank, shape, [1] * rank, [2] * rank, [-1] * rank],
+    }
+    return values[kind]
+
+
+__all__ = ["Candidate", "Found", "Trial", "find_operands"]

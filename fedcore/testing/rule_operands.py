@@ -1,0 +1,151 @@
+"""The cases of a batching rule: operands that are found, that a user gives, or that specs describe."""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
+from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.op_signature import signature
+from fedcore.graphs.graphdef.op_classes import op_class
+from fedcore.graphs.graphdef.parsed_graph import attribute_value
+from fedcore.graphs.tensors.specs import spec
+from fedcore.ir.locations import describe
+from fedcore.testing.operand_search import Found, find_operands
+from fedcore.testing.rule_cases import Operand, RuleCase, case_of_arrays, operand_names, spread_over_clients
+from fedcore.testing.rule_subjects import Function, Operation, Subject
+from fedcore.types import TensorType, to_type
+
+ROWS = 6
+"""Rows of a batch in the specs of a function."""
+
+_CRASHING_SHAPE_FUNCTIONS = ("SplitV",)
+
+Cases = list[tuple[Subject, RuleCase]]
+
+
+class OperandsNotFound(InvalidValue):
+    """No operands of an operation were found; `cases=` has to give some.
+
+    Args:
+        op: the operation.
+        operand: the operand or attribute without a value.
+        why: TensorFlow's reason.
+    """
+
+    def __init__(self, op: str, operand: str, why: str):
+        self.op, self.operand, self.why = op, operand, why
+        which = f"no value of {operand!r} was found" if operand else "no operands were found that fit each other"
+        takes = ", ".join(a.name for a in signature(op).operands)
+        super().__init__(
+            f"{op}: {which} ({why}).\n"
+            f"fix: give operands of one client, check_batching_rule({op!r}, cases=[({takes}, {{attributes}})])"
+        )
+
+    def __reduce__(self):
+        return type(self), (self.op, self.operand, self.why)
+
+
+def cases_of_operation(op: str, given: Iterable[Sequence]) -> Cases:
+    """The cases of an operation: the given ones, else those that are found.
+
+    Raises:
+        OperandsNotFound: there are none.
+    """
+    given = list(given)
+    if given:
+        return [_case_of_operands(op, each) for each in given]
+    if op_class(op) == "crash" or op in _CRASHING_SHAPE_FUNCTIONS:
+        raise OperandsNotFound(op, "", "TensorFlow ends the process where operands do not fit, so none are tried")
+
+    found, failures = find_operands(op, functools.partial(Operation, op))
+    for failure in failures:
+        raise OperandsNotFound(op, failure.operand, failure.reason)
+    cases = [_case_of_found(op, each) for each in found]
+    return [(Operation(op, case.attributes), case) for case in cases if case is not None]
+
+
+def _case_of_found(op: str, found: Found) -> RuleCase | None:
+    arrays, static = [c.array for c in found.candidates], [c.is_static for c in found.candidates]
+    alone = Operation(op, found.attributes).alone
+    return case_of_arrays(operand_names(op, found.attributes), arrays, static, found.attributes, alone)
+
+
+def _case_of_operands(op: str, given: Sequence) -> tuple[Subject, RuleCase]:
+    """The case of one client's operands, and maybe attributes at the end."""
+    *operands, last = given
+    attributes = dict(last) if isinstance(last, Mapping) else {}
+    operands = operands if isinstance(last, Mapping) else [*operands, last]
+    declared = signature(op).operands
+    if len(operands) != len(declared):
+        names = ", ".join(a.name for a in declared)
+        raise TypeMismatch(
+            f"a case of {op} has {len(declared)} operands ({names}), not {len(operands)}: {brief(given)}"
+        )
+    whole = {a.name: attribute_value(a.default_value) for a in private_api.op_definition(op).attr
+             if a.HasField("default_value")}  # fmt: skip
+    whole.update({k: v.encode() if isinstance(v, str) else v for k, v in attributes.items()})
+    flat: list[np.ndarray] = []
+    for argument, operand in zip(declared, operands, strict=True):
+        parts = [np.asarray(v) for v in (operand if argument.is_list else [operand])]
+        dtypes = [tf.as_dtype(p.dtype) if p.dtype != object else tf.string for p in parts]
+        if argument.number_attr:
+            whole[argument.number_attr] = len(parts)
+        if argument.type_list_attr:
+            whole[argument.type_list_attr] = dtypes
+        if argument.type_attr and dtypes:
+            whole[argument.type_attr] = dtypes[0]
+        flat += parts
+    subject = Operation(op, whole)
+    subject.alone(flat)  # TensorFlow's error, if the case does not fit
+    case = case_of_arrays(operand_names(op, whole), flat, [False] * len(flat), whole, subject.alone)
+    assert case is not None
+    return subject, case
+
+
+def cases_of_function(fn: Callable, specs: Sequence, given: Iterable[Sequence]) -> Cases:
+    """The cases of a function: operands that its specs describe, and the given ones."""
+    specs = tuple(map(_tensor_spec, specs))
+    subject = Function(describe(fn), fn, specs)
+    if subject.graph.seeded:
+        raise TypeMismatch(f"{subject.name} draws random numbers: give them a seed that is an argument")
+    arrays = [[_array_of_spec(s, i) for i, s in enumerate(specs)], *map(list, given)]
+    return [(subject, _case_of_arguments(subject, list(map(np.asarray, each)))) for each in arrays]
+
+
+def _case_of_arguments(subject: Function, arrays: list[np.ndarray]) -> RuleCase:
+    if len(arrays) != len(subject.specs):
+        raise TypeMismatch(f"{subject.name} takes {len(subject.specs)} arguments, but a case has {len(arrays)}")
+    subject.alone(arrays)
+    rng = np.random.default_rng(0)
+    operands = []
+    for i, (array, each) in enumerate(zip(arrays, subject.specs, strict=True)):
+        axes = tuple(a for a, size in enumerate(each.shape) if size is None)
+        operands.append(Operand(f"argument {i}", spread_over_clients(array, rng), batch_axes=axes))
+    return RuleCase(tuple(operands))
+
+
+def _tensor_spec(given) -> tf.TensorSpec:
+    if isinstance(given, tf.TensorSpec):
+        return given
+    type_ = to_type(given)
+    if not isinstance(type_, TensorType):
+        raise TypeMismatch(f"specs are tensors, not {brief(given)}")
+    return spec(type_)
+
+
+def _array_of_spec(each: tf.TensorSpec, position: int) -> np.ndarray:
+    if each.shape.rank is None:
+        raise FedcoreError(f"the spec of argument {position} has no rank")
+    shape = [ROWS if s is None else s for s in each.shape]
+    rng, dtype = np.random.default_rng(position), each.dtype
+    if dtype == tf.string:
+        return rng.choice([b"a", b"bc"], shape).astype(object)
+    if dtype.is_floating or dtype.is_complex:
+        return rng.uniform(-2, 2, shape).astype(dtype.as_numpy_dtype)
+    return np.asarray(rng.integers(0, 2, shape), dtype.as_numpy_dtype)
+
+
+__all__ = ["Cases", "OperandsNotFound", "cases_of_function", "cases_of_operation"]

@@ -1,0 +1,376 @@
+"""One case of a batching rule in one layout: batched runs, compared with clients alone."""
+
+import traceback
+from collections.abc import Sequence
+
+import attrs
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from fedcore.compiler.host_target import host_target
+from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding
+from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_ROWS
+from fedcore.testing.laws import LawBroken
+from fedcore.testing.rule_cases import CLIENTS, Operand, RuleCase
+from fedcore.testing.rule_layouts import Form, Layout, Place
+from fedcore.testing.rule_subjects import BatchedRun, Results, Subject, run_batched, shown_path
+
+WIDTHS = (2, 3, 5, 8)
+"""Numbers of clients. With 3 values a client, each but 8 leaves a remainder of a vector register."""
+
+SHIFT = 3
+"""Lanes by which all clients move on."""
+
+MORE_ROWS = 37
+"""Rows by which padded batches are made longer."""
+
+MOST_DIFFERENCE = 0.03
+
+MOST_AT_ONCE = 200
+"""Batched runs of one TensorFlow function."""
+
+MOST_ENTRIES_SHOWN = 40
+FIRST_ENTRIES_SHOWN = 12
+"""Of an array that has more than `MOST_ENTRIES_SHOWN`."""
+
+_NOT_FROM_THE_RULE = (
+    *("/fedcore/graphs/dataflow/", "/fedcore/graphs/emission/", "/fedcore/graphs/private_api", "/tensorflow/"),
+    *("/fedcore/graphs/batched/evaluation.py", "/fedcore/testing/rule_"),
+)
+
+Result = tuple[np.ndarray, BatchedValue]
+
+
+@attrs.frozen
+class _Key:
+    """A batched run.
+
+    Args:
+        lanes: the client in each lane.
+        rows: to which batches are padded; None: as the layout says.
+    """
+
+    lanes: tuple[int, ...]
+    rows: int | None = None
+
+
+_EVERYBODY = _Key(tuple(range(CLIENTS)))
+
+
+@attrs.frozen
+class Client:
+    """A client in a batched run.
+
+    Args:
+        number: among the clients of the case.
+        lane, width: its place, and the number of clients of the run.
+    """
+
+    number: int
+    lane: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"client {self.number}, in lane {self.lane} of {self.width}"
+
+
+@attrs.frozen(eq=False)
+class Run:
+    """Batched runs of one case in one layout; `run_all` runs them.
+
+    Raises:
+        LawBroken: a client has other results than alone, or other bits than in another run.
+        NoBatchingRule: the rule refuses the layout.
+    """
+
+    subject: Subject
+    case: RuleCase
+    layout: Layout
+    _outcomes: dict["_Key", Results | Exception] = attrs.field(factory=dict, init=False)
+    _results_alone: dict[int, list[np.ndarray] | None] = attrs.field(factory=dict, init=False)
+
+    def check(self) -> None:
+        """Each client has what it has alone, and bits that depend neither on the others, its lane nor the padding."""
+        for key in self._keys():
+            results = self._results(key)
+            for lane, k in enumerate(key.lanes):
+                client = Client(k, lane, len(key.lanes))
+                if key.rows is None:
+                    self._check_client(results, client)
+                if self.layout.rows is None or self.layout.padding is Padding.COPIES:
+                    of = "" if key.rows is None else f", of batches padded to {key.rows} rows"
+                    self._compare_bits(self._results(_EVERYBODY), results, client, of)
+
+    # --- runs ---
+
+    def _keys(self) -> list["_Key"]:
+        """The batched runs of the layout, those of few clients first."""
+        if self.layout.rows is not None and self.layout.padding is not Padding.COPIES:
+            return [_EVERYBODY]
+        keys = [_Key(tuple(range(width))) for width in WIDTHS]
+        keys.append(_Key((*range(SHIFT, CLIENTS), *range(SHIFT))))
+        if self.layout.rows is not None and host_target().isa in ISAS_OF_EQUAL_ROWS:
+            keys.append(_Key(_EVERYBODY.lanes, self.layout.rows + MORE_ROWS))
+        return keys
+
+    def _batched(self, key: "_Key") -> BatchedRun:
+        layout = self.layout if key.rows is None else attrs.evolve(self.layout, rows=key.rows)
+        sizes = [self.layout.sizes[k] for k in key.lanes]
+        pairs = zip(self.case.operands, layout.places, strict=True)
+        return BatchedRun(
+            self.subject, [_batched_array(o, p, layout, key.lanes, sizes) for o, p in pairs], layout, sizes
+        )
+
+    def _results(self, key: "_Key") -> Results:
+        outcome = self._outcomes[key]
+        if not isinstance(outcome, Exception):
+            return outcome
+        if not isinstance(outcome, NoBatchingRule):
+            raise self._raised(outcome) from outcome
+        cause = outcome.__cause__
+        if cause is None or (self.layout.rows is not None and _is_of_tensorflow(cause)):
+            raise outcome
+        raise self._raised(cause) from outcome
+
+    def _alone(self, client: int) -> list[np.ndarray] | None:
+        """The results of a client alone; None if TensorFlow refuses its operands, and for an empty batch.
+
+        Kernels of images end the process where there are none. Clients without rows are not read.
+        """
+        if self.layout.rows is not None and not self.layout.sizes[client]:
+            return None
+        if client not in self._results_alone:
+            try:
+                self._results_alone[client] = self.subject.alone(self._operands_of(client))
+            except (tf.errors.OpError, ValueError):
+                self._results_alone[client] = None
+        return self._results_alone[client]
+
+    def _raised(self, error: BaseException) -> LawBroken:
+        place = _innermost_place(error)
+        text = str(error).split("\n")[0][:300]
+        what = (
+            f"it raises {type(error).__name__}{place}: {text}\nfix: raise NoBatchingRule for operands that it refuses"
+        )
+        return self._broken("runs, or refuses operands", what, Client(0, 0, CLIENTS))
+
+    def _operands_of(self, client: int) -> list[np.ndarray]:
+        arrays = []
+        for operand, place in zip(self.case.operands, self.layout.places, strict=True):
+            array = operand.array[client if place.form is Form.OWN else 0]
+            if place.axis is not None:
+                array = np.take(array, range(self._entries(client)), place.axis)
+            arrays.append(array)
+        return arrays
+
+    def _entries(self, client: int) -> int:
+        """A client's own entries along the padded axis."""
+        return self.layout.sizes[client] * self.layout.entries_per_row
+
+    # --- comparisons ---
+
+    def _check_client(self, results: Results, client: Client) -> None:
+        alone = self._alone(client.number)
+        if alone is None:
+            return
+        if len(results) != len(alone):
+            what = f"it returns {len(results)} results; {self.subject.name} has {len(alone)}"
+            raise self._broken("returns all results", what, client)
+        for i, (result, want) in enumerate(zip(results, alone, strict=True)):
+            label = f"result {i}" if len(alone) > 1 else "the result"
+            have = self._own_entries(result, client, label)
+            problem = _difference(have, want, label, self.subject.roundings)
+            if problem is not None:
+                what = f"{problem}\nbatched: {_shown(have)}\nalone:   {_shown(want)}"
+                raise self._broken("gives each client what it has alone", what, client)
+            self._check_padding(result, want, client, label)
+
+    def _own_entries(self, result: Result, client: Client, label: str) -> np.ndarray:
+        """A client's result without padded rows."""
+        array, value = result
+        if value.batched and (not array.ndim or array.shape[0] != client.width):
+            what = f"{label} is batched, so its first axis has the {client.width} clients; its shape is {array.shape}"
+            raise self._broken("puts the client axis first", what, client)
+        array = array[client.lane] if value.batched else array
+        axis = value.padded_axis
+        if axis is None:
+            return array
+        rows = self.layout.rows
+        if rows is None:
+            raise self._broken("pads no result without a batch", f"{label} has the padded axis {axis}", client)
+        if array.ndim <= axis or array.shape[axis] % value.entries_per_row:
+            what = (
+                f"{label} has the padded axis {axis}, {value.entries_per_row} entries a row; its shape is {array.shape}"
+            )
+            raise self._broken("names the padded axis of its result", what, client)
+        return np.take(array, range(self.layout.sizes[client.number] * value.entries_per_row), axis, mode="clip")
+
+    def _check_padding(self, result: Result, want: np.ndarray, client: Client, label: str) -> None:
+        array, value = result
+        if value.padded_axis is None:
+            return
+        array = array[client.lane] if value.batched else array
+        rows = self.layout.sizes[client.number]
+        own = rows * value.entries_per_row
+        padded = np.take(array, range(own, array.shape[value.padded_axis]), value.padded_axis)
+        if Padding.ZEROS in value.padding and padded.any():
+            what = f"{label} says that its padded rows are zeros (Padding.ZEROS); they are\n{_shown(padded)}"
+            raise self._broken("says what its padded rows hold", what, client)
+        if Padding.COPIES in value.padding and rows and _is_finite(want) and not _is_finite(padded):
+            what = (
+                f"{label} says that its padded rows are copies, or row-by-row results of copies "
+                f"(Padding.COPIES); they are\n{_shown(padded)}"
+            )
+            raise self._broken("says what its padded rows hold", what, client)
+
+    def _compare_bits(self, reference: Results, results: Results, client: Client, of: str) -> None:
+        in_reference = Client(client.number, client.number, CLIENTS)
+        for i, (result, want) in enumerate(zip(results, reference, strict=True)):
+            label = f"result {i}" if len(results) > 1 else "the result"
+            have = self._own_entries(result, client, label)
+            expected = self._own_entries(want, in_reference, label)
+            if have.dtype == object or (have.dtype == expected.dtype and have.tobytes() == expected.tobytes()):
+                continue
+            index, entry, other = _first_difference(have, expected)
+            what = (
+                f"{label}{index} is {entry} in lane {client.lane} of {client.width}{of},\n"
+                f"and {other} in lane {client.number} of {CLIENTS}\n"
+                "fix: inexact operations take apply_in_packets or apply_rows_in_packets, sums reduce_aligned"
+            )
+            raise self._broken("gives a client the same bits beside any others", what, client)
+
+    def _broken(self, law: str, what: str, client: Client) -> LawBroken:
+        lines = [str(client), *what.split("\n")]
+        if self.case.attributes:
+            shown = {k: v for k, v in self.case.attributes.items() if not isinstance(v, tf.DType)}
+            lines.append(f"attributes: {shown}")
+        if self.layout.rows is not None:
+            rows, entries = self.layout.sizes[client.number], self.layout.entries_per_row
+            each = f", {entries} entries each" if entries > 1 else ""
+            lines.append(
+                f"rows of the client: {rows} of {self.layout.rows}{each}; padded rows are {_content(self.layout)}"
+            )
+        alone = self._operands_of(client.number)
+        for operand, place, array in zip(self.case.operands, self.layout.places, alone, strict=True):
+            lines.append(f"{operand.name}: {place}, {_shown(array)}")
+        return LawBroken(f"{self.subject.title} {law}", "\n".join(lines))
+
+
+def run_all(runs: Sequence[Run]) -> None:
+    """Runs the batched runs of all layouts, many in one TensorFlow function."""
+    requests = [(run, key) for run in runs for key in run._keys()]
+    for i in range(0, len(requests), MOST_AT_ONCE):
+        part = requests[i : i + MOST_AT_ONCE]
+        outcomes = run_batched([run._batched(key) for run, key in part])
+        for (run, key), outcome in zip(part, outcomes, strict=True):
+            run._outcomes[key] = outcome
+
+
+def _batched_array(
+    operand: Operand, place: Place, layout: Layout, lanes: Sequence[int], sizes: Sequence[int]
+) -> np.ndarray:
+    """The operand of the clients in the lanes; that of all clients where they share it."""
+    if place.axis is None:
+        return operand.array[list(lanes)] if place.form is Form.OWN else operand.array[0]
+    assert layout.rows is not None
+    count = layout.rows * layout.entries_per_row
+    if place.form is not Form.OWN:
+        return np.take(operand.array[0], range(count), place.axis, mode="wrap")
+    rows = []
+    for lane, size in zip(lanes, sizes, strict=True):
+        own = np.take(operand.array[lane], range(size * layout.entries_per_row), place.axis)
+        fill = _padded_rows(operand.array[lane], place.axis, layout, size)
+        rows.append(np.concatenate([own, fill], place.axis))
+    return np.stack(rows)
+
+
+def _padded_rows(array: np.ndarray, axis: int, layout: Layout, size: int) -> np.ndarray:
+    """The padded rows behind a client's `size` own ones."""
+    assert layout.rows is not None
+    entries, count = layout.entries_per_row, layout.rows - size
+    copies = np.take(array, [*range(entries)] * count, axis)
+    if layout.padding is Padding.UNKNOWN:
+        return _garbage(array, axis, entries * count)
+    if layout.padding is Padding.ZEROS or not size:
+        return np.zeros_like(copies)
+    return copies
+
+
+def _garbage(array: np.ndarray, axis: int, count: int) -> np.ndarray:
+    """Rows that do not belong to the client: NaN and infinite where the dtype has them, else its last rows."""
+    rows = np.take(array, range(array.shape[axis] - count, array.shape[axis]), axis, mode="wrap")
+    if rows.dtype.kind in "fcV":
+        rows = np.full_like(rows, np.nan)
+        rows.reshape(-1)[::3] = np.inf
+    return ~rows if rows.dtype == bool else rows
+
+
+def _content(layout: Layout) -> str:
+    if layout.padding is Padding.UNKNOWN:
+        return "garbage"
+    return "zeros" if layout.padding is Padding.ZEROS else "copies of the first"
+
+
+def _difference(have: np.ndarray, want: np.ndarray, label: str, roundings: int) -> str | None:
+    if have.dtype != want.dtype:
+        return f"{label} is of {have.dtype.name}, alone of {want.dtype.name}"
+    if have.shape != want.shape:
+        return f"{label} has shape {have.shape}, alone {want.shape}"
+    if have.tobytes() == want.tobytes() or (have.dtype == object and have.tolist() == want.tolist()):
+        return None
+    if want.dtype.kind in "fcV" and _close_entries(have, want, roundings).all():
+        return None
+    index, entry, other = _first_difference(have, want, roundings if want.dtype.kind in "fcV" else 0)
+    return f"{label}{index} is {entry}, alone {other}"
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    return array.dtype.kind not in "fcV" or bool(np.isfinite(array).all())
+
+
+def _close_entries(have: np.ndarray, want: np.ndarray, roundings: int) -> np.ndarray:
+    if want.dtype.kind == "c":
+        return _close_entries(have.real, want.real, roundings) & _close_entries(have.imag, want.imag, roundings)
+    most = min(roundings * float(ml_dtypes.finfo(want.dtype).eps), MOST_DIFFERENCE)
+    a, b = have.astype(np.float64), want.astype(np.float64)
+    scale = max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0)))
+    return np.isclose(a, b, most, most * scale, equal_nan=True)
+
+
+def _first_difference(have: np.ndarray, want: np.ndarray, roundings: int = 0) -> tuple[str, object, object]:
+    """(where the arrays differ first, both entries); the arrays' shapes if these differ."""
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return "", f"{have.dtype.name}{have.shape}", f"{want.dtype.name}{want.shape}"
+    differs = ~_close_entries(have, want, roundings) if roundings else have != want
+    if not differs.any():  # the signs of zeros, or NaN
+        return "", _shown(have), _shown(want)
+    index = tuple(int(i) for i in np.argwhere(differs)[0])
+    return f" at {[*index]}" if index else "", have[index], want[index]
+
+
+def _shown(array: np.ndarray) -> str:
+    """Dtype, shape and entries; the first entries of a large array."""
+    sizes = ",".join(map(str, array.shape))
+    if array.size > MOST_ENTRIES_SHOWN:
+        first = np.array2string(array.reshape(-1)[:FIRST_ENTRIES_SHOWN], separator=", ", max_line_width=1000)
+        return f"{array.dtype.name}[{sizes}] {first[:-1]}, …]"
+    text = np.array2string(array, separator=", ", max_line_width=100)
+    return f"{array.dtype.name}[{sizes}] " + text.replace("\n", "\n  ")
+
+
+def _is_of_tensorflow(error: BaseException) -> bool:
+    """Whether TensorFlow refused the shapes of an operation that a rule adds."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, ValueError) and bool(frames) and any(p in frames[-1].filename for p in _NOT_FROM_THE_RULE)
+
+
+def _innermost_place(error: BaseException) -> str:
+    """The innermost line outside of TensorFlow and of the functions that add nodes."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not any(p in frame.filename for p in _NOT_FROM_THE_RULE):
+            return f" at {shown_path(frame.filename)}:{frame.lineno}"
+    return ""
+
+
+__all__ = ["Run", "run_all"]

@@ -1,0 +1,146 @@
+"""`check_batching_rule` accepts every built-in batching rule.
+
+The other tests of batching rules say what single rules do; this one checks each in all layouts of its operands.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fedcore.graphs.batched.batched_value import batching_rules
+from fedcore.graphs.batched.evaluation import _CONTROL_FLOW
+from fedcore.testing import check_batching_rule, operand_search
+
+BUILT_IN = sorted(op for op, rule in batching_rules.items() if rule.__module__.startswith("fedcore.graphs."))
+
+
+def floats(*shape, seed=0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(-2, 2, shape).astype(np.float32)
+
+
+def indices(most: int, *shape) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, most, shape).astype(np.int32)
+
+
+def ints(*values) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+IMAGES, PIXELS = {"strides": [1, 2, 2, 1], "padding": "SAME"}, {"strides": [1, 2, 2, 2, 1], "padding": "SAME"}
+WINDOW = {"ksize": [1, 2, 2, 1], **IMAGES}
+BOX = {"ksize": [1, 2, 2, 2, 1], **PIXELS}
+KEY, COUNTER, ALGORITHM = np.array([3], np.uint64), np.array([5, 7], np.uint64), np.int32(1)
+SEED, FLOAT, INT = np.array([3, 5], np.int32), {"dtype": tf.float32}, {"dtype": tf.int32}
+RANGE = (np.int32(2), np.int32(9))
+
+CASES = {
+    "AvgPoolGrad": [(ints(6, 4, 4, 2), floats(6, 2, 2, 2), WINDOW)],
+    "AvgPool3DGrad": [(ints(2, 4, 4, 4, 2), floats(2, 2, 2, 2, 2), BOX)],
+    "MaxPoolGrad": [(floats(6, 4, 4, 2), floats(6, 2, 2, 2), floats(6, 2, 2, 2, seed=1), WINDOW)],
+    "CheckNumerics": [(floats(6, 3), {"message": "wrong"})],
+    "Conv2DBackpropInput": [(ints(6, 4, 4, 2), floats(3, 3, 2, 4), floats(6, 2, 2, 4), IMAGES)],
+    "Conv2DBackpropFilter": [(floats(6, 4, 4, 2), ints(3, 3, 2, 4), floats(6, 2, 2, 4), IMAGES)],
+    "Conv3DBackpropInputV2": [(ints(2, 4, 4, 4, 2), floats(3, 3, 3, 2, 4), floats(2, 2, 2, 2, 4), PIXELS)],
+    "Conv3DBackpropFilterV2": [(floats(2, 4, 4, 4, 2), ints(3, 3, 3, 2, 4), floats(2, 2, 2, 2, 4), PIXELS)],
+    "DepthwiseConv2dNativeBackpropInput": [(ints(6, 4, 4, 2), floats(3, 3, 2, 2), floats(6, 2, 2, 4), IMAGES)],
+    "DepthwiseConv2dNativeBackpropFilter": [(floats(6, 4, 4, 2), ints(3, 3, 2, 2), floats(6, 2, 2, 4), IMAGES)],
+    "Einsum": [
+        ([floats(6, 3), floats(3, 4)], {"equation": "ij,jk->ik"}),
+        ([floats(6, 3), floats(6, 4)], {"equation": "ij,ik->jk"}),
+        ([floats(4, 6, 3)], {"equation": "abc->cb"}),
+        ([floats(4, 6, 3), floats(4, 3, 2)], {"equation": "abc,acd->abd"}),
+    ],
+    "EnsureShape": [
+        (floats(6, 3), {"shape": tf.TensorShape([6, 3])}),
+        (floats(6, 3), {"shape": tf.TensorShape([None, 3])}),
+    ],
+    "ScatterNd": [(indices(4, 6, 1), floats(6, 3), ints(4, 3)), (indices(4, 6, 2), floats(6), ints(4, 5))],
+    **dict.fromkeys(("TensorScatterAdd", "TensorScatterSub"), [(floats(4, 3), indices(4, 6, 1), floats(6, 3, seed=1))]),
+    "TensorScatterUpdate": [(floats(6, 3), ints([2], [0], [5]), floats(3, 3, seed=1))],
+    "SplitV": [
+        (floats(6, 3), ints(1, 2), np.int32(1), {"num_split": 2}),
+        (floats(6, 3), ints(4, 2), np.int32(0), {"num_split": 2}),
+    ],
+    "Unpack": [
+        (floats(6, 3), {"num": 3, "axis": 1}),
+        (floats(6, 3), {"num": 6}),
+        (floats(2, 6), {"num": 6, "axis": -1}),
+    ],
+    "StatelessRandomGetKeyCounter": [(SEED,)],
+    **dict.fromkeys(
+        ("StatelessRandomUniformV2", "StatelessRandomNormalV2", "StatelessTruncatedNormalV2"),
+        [(ints(6, 3), KEY, COUNTER, ALGORITHM, FLOAT)],
+    ),
+    "StatelessRandomUniformIntV2": [(ints(6), KEY, COUNTER, ALGORITHM, *RANGE, INT)],
+    "StatelessRandomUniformFullIntV2": [(ints(6), KEY, COUNTER, ALGORITHM, INT)],
+    **dict.fromkeys(
+        ("StatelessRandomUniform", "StatelessRandomNormal", "StatelessTruncatedNormal"), [(ints(6, 3), SEED, FLOAT)]
+    ),
+    "StatelessRandomUniformInt": [(ints(6), SEED, *RANGE, INT)],
+    "StatelessRandomUniformFullInt": [(ints(6), SEED, INT)],
+    "StatelessMultinomial": [(floats(2, 5), np.int32(7), SEED)],
+    "StatelessShuffle": [(floats(6, 2), KEY, COUNTER, ALGORITHM)],
+    "StatelessParameterizedTruncatedNormal": [(ints(3), SEED, *np.array([0.0, 1.0, -1.0, 1.0], np.float32), FLOAT)],
+}
+"""Operands of operations for which the definition says too little."""
+
+
+def stored_in_lists(x, y):
+    """Elements of an array, written and read in another order, in a loop and outside of it."""
+    array = tf.TensorArray(tf.float32, 3, element_shape=[None, 3]).write(0, x).write(1, y).write(2, x * y)
+    total = tf.while_loop(lambda i, _: i < 3, lambda i, t: (i + 1, t + array.read(2 - i)), (0, tf.zeros_like(x)))[1]
+    return total, array.stack()
+
+
+def unstacked_lists(x):
+    array = tf.TensorArray(tf.float32, 4, element_shape=[3]).unstack(x)
+    return array.read(3) - array.read(1), array.stack(), array.size()
+
+
+def pushed_and_popped(x, y):
+    handle = tf.raw_ops.EmptyTensorList(element_shape=[3], max_num_elements=-1, element_dtype=tf.float32)
+    handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=x)
+    handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=y)
+    shape = tf.raw_ops.TensorListElementShape(input_handle=handle, shape_type=tf.int32)
+    popped = tf.raw_ops.TensorListPopBack(input_handle=handle, element_shape=[3], element_dtype=tf.float32)
+    return popped.tensor * 2.0, tf.raw_ops.TensorListLength(input_handle=popped.output_handle), shape
+
+
+def gradient_of_a_loop(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.while_loop(lambda i, _: i < 3, lambda i, t: (i + 1, tf.tanh(t * x)), (0, x))[1]
+    return tape.gradient(y, x)
+
+
+FUNCTIONS = {
+    stored_in_lists: [tf.TensorSpec([None, 3])] * 2,
+    unstacked_lists: [tf.TensorSpec([4, 3])],
+    pushed_and_popped: [tf.TensorSpec([3])] * 2,
+    gradient_of_a_loop: [tf.TensorSpec([None, 3])],
+}
+"""Functions of operations whose operands no client has: lists of tensors, and functions."""
+
+IN_FUNCTIONS = {
+    *(op for op in BUILT_IN if "TensorList" in op or op in _CONTROL_FLOW),
+    *("StatelessRandomGetAlg", "BroadcastGradientArgs", "Range"),
+}
+"""The last have no operand of a client, or results that are known while the graph is built."""
+
+
+@pytest.mark.parametrize("op", [op for op in BUILT_IN if op not in IN_FUNCTIONS])
+@pytest.mark.parametrize("every_rank", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_a_rule_gives_each_client_what_it_has_alone(op, every_rank, monkeypatch):
+    if not every_rank:
+        monkeypatch.setattr(
+            operand_search, "RANKED_SHAPES", ((), (6,), (6, 3), (4, 6, 3), (6, 4, 4, 2), (2, 4, 4, 4, 2))
+        )
+        monkeypatch.setattr(operand_search, "LONG_SHAPES", ((37, 19),))
+        monkeypatch.setattr(operand_search, "MOST_FOUND", 2)
+        monkeypatch.setattr(operand_search, "_OTHER_DTYPES", (tf.int32,))
+    assert check_batching_rule(op, cases=CASES.get(op, ())).layouts > 0
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)
+def test_rules_of_lists_and_loops_do(fn):
+    assert check_batching_rule(fn, FUNCTIONS[fn]).layouts > 0
