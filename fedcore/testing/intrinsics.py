@@ -15,12 +15,18 @@ from fedcore import context
 from fedcore.compiler.inlining import with_parameters
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, TypeMismatch, brief
+from fedcore.graphs.batched.batched_value import batching_rules
+from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.ir import Intrinsic, Module, Value, lookup, parse_module
+from fedcore.ir.module import Graph
 from fedcore.ir.operations import LOCAL
 from fedcore.runtime import Report
+from fedcore.testing.batching_rules import check_batching_rule
 from fedcore.testing.generated import SPREADS, Call, Values, calls_of, wrong_types
 from fedcore.testing.laws import LawBroken, difference
+from fedcore.testing.rule_operands import OperandsNotFound, cases_in_graph
+from fedcore.testing.rule_subjects import rule_place
 from fedcore.types import FederatedType, SequenceType, TensorType, Type, contains, is_static, leaves, member_of
 
 CLIENTS = (0, 1, 2, 3, 7)
@@ -35,15 +41,17 @@ def check_intrinsic(
     argument is refused with both types shown; a program with the intrinsic prints and parses; the meaning, the lowering
     and the local runtime give equal results, for 0, 1, 2, 3 and 7 clients. A local intrinsic is also mapped over
     clients: over client values, and with each operand in turn shared by all clients. The local runtime must batch these
-    maps. Numbers are near 0, near a large number, and of several orders of magnitude. Sequences have up to 8 elements.
+    maps: the operations of the kernel need batching rules, and `check_batching_rule` checks those that are not
+    fedcore's. Numbers are near 0, near a large number, and of several orders of magnitude. Sequences have up to 8
+    elements.
 
     Args:
         op: the intrinsic, or its name.
         cases: computations that use the intrinsic, each with its arguments. They are checked in addition to the calls
             that are generated from the signature. Generated calls set every attribute other than `placement` and
             `dtype` to 3.
-        batched: the clients of the generated maps must be batched. False accepts stages that run one client after the
-            other. Maps over strings always do.
+        batched: the clients of the generated maps must be batched, and operations of local cases must have batching
+            rules. False accepts stages that run one client after the other. Maps over strings always do.
     Returns:
         How many programs were run.
     Raises:
@@ -63,12 +71,19 @@ def check_intrinsic(
         _example(op, example, calls)
         for call in calls:
             _refusals(op, call)
-        ran = 0
-        for program in itertools.chain(_generated(op, calls), (_Program(c, [list(i)]) for c, i in cases or ())):
+        ran, programs_of_kernels = 0, list[Module]()
+        for program in itertools.chain(
+            _generated(op, calls), (_Program(c, [list(i)], is_case=True) for c, i in cases or ())
+        ):
             ran += len(program.inputs)
             _check_program(op, program.module, program.inputs, runtime)
-            if batched and program.batchable:
+            if not batched:
+                continue
+            if program.batchable:
                 _check_batched(op, program.module, runtime)
+            if op.level == LOCAL and (program.batchable or program.is_case):
+                programs_of_kernels.append(program.module)
+        _check_rules(op, programs_of_kernels, runtime)
     finally:
         runtime.close()
     if not ran:
@@ -292,11 +307,13 @@ class _Program:
     Args:
         inputs: the lists of arguments to run it with.
         batchable: it maps a local intrinsic over clients, and no operand or result prevents batching.
+        is_case: the caller gave it.
     """
 
     computation: Computation
     inputs: list[list]
     batchable: bool = False
+    is_case: bool = False
 
     @property
     def module(self) -> Module:
@@ -403,9 +420,50 @@ def _check_batched(op: Intrinsic, module: Module, runtime: context.Runtime) -> N
             raise LawBroken(
                 f"{op.name}: its clients are batched",
                 f"they run one after the other (strategy=loop): {reason}\n"
-                "fix: write a batching rule, or call check_intrinsic with batched=False, which accepts this",
+                f"fix: {_fix_of(str(reason))}, or call check_intrinsic with batched=False, which accepts this",
                 program=module,
             )
+
+
+def _fix_of(reason: str) -> str:
+    """What makes clients batched; the reason begins with an operation's name."""
+    name = reason.split(" ", 1)[0]
+    if name in batching_rules:
+        return f"the batching rule of {name} ({rule_place(name)}) refuses these operands or raises; let it take them"
+    return "write a batching rule"
+
+
+def _check_rules(op: Intrinsic, modules: Sequence[Module], runtime: context.Runtime) -> None:
+    """Checks that operations of the programs' graphs have batching rules, and those rules that are not built in."""
+    checked: set[str] = set()
+    for module in modules:
+        plan = _plan(runtime, module)
+        for graph in plan.graphs:
+            data = plan.blob(graph.digest)
+            names = sorted(operations_of(graph.digest, data))
+            missing = [name for name in names if name not in batching_rules and name not in _WITHOUT_RULES]
+            if missing:
+                raise LawBroken(
+                    f"{op.name}: its clients are batched",
+                    f"no batching rule: {', '.join(missing)}\n"
+                    "fix: write batching rules, or call check_intrinsic with batched=False, which accepts this",
+                    program=module,
+                )
+            for name in set(names) - checked:
+                checked.add(name)
+                if name in batching_rules and not batching_rules[name].__module__.startswith("fedcore.graphs."):
+                    _check_rule(name, graph, data)
+
+
+def _check_rule(name: str, graph: Graph, data: bytes) -> None:
+    """Checks a batching rule, with the operands of a graph where others are not found."""
+    try:
+        check_batching_rule(name)
+    except OperandsNotFound:
+        check_batching_rule(name, cases=cases_in_graph(name, graph, data))
+
+
+_WITHOUT_RULES = ("Const", "NoOp", "Placeholder")
 
 
 def _outcome(run: Callable, module: Module, inputs: list):

@@ -13,7 +13,7 @@ from fedcore.testing.rule_operands import Cases
 from fedcore.testing.rule_subjects import Function, Operation
 
 MOST_CASES = 2
-"""The smallest cases with floats, of which gradients are checked."""
+"""The largest cases with floats, of which gradients are checked."""
 
 
 def gradients_of(cases: Cases) -> Cases:

@@ -10,13 +10,14 @@ from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.op_signature import signature
 from fedcore.graphs.graphdef.op_classes import op_class
-from fedcore.graphs.graphdef.parsed_graph import attribute_value
+from fedcore.graphs.graphdef.parsed_graph import attribute_value, body_of
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.locations import describe
+from fedcore.ir.module import Graph
 from fedcore.testing.operand_search import Found, find_operands
 from fedcore.testing.rule_cases import Operand, RuleCase, case_of_arrays, operand_names, spread_over_clients
 from fedcore.testing.rule_subjects import Function, Operation, Subject
-from fedcore.types import TensorType, to_type
+from fedcore.types import TensorType, tensor_leaves, to_type
 
 ROWS = 6
 """Rows of a batch in the specs of a function."""
@@ -105,6 +106,27 @@ def _case_of_operands(op: str, given: Sequence) -> tuple[Subject, RuleCase]:
     return subject, case
 
 
+def cases_in_graph(op: str, graph: Graph, data: bytes) -> list[tuple]:
+    """The operands that an operation has in a graph outside of loops, as `cases` of `check_batching_rule`."""
+    body = body_of(graph.digest, data).inlined()
+    leaves = [] if graph.type.parameter is None else tensor_leaves(graph.type.parameter)
+    values = {(n, 0): _array_of_spec(spec(t), i) for i, (n, t) in enumerate(zip(body.arguments, leaves, strict=False))}
+    cases = []
+    for node in body.nodes:
+        operands = [values.get(i) for i in node.inputs]
+        if any(o is None for o in operands):
+            continue
+        arrays = [np.asarray(o) for o in operands]
+        if node.op == op:
+            cases.append((*signature(op).by_operand(arrays, node.attributes), dict(node.attributes)))
+        try:
+            results = Operation(node.op, node.attributes).alone(arrays)
+        except (tf.errors.OpError, ValueError, TypeError, AttributeError):
+            continue
+        values.update(((node.name, i), result) for i, result in enumerate(results))
+    return cases
+
+
 def cases_of_function(fn: Callable, specs: Sequence, given: Iterable[Sequence]) -> Cases:
     """The cases of a function: operands that its specs describe, and the given ones."""
     specs = tuple(map(_tensor_spec, specs))
@@ -148,4 +170,4 @@ def _array_of_spec(each: tf.TensorSpec, position: int) -> np.ndarray:
     return np.asarray(rng.integers(0, 2, shape), dtype.as_numpy_dtype)
 
 
-__all__ = ["Cases", "OperandsNotFound", "cases_of_function", "cases_of_operation"]
+__all__ = ["Cases", "OperandsNotFound", "cases_in_graph", "cases_of_function", "cases_of_operation"]

@@ -187,7 +187,7 @@ Results = list[tuple[np.ndarray, BatchedValue]]
 
 
 def run_batched(runs: Sequence[BatchedRun]) -> list[Results | Exception]:
-    """The results of runs, or the error of each, by one TensorFlow function, whose first call takes most of the time."""
+    """The results of runs, or the error of each, by one TensorFlow function: its first call takes most time."""
     arguments = [run.arguments() for run in runs]
     built: list[list[BatchedValue] | Exception] = []
 

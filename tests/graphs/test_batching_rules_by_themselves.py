@@ -31,6 +31,7 @@ WINDOW = {"ksize": [1, 2, 2, 1], **IMAGES}
 BOX = {"ksize": [1, 2, 2, 2, 1], **PIXELS}
 KEY, COUNTER, ALGORITHM = np.array([3], np.uint64), np.array([5, 7], np.uint64), np.int32(1)
 SEED, FLOAT, INT = np.array([3, 5], np.int32), {"dtype": tf.float32}, {"dtype": tf.int32}
+FLOAT_NUMBERS = ("RandomUniform", "RandomNormal", "TruncatedNormal")
 RANGE = (np.int32(2), np.int32(9))
 
 CASES = {
@@ -55,7 +56,7 @@ CASES = {
         (floats(6, 3), {"shape": tf.TensorShape([None, 3])}),
     ],
     "ScatterNd": [(indices(4, 6, 1), floats(6, 3), ints(4, 3)), (indices(4, 6, 2), floats(6), ints(4, 5))],
-    **dict.fromkeys(("TensorScatterAdd", "TensorScatterSub"), [(floats(4, 3), indices(4, 6, 1), floats(6, 3, seed=1))]),
+    **{f"TensorScatter{how}": [(floats(4, 3), indices(4, 6, 1), floats(6, 3, seed=1))] for how in ("Add", "Sub")},
     "TensorScatterUpdate": [(floats(6, 3), ints([2], [0], [5]), floats(3, 3, seed=1))],
     "SplitV": [
         (floats(6, 3), ints(1, 2), np.int32(1), {"num_split": 2}),
@@ -67,15 +68,10 @@ CASES = {
         (floats(2, 6), {"num": 6, "axis": -1}),
     ],
     "StatelessRandomGetKeyCounter": [(SEED,)],
-    **dict.fromkeys(
-        ("StatelessRandomUniformV2", "StatelessRandomNormalV2", "StatelessTruncatedNormalV2"),
-        [(ints(6, 3), KEY, COUNTER, ALGORITHM, FLOAT)],
-    ),
+    **{f"Stateless{how}V2": [(ints(6, 3), KEY, COUNTER, ALGORITHM, FLOAT)] for how in FLOAT_NUMBERS},
     "StatelessRandomUniformIntV2": [(ints(6), KEY, COUNTER, ALGORITHM, *RANGE, INT)],
     "StatelessRandomUniformFullIntV2": [(ints(6), KEY, COUNTER, ALGORITHM, INT)],
-    **dict.fromkeys(
-        ("StatelessRandomUniform", "StatelessRandomNormal", "StatelessTruncatedNormal"), [(ints(6, 3), SEED, FLOAT)]
-    ),
+    **{f"Stateless{how}": [(ints(6, 3), SEED, FLOAT)] for how in FLOAT_NUMBERS},
     "StatelessRandomUniformInt": [(ints(6), SEED, *RANGE, INT)],
     "StatelessRandomUniformFullInt": [(ints(6), SEED, INT)],
     "StatelessMultinomial": [(floats(2, 5), np.int32(7), SEED)],

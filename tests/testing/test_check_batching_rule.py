@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import fedcore as fc
+from fedcore.errors import TypeMismatch
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batching_rule, batching_rules
 from fedcore.graphs.batched.batching_rules.elementwise import aligned
@@ -11,6 +13,7 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.graphdef.parsed_graph import emit
 from fedcore.ir.registry import note_declaration
 from fedcore.testing import LawBroken, check_batching_rule
+from fedcore.testing.rule_operands import OperandsNotFound
 
 
 @pytest.fixture(autouse=True)
@@ -193,10 +196,6 @@ def takes_one_rank_only(evaluation, node, x, y):
     return BatchedValue(emitted(node, *tensors), True)
 
 
-def _alone(law, *texts):
-    return (f"{law}\n", *texts)
-
-
 ALONE = "gives each client what it has alone"
 BITS = "gives a client the same bits beside any others"
 PADDING = "says what its padded rows hold"
@@ -229,3 +228,114 @@ def test_a_wrong_rule_is_found(op, rule, law, text):
     place = f"tests/testing/test_check_batching_rule.py:{line}"
     assert message.startswith(f"the law is broken: the batching rule of {op} ({place}) {law}\n"), message
     assert text in message
+
+
+# --- rules that refuse or raise ---
+
+
+def raises_an_error_of_its_own(evaluation, node, x, shift, axis):
+    return x.with_tensor(ops.operation("Roll", evaluation.tensor(x), x.sizes, evaluation.tensor(axis)))
+
+
+def takes_a_value_for_a_number(evaluation, node, x, shift, axis):
+    return right_roll(evaluation, node, x, int(evaluation.tensor(shift)), axis)
+
+
+def refuses_everything(evaluation, node, x):
+    raise NoBatchingRule(node.op, "it is not done yet")
+
+
+def test_a_rule_that_raises_is_named_with_the_line_that_raised():
+    for rule, error in ((raises_an_error_of_its_own, "AttributeError"), (takes_a_value_for_a_number, "TypeError")):
+        batching_rule("Roll")(rule)
+        text = broken("Roll")
+        place = f"tests/testing/test_check_batching_rule.py:{rule.__code__.co_firstlineno + 1}"
+        assert f"runs, or refuses operands\n  client 0, in lane 0 of 8\n  it raises {error} at {place}: " in text
+        assert "fix: raise NoBatchingRule for operands that it refuses" in text
+
+
+def test_a_rule_that_refuses_everything_is_told_with_its_reason():
+    batching_rule("Dawsn")(refuses_everything)
+    text = broken("Dawsn")
+    assert "accepts operands\n  it refuses all " in text
+    assert "Dawsn is not vectorised over clients: it is not done yet" in text
+
+
+def test_reasons_for_refused_layouts_are_returned():
+    batching_rule("Roll")(right_roll)
+    assert "Roll is not vectorised over clients: it moves rows of the batch" in check_batching_rule("Roll").refused
+
+
+def test_an_operation_without_a_rule_is_told():
+    assert broken("Dawsn") == (
+        "the law is broken: Dawsn has a batching rule\n  none is registered; write one: @batching_rule('Dawsn')"
+    )
+
+
+# --- operands ---
+
+
+def test_an_operand_that_is_not_found_is_named():
+    with pytest.raises(OperandsNotFound) as raised:
+        check_batching_rule("TensorListStack")
+    assert str(raised.value) == (
+        "TensorListStack: no value of 'input_handle' was found (its dtype is variant).\n"
+        "fix: give operands of one client, "
+        "check_batching_rule('TensorListStack', cases=[(input_handle, element_shape, {attributes})])"
+    )
+    with pytest.raises(OperandsNotFound, match="Einsum: no value of 'equation' was found"):
+        check_batching_rule("Einsum")
+
+
+def test_cases_stand_in_the_place_of_operands_that_are_found():
+    matrix, vector = np.ones((3, 2), np.float32), np.arange(2, dtype=np.float32)
+    checked = check_batching_rule("Einsum", cases=[([matrix, vector], {"equation": "ij,j->i"})])
+    assert checked.cases == 1
+    with pytest.raises(TypeMismatch, match=r"a case of AddV2 has 2 operands \(x, y\), not 1"):
+        check_batching_rule("AddV2", cases=[(matrix,)])
+
+
+# --- functions ---
+
+
+def scaled_mean(x, factor):
+    return tf.reduce_mean(tf.raw_ops.Dawsn(x=x) * factor, 0)
+
+
+SPECS = [tf.TensorSpec([None, 3]), tf.TensorSpec([])]
+
+
+def test_a_function_is_checked_by_its_specs():
+    batching_rule("Dawsn")(right_dawsn)
+    assert check_batching_rule(scaled_mean, SPECS).layouts > 6
+
+
+def test_a_wrong_rule_in_a_function_is_named():
+    batching_rules["Dawsn"] = loses_the_batch_axis
+    text = broken(scaled_mean, SPECS)
+    line = loses_the_batch_axis.__code__.co_firstlineno
+    assert f"(rules: Dawsn at tests/testing/test_check_batching_rule.py:{line}) gives each client" in text
+    assert text.startswith("the law is broken: `scaled_mean` (tests/testing/test_check_batching_rule.py:")
+
+
+def test_a_wrong_gradient_rule_is_found_by_the_gradient_of_the_operation():
+    def sign_lost(evaluation, node, x, y):
+        _, axes = aligned(evaluation, node, (x, y))
+        tensors = [evaluation.with_client_axis(v) for v in (x, y)]
+        return axes.with_tensor(ops.operation("Neg", emitted(node, *tensors)))
+
+    batching_rules["EluGrad"] = sign_lost
+    assert broken("Elu").startswith("the law is broken: the gradient of Elu (rules: EluGrad at tests/")
+
+
+def test_wrong_arguments_are_told():
+    with pytest.raises(TypeMismatch, match="specs are of a function's arguments; AddV2 is an operation"):
+        check_batching_rule("AddV2", SPECS)
+    with pytest.raises(TypeMismatch, match="a function needs specs=, of its arguments"):
+        check_batching_rule(scaled_mean)
+    with pytest.raises(TypeMismatch, match="or a function and specs: not 3"):
+        check_batching_rule(3)
+
+
+def test_checkers_are_completed_by_name():
+    assert {"check_batching_rule", "check_pass", "check_stage_pass"} <= set(dir(fc.testing))

@@ -404,3 +404,43 @@ def test_a_batching_rule_that_takes_each_operand_for_a_clients_own_is_found(clos
 
     monkeypatch.setitem(batching_rules, "ApproximateEqual", _as_if_both_were_of_clients)
     assert "ApproximateEqual: Shapes must be equal rank" in broken(close)
+
+
+def test_a_batching_rule_that_forgets_padded_rows_is_found(declared, monkeypatch):
+    """The clients of generated calls have values of equal shapes, so the rule is checked by itself."""
+    from fedcore.graphs.batched.batched_value import BatchedValue, batching_rules
+    from fedcore.graphs.dataflow import operations as ops
+    from fedcore.graphs.stages import kernels
+
+    def rule(evaluation, node, x, axis):
+        axes = [int(a) % evaluation.rank(x) for a in evaluation.constant_operand(node, axis).reshape(-1)]
+        norm = ops.reduce_euclidean_norm(evaluation.tensor(x), [a + int(x.batched) for a in axes], node["keep_dims"])
+        return BatchedValue(norm, x.batched)
+
+    def length(value):
+        """The Euclidean length.
+
+        Example:
+            >>> size = length(step)
+        """
+        return np.sqrt(np.sum(value * value))
+
+    monkeypatch.setitem(kernels.kernels, "length", lambda op, value: tf.math.reduce_euclidean_norm(value))
+    monkeypatch.setitem(batching_rules, "EuclideanNorm", rule)
+    text = broken(fc.intrinsic("(value: float32[4] -> float32)", level="local")(length))
+    assert text.startswith(
+        "the law is broken: the batching rule of EuclideanNorm (tests/testing/test_check_intrinsic.py:"
+    )
+    assert "padded along axis 0" in text
+
+
+def test_a_kernel_without_a_rule_is_found_in_cases(close, monkeypatch):
+    monkeypatch.setattr(intrinsics, "_generated", lambda op, calls: iter(()))
+
+    @fc.federated_computation(("float32", (4,)), ("float32", (4,)))
+    def at_the_server(left, right):
+        return close(left, right)
+
+    text = broken(close, cases=[(at_the_server, [np.zeros(4, "f"), np.ones(4, "f")])])
+    assert "close: its clients are batched\n  no batching rule: ApproximateEqual\n  fix: write batching rules" in text
+    assert fc.testing.check_intrinsic(close, [(at_the_server, [np.zeros(4, "f"), np.ones(4, "f")])], batched=False) == 1
