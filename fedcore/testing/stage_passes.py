@@ -22,7 +22,7 @@ ROWS = 5
 """The unknown sizes of the arguments of a case."""
 
 SPECIAL_FLOATS = (1e-40, 0.0, -0.0, float("inf"), float("-inf"), float("nan"))
-"""The first is denormal."""
+"""The first is denormal: TensorFlow's kernels take it for zero."""
 
 
 def check_stage_pass(
@@ -35,9 +35,9 @@ def check_stage_pass(
 
     Laws: the pass changes at least one region; each pattern of its rules matches a value; the results keep their bits
     (or differ by roundings, for a pass that is declared with `exact=False`), their dtypes and their number, for an
-    exact pass also where floats are denormal, zeros of both signs, infinite and NaN; the region has no more nodes (unless the pass is
-    declared with `grows=True`); a second run changes nothing (unless it is declared with `idempotent=False`); a pass
-    that changes nothing returns its argument.
+    exact pass also where floats are denormal, zeros of both signs, infinite and NaN; the region has no more nodes
+    (unless the pass is declared with `grows=True`); a second run changes nothing (unless it is declared with
+    `idempotent=False`); a pass that changes nothing returns its argument.
 
     Args:
         one: a stage pass, its name, or a function from region to region.

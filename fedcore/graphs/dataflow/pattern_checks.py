@@ -42,7 +42,7 @@ def check_operation(operation: object, operands: Sequence, attributes: Iterable[
 
 def _check_count(operation: str, declared: Signature, operands: Sequence) -> None:
     lists = sum(a.is_list for a in declared.operands)
-    least = len(declared.operands) - lists
+    least = len(declared.operands)  # at least one of each list
     if not operands or len(operands) == least or (lists and len(operands) > least):
         return
     names = ", ".join(f"{a.name}…" if a.is_list else a.name for a in declared.operands)

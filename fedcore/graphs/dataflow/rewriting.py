@@ -2,7 +2,7 @@
 
     @pattern(op("Mul", var("x"), const(1)), op("Mul", const(1), var("x")))
     def multiply_by_one(x):
-        return x if x.dtype.is_integer else None  # a product of floats may flush denormals to zero
+        return x if x.dtype.is_integer else None  # kernels take denormal floats for zero
 
     region = rewrite(region, multiply_by_one)
 
