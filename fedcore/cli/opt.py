@@ -1,5 +1,7 @@
 """`fedcore opt`: runs chosen passes on a module."""
 
+import textwrap
+
 import click
 
 from fedcore.cli.exit_codes import InternalError
@@ -13,7 +15,7 @@ REGION = ".region"
 
 
 @click.command(cls=FileCommand, short_help="Runs passes on a module.")
-@click.argument("target", metavar="MODULE:NAME|FILE.fed", required=False)
+@click.argument("target", metavar="MODULE:NAME|FILE.fed|FILE.region", required=False)
 @click.option(
     "-p",
     "--passes",
@@ -28,7 +30,7 @@ REGION = ".region"
 @click.option("--verify-each", is_flag=True, help="Check the module after every pass.")
 @target_option
 @load_option
-@click.option("--list", "list_", is_flag=True, help="Print the passes and their options.")
+@click.option("--list", "list_", is_flag=True, help="Print passes, their options, and batching rules.")
 @trusted_option
 @click.pass_obj
 def opt(
@@ -65,7 +67,7 @@ def opt(
         _print_passes()
         return
     if target is None:
-        raise click.UsageError("Missing argument 'MODULE:NAME|FILE.fed'.")
+        raise click.UsageError("Missing argument 'MODULE:NAME|FILE.fed|FILE.region'.")
     if target.endswith(REGION):
         from fedcore.cli.dump_regions import optimize_regions
 
@@ -142,6 +144,20 @@ def _print_passes() -> None:
     click.echo("\nstage passes, on the regions of vectorised client stages; plan{without=NAME} switches one off:")
     for left, summary in stage_rows:
         click.echo(f"{left:<{width}}  {summary}")
+    click.echo("\nbatching rules, of the operations that clients beside each other may use:")
+    click.echo(textwrap.fill(" ".join(_operations_with_rules()), 100, break_long_words=False))
+
+
+def _operations_with_rules() -> list[str]:
+    """The operations with batching rules; those of extensions with their files and lines."""
+    from fedcore.cli.loading import quiet_start
+
+    with quiet_start():
+        import fedcore.graphs.batched.batching_rules  # noqa: F401  registers them
+        from fedcore.graphs.batched.batched_value import batching_rules, place_of_rule
+
+        extensions = {op for op, fn in batching_rules.items() if not fn.__module__.startswith("fedcore.graphs.")}
+        return [f"{op} ({place_of_rule(op)})" if op in extensions else op for op in sorted(batching_rules)]
 
 
 def _signature(one) -> str:

@@ -18,7 +18,10 @@ PLANNING = "partition,dead-leaf-elimination,fuse,hoist-relu-gradients,plan"
 DEFAULT_PIPELINE = f"{LOWERING},{PLANNING}"
 
 NAMED = {"default": DEFAULT_PIPELINE, "lowering": LOWERING, "planning": PLANNING}
-"""Named pipelines: `default,mine` and `lowering,mine,planning` add a pass to the default pipeline."""
+"""Named pipelines: `default,mine` and `lowering,mine,planning` add a pass to the default pipeline.
+
+Options of a pipeline with `plan` are those of `plan`: `default{without=cse}`.
+"""
 
 
 def pipeline_with(plan_options: Mapping[str, object], pipeline: str = "default") -> str:
@@ -150,9 +153,11 @@ def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
         if name not in NAMED:
             yield name, options
             continue
-        if options:
+        inner = list(_items(NAMED[name]))
+        if options and not any(pass_name == "plan" for pass_name, _ in inner):
             raise FedcoreError(f"{name} is the pipeline {NAMED[name]}: only its passes take options")
-        yield from _items(NAMED[name])
+        for pass_name, own in inner:
+            yield pass_name, {**own, **options} if pass_name == "plan" else own
 
 
 def _pairs(name: str, text: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from fedcore.testing.aggregations import check_aggregation
 from fedcore.testing.aggregators import check_aggregator
 from fedcore.testing.encoders import check_encoder
 from fedcore.testing.executors import check_slice_executor
+from fedcore.testing.goldens import check_golden
 from fedcore.testing.intrinsics import check_intrinsic
 from fedcore.testing.laws import LawBroken
 
@@ -26,6 +27,7 @@ __all__ = [
     "check_aggregator",
     "check_batching_rule",
     "check_encoder",
+    "check_golden",
     "check_intrinsic",
     "check_pass",
     "check_slice_executor",

@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.checked_operations import emit
 from fedcore.testing.rule_cases import RuleCase
 from fedcore.testing.rule_layouts import padded_layouts
@@ -47,7 +48,7 @@ def _gradient(subject: Operation, case: RuleCase, with_batch: bool) -> tuple[Fun
     function = Function(f"the gradient of {subject.name}", _gradient_function(subject, case), tuple(specs))
     try:
         function.alone([o.array[0] for o in operands])
-    except (LookupError, NotImplementedError, ValueError, TypeError, tf.errors.OpError):
+    except (FedcoreError, LookupError, NotImplementedError, ValueError, TypeError, tf.errors.OpError):
         return None  # TensorFlow has no gradient
     return function, RuleCase(tuple(operands))
 
@@ -63,11 +64,11 @@ def _gradient_function(subject: Operation, case: RuleCase) -> Callable:
             tape.watch(variables)
             results = [t for t in emit(subject.name, operands, subject.attributes) if t.dtype == tf.float32]
         if not results:
-            raise LookupError("no result is a float")
+            raise FedcoreError("no result is a float")
         gradients = tape.gradient(results, variables, [tf.nn.softsign(t) for t in results])
         found = [g for g in gradients if g is not None]
         if not found:
-            raise LookupError("no operand has a gradient")
+            raise FedcoreError("no operand has a gradient")
         return tuple(map(tf.convert_to_tensor, found))
 
     return gradient

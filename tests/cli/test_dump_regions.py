@@ -88,9 +88,20 @@ def test_a_wrong_text_is_told_with_its_line(folder, fedcore_in):
 
 
 def test_stage_passes_are_listed_under_their_heading(folder, fedcore_in):
-    modules, _, stages = fedcore_in(folder, "opt", "--list").out.partition("\nstage passes, ")
+    modules, _, others = fedcore_in(folder, "opt", "--list").out.partition("\nstage passes, ")
+    stages, _, rules = others.partition("\nbatching rules, ")
     assert "lower-intrinsics" in modules
     assert [line.split()[0] for line in stages.splitlines()[1:]] == [*DEFAULT_STAGE_PIPELINE]
+    assert {"AddV2", "Conv2D", "Xlogy"} <= set(rules.split())
+
+
+def test_batching_rules_of_extensions_are_listed_with_their_lines(folder, fedcore_in):
+    (folder / "my_rules.py").write_text(
+        "from fedcore.graphs.batched.batched_value import batching_rule\n\n"
+        '@batching_rule("PopulationCount")\ndef population_count(evaluation, node, x):\n    return x\n'
+    )
+    listed = fedcore_in(folder, "opt", "--list", "--load", "my_rules").out
+    assert "PopulationCount (my_rules, line 3)" in " ".join(listed.split())
 
 
 CONVOLUTIONS = """\

@@ -292,6 +292,13 @@ def test_names_of_pipelines_stand_for_their_passes():
     assert pipeline.pipeline_with({}) == pipeline.pipeline_with({}, " lowering,planning") == DEFAULT_PIPELINE
 
 
+def test_options_of_a_named_pipeline_are_those_of_the_pass_plan():
+    assert [options for one, options in parse_pipeline("default{without=cse}") if options] == [{"without": "cse"}]
+    assert parse_pipeline("planning{without=cse+dce}")[-1][1] == {"without": "cse+dce"}
+    with pytest.raises(FedcoreError, match="the pass plan has no option 'most=3'"):
+        parse_pipeline("default{most=3}")
+
+
 def test_options_of_the_runtime_are_those_of_the_pass_plan():
     text = pipeline.pipeline_with({"xla": True, "block_size": 2}, "inline,plan,dce")
     assert text == "inline,plan{block_size=2,xla=true},dce"
@@ -302,7 +309,7 @@ def test_options_of_the_runtime_are_those_of_the_pass_plan():
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("default{xla=true}", "default is the pipeline inline,.*,plan: only its passes take options"),
+        ("lowering{xla=true}", "lowering is the pipeline inline,.*: only its passes take options"),
         ("default,mine", "no pass is called 'mine'; there are "),
         ("plan{xla}", r"the option 'xla' of plan has no value: write 'plan\{xla=1\}'"),
     ],

@@ -6,25 +6,16 @@ from pathlib import Path
 import pytest
 
 import fedcore.intrinsics  # noqa: F401  declares the operations that the texts name
-from fedcore.compiler import all_passes, compile_module
-from fedcore.ir import parse_module, verify
-
-from .test_forms import shown
+from fedcore.compiler import all_passes
+from fedcore.testing import check_golden
 
 FOLDER = Path(__file__).parent / "passes"
 FILES = sorted(FOLDER.glob("*.fed"))
-ARROW = "// ==>\n"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_a_program_becomes_what_its_file_shows(path, update_goldens):
-    head, _, want = path.read_text().partition(ARROW)
-    (pipeline,) = re.findall(r"// RUN: (.*)", head)
-    became = shown(str(compile_module(verify(parse_module(head)), pipeline)))
-    if update_goldens:
-        path.write_text(head + ARROW + became)
-        return
-    assert became == want
+    check_golden(path, update=update_goldens)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

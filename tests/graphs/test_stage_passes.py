@@ -21,12 +21,12 @@ from fedcore.graphs.dataflow.stage_passes import (
     stage_pass_results,
 )
 from fedcore.graphs.dataflow.text import print_region
-from fedcore.graphs.dataflow.text_parser import parse_region, parse_regions
+from fedcore.graphs.dataflow.text_parser import parse_region
+from fedcore.testing import check_golden
 from fedcore.testing.regions import argument_values, node_count, regions, results_of
 
 FOLDER = Path(__file__).parents[1] / "golden" / "stage_passes"
 FILES = sorted(FOLDER.glob("*.region"))
-ARROW = "// ==>\n"
 
 
 @pytest.fixture
@@ -37,16 +37,7 @@ def no_declarations(monkeypatch):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_a_region_becomes_what_its_file_shows(path, update_goldens):
-    head, _, want = path.read_text().partition(ARROW)
-    (parsed,) = parse_regions(head)
-    region = parsed.region
-    for name in re.findall(r"// RUN: (.*)", head)[0].split(","):
-        region = get_stage_pass(name).run(region)
-    text = parsed.print(region)
-    if update_goldens:
-        path.write_text(head + ARROW + text)
-        return
-    assert text == want
+    check_golden(path, update=update_goldens)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

@@ -245,6 +245,11 @@ def batching_rule(*ops: str):
     return register
 
 
+def place_of_rule(op: str) -> str:
+    """The module and line of an operation's batching rule."""
+    return _place(batching_rules[op])
+
+
 def _place(fn: Callable) -> str:
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return fn.__module__ if code is None else f"{fn.__module__}, line {code.co_firstlineno}"

@@ -85,7 +85,8 @@ def get_stage_pass(name: str) -> StagePass:
         imported(f"{_BUILT_IN}{_module_name(name)}")
     if name not in _registry:
         names = ", ".join(dict.fromkeys((*DEFAULT_STAGE_PIPELINE, *_registry)))
-        raise FedcoreError(f"no pass of client stages is called {name!r}; there are {names}")
+        hint = "one of yours is declared when its module is imported: fedcore opt --load MODULE"
+        raise FedcoreError(f"no pass of client stages is called {name!r}; there are {names}\n{hint}")
     return _registry[name]
 
 
