@@ -191,9 +191,13 @@ def test_elements_of_a_fixed_size_stay_elements():
 
 
 def test_clients_of_one_batch_of_other_sizes_share_a_graph_call():
+    @fc.tf_computation("float32", fc.TensorType("float32", [None]))
+    def plus(total, batch):
+        return total * 1.5 + tf.reduce_sum(batch)
+
     @fc.federated_computation(fc.FederatedType(fc.SequenceType(fc.TensorType("float32", [None])), fc.CLIENTS))
     def total(data):
-        return fc.federated_sum(fc.federated_map(folded, data))
+        return fc.federated_sum(fc.federated_map(lambda ds: fc.sequence_reduce(ds, 0.0, plus), data))
 
     data = [of_one_batch(n) for n in (3, 5, 2, 8, 1, 4)]
     with fc.use(fc.runtime.local()):

@@ -125,12 +125,11 @@ class Columns:
     def _regrouped(self) -> "Columns | None":
         types = tensor_leaves(self.element)
         are_arrays = all(isinstance(a, np.ndarray) for a in self.arrays)
-        if self.layout != Layout(self.element) or not are_arrays or not all(t.shape for t in types):
+        if not types or self.layout != Layout(self.element) or not are_arrays or not all(t.shape for t in types):
             return None
-        sizes = {t.sizes[0] for t in types}
-        if len(sizes) != 1 or None in sizes:
+        size, *others = (t.sizes[0] for t in types)
+        if size is None or any(n != size for n in others):
             return None
-        (size,) = sizes
         element = map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), self.element)
         arrays = [a.reshape(self.row_count * size, *a.shape[2:]) for a in self.arrays]
         splits = size * np.arange(self.row_count + 1, dtype=np.int64)
