@@ -134,7 +134,7 @@ def realize_loop(
     signature = [*stage.shared_specs, tf.TensorSpec([clients], tf.int64), *(s for leaf in specs for s in leaf)]
     traced = tf.function(body, autograph=False, input_signature=signature)
     call = with_kernels_of(stage.function, traced.get_concrete_function())
-    return Realized(call, type_, in_order=True)
+    return Realized(call, type_)
 
 
 def _filled_at_run_time(tensor: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
