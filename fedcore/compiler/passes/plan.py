@@ -252,11 +252,11 @@ def _batching(
     broadcasts = split_operands(given)
     if broadcasts == len(given):
         return "it takes no value of a client's own"
-    from fedcore.graphs.batched.batching_policy import BatchingPolicy, batching_policy
+    from fedcore.graphs.batched.batching_policy import BatchingPolicy, FoldNames, batching_policy
 
     zero, stage = (o.name for o in op.operands[:2])
-    merge, block = join.operands[0].name, block or BLOCK
-    found = batching_policy(module, zero, stage, merge, broadcasts, block, target, width, low_rank=low_rank)
+    fold = FoldNames(zero, stage, join.operands[0].name, broadcasts)
+    found = batching_policy(module, fold, block or BLOCK, target, width, low_rank=low_rank)
     return found if isinstance(found, BatchingPolicy) else f"{found.op}: {found.why}"
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Sequence
 
 import tensorflow as tf
 
+from fedcore.collection_pause import without_collection
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.graph import Node, Region, Value, new_region, no_block
 from fedcore.graphs.dataflow.op_signature import signature
 from fedcore.graphs.dataflow.region_log import run_logged_passes
 from fedcore.graphs.dataflow.shape_inference import encoded_attributes
 from fedcore.graphs.emission import tf_control_flow
-from fedcore.graphs.emission.collection_pause import without_collection
 from fedcore.graphs.graphdef.checked_operations import add_operation
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence as SequenceOf
 import attrs
 import tensorflow as tf
 
+from fedcore.collection_pause import without_collection
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import scope
 from fedcore.graphs.sequences.columns import Columns, drawn
@@ -210,5 +211,5 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
 
 
 def _realized(traced, result: Type, *, pure: bool = False) -> Realized:
-    with private_api.quick_operations(shares_constants=True):
+    with private_api.quick_operations(shares_constants=True), without_collection():
         return Realized(traced.get_concrete_function(), result, pure=pure)
