@@ -10,7 +10,7 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
-from fedcore.graphs.batched.cost_model import PARALLEL, clients_at_once, why_loop
+from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clients_at_once, why_loop
 from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
@@ -117,7 +117,7 @@ def batching_policy(
     batched = {p.name for p in function.parameters[1 + broadcasts :]}
     try:
         _check_types(function, broadcasts)
-        _check_operations(module, function, client_operations, set(batched), builds_graphs=False)
+        _check_operations(module, function, client_operations, batched, builds_graphs=False)
     except TrainsConvolutions as error:
         rank = _rank_of_loop(module, function, broadcasts) if low_rank else 0
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
@@ -128,10 +128,10 @@ def batching_policy(
     width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > ONE_STEP)
     dense = state - (kernels.size_bytes if rank > ONE_STEP else 0)
     loop = None if requested_width else why_loop(target, state, dense, width, has_loops=has_loops(module))
-    if loop is None:
-        error = _missing_rule(module, fold)
-        if error is not None:
-            return error
+    is_large = loop is not None and dense >= LARGE_STATE_BYTES
+    missing = None if is_large else _missing_rule(module, fold)
+    if missing is not None:
+        return missing
     batches = any(_has_batches(p.type) for p in function.parameters[1 + broadcasts :])
     products = JOINED
     if target.isa not in ISAS_OF_EQUAL_ROWS and (batches or _any_graph_has(module, "MatMul")):
