@@ -433,3 +433,22 @@ def test_a_loss_that_calls_python_is_refused():
 def test_regularizers_alone_are_no_loss():
     with pytest.raises(TracingError, match="from_keras_model needs a loss"):
         fc.learning.from_keras_model(dense(3, kernel_regularizer="l2")(), None, (X, KINDS))
+
+
+@pytest.mark.parametrize("make_optimizer", [keras.optimizers.AdamW, keras.optimizers.SGD], ids=["AdamW", "SGD"])
+def test_weights_that_the_loss_does_not_depend_on_do_not_decay(make_optimizer):
+    def model_fn():
+        x = keras.Input((6,))
+        model = keras.Model(x, {"kind": L.Dense(3)(x), "size": L.Dense(1)(x)})
+        spec = tf.TensorSpec([None, 6]), {"kind": tf.TensorSpec([None], tf.int32)}
+        return fc.learning.from_keras_model(model, {"kind": SPARSE(from_logits=True)}, spec)
+
+    client = fc.data.ClientDataset.from_columns((X, {"kind": KINDS})).batch(BATCH)
+    process = algorithms.build_weighted_fed_avg(model_fn, lambda: make_optimizer(RATE, weight_decay=0.1))
+    start = process.initialize()
+    after, _ = process.next(start, [client, client])
+    moved = [
+        not np.array_equal(a, b)
+        for a, b in zip(start.global_model_weights.trainable, after.global_model_weights.trainable, strict=True)
+    ]
+    assert moved == [True, True, False, False]
