@@ -165,7 +165,8 @@ def test_groups_are_wide_where_few_lanes_stay_empty():
         ([600], 2),  # one client in 32 lanes
         ([600, *[2] * 31], 2),  # one client that keeps 31 waiting
         ([600, 590, 580, 570, *[2] * 28], 4),
-        ([1, *[0] * 31], 2),
+        ([3], 32),  # the size of a cohort of short clients decides no graph
+        ([127, *[2] * 31], 32),
     ],
 )
 def test_groups_are_narrow_where_long_clients_keep_lanes_waiting(steps, width):
@@ -174,7 +175,7 @@ def test_groups_are_narrow_where_long_clients_keep_lanes_waiting(steps, width):
 
 def test_narrow_groups_have_the_bits_of_wide_ones(monkeypatch):
     rng = np.random.default_rng(0)
-    sizes = [3, 5, 200, 4, 2, 7, 90, 3, 6]
+    sizes = [3, 5, 900, 4, 2, 7, 90, 3, 6]
     data = [
         fc.data.ClientDataset.from_columns((rng.normal(size=(n, 6)).astype("f"), rng.integers(0, 3, n))).batch(4)
         for n in sizes

@@ -49,6 +49,9 @@ LEAST_WIDTH = 2
 MOST_WAITING = 1 / 2
 """Groups are narrower than planned if they cost less than this part of the planned ones: each width has a graph."""
 
+LONG_STEPS = 128
+"""Steps of the shortest client for which groups get narrow, so that the size of a cohort decides no graph."""
+
 LEAST_SAVED = 1 / 16
 """The part of a call's padded rows that half steps save at least; they are built for no less."""
 
@@ -313,6 +316,8 @@ def group_width(rules: ScheduleRules, steps: np.ndarray, limit: int) -> int:
     wide = rules.one_step_width if limit == 1 else 0
     if wide and steps.max() == 1 and -len(steps) % wide <= MOST_EMPTY * len(steps):
         return wide
+    if steps.max() < LONG_STEPS:
+        return rules.width
     costs = {rules.width: lane_steps(steps, rules.width, rules.width)}
     width = rules.width
     while width >= 2 * LEAST_WIDTH:

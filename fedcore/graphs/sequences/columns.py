@@ -77,7 +77,7 @@ class Columns:
         self.layout, self.draws, is_random, self.is_in_order = _derived(element, groups is not None, ragged, steps)
         self.is_random = is_random and order is None
         self._given_order = self._order = order
-        self._in_groups: Columns | None = None
+        self._in_groups: Columns | bool = False  # not known; True: the sequence itself, without a cycle of references
 
     def __reduce__(self):
         return _columns, (self.element, self.arrays, self.groups, self.ragged, self.steps, self._given_order)
@@ -118,9 +118,9 @@ class Columns:
 
         The sequence itself if its elements do not have one static first dimension in all leaves, or have maps.
         """
-        if self._in_groups is None:
-            self._in_groups = self._regrouped() or self
-        return self._in_groups
+        if self._in_groups is False:
+            self._in_groups = self._regrouped() or True
+        return self._in_groups if isinstance(self._in_groups, Columns) else self
 
     def _regrouped(self) -> "Columns | None":
         types = tensor_leaves(self.element)
