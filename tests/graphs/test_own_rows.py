@@ -62,8 +62,12 @@ def test_products_of_the_rows_of_each_client_are_those_of_all_rows(batch_rows):
     def products(own_rows: bool, own_products: bool):
         data = group_of(x, counts, batch_rows, own=own_rows)
         known = KnownInputs(data, tf.compat.v1.get_default_graph(), None, own_products)
-        steps = [known.product(KnownInput(0), matrix, tf.constant(s, tf.int64), batch_rows) for s in range(3)]
-        return known.products_of_rows(KnownInput(0), batch_rows), tf.concat(steps, 1), known.input(KnownInput(0))
+        steps = [known.product_of_step(KnownInput(0), matrix, tf.constant(s, tf.int64), batch_rows) for s in range(3)]
+        return (
+            known.earlier_products(KnownInput(0), batch_rows),
+            tf.concat(steps, 1),
+            known.input_of_all_steps(KnownInput(0)),
+        )
 
     of_rows, with_matrix, _ = products(False, False)
     taken = np.s_[0, : counts[0] - batch_rows, : 2 * batch_rows]  # by the steps of the first client

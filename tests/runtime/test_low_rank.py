@@ -456,17 +456,17 @@ def test_products_and_sums_of_low_rank_matrices_are_those_of_dense_ones():
     base, rate = tf.constant(rng.normal(size=(9, 7)).astype("f")), tf.constant(rng.normal(size=4).astype("f"))
     a = LowRank((9, 7), 4, ((base, 1.0), (own, 1.0)), ((left, right),))
     b = LowRank((9, 7), 4, ((base, 1.0),), ((left, right * 2),))
-    difference = a.mapped(times(rate)).plus(b.mapped(negative))
+    difference = a.map_linear(times(rate)).plus(b.map_linear(negative))
     assert len(difference.terms) == 2
     assert len(difference.factors) == 1
     expected = rate[:, None, None] * a.dense() - b.dense()
     np.testing.assert_allclose(difference.dense(), expected, atol=1e-5)
     x = tf.constant(rng.normal(size=(4, 5, 9)).astype("f"))
-    np.testing.assert_allclose(difference.multiplied(x), x @ expected, atol=1e-4)
+    np.testing.assert_allclose(difference.product_with(x), x @ expected, atol=1e-4)
     y = tf.constant(rng.normal(size=(4, 5, 7)).astype("f"))
-    product = difference.multiplied(y, transposed=True)
+    product = difference.product_with(y, transposed=True)
     np.testing.assert_allclose(product, tf.matmul(y, expected, transpose_b=True), atol=1e-4)
-    assert not a.plus(a.mapped(negative)).terms  # what cancels exactly is no term
+    assert not a.plus(a.map_linear(negative)).terms  # what cancels exactly is no term
 
 
 @pytest.mark.parametrize("size", [1, 3, 10, 17, 62])

@@ -5,7 +5,7 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_value import BatchedValue, product_padding
 from fedcore.graphs.batched.batching_rules.matmul import contraction_operands
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.batched.low_rank import LowRank, divided_by, divided_unless_zero, low_rank_rule, negative, times
+from fedcore.graphs.batched.low_rank import LowRank, divide_by, divide_by_unless_zero, low_rank_rule, negative, times
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import Node
@@ -27,7 +27,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
     if y.low_rank is not None:
         if transpose_x or x.padded_axis == 1:
             return None
-        tensor = y.low_rank.multiplied(evaluation.tensor(x), transposed=transpose_y)
+        tensor = y.low_rank.product_with(evaluation.tensor(x), transposed=transpose_y)
         return BatchedValue(tensor, True, x.padded_axis, x.entries_per_row, padding=product_padding((x, y)))
     if not transpose_x or transpose_y or not y.batched or (x.padded_axis, y.padded_axis) != (0, 0):
         return None
@@ -44,7 +44,7 @@ def _of_one_client(
     """The product where no batch has a client axis."""
     if y.low_rank is not None:
         rows = evaluation.as_lane(x)
-        return None if transpose_x else BatchedValue(y.low_rank.multiplied(rows, transposed=transpose_y)[0])
+        return None if transpose_x else BatchedValue(y.low_rank.product_with(rows, transposed=transpose_y)[0])
     if (
         not transpose_x
         or transpose_y
@@ -61,15 +61,15 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
         x, y = y, x
     if x.low_rank is None or y.low_rank is not None or y.padded_axis is not None or evaluation.rank(y):
         return None
-    return _value(x.low_rank.mapped(_BY_NUMBER[node.op](evaluation.tensor(y))))
+    return _value(x.low_rank.map_linear(_BY_NUMBER[node.op](evaluation.tensor(y))))
 
 
-_BY_NUMBER = {"Mul": times, "RealDiv": divided_by, "DivNoNan": divided_unless_zero}
+_BY_NUMBER = {"Mul": times, "RealDiv": divide_by, "DivNoNan": divide_by_unless_zero}
 
 
 @low_rank_rule("Neg")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue | None:
-    return None if x.low_rank is None else _value(x.low_rank.mapped(negative))
+    return None if x.low_rank is None else _value(x.low_rank.map_linear(negative))
 
 
 @low_rank_rule("Add", "AddV2", "AddN", "Sub")
@@ -84,7 +84,7 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
         if term is None:
             return None
         sign = negative if node.op == "Sub" and total is not None else None
-        term = term if sign is None else term.mapped(sign)
+        term = term if sign is None else term.map_linear(sign)
         total = term if total is None else total.plus(term)
     assert total is not None
     return _value(total)
