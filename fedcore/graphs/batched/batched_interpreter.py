@@ -51,6 +51,9 @@ class BatchedInterpreter:
     """
 
     def __init__(self, module: Module, layout: PackedLayout, *, xla: bool):
+        """Starts with the layout for all clients; `using` sets it, and what belongs to it, for the clients of a
+        group.
+        """
         self._batch_sizes: Value | None = None  # of the step that is being built
         self._layout = layout
         self._assumed_finite: list[Value] | None = None
@@ -97,6 +100,7 @@ class BatchedInterpreter:
             function_kind = "fused"
 
         def call(*arguments, seed=None):
+            """The result of a call of the graph. Batch sizes go along only if an argument has padded rows."""
             values = flatten(arguments)
             sizes = self._batch_sizes if any(value.padded_axis is not None for value in values) else None
             build = functools.partial(

@@ -489,6 +489,7 @@ def _trace_group(group: Group, packed: list[PackedLeaves], kinds: list[list[_Kin
     """
 
     def compute_contribution(first_lane: Value) -> Tensors:
+        """The tensors that are stored of a group's clients: packed leaves, and factors one by one."""
         leaves = group(first_lane)
         first_leaves = [leaves[p.positions[0]] for p in packed]
         leaf_kinds[:] = map(_kind, first_leaves)
@@ -589,6 +590,7 @@ def write_results(
     begins = [begin for _, begin in lists]
 
     def write(number, *lists_so_far):
+        """The lists after one call of `fn`, whose results become elements of them."""
         number += first
         next_lists = []
         for list_, begin, tensor in zip(lists_so_far, begins, fn(number * step), strict=True):

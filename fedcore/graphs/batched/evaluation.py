@@ -213,14 +213,16 @@ class BatchedEvaluation:
             return self._make_dense(value).tensor
         if value.tensor_error is not None:
             raise value.tensor_error
-        known = value.known
-        assert known is not None  # a value without a tensor is known: BatchedValue's invariant
-        padded_sample = known.values[0]
-        key = (padded_sample.dtype.str, padded_sample.shape, *(v.tobytes() for v in known.values))
+        known_value = value.known
+        assert known_value is not None  # a value without a tensor is known: BatchedValue's invariant
+        padded_sample = known_value.values[0]
+        key = (padded_sample.dtype.str, padded_sample.shape, *(v.tobytes() for v in known_value.values))
         if padded_sample.dtype == object:
             return ops.constant(padded_sample)
         if key not in self._tensors:
-            self._tensors[key] = ops.constant(padded_sample) if known.is_constant else self._affine_of_sizes(known)
+            self._tensors[key] = (
+                ops.constant(padded_sample) if known_value.is_constant else self._emit_affine(known_value)
+            )
         return self._tensors[key]
 
     def _make_dense(self, value: BatchedValue) -> BatchedValue:
@@ -249,16 +251,16 @@ class BatchedEvaluation:
             self._tensors[key] = (tensor[None], tensor)  # the entry holds the tensor, so that its id stays in use
         return self._tensors[key][0]
 
-    def _affine_of_sizes(self, known: KnownValue) -> Value:
+    def _emit_affine(self, known_value: KnownValue) -> Value:
         """The tensor a * sizes + b, [K, …], of a known value that is affine in the batch size.
 
         Slopes of 1 and offsets of 0 add no operation.
         """
-        affine = known.affine(self.probes)
+        affine = known_value.affine(self.probes)
         assert affine is not None  # `evaluate` keeps no other known value without a tensor error
         assert self.sizes is not None  # the value depends on the batch size, so there is a batch
         slope, offset = affine
-        dtype = tf.as_dtype(known.values[0].dtype)
+        dtype = tf.as_dtype(known_value.values[0].dtype)
         key = ("sizes", dtype)
         if key not in self._tensors:
             self._tensors[key] = ops.cast(self.sizes, dtype)
@@ -312,10 +314,10 @@ class BatchedEvaluation:
         Raises:
             NoBatchingRule: the operand is not known, or depends on the batch size.
         """
-        known = self.known_value(value)
-        if known is None or not known.is_constant:
+        known_value = self.known_value(value)
+        if known_value is None or not known_value.is_constant:
             raise NoBatchingRule(node.op, "an operand that has to be constant is not")
-        return known.values[0]
+        return known_value.values[0]
 
     def known_value(self, value: BatchedValue) -> KnownValue | None:
         """The known value of an operand; None if it is known only when the graph runs.
@@ -337,8 +339,8 @@ class BatchedEvaluation:
         """
         if Padding.ZEROS in value.padding:
             return True
-        known = None if value.padded_axis is not None else self.known_value(value)
-        return known is not None and known.is_constant and not known.values[0].any()
+        known_value = None if value.padded_axis is not None else self.known_value(value)
+        return known_value is not None and known_value.is_constant and not known_value.values[0].any()
 
     def known_shape(self, value: BatchedValue) -> KnownValue | None:
         """The shape of one client's value at each of the three probed batch sizes; None if it is not static.

@@ -163,13 +163,13 @@ class LowRank:
                 assumed.append(left)
                 continue
             norms = ops.reduce_euclidean_norm(left, 2) * ops.reduce_euclidean_norm(right, 2)
-            bound = ops.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
-            is_finite = ops.reduce_all(ops.is_finite(bound))
+            upper_bound = ops.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
+            is_finite = ops.reduce_all(ops.is_finite(upper_bound))
             (exact,) = computed_if(
                 ~is_finite,
                 lambda x, y: [ops.reduce_sum(product_of_factors(x, y), [1, 2])],
                 [left, right],
-                [bound],
+                [upper_bound],
             )
             total += exact
         for matrix, coefficient in self.terms:

@@ -116,7 +116,7 @@ class LowRankCarry:
 
     def input_of(self, group: tuple[int, ...]) -> KnownInput | None:
         """The known input that the left factor of a group of kernels holds; None if it is a loop variable."""
-        return next((known for i, known in self.inputs if i in group and known is not None), None)
+        return next((held for i, held in self.inputs if i in group and held is not None), None)
 
     def has_decided_input(self, group: tuple[int, ...]) -> bool:
         """Whether a step has told if the left factor of a group is a known input."""
@@ -457,7 +457,7 @@ class CarriedKernels:
                 if rows is not None and rows is not factor:
                     return carry.without(i)
                 rows = factor
-        held_input, row_input = carry.input_of(group), self._known_rows(rows)
+        held_input, row_input = carry.input_of(group), self._find_row_input(rows)
         if held_input is not None and row_input != held_input:
             return carry.with_input(group, None)
         if row_input == held_input or carry.has_decided_input(group):
@@ -518,7 +518,7 @@ class CarriedKernels:
             tensor.set_shape(variable.shape)
         return variables
 
-    def _known_rows(self, rows: Value | None) -> KnownInput | None:
+    def _find_row_input(self, rows: Value | None) -> KnownInput | None:
         """The known input that rows [K, B, n] of a step are; None if they are none."""
         return None if self.inputs is None or rows is None else self.inputs.find_input(rows)
 

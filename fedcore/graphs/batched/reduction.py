@@ -59,6 +59,7 @@ class Reduction:
         summed_leaves: set[int] = set()
 
         def trace_merge() -> None:
+            """Notes the leaves whose merge is the sum of the two partials and nothing else."""
             left, right = ([ops.placeholder(t.dtype, t.shape) for t in self.zeros] for _ in range(2))
             for i, (t, a, b) in enumerate(zip(self.merge(left, right), left, right, strict=True)):
                 if (node := _sum_node(t)) is not None and {*map(id, node.inputs)} == {id(a), id(b)}:
@@ -85,6 +86,7 @@ class Reduction:
         addends: dict[int, tuple[int, bool]] = {}
 
         def trace_fold() -> None:
+            """Notes the leaves whose fold is the sum of the partial and a leaf of the contribution."""
             partial = [ops.placeholder(t.dtype, t.shape) for t in self.zeros]
             contribution = [ops.placeholder(s.dtype, [self.zeros[0].shape[0], *s.shape]) for s in self.specs]
             results = self.fold(contribution, partial)
@@ -95,9 +97,9 @@ class Reduction:
                 if not (_is_only_result(tensor, results) and _is_only_operand(partial[i], results)):
                     continue  # another leaf reads the total after some clients
                 addend_operands = [t for t in node.inputs if t is not partial[i]]
-                for j, t in enumerate(contribution):
+                for contribution_leaf, t in enumerate(contribution):
                     if len(addend_operands) == 1 and addend_operands[0] is t:
-                        addends[i] = j, _is_only_operand(t, results)
+                        addends[i] = contribution_leaf, _is_only_operand(t, results)
 
         ops.scratch(trace_fold)
         return addends

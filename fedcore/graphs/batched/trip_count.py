@@ -108,8 +108,8 @@ def _constant_number(body: Body, ref: Ref) -> np.integer | None:
 
 def _known_number(evaluation: BatchedEvaluation, value: BatchedValue) -> np.integer | None:
     """The integer that a value is for every batch size; None if that is not known."""
-    known = None if value.low_rank is not None else evaluation.known_value(value)
-    return _as_integer(known.values[0]) if known is not None and known.is_constant else None
+    known_value = None if value.low_rank is not None else evaluation.known_value(value)
+    return _as_integer(known_value.values[0]) if known_value is not None and known_value.is_constant else None
 
 
 def _as_integer(array: np.ndarray) -> np.integer | None:

@@ -18,11 +18,11 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, order: Batched
     axes = [int(a) for a in evaluation.constant_operand(node, order)]
     padded_axis = None if x.padded_axis is None else axes.index(x.padded_axis)
     batched_order = [0, *(a + 1 for a in axes)] if x.batched else axes
-    tensor = transposed(evaluation.tensor(x), batched_order)
+    tensor = fuse_transposes(evaluation.tensor(x), batched_order)
     return BatchedValue(tensor, x.batched, padded_axis, x.entries_per_row, padding=x.padding)
 
 
-def transposed(tensor: Value, order: list[int]) -> Value:
+def fuse_transposes(tensor: Value, order: list[int]) -> Value:
     """`ops.transpose`, where transposes in a row become one transpose, or none if they cancel.
 
     Args:

@@ -37,8 +37,8 @@ def _(
     Raises:
         NoBatchingRule: clients differ in the condition, or in the values of the message.
     """
-    known = evaluation.known_value(condition)
-    if known is not None and known.is_constant and known.values[0].all():
+    known_condition = evaluation.known_value(condition)
+    if known_condition is not None and known_condition.is_constant and known_condition.values[0].all():
         return []
     if not all(value.client_invariant for value in (condition, *data)):
         raise NoBatchingRule("Assert", "its condition differs between clients")
@@ -60,9 +60,9 @@ def _(
     if not condition.client_invariant:
         raise NoBatchingRule(node.op, "clients may take different branches")
     branches = [body.called(node[name].name) for name in ("then_branch", "else_branch")]
-    known = evaluation.known_value(condition)
-    if known is not None:
-        return evaluation.run(branches[0 if known.values[0] else 1], values)
+    known_condition = evaluation.known_value(condition)
+    if known_condition is not None:
+        return evaluation.run(branches[0 if known_condition.values[0] else 1], values)
     result_axes: list[list[tuple]] = []  # of each branch
 
     def take(branch: Body):
@@ -286,6 +286,7 @@ def _values_after_iteration(
     others: list[BatchedValue] = []
 
     def build_iteration() -> None:
+        """Evaluates the condition and the body on placeholders, and notes the results of the body."""
         inner = evaluation.for_nested_graph()
         inputs = list(variables)
         for i in changing:

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from fedcore.graphs.batched.batched_value import ANY_PADDING, BatchedValue, KnownValue, NoBatchingRule, batching_rule
-from fedcore.graphs.batched.batching_rules.arrays import transposed
+from fedcore.graphs.batched.batching_rules.arrays import fuse_transposes
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
@@ -34,10 +34,10 @@ def _element_shape(
     """
     if handle is not None and handle.element_shape is not None:
         return handle.element_shape
-    known = evaluation.known_value(shape)
-    if known is None and not shape.client_invariant:
+    known_shape = evaluation.known_value(shape)
+    if known_shape is None and not shape.client_invariant:
         raise NoBatchingRule(node.op, "the shape of its elements is not known")
-    return known if known is not None and known.values[0].ndim else None
+    return known_shape if known_shape is not None and known_shape.values[0].ndim else None
 
 
 def _element(handle: BatchedValue, tensor: Value) -> BatchedValue:
@@ -81,7 +81,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
         raise NoBatchingRule(node.op, "it makes a list of the rows of the batch")
     tensor = evaluation.with_client_axis(x)
     order = [1, 0, *range(2, tensor.shape.rank)]
-    handle = ops.operation("TensorListFromTensor", transposed(tensor, order), ANY_SHAPE)
+    handle = ops.operation("TensorListFromTensor", fuse_transposes(tensor, order), ANY_SHAPE)
     tensor_shape = _known_element_shape(evaluation, x)
     element_shape = None if tensor_shape is None else KnownValue.from_probes([v[1:] for v in tensor_shape.values])
     return BatchedValue(
@@ -117,7 +117,7 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: Ba
         raise NoBatchingRule(node.op, "the shape of its elements is not known")
     padded_axis = None if handle.padded_axis is None else handle.padded_axis + 1
     if handle.batched:
-        tensor = transposed(tensor, [1, 0, *range(2, tensor.shape.rank)])
+        tensor = fuse_transposes(tensor, [1, 0, *range(2, tensor.shape.rank)])
     return BatchedValue(tensor, handle.batched, padded_axis, handle.entries_per_row, padding=handle.padding)
 
 
@@ -140,12 +140,14 @@ def _(
 def _(
     evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, index: BatchedValue, item: BatchedValue
 ) -> BatchedValue:
+    """The list with another element at a position that all clients share."""
     position = _common_index(evaluation, node, index)
     return _list_with_element(evaluation, node, handle, item, lambda x: [evaluation.tensor(handle), position, x])
 
 
 @batching_rule("TensorListPushBack")
 def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, item: BatchedValue) -> BatchedValue:
+    """The list with a further element at its end."""
     return _list_with_element(evaluation, node, handle, item, lambda x: [evaluation.tensor(handle), x])
 
 
