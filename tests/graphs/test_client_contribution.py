@@ -112,7 +112,7 @@ def test_all_lanes_are_stored_and_zeros_behind_them(parallel):
     def read(contributions):
         assert all(isinstance(c, ClientContribution) for c in contributions)
         found = {i: t for c in contributions for i, t in c.leaves.unpack(c.concatenated()).items()}
-        first = {i: t for c in contributions for i, t in c.leaves.unpack(c.of_first_lane()).items()}
+        first = {i: t for c in contributions for i, t in c.leaves.unpack(c.value_of_first_lane()).items()}
         return [found[i] for i in range(3)] + [first[i] for i in range(3)]
 
     found = whole(leaves, 3, read, parallel=parallel)
@@ -169,7 +169,7 @@ def test_the_sums_of_blocks_are_those_of_the_products(options, sizes):
 
     def read(c):
         lane_of = ops.constant(LANE_OF)
-        return [c.block_sums(lane_of), c.sum_of_blocks(lane_of), c.sum_of_blocks(lane_of[1:2]), c.of_first_lane()]
+        return [c.block_sums(lane_of), c.sum_of_blocks(lane_of), c.sum_of_blocks(lane_of[1:2]), c.value_of_first_lane()]
 
     if options.get("joined_rows"):
         options = {**options, "rows": [5] * 8}

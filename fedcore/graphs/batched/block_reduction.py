@@ -171,6 +171,9 @@ def _sums_by_group(
             return merge_blocks(total)
 
         def split_blocks(factor: Value) -> Value:
+            """[width, r, …] -> [blocks of a group, clients of a block * r, …]: the factors of a block, one behind
+            the other.
+            """
             return ops.reshape(factor, [blocks_of_group, -1, factor.shape[2]])
 
         totals = []
@@ -298,8 +301,7 @@ def fold_next_client(
     Args:
         contributions: contributions of a call whose lane 0 holds the client.
         previous: partial after the block's previous clients, leaves [1, …].
-        pending: leaf of the contribution -> the joined factors of the block's previous clients, [1, r, n] and [1,
-            r, m].
+        pending: leaf of the contribution -> the joined factors of the block's previous clients, each [1, r, …].
         is_first, is_last: bool, whether the client is the first or the last of its block.
         joined_rows: as in `FactoredContribution`.
     Returns:
@@ -315,10 +317,10 @@ def fold_next_client(
             pending[leaf] = left, right
         else:
             folded.append(c)
-    zeros, leaves = reduction.zeros, _unpack_leaves((c, c.of_first_lane()) for c in folded)
+    zeros, leaves = reduction.zeros, _unpack_leaves((c, c.value_of_first_lane()) for c in folded)
     client = [leaves[j] if j in leaves else ops.zeros([1, *s.shape]) for j, s in enumerate(reduction.specs)]
     partial = reduction.fold(client, [ops.where(is_first, z, b) for z, b in zip(zeros, previous, strict=True)])
-    for i, j in reduction.sum_only_leaves.items():
+    for i, j in reduction.sum_only_leaves.items():  # leaf i of the partial adds leaf j of the contribution
         total = ops.where(is_first, client[j], previous[i] + client[j])
         total_with_product = total
         if j in pending:

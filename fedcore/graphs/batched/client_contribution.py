@@ -173,7 +173,7 @@ class ClientContribution:
         )
         return ops.ensure_shape(tensor, [None, *self.shape])
 
-    def of_first_lane(self) -> Value:
+    def value_of_first_lane(self) -> Value:
         """The value of the client in the first lane, [1, …]."""
         return ops.ensure_shape(self.concatenated()[:1], [1, *self.shape])
 
@@ -226,7 +226,7 @@ class FactoredContribution:
     joined_rows: int = 0
     data: DataRows | None = None
 
-    def of_first_lane(self) -> Value:
+    def value_of_first_lane(self) -> Value:
         """The matrix of the client in the first lane, [1, n, m]."""
         total = self._sum(ops.zeros([1], tf.int64))
         return (ops.transpose(total) if self._is_transposed else total)[None]

@@ -303,6 +303,7 @@ class BatchedEvaluation:
         return shape
 
     def rank(self, value: BatchedValue) -> int:
+        """The number of axes of one client's value, the client axis not counted."""
         return len(self.shape(value))
 
     # --- operands that are known at build time ---
@@ -470,6 +471,7 @@ class BatchedEvaluation:
 
 
 def _missing_rule(node: Node) -> NoBatchingRule:
+    """The error of an operation that no rule batches."""
     return NoBatchingRule(node.op, "the operation has no rule")
 
 

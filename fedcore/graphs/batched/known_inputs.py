@@ -225,6 +225,7 @@ class KnownInputs:
 
     @property
     def _clients(self) -> int:
+        """K, the number of clients of the group."""
         return int(self.data.sizes.shape[0])
 
     def _inputs_by_client(self, layer_input: KnownInput) -> list[Value]:
@@ -314,6 +315,7 @@ class StepInputs:
 
     @property
     def _batch_rows(self) -> int:
+        """B, the rows of a padded batch."""
         return int(self.elements[0].shape[1])
 
     def find_input(self, x: Value) -> KnownInput | None:
@@ -355,10 +357,11 @@ class StepInputs:
 
 
 def _row_operation(x: Value) -> tuple[Value, _RowOperation | None] | None:
-    """(operand, operation) of the node that computes a tensor [K, B, …]; None if it does not compute each row by
-    itself.
+    """(operand, operation) of the node that computes a tensor [K, B, …]; None if the tensor does not depend on its rows
+    one by one.
 
-    The operation is None for an Identity, which changes nothing.
+    Such nodes are a Cast, a Reshape that keeps the two leading axes, and arithmetic with a constant number that rounds
+    once (`_EXACT`). The operation is None for an Identity, which changes nothing.
     """
     node, shape = x.node, x.shape
     if node is None:
@@ -372,16 +375,11 @@ def _row_operation(x: Value) -> tuple[Value, _RowOperation | None] | None:
         return node.inputs[0], _RowOperation("Cast", row_shape, x.dtype)
     if node.op == "Reshape":
         operand_shape = node.inputs[0].shape
-        same_rows = (
-            operand_shape.rank is not None
-            and operand_shape.rank >= 2
-            and operand_shape[:2].as_list() == shape[:2].as_list()
-        )
-        return (
-            (node.inputs[0], _RowOperation("Reshape", row_shape, x.dtype))
-            if same_rows and None not in shape[:2]
-            else None
-        )
+        if operand_shape.rank is None or operand_shape.rank < 2 or None in shape[:2]:
+            return None
+        if operand_shape[:2].as_list() != shape[:2].as_list():
+            return None
+        return node.inputs[0], _RowOperation("Reshape", row_shape, x.dtype)
     if node.op not in _EXACT or not x.dtype.is_floating:
         return None
     for i, operand in enumerate(node.inputs):

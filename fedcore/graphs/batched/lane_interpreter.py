@@ -97,12 +97,12 @@ class LaneInterpreter:
     def _evaluate(self, op: Operation, types, values, seed):
         """The result of one operation: as the interpreter of tensors has it, except for the reduction of a sequence.
 
-        The loop of a reduction is built for a carry, which says how it holds each kernel. Which carry the step can
-        preserve is known only once the step is built, so `build_fixed_point` builds the loop until carry and step
-        agree.
+        The loop of a reduction is built for a `LowRankCarry`, which says how the loop holds each kernel. Which carry
+        the step can preserve is known only once the step is built, so `build_fixed_point` builds the loop until carry
+        and step agree.
 
         Args:
-            types, seed: as `Interpreter` passes them.
+            types, values, seed: of the operands, as `Interpreter` passes them.
         """
         if op.kind != "sequence_reduce":
             return evaluate(op, types, values, seed)
@@ -195,6 +195,7 @@ def _as_function(graph: Graph, data: bytes) -> Callable:
     """The Python function that calls a graph with nested arguments, for `Interpreter`."""
 
     def call(*arguments, seed=None):
+        """The nested result of the graph for nested arguments."""
         return unflatten(call_graph(graph, data, flatten(arguments), seed), graph.type.result)
 
     return call

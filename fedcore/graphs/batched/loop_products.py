@@ -53,6 +53,7 @@ class ProductSum:
 
     @property
     def operands(self) -> tuple[Ref, ...]:
+        """The tensors of an iteration that the product needs behind the loop."""
         return self.x, self.y
 
 
@@ -78,6 +79,7 @@ class ProductElements:
 
     @property
     def operands(self) -> tuple[Ref, ...]:
+        """The tensors of an iteration that the product needs behind the loop."""
         return (self.x,)
 
 
@@ -97,6 +99,7 @@ class RowSum:
 
     @property
     def operands(self) -> tuple[Ref, ...]:
+        """The tensors of an iteration that the product needs behind the loop."""
         return (self.x,)
 
 
@@ -140,7 +143,13 @@ def _match_product(
 
 
 def _match_addend(loop_body: Body, variable: int, nodes: list[str]) -> Node | None:
-    """The node whose result is added to a loop variable, if it is an operation that may move behind the loop."""
+    """The node whose result is added to a loop variable, if it is an operation that may move behind the loop; else
+    None.
+
+    Args:
+        variable: position of the loop variable.
+        nodes: gets the names of the operations on the way.
+    """
     old_value, new_value = (loop_body.arguments[variable], 0), loop_body.results[variable]
     total = _find_producer(loop_body, new_value, ("AddN", "AddV2"), nodes)
     if total is None or len(total.inputs) != 2:
@@ -154,7 +163,13 @@ def _match_addend(loop_body: Body, variable: int, nodes: list[str]) -> Node | No
 def _match_addend_product(
     loop_body: Body, variable: int, addend: Node, nodes: list[str]
 ) -> ProductSum | ProductElements | RowSum | None:
-    """The product that an added node computes; None if its attributes or operands do not fit."""
+    """The product that an added node computes; None if its attributes or operands do not fit.
+
+    Args:
+        variable: position of the loop variable.
+        addend: the node whose result is added to it.
+        nodes: gets the names of the operations on the way.
+    """
     if addend.op == "MatMul" and addend.get("transpose_a") and not addend.get("transpose_b"):
         return ProductSum(variable, addend.inputs[0], addend.inputs[1], ())
     if addend.op == "TensorListSetItem":
@@ -200,6 +215,7 @@ class ProductsBehindLoop:
 
     @property
     def products(self) -> list[ProductSum | ProductElements | RowSum]:
+        """All products, of every kind."""
         return [*self.sums, *self.elements, *self.row_sums]
 
     @property

@@ -278,14 +278,17 @@ def divide_by_unless_zero(divisor: Value) -> Callable:
 
 
 def negative(x: Value | float) -> Value | float:
+    """The linear function x -> -x for `LowRank.map_linear`."""
     return -x
 
 
 def _is_factor(x: Value | float) -> bool:
+    """Whether a linear function gets a right factor [K, r, m], and not a coefficient."""
     return not isinstance(x, float) and x.shape.rank == 3
 
 
 def _is_number(x: Coefficient, number: float) -> bool:
+    """Whether a coefficient is the given number while the graph is built."""
     return isinstance(x, float) and x == number
 
 
@@ -314,14 +317,17 @@ def sum_of_products(left: Value, right: Value, add: Callable[[Value], Value]) ->
 
 
 def _product(x: Value, y: Value, *, adj_x: bool = False, adj_y: bool = False) -> Value:
+    """x @ y for each client, of tensors with a client axis, where `adj_` transposes an operand."""
     return ops.operation("BatchMatMulV2", x, y, adj_x=adj_x, adj_y=adj_y)
 
 
 def _add_to(total: Value | None, addend: Value) -> Value:
+    """The sum so far and an addend; without a sum, the addend, so that no zeros are added."""
     return addend if total is None else total + addend
 
 
 def _scale(matrix: Value, coefficient: Coefficient) -> Value:
+    """The matrices times their coefficient; a coefficient 1 adds no operation."""
     return matrix if _is_number(coefficient, 1) else matrix * _broadcast_to_matrices(coefficient)
 
 

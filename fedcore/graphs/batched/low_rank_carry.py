@@ -267,20 +267,24 @@ class OpenCarry:
         return attrs.evolve(kernels, inputs=inputs)
 
     def _add_up_factors(self, exists: Value, variables: Tensors) -> Tensors:
-        """The loop variables after the factors are added to D, the clients' own matrices.
+        """The loop variables after the factors of each kernel are added to D, its sum of earlier factors.
 
-        The factors then have no rows. D includes its own coefficient, and that of other kernels' sums, so the
-        coefficients of own matrices start anew as well.
+        The factors then have no rows. D becomes the sum of all own matrices in the kernel, each with its coefficient,
+        so the coefficients of own matrices start anew as well.
 
         Args:
             exists: bool, whether D holds sums already.
         """
         kernels = CarriedKernels.from_variables(self, variables, exists)
         if self.own_rows is not None:
-            kernels = kernels.pad_factors(self.carry.low_rank_steps * self.own_rows.of_batch)
+            kernels = kernels.pad_factors(self.carry.low_rank_steps * self.own_rows.batch_rows)
         lefts = [t[:, :0] for t in kernels.lefts]
         rights = {i: t[:, :0] for i, t in kernels.rights.items()}
-        scales = {(i, m): c if m[0] == "shared" else c * 0 + float(i == m[1]) for (i, m), c in kernels.scales.items()}
+        scales = {}
+        for (kernel, matrix), coefficient in kernels.scales.items():
+            if matrix[0] == "own":  # 1 for the kernel's own sum, 0 for those of other kernels
+                coefficient = coefficient * 0 + float(kernel == matrix[1])
+            scales[kernel, matrix] = coefficient
         return attrs.evolve(
             kernels, lefts=lefts, rights=rights, own=kernels.sum_own_matrices(), scales=scales
         ).variables()
@@ -302,7 +306,7 @@ class OpenCarry:
             )
         kernels = CarriedKernels.from_variables(self, variables, exists)
         if self.own_rows is not None and not self.carry.is_one_step and exists is None:
-            kernels = attrs.evolve(kernels, rows=self.own_rows.of_clients)
+            kernels = attrs.evolve(kernels, rows=self.own_rows.client_rows)
         return kernels.values
 
 
@@ -379,6 +383,7 @@ class CarriedKernels:
         """
 
         def pad_rows(t: Value) -> Value:
+            """A factor [K, r, …] with zeros behind its rows."""
             return ops.pad(t, [[0, 0], [0, rows - ops.shape(t)[1]], [0, 0]])
 
         rights = {i: pad_rows(t) for i, t in self.rights.items()}

@@ -38,13 +38,13 @@ class OwnRows:
 
     Args:
         products: the attribute of the plan.
-        of_clients: int64 [K]: the rows of all batches of a client.
-        of_batch: rows of a padded batch.
+        client_rows: int64 [K]: the rows of all batches of a client.
+        batch_rows: rows of a padded batch.
     """
 
     products: str
-    of_clients: Value
-    of_batch: int
+    client_rows: Value
+    batch_rows: int
 
 
 def product_with_shared(products: str, x: Value, matrix: Value, *, transposed: bool = False) -> Value:
@@ -99,7 +99,7 @@ def own_rows_of(x: Value, rows: Value) -> list[Value]:
     sizes = ops.stack([ops.minimum(rows, padded_rows), ops.fill([clients], ops.constant(n, tf.int64))], 1)
     flat = ops.reshape(x, [-1, n])
     bounds = zip(ops.unstack(begins, clients), ops.unstack(sizes, clients), strict=True)
-    client_rows = [ops.operation("Slice", flat, begin, size) for begin, size in bounds]
-    for view in client_rows:
+    own_rows = [ops.operation("Slice", flat, begin, size) for begin, size in bounds]
+    for view in own_rows:
         view.set_shape([None, n])
-    return client_rows
+    return own_rows

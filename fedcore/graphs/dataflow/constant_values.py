@@ -152,6 +152,7 @@ _RULES: dict[str, Callable[[Node, list[np.ndarray]], np.ndarray | None]] = {
 
 
 def _axes(axes: np.ndarray) -> tuple[int, ...]:
+    """An operand with axes as a tuple of integers, for numpy."""
     return tuple(int(a) for a in np.reshape(axes, -1))
 
 

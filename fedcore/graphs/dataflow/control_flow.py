@@ -168,6 +168,7 @@ def function_of_number(body: Callable) -> Callable:
     types = [(r.dtype, r.shape) for r in region.results]
 
     def call_region(number: Value) -> list[Value]:
+        """A call of the traced region."""
         return list(current_block().add("call", [number], {"kind": "unordered"}, types, [region]))
 
     return call_region

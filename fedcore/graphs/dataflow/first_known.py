@@ -73,7 +73,7 @@ def first_known(region: Region, arguments: Sequence[Known]) -> Mapping[Value, Fa
         arguments: `BROADCAST` or `DATA` for each argument of the region.
     """
     analysis = _Analysis()
-    analysis.run(region, [Facts(known) for known in arguments], 0)
+    analysis.run(region, [Facts(time) for time in arguments], 0)
     return analysis.facts
 
 
@@ -147,6 +147,9 @@ class _Analysis:
         changes = [v is not r for v, r in zip(body.arguments[1:], body.results, strict=False)]
 
         def step(variables: Sequence[Facts]) -> list[Facts]:
+            """The facts of the loop variables after an iteration; `active` decides which rows change, so it decides
+            all of them.
+            """
             results = self.run(body, [Facts(loops=1 << depth), *variables], depth + 1)
             active = results[len(variables) :]  # decides which rows stay
             return [_join([r, *active]) for r in results[: len(variables)]]
@@ -160,6 +163,7 @@ class _Analysis:
         tests: list[Facts] = []
 
         def step(variables: Sequence[Facts]) -> list[Facts]:
+            """The facts of the loop variables after an iteration; notes those of the test."""
             tests[:] = self.run(test, variables, depth + 1)
             return self.run(body, variables, depth + 1)
 

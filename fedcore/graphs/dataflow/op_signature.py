@@ -31,6 +31,7 @@ class Argument:
 
     @property
     def is_list(self) -> bool:
+        """Whether it is a list of tensors."""
         return bool(self.number_attr or self.type_list_attr)
 
     def count(self, attributes: Mapping[str, Any]) -> int:

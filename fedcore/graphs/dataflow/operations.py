@@ -252,12 +252,14 @@ def squeeze(x: Value, axis) -> Value:
 
 @_vocabulary(tf.transpose)
 def transpose(x: Value, perm: Sequence[int] | None = None) -> Value:
+    """The value with its axes in another order; by default in reverse order."""
     order = [*range(x.shape.rank)][::-1] if perm is None else perm
     return operation("Transpose", x, constant(np.asarray(order, np.int32)))
 
 
 @_vocabulary(tf.linalg.matrix_transpose)
 def matrix_transpose(x: Value) -> Value:
+    """The value with its last two axes swapped."""
     rank = x.shape.rank
     return transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
@@ -277,6 +279,7 @@ def broadcast_dynamic_shape(x: Operand, y: Operand) -> Value:
 
 @_vocabulary(tf.gather)
 def gather(x: Operand, indices: Operand, axis: int | None = None, batch_dims: int = 0) -> Value:
+    """Slices of `x` at indices along an axis; by default the first one behind the batch axes."""
     along = batch_dims if axis is None else axis
     return operation("GatherV2", value(x), value(indices), constant(along, tf.int32), batch_dims=batch_dims)
 
@@ -300,6 +303,7 @@ def gather_nd(x: Value, indices: Operand, batch_dims: int = 0) -> Value:
 
 @_vocabulary(tf.slice)
 def slice_(x: Value, begin, size) -> Value:
+    """The part of a given size that begins at given positions."""
     first = value(begin)
     return operation("Slice", x, first, value(size, first.dtype))
 
@@ -337,6 +341,7 @@ def _matrix(rows) -> Value:
 
 @_vocabulary(tf.unstack)
 def unstack(x: Value, num: int | None = None, axis: int = 0) -> list[Value]:
+    """The slices along an axis, as many as its static size by default."""
     count = x.shape[axis] if num is None else num
     return list(_add_node("Unpack", [x], {"num": int(count), "axis": axis}))
 
@@ -409,6 +414,7 @@ def identity(x: Value) -> Value:
 
 @_vocabulary(tf.cast)
 def cast(x: Operand, dtype: tf.DType) -> Value:
+    """The entries in another dtype; a value that has the dtype is returned as it is."""
     x, dtype = value(x), tf.as_dtype(dtype)
     return x if x.dtype == dtype else operation("Cast", x, DstT=dtype)
 
@@ -469,6 +475,7 @@ def divide(x: Operand, y: Operand) -> Value:
 
 @_vocabulary(tf.add_n)
 def add_n(values: Sequence[Value]) -> Value:
+    """The sum of values; a single one is passed on by an Identity."""
     return identity(values[0]) if len(values) == 1 else operation("AddN", list(values))
 
 
@@ -590,6 +597,7 @@ def _subscript(x: Value, index) -> Value:
 
 
 def _operator(op: str) -> Callable:
+    """The function of a Python operator: adds a node of an operation."""
     return lambda x, y: operation(op, *_pair(x, y))
 
 

@@ -93,6 +93,7 @@ def rewrite(region: Region, *rules: Rule) -> Region:
 
 
 def _name(rule: Rule) -> str:
+    """The name of a rule, for messages."""
     return getattr(rule, "__name__", repr(rule))
 
 
@@ -138,6 +139,7 @@ def _check(rule: Rule, outputs: Sequence[Value], values: Sequence[Value]) -> Non
     """
 
     def describe_types(values: Sequence[Value]) -> str:
+        """Dtypes and shapes of values, for the message."""
         return ", ".join(f"{v.dtype.name}{v.shape}" for v in values)
 
     fits = len(values) == len(outputs) and all(
@@ -176,7 +178,7 @@ class Pattern:
         """
         if self.name is not None and matches.setdefault(self.name, value) is not value:
             return False
-        if self.op is None:
+        if self.op is None:  # a variable matches any value
             return True
         if self.op == "Const":
             return _is_constant(value, self.content)

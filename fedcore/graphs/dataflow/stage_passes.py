@@ -45,6 +45,7 @@ class StagePass:
 
     @property
     def summary(self) -> str:
+        """The first line of the docstring of the pass."""
         return (self.run.__doc__ or "").strip().split("\n")[0]
 
     def options(self) -> dict[str, object]:
@@ -67,7 +68,10 @@ def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows:
         raise FedcoreError(f"a pass cannot be called {brief(name)}: pipelines name passes by letters, digits, _ and -")
 
     def register(fn):
-        """Puts the function into the registry; a third party may not take the name of a built-in pass."""
+        """Puts the function into the registry; a third party may not take the name of a built-in pass.
+
+        Third parties' passes are counted, since executables that were built before are then stale.
+        """
         global _registrations
         is_built_in = fn.__module__.startswith(_BUILT_IN)
         if name in DEFAULT_STAGE_PIPELINE and not is_built_in:
@@ -101,6 +105,7 @@ def get_stage_pass(name: str) -> StagePass:
 
 
 def _module_name(name: str) -> str:
+    """The module of a built-in pass: pass `a-b` is in `a_b`."""
     return name.replace("-", "_")
 
 

@@ -62,6 +62,7 @@ class _Printer:
         return "\n".join([f"{head}{self._print_arguments(region)} {{", *self._print_body(region, "  "), "}"]) + "\n"
 
     def _new_name(self, value: Value) -> str:
+        """Names a value by the next number."""
         self._names[value] = f"%{self._count}"
         self._count += 1
         return self._names[value]

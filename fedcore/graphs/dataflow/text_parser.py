@@ -261,6 +261,7 @@ class _RegionBuilder:
         return block.add(op, flat, self._attributes(node, operands), node.types)
 
     def _operand(self, names: Mapping[str, Value], operand):
+        """The value of a name, or the values of a list of names."""
         if isinstance(operand, list):
             return [self._value(names, t) for t in operand]
         return self._value(names, operand)

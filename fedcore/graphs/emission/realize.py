@@ -90,15 +90,16 @@ def _emit_nodes(region: Region, arguments: Sequence[tf.Tensor], tensors: Tensors
 
 
 def _emit_operation(node: Node, tensors: Tensors) -> Sequence[tf.Tensor]:
-    """The results of a TensorFlow operation; added directly where TensorFlow allows it, else by its Python function."""
+    """The results of a TensorFlow operation: added to the graph at once where possible, else by its Python function."""
     operands = [tensors[v] for v in node.inputs]
-    declared = signature(node.op)
-    by_operand = declared.by_operand(operands, node.attributes)
+    definition = signature(node.op)
+    by_operand = definition.by_operand(operands, node.attributes)
     results = private_api.add_operation(node.op, by_operand, encoded_attributes(node.op, node.attributes))
     return add_operation(node.op, operands, node.attributes) if results is None else results
 
 
 def _emit_constant(node: Node, tensors: Tensors) -> list[tf.Tensor]:
+    """The constant of a Const node."""
     return [tf.constant(node["value"], node["dtype"])]
 
 
@@ -108,6 +109,7 @@ def _emit_scan(node: Node, tensors: Tensors) -> list[tf.Tensor]:
     (body,) = node.regions
 
     def step(*variables: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor | None]:
+        """The loop variables after an iteration, and which clients are active, as `counted_loop` takes them."""
         results = _emit_nodes(body, variables, tensors)
         return (results[:-1], results[-1]) if node["has_active"] else (results, None)
 

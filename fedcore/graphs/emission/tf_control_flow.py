@@ -48,6 +48,7 @@ def counted_loop(
     """
 
     def build(iterations: tf.Tensor, *initial: tf.Tensor) -> list[tf.Tensor]:
+        """Builds the loop in the graph that is then active."""
         return _Loop(iterations, initial, parallel_iterations).build(step, kept_by_step)
 
     graph = tf.compat.v1.get_default_graph()

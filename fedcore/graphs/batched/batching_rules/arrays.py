@@ -95,6 +95,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> list[Batche
 
 @batching_rule("Split")
 def _(evaluation: BatchedEvaluation, node: Node, axis: BatchedValue, x: BatchedValue) -> list[BatchedValue]:
+    """Equal parts along an axis, see `_split`."""
     return _split(evaluation, node, x, axis, node["num_split"])
 
 
@@ -102,6 +103,7 @@ def _(evaluation: BatchedEvaluation, node: Node, axis: BatchedValue, x: BatchedV
 def _(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, sizes: BatchedValue, axis: BatchedValue
 ) -> list[BatchedValue]:
+    """Parts of given sizes along an axis, see `_split`."""
     return _split(evaluation, node, x, axis, [int(s) for s in evaluation.constant_operand(node, sizes)])
 
 
@@ -245,6 +247,7 @@ def _padded_axis_after_slice(
     masks = {m: node.get(f"{m}_mask", 0) for m in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
 
     def has(mask: str, i: int) -> bool:
+        """Whether bit i of a mask is set."""
         return bool(masks[mask] >> i & 1)
 
     indexed_axes = sum(not has("new_axis", i) and not has("ellipsis", i) for i in range(count))
@@ -338,7 +341,13 @@ def _(
     on: BatchedValue,
     off: BatchedValue,
 ) -> BatchedValue:
-    """The one-hot vectors of indices along a new axis, with on and off values that all clients share."""
+    """A vector for each index, with `on` at the index and `off` elsewhere, along a new axis.
+
+    The axis stands at `axis`, by default behind all others; a padded axis behind it moves by one.
+
+    Raises:
+        NoBatchingRule: the on and off values differ between clients.
+    """
     if not on.client_invariant or not off.client_invariant:
         raise NoBatchingRule("OneHot", "its on and off values differ between clients")
     rank = evaluation.rank(indices)

@@ -119,11 +119,13 @@ def _update_by_branch(
     results: list[Value] = []
 
     def run_branch() -> list[Value]:
+        """The results of the branch for clients that take it, and the earlier results for the others."""
         inner = evaluation.for_nested_graph()
         results[:] = [inner.with_client_axis(x) for x in inner.run(branch, values)]
         return select_by_client(takes, results, earlier_results) if earlier_results else results
 
     def keep_earlier_results() -> list[Value]:
+        """The earlier results where no client takes the branch; zeros before the first branch."""
         return earlier_results or [_zeros_like(t) for t in results]  # `cond` builds `run_branch` first
 
     return cond(ops.reduce_any(takes), run_branch, keep_earlier_results)

@@ -54,11 +54,13 @@ _GRADIENTS_OF_RESULTS = "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad Recipro
 
 @batching_rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The operand; no node is added."""
     return x
 
 
 @batching_rule("IdentityN")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
+    """The operands; no node is added."""
     return list(values)
 
 
@@ -72,6 +74,7 @@ def _elementwise_padding(node: Node, values: Sequence[BatchedValue]) -> Padding:
 
 @batching_rule("Cast")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The entries in another dtype; padded rows stay copies or zeros."""
     return x.with_tensor(emit("Cast", [evaluation.tensor(x)], node.attributes)[0], padding=x.padding)
 
 

@@ -16,6 +16,7 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 
 @low_rank_rule("Identity", "StopGradient", "PreventGradient", "Snapshot")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The low-rank matrix itself; no node is added."""
     return x
 
 
@@ -80,12 +81,16 @@ _LINEAR_FUNCTIONS = {"Mul": times, "RealDiv": divide_by, "DivNoNan": divide_by_u
 
 @low_rank_rule("Neg")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue | None:
+    """The negative of a low-rank matrix: its coefficients and right factors are negated."""
     return None if x.low_rank is None else _value(x.low_rank.map_linear(negative))
 
 
 @low_rank_rule("Add", "AddV2", "AddN", "Sub")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue | None:
-    """A sum of low-rank matrices, and of matrices that all clients share, which become terms of it."""
+    """A sum or a difference of low-rank matrices, and of matrices that all clients share, which become terms of it.
+
+    None if an operand is neither.
+    """
     shape = next((x.low_rank.shape for x in values if x.low_rank is not None), None)
     if shape is None:
         return None
@@ -94,9 +99,10 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
     for term in terms:
         if term is None:
             return None
-        sign = negative if node.op == "Sub" and total is not None else None
-        term = term if sign is None else term.map_linear(sign)
-        total = term if total is None else total.plus(term)
+        if total is None:
+            total = term
+        else:
+            total = total.plus(term.map_linear(negative) if node.op == "Sub" else term)
     assert total is not None  # a sum has operands
     return _value(total)
 

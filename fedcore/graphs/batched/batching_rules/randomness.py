@@ -10,6 +10,7 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 
 @batching_rule("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg")
 def _(evaluation: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[BatchedValue]:
+    """The key, the counter or the algorithm that follow from each client's seed."""
     return [BatchedValue(t, True) for t in unrolled_over_clients(evaluation, node, [per_client(evaluation, seed)])]
 
 

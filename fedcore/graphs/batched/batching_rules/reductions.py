@@ -15,10 +15,12 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 
 
 def _lowest(dtype: tf.DType):
+    """The entry that changes no maximum."""
     return -np.inf if dtype.is_floating else dtype.min
 
 
 def _highest(dtype: tf.DType):
+    """The entry that changes no minimum."""
     return np.inf if dtype.is_floating else dtype.max
 
 

@@ -57,6 +57,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 @batching_rule("Rank")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The number of axes of one client's value, which is static."""
     return BatchedValue(None, known=KnownValue.of_constant(np.int32(evaluation.rank(x))))
 
 
@@ -290,6 +291,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 @batching_rule("BroadcastGradientArgs")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> list[BatchedValue]:
+    """Refused: known shapes are folded, and shapes that all clients share emitted, before a rule is asked."""
     raise NoBatchingRule("BroadcastGradientArgs", "the shapes differ between clients or are not known")
 
 

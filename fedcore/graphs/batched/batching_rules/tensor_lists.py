@@ -170,6 +170,7 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: Ba
 
 @batching_rule("TensorListLength")
 def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> BatchedValue:
+    """The number of elements, which all clients share."""
     (length,) = emit(node.op, [evaluation.tensor(handle)], node.attributes)
     return BatchedValue(length)
 

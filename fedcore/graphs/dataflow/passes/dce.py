@@ -34,6 +34,7 @@ class _WithoutDead(RegionCopy):
         self._dead = dead
 
     def is_left_out(self, node: Node) -> bool:
+        """Dead nodes have no copy."""
         return node in self._dead
 
 
@@ -62,4 +63,5 @@ def _has_effect(node: Node) -> bool:
 
 
 def _nodes_within(node: Node) -> Iterable[Node]:
+    """The nodes of the regions that a node runs."""
     return (inner for region in node.regions for inner in region.nodes)

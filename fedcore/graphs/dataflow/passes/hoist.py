@@ -165,7 +165,11 @@ class _Hoisting:
 
     @staticmethod
     def _may_leave(node: Node, frame: _Frame) -> bool:
-        """Whether a node may move out of a region; out of a `while`, only if it cannot fail: it may take no step."""
+        """Whether a node may move out of a region.
+
+        A `while` may take no step, so nodes leave it only if they cannot fail. Copies of small values leave only
+        regions that are lowered in place: a function of TensorFlow overwrites its own copy.
+        """
         if frame.op == "while" and not _cannot_fail(node):
             return False
         return frame.is_in_place or (frame.allows_leaving and node.op not in _COPIES)
