@@ -191,8 +191,8 @@ def test_a_client_that_is_not_finite_does_not_reach_the_others():
 
 def test_the_first_layers_inputs_are_known_behind_rescaling_too(monkeypatch):
     found = []
-    gram = KnownInputs.gram
-    monkeypatch.setattr(KnownInputs, "gram", lambda self, of, *step: found.append(of) or gram(self, of, *step))
+    gram = KnownInputs.gram_of_step
+    monkeypatch.setattr(KnownInputs, "gram_of_step", lambda self, of, *step: found.append(of) or gram(self, of, *step))
     layers = [keras.layers.Input((16, 16), dtype="uint8"), keras.layers.Rescaling(1 / 255, offset=-0.5)]
     layers += [keras.layers.Flatten(), keras.layers.Dense(HIDDEN, "relu"), keras.layers.Dense(3)]
 
@@ -210,7 +210,7 @@ def test_the_first_layers_inputs_are_known_behind_rescaling_too(monkeypatch):
         with fc.use(fc.runtime.local(low_rank=low_rank)):
             state = process.next(process.initialize(), data).state
         results.append([np.asarray(w) for w in state.global_model_weights.trainable])
-    assert [step.op for step in found[0].steps] == ["Cast", "Mul", "AddV2", "Reshape"]
+    assert [operation.op for operation in found[0].operations] == ["Cast", "Mul", "AddV2", "Reshape"]
     for x, y in zip(*results, strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 

@@ -158,7 +158,10 @@ class BatchedValue:
 
     @property
     def client_invariant(self) -> bool:
-        """Whether all clients share the value and it does not depend on the sizes of their batches."""
+        """Whether all clients share the value and it does not depend on the sizes of their batches.
+
+        An operation on such values only is emitted once for all clients.
+        """
         return not self.batched and self.padded_axis is None and (self.known is None or self.known.is_constant)
 
     def with_tensor(

@@ -295,8 +295,8 @@ def fold_next_client(
 ) -> tuple[Tensors, dict[int, Factors]]:
     """The partial of a block after one more client; after the last one its bits are those of `fold_blocks`.
 
-    Sum-only leaves are accumulated without the initial partial, which is added with the block's last client. The
-    product of joined factors is added then too.
+    Sum-only leaves are accumulated without the initial partial, which is added with the block's last client, since
+    `fold_blocks` adds up the clients first too. Joined factors are multiplied with the last client.
 
     Args:
         contributions: contributions of a call whose lane 0 holds the client.

@@ -357,10 +357,9 @@ class StepInputs:
 
 
 def _row_operation(x: Value) -> tuple[Value, _RowOperation | None] | None:
-    """(operand, operation) of the node that computes a tensor [K, B, …]; None if the tensor does not depend on its rows
-    one by one.
+    """(operand, operation) of the node that computes a tensor [K, B, …]; None if a row may depend on other rows.
 
-    Such nodes are a Cast, a Reshape that keeps the two leading axes, and arithmetic with a constant number that rounds
+    Recognised are a Cast, a Reshape that keeps the two leading axes, and arithmetic with a constant number that rounds
     once (`_EXACT`). The operation is None for an Identity, which changes nothing.
     """
     node, shape = x.node, x.shape

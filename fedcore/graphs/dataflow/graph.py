@@ -242,7 +242,10 @@ class Block:
         return outputs
 
     def adopt(self, draft: "Block") -> None:
-        """Moves the nodes of a draft, a block that was built inside this one, to this block."""
+        """Moves the nodes and constants of a draft, a block that was built inside this one, to this block.
+
+        A draft lets a caller look at nodes before it decides to have them: one that is not adopted is dropped.
+        """
         for node in draft.nodes:
             for output in node.outputs:
                 output.block = self
