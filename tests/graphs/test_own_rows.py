@@ -62,8 +62,9 @@ def test_products_of_the_rows_of_each_client_are_those_of_all_rows(batch_rows):
         def body(matrix):
             data = group_of(x, counts, batch_rows, own=own_rows)
             known = KnownInputs(data, ops.current_block(), None, own_products)
-            steps = [known.product(KnownInput(0), matrix, ops.constant(s, tf.int64), batch_rows) for s in range(3)]
-            return [known.products_of_rows(KnownInput(0), batch_rows), ops.concat(steps, 1), known.input(KnownInput(0))]
+            steps = [known.product_of_step(KnownInput(0), matrix, ops.constant(s, tf.int64), batch_rows) for s in range(3)]
+            earlier = known.earlier_products(KnownInput(0), batch_rows)
+            return [earlier, ops.concat(steps, 1), known.input_of_all_steps(KnownInput(0))]
 
         return run_region(body, matrix)
 
