@@ -62,7 +62,8 @@ def test_products_of_the_rows_of_each_client_are_those_of_all_rows(batch_rows):
         def body(matrix):
             data = group_of(x, counts, batch_rows, own=own_rows)
             known = KnownInputs(data, ops.current_block(), None, own_products)
-            steps = [known.product_of_step(KnownInput(0), matrix, ops.constant(s, tf.int64), batch_rows) for s in range(3)]
+            numbers = [ops.constant(s, tf.int64) for s in range(3)]
+            steps = [known.product_of_step(KnownInput(0), matrix, s, batch_rows) for s in numbers]
             earlier = known.earlier_products(KnownInput(0), batch_rows)
             return [earlier, ops.concat(steps, 1), known.input_of_all_steps(KnownInput(0))]
 
