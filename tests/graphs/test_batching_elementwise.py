@@ -119,3 +119,13 @@ def test_reductions_leave_out_padded_rows_that_are_not_finite():
     for i, size in enumerate([6, 1, 4]):
         np.testing.assert_allclose(found[0][i], x[i, :size].sum(0), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(found[1][i], x[i, :size].max(1).mean(), rtol=1e-5)
+
+
+def test_integers_are_not_divided_by_the_zeros_of_padded_rows():
+    x = np.arange(1, 25, dtype=np.int32).reshape(4, 6)
+    for divide in (tf.math.floordiv, tf.math.floormod, tf.truncatediv):
+        check_padded(lambda x, y, f=divide: f(y, tf.maximum(x, 0)), x, 2 * x, padded=[0, 1], sizes=[6, 1, 2, 3])
+
+
+def test_a_value_is_clipped_from_above_and_then_from_below():
+    check(lambda x: tf.raw_ops.ClipByValue(t=x, clip_value_min=2.0, clip_value_max=-1.0), normal(8, 6))

@@ -326,6 +326,8 @@ def _(
 @batching_rule("ReverseV2")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
     """Each client's value reversed along axes that are not the batch: padded rows would come first."""
+    if not evaluation.rank(x):
+        return x
     axes = [int(a) % evaluation.rank(x) for a in evaluation.constant_operand(node, axis)]
     if x.padded_axis in axes:
         raise NoBatchingRule("ReverseV2", "it reverses the batch")

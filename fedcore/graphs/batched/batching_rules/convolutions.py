@@ -86,6 +86,8 @@ def _(
         dy: the gradient of the result.
     """
     batch = image_batch_axis(node, dy)
+    if kernel.padded_axis is not None:
+        raise NoBatchingRule(node.op, "the kernel has a batch axis")
     known_sizes = evaluation.known_value(sizes)
     if known_sizes is None and not sizes.client_invariant:
         raise NoBatchingRule(node.op, "the shape of the images is not known")
@@ -186,7 +188,7 @@ def _(
         raise NoBatchingRule(node.op, "its statistics would include padded rows")
     operands = [
         per_client(evaluation, dy, masked=True),
-        per_client(evaluation, x),
+        per_client(evaluation, x, masked=x.padding is Padding.UNKNOWN),
         *(per_client(evaluation, p) for p in parameters),
     ]
     results = unrolled_over_clients(evaluation, node, operands)

@@ -41,6 +41,7 @@ _EXACT_BINARY = (
     "BitwiseXor LeftShift RightShift Complex"
 )
 _INEXACT_BINARY = "Pow FloorMod Mod Atan2 Xdivy Xlogy Xlog1py Zeta Igamma Igammac NextAfter"
+_DIVISIONS = "Div FloorDiv TruncateDiv TruncateMod FloorMod Mod"
 _ZERO_AT_ZERO = (
     "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu Real Imag Conj Softsign Add AddV2 Sub AddN Complex"
 )
@@ -171,6 +172,13 @@ def insert_unit_axes(tensor: Value, count: int) -> Value:
     return tensor
 
 
+def _nonzero_divisor(evaluation: BatchedEvaluation, node: Node, y: BatchedValue) -> BatchedValue:
+    """The second operand with ones in padded rows, which may be zeros: TensorFlow divides no integer by zero."""
+    if node.op not in _DIVISIONS.split() or y.padded_axis is None or not evaluation.tensor(y).dtype.is_integer:
+        return y
+    return attrs.evolve(y, tensor=evaluation.masked(y, 1), batched=True, padding=y.padding & Padding.COPIES)
+
+
 @batching_rule("Mul")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
     """A product, entry by entry. Its padded rows are zeros if those of one operand are.
@@ -191,7 +199,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
             cheaper_product = scaled_product(value, evaluation.tensor(factor))
             if cheaper_product is not None:
                 return attrs.evolve(value, tensor=cheaper_product)
-    tensors, axes = aligned(evaluation, node, (x, y))
+    tensors, axes = aligned(evaluation, node, (x, _nonzero_divisor(evaluation, node, y)))
     return axes.with_tensor(*emit("Mul", tensors, node.attributes), padding=product_padding((x, y)))
 
 
@@ -210,7 +218,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
     Operands are broadcast to the shape of the result first, except for scalars: TensorFlow rewrites Pow by a constant
     scalar 2 to Square.
     """
-    tensors, axes = aligned(evaluation, node, (x, y))
+    tensors, axes = aligned(evaluation, node, (x, _nonzero_divisor(evaluation, node, y)))
     if not axes.batched:
         return axes.with_tensor(*emit(node.op, tensors, node.attributes))
     shape = tf.broadcast_static_shape(tensors[0].shape, tensors[1].shape)
@@ -256,7 +264,10 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
     """
     tensors, axes = aligned(evaluation, node, values)
     if node.op == "ClipByValue":
-        return axes.with_tensor(ops.minimum(ops.maximum(tensors[0], tensors[1]), tensors[2]))
+        if tensors[0].dtype.is_complex:
+            raise NoBatchingRule("ClipByValue", "its dtype is complex")
+        x, least, most = tensors  # in this order, which matters where the least is above the most
+        return axes.with_tensor(ops.maximum(ops.minimum(x, most), least))
     condition, if_true, if_false = values
     padding = _padding_of_selection(evaluation, *values)
     if (

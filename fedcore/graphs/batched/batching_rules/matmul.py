@@ -61,6 +61,8 @@ def product(
     if any(is_contracted):
         if not all(is_contracted) or x.entries_per_row != y.entries_per_row:
             raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
+        if evaluation.tensor(x).dtype.is_complex:
+            raise NoBatchingRule(node.op, "complex products over a batch: their order follows the size of the batch")
         x, y = (attrs.evolve(v, tensor=evaluation.with_client_axis(v), batched=True) for v in (x, y))
         a, b = contraction_operands(evaluation, x, y)
     else:
@@ -200,6 +202,8 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
     padded_axes = [x.padded_axis for x in (logits, labels) if x.padded_axis is not None]
     if any(a != 0 for a in padded_axes) or logits.entries_per_row != labels.entries_per_row or len(padded_axes) == 1:
         raise NoBatchingRule(node.op, "the batch is not the leading axis of both operands")
+    if node.op == "SoftmaxCrossEntropyWithLogits" and evaluation.rank(labels) != evaluation.rank(logits):
+        raise NoBatchingRule(node.op, "labels and logits have different shapes")
     x, y = evaluation.with_client_axis(logits), evaluation.with_client_axis(labels)
     rows, classes = x.shape[1:]
     rows = -1 if rows is None else rows

@@ -35,6 +35,8 @@ def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, *operands:
     axis, entries_per_row = evaluation.batch_axis(node, known_shape)
     if axis not in (None, 0):
         raise NoBatchingRule(node.op, "the batch is not the leading axis")
+    if any(x.padded_axis is not None for x in operands):
+        raise NoBatchingRule(node.op, "its seed or its bounds are a batch")
     sizes = ops.constant(known_shape.values[0])
     if not any(x.batched for x in operands):
         (tensor,) = emit(node.op, [sizes, *(evaluation.tensor(x) for x in operands)], node.attributes)
