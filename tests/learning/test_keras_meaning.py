@@ -8,7 +8,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.errors import TracingError
 from fedcore.learning import algorithms, models, optimizers
-from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.gradients import dense_gradients_of
 
 L, ops = keras.layers, keras.ops
 RNG = np.random.default_rng(0)
@@ -259,7 +259,7 @@ def run(model, weights, columns, *, training):
     """The weights and metrics of a pure model after a client's batches, by the gradients of its steps."""
     state = model.initial_metrics()
     for start in range(0, EXAMPLES, BATCH):
-        gradients, _, others, state = gradients_of(model, weights, state, rows(columns, start), training)
+        gradients, _, others, state = dense_gradients_of(model, weights, state, rows(columns, start), training)
         trained = [w - RATE * g for w, g in zip(weights.trainable, gradients, strict=True)] if training else None
         weights = fc.learning.ModelWeights(tuple(trained or weights.trainable), others)
     return weights, model.finalize_metrics(model.report_metrics(state))
