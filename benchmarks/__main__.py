@@ -27,7 +27,7 @@ def main(rounds: int, only: tuple[str, ...], out: Path) -> None:
     from benchmarks.workloads import WORKLOADS
 
     out.mkdir(parents=True, exist_ok=True)
-    names = list(only) or [*WORKLOADS, "many", "pipelines", "calls", "files", "secure", "checkpoints"]
+    names = list(only) or [*WORKLOADS, "many", "pipelines", "calls", "files", "secure", "checkpoints", "large"]
     if os.environ.get(CHILD):
         from benchmarks.measure import measure
 

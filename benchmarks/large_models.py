@@ -1,17 +1,20 @@
-"""Rounds of large models beside a hand-written loop over clients: copies of the model, CPU time, first call.
+"""Large models, large clients and skewed cohorts, beside a hand-written loop over clients.
 
-python -m benchmarks.large_models [--only CASE …] [--rounds N]
+python -m benchmarks.large_models [--only CASE …] [--rounds N] [--side fedcore]
 
-Each figure is from a process of its own. Copies are the peak of resident memory above that after the imports, over the
-bytes of the trained weights. CPU time is that of all threads in a round; the first call includes tracing.
+Each figure is from a process of its own: memory is the peak of resident memory above that after the imports, over the
+bytes of the weights (or of the clients' data); CPU time is that of all threads in a round; the first call includes
+the making of the model, tracing and compilation.
 """
 
+import importlib
 import json
 import os
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import attrs
 import click
@@ -19,7 +22,9 @@ import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 CHILD = "FEDCORE_LARGE_CHILD"
+SIDES = ("fedcore", "hand")
 RATE = 0.01
+LENGTH, ROWS = 32, 8
 
 
 @attrs.frozen
@@ -27,114 +32,144 @@ class Case:
     """A model and a cohort.
 
     Args:
-        model: `transformer` or `dense`.
-        size: name of the model's size.
-        clients: number of clients in a round.
+        model: name of a function that makes it, with its arguments.
+        examples: of each client.
+        rows: of a batch.
         optimizer: `sgd` or `adam`, of clients.
-        batches: batches of each client.
         settings: of the runtime.
+        unit: what memory is counted in: the bytes of the `weights`, or of the clients' `data`.
     """
 
-    model: str
-    size: str
-    clients: int = 4
+    name: str
+    model: tuple
+    examples: tuple[int, ...] = (2 * ROWS,) * 4
+    rows: int = ROWS
     optimizer: str = "sgd"
-    batches: int = 2
     settings: tuple[tuple[str, object], ...] = ()
-
-    @property
-    def name(self) -> str:
-        settings = "".join(f", {key}={value}" for key, value in self.settings)
-        return f"{self.model} {self.size}, {self.clients} clients, {self.optimizer}{settings}"
+    unit: str = "weights"
 
 
-_TRANSFORMERS = {"1M": (64, 6, 5_000), "10M": (256, 6, 20_000), "50M": (512, 8, 50_000), "100M": (768, 10, 40_000)}
-"""Width, layers and vocabulary."""
-
-_DENSE = {"18.9M": (1024, 18), "50M": (2048, 12), "200M": (4096, 12)}
-"""Width and layers; of one client's batch there are fewer rows than the width."""
-
-LENGTH, ROWS = 32, 8
+_NO_LOW_RANK = (("low_rank", False),)
+_SKEWED = (64,) * 4 + (20_000,) + (64,) * 5
+_LOG_NORMAL = tuple(int(n) for n in np.random.default_rng(1).lognormal(4.5, 1.5, 40).clip(5, 20_000))
 
 CASES = [
-    Case("transformer", "10M"),
-    Case("transformer", "50M"),
-    Case("transformer", "10M", 32),
-    Case("dense", "18.9M", 4, settings=(("low_rank", False),)),
-    Case("dense", "18.9M", 16, settings=(("low_rank", False),)),
-    Case("dense", "18.9M", 32, settings=(("low_rank", False),)),
-    Case("dense", "50M"),
-    Case("dense", "50M", optimizer="adam"),
-    Case("dense", "18.9M", 32, settings=(("low_rank", False), ("workers", 1))),
-    Case("transformer", "100M"),
-    Case("dense", "200M"),
+    Case("transformer 1 M", ("transformer", 64, 6, 5_000)),
+    Case("transformer 10 M", ("transformer", 256, 6, 20_000)),
+    Case("transformer 50 M", ("transformer", 512, 8, 50_000)),
+    Case("transformer 100 M", ("transformer", 768, 10, 40_000)),
+    Case("dense 19 M, no low rank", ("dense", 1024, 18), settings=_NO_LOW_RANK),
+    Case("dense 19 M, no low rank, 32 clients", ("dense", 1024, 18), (2 * ROWS,) * 32, settings=_NO_LOW_RANK),
+    Case("dense 50 M", ("dense", 2048, 12)),
+    Case("dense 50 M, Adam", ("dense", 2048, 12), optimizer="adam"),
+    Case("dense 200 M", ("dense", 4096, 12)),
+    Case("ResNet-18-like", ("resnet",)),
+    Case("EfficientNetB0", ("efficientnet",)),
+    Case("one client of 10^6 examples", ("dense", 20, 1), (1_000_000,), rows=32, unit="data"),
+    Case("20,000 examples beside nine of 64", ("dense", 784, 1), _SKEWED, rows=32, unit="data"),
+    Case("log-normal sizes", ("dense", 784, 1), _LOG_NORMAL, rows=32, unit="data"),
 ]
 
 
-def make_model(case: Case):
-    import keras
+def _transformer(width: int, depth: int, words: int):
+    from keras import Input, Model, layers
 
-    layers = keras.layers
-    if case.model == "dense":
-        width, depth = _DENSE[case.size]
-        stack = [layers.Dense(width, activation="relu") for _ in range(depth)]
-        return keras.Sequential([keras.Input((width,)), *stack, layers.Dense(10)])
-    width, depth, words = _TRANSFORMERS[case.size]
-    x = keras.Input((LENGTH,), dtype="int32")
+    x = Input((LENGTH,), dtype="int32")
     h = layers.Embedding(words, width)(x)
     for _ in range(depth):
         n = layers.LayerNormalization()(h)
         h = h + layers.MultiHeadAttention(8, width // 8)(n, n, use_causal_mask=True)
         n = layers.LayerNormalization()(h)
         h = h + layers.Dense(width)(layers.Dense(4 * width, activation="gelu")(n))
-    return keras.Model(x, layers.Dense(10)(layers.GlobalAveragePooling1D()(h)))
+    return Model(x, layers.Dense(10)(layers.GlobalAveragePooling1D()(h)))
+
+
+def _dense(width: int, depth: int):
+    from keras import Input, Sequential, layers
+
+    hidden = width if depth > 1 else 64
+    stack = [layers.Dense(hidden, activation="relu") for _ in range(depth)]
+    return Sequential([Input((width,)), *stack, layers.Dense(10)])
+
+
+def _resnet():
+    from keras import Input, Model, layers
+
+    def normal(h):
+        return layers.Activation("relu")(layers.GroupNormalization(8)(h))
+
+    x = Input((32, 32, 3))
+    h = layers.Conv2D(32, 3, padding="same", use_bias=False)(x)
+    for channels, strides in ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1)):
+        skipped = h if channels == h.shape[-1] else layers.Conv2D(channels, 1, strides)(h)
+        h = layers.Conv2D(channels, 3, strides, padding="same", use_bias=False)(normal(h))
+        h = layers.Conv2D(channels, 3, padding="same", use_bias=False)(normal(h)) + skipped
+    return Model(x, layers.Dense(10)(layers.GlobalAveragePooling2D()(h)))
+
+
+def _efficientnet():
+    from keras.applications import EfficientNetB0
+
+    return EfficientNetB0(weights=None, input_shape=(32, 32, 3), classes=10, classifier_activation=None)
+
+
+_MODELS: dict[str, Callable] = {
+    "transformer": _transformer,
+    "dense": _dense,
+    "resnet": _resnet,
+    "efficientnet": _efficientnet,
+}
+
+
+def make_model(case: Case):
+    kind, *arguments = case.model
+    return _MODELS[kind](*arguments)
 
 
 def make_clients(case: Case) -> list[tuple[np.ndarray, np.ndarray]]:
-    rng, rows = np.random.default_rng(0), ROWS * case.batches
-    clients = []
-    for _ in range(case.clients):
-        if case.model == "dense":
-            x = rng.normal(size=(rows, _DENSE[case.size][0])).astype(np.float32)
-        else:
-            x = rng.integers(0, _TRANSFORMERS[case.size][2], (rows, LENGTH)).astype(np.int32)
-        clients.append((x, rng.integers(0, 10, rows).astype(np.int32)))
-    return clients
+    rng, (kind, *arguments) = np.random.default_rng(0), case.model
+
+    def inputs(examples: int) -> np.ndarray:
+        if kind == "transformer":
+            return rng.integers(0, arguments[-1], (examples, LENGTH)).astype(np.int32)
+        shape = (arguments[0],) if kind == "dense" else (32, 32, 3)
+        return rng.normal(size=(examples, *shape)).astype(np.float32)
+
+    return [(inputs(n), rng.integers(0, 10, n).astype(np.int32)) for n in case.examples]
 
 
-def fedcore_round(case: Case):
-    """() -> a round of federated averaging on fedcore."""
+def fedcore_round(case: Case, clients: list) -> Callable[[], None]:
+    """A round of federated averaging on fedcore."""
     import keras
 
     import fedcore as fc
 
     optimizers = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
-    data = [fc.data.ClientDataset.from_columns(c).batch(ROWS) for c in make_clients(case)]
+    data = [fc.data.ClientDataset.from_columns(c).batch(case.rows) for c in clients]
 
     def model_fn():
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         return fc.learning.from_keras_model(make_model(case), loss, data[0].element_spec)
 
     process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: optimizers[case.optimizer](RATE))
-    context = fc.use(fc.runtime.local(**dict(case.settings)))
-    context.__enter__()
-    holder = [process.initialize()]
+    context, states = fc.runtime.local(**dict(case.settings)), []
 
     def run() -> None:
-        holder[0], _ = process.next(holder[0], data)
+        with fc.use(context):
+            state = states.pop() if states else process.initialize()
+            states.append(process.next(state, data)[0])
 
     return run
 
 
-def hand_written_round(case: Case):
-    """() -> the same round as a loop over clients and batches around one traced step."""
+def hand_written_round(case: Case, clients: list) -> Callable[[], None]:
+    """The same round as a loop over clients and batches around one traced step."""
     import keras
     import tensorflow as tf
 
     model, loss_fn = make_model(case), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     variables = [v.value for v in model.trainable_variables]
     weights = [v.numpy() for v in variables]
-    data = make_clients(case)
 
     @tf.function(reduce_retracing=True)
     def gradients(x, y):
@@ -147,10 +182,10 @@ def hand_written_round(case: Case):
         for v, g in zip(variables, grads, strict=True):
             v.assign_sub(RATE * tf.convert_to_tensor(g))
 
-    def client(x, y) -> None:
+    def train(x, y) -> None:
         optimizer = keras.optimizers.Adam(RATE) if case.optimizer == "adam" else None
-        for i in range(0, len(y), ROWS):
-            grads = gradients(tf.constant(x[i : i + ROWS]), tf.constant(y[i : i + ROWS]))
+        for i in range(0, len(y), case.rows):
+            grads = gradients(tf.constant(x[i : i + case.rows]), tf.constant(y[i : i + case.rows]))
             if optimizer is None:
                 descend(grads)
             else:
@@ -158,83 +193,78 @@ def hand_written_round(case: Case):
 
     def run() -> None:
         total, count = [np.zeros_like(w) for w in weights], 0
-        for x, y in data:
+        for x, y in clients:
             for v, w in zip(variables, weights, strict=True):
                 v.assign(w)
-            client(x, y)
+            train(x, y)
             for t, v, w in zip(total, variables, weights, strict=True):
                 t += (v.numpy() - w) * len(y)
             count += len(y)
         for w, t in zip(weights, total, strict=True):
-            t /= count
-            w += t
+            w += t / count
 
     return run
 
 
 def _measure(case: Case, side: str, rounds: int) -> dict:
-    import keras  # noqa: F401
+    import keras
     import psutil
     import tensorflow as tf
 
     if side == "fedcore":
-        import fedcore.learning  # noqa: F401
-    tf.constant(0.0)
+        importlib.import_module("fedcore.learning")
+    keras.ops.convert_to_tensor(tf.constant(0.0))  # what both sides start with is no part of the memory of a round
+    clients = make_clients(case)
     imported = psutil.Process().memory_info().rss
-    began, cpu = time.perf_counter(), time.process_time()
-    run = (fedcore_round if side == "fedcore" else hand_written_round)(case)
+    cpu_s = time.process_time()
+    run = (fedcore_round if side == "fedcore" else hand_written_round)(case, clients)
     run()
-    first_s, first_cpu_s = time.perf_counter() - began, time.process_time() - cpu
-    cpu, began = time.process_time(), time.perf_counter()
+    first_s = time.process_time() - cpu_s
+    cpu_s = time.process_time()
     for _ in range(rounds):
         run()
-    round_cpu_s, round_s = (time.process_time() - cpu) / rounds, (time.perf_counter() - began) / rounds
+    round_s = (time.process_time() - cpu_s) / rounds
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    model_bytes = 4 * _entries(case)
-    return {
-        "copies": (peak - imported) / model_bytes,
-        "peak_mb": (peak - imported) / 2**20,
-        "round_cpu_s": round_cpu_s,
-        "round_s": round_s,
-        "first_s": first_s,
-        "first_cpu_s": first_cpu_s,
-        "weights": model_bytes // 4,
-    }
+    data_bytes = sum(a.nbytes for client in clients for a in client)
+    unit_bytes = data_bytes if case.unit == "data" else 4 * make_model(case).count_params()
+    return {"memory": (peak - imported) / unit_bytes, "round_s": round_s, "first_s": first_s}
 
 
-def _entries(case: Case) -> int:
-    """The number of weights."""
-    if case.model == "transformer":
-        return make_model(case).count_params()
-    width, depth = _DENSE[case.size]
-    return depth * (width * width + width) + width * 10 + 10
+def measure_case(index: int, rounds: int, sides: tuple[str, ...] = SIDES) -> dict[str, dict | None]:
+    """The figures of each side; None for a process that ended."""
+    figures = {}
+    for side in sides:
+        command = [sys.executable, "-m", "benchmarks.large_models", "--rounds", str(rounds)]
+        environment = {**os.environ, CHILD: f"{index} {side}"}
+        child = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        figures[side] = None if child.returncode else json.loads(child.stdout.splitlines()[-1])
+    return figures
 
 
 @click.command()
 @click.option("--only", multiple=True, help="A part of a case's name; may be given several times.")
 @click.option("--rounds", default=3, show_default=True)
-@click.option("--side", "sides", multiple=True, default=("fedcore", "hand"), show_default=True)
+@click.option("--side", "sides", multiple=True, default=SIDES, show_default=True)
 def main(only: tuple[str, ...], rounds: int, sides: tuple[str, ...]) -> None:
-    """Prints a table, a line as each figure is there."""
+    """Prints a line as each case is measured: fedcore, then the loop by hand."""
     if os.environ.get(CHILD):
         index, side = os.environ[CHILD].split()
         click.echo(json.dumps(_measure(CASES[int(index)], side, rounds)))
         return
-    click.echo(f"{'case':48} {'side':8} {'copies':>7} {'MB':>7} {'CPU s':>7} {'s':>7} {'first s':>8}")
+    click.echo(f"{'case':36} {'memory':>16} {'CPU s a round':>18} {'ratio':>6} {'first call, CPU s':>18} {'ratio':>6}")
     for index, case in enumerate(CASES):
-        if only and not any(part in case.name for part in only):
-            continue
-        for side in sides:
-            command = [sys.executable, "-m", "benchmarks.large_models", "--rounds", str(rounds)]
-            child = subprocess.run(
-                command, env={**os.environ, CHILD: f"{index} {side}"}, stdout=subprocess.PIPE, text=True, check=False
-            )
-            if child.returncode:
-                click.echo(f"{case.name:48} {side:8} ended with {child.returncode}")
-                continue
-            figures = json.loads(child.stdout.splitlines()[-1])
-            numbers = "{copies:7.1f} {peak_mb:7.0f} {round_cpu_s:7.2f} {round_s:7.2f} {first_s:8.1f}".format(**figures)
-            click.echo(f"{case.name:48} {side:8} {numbers}")
+        if not only or any(part in case.name for part in only):
+            click.echo(_line(case, measure_case(index, rounds, sides)))
+
+
+def _line(case: Case, figures: dict[str, dict | None]) -> str:
+    def pair(key: str, digits: int) -> tuple[str, str]:
+        numbers = [f[key] if f else float("nan") for f in figures.values()]
+        ratio = f"{numbers[0] / numbers[1]:.2f}" if len(numbers) == 2 else ""
+        return " / ".join(f"{n:.{digits}f}" for n in numbers), ratio
+
+    (memory, _), (rounds, ratio), (first, first_ratio) = pair("memory", 1), pair("round_s", 2), pair("first_s", 1)
+    return f"{case.name:36} {memory:>16} {rounds:>18} {ratio:>6} {first:>18} {first_ratio:>6}"
 
 
 if __name__ == "__main__":

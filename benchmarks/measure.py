@@ -10,6 +10,7 @@ import psutil
 
 from benchmarks.checkpoints import measure_checkpoints
 from benchmarks.client_files import client_files
+from benchmarks.large_models import CASES, measure_case
 from benchmarks.secure_sums import measure_secure_sums
 from benchmarks.workloads import BATCH, WORKLOADS, Workload, first_weights, make_clients
 
@@ -26,6 +27,9 @@ def measure(name: str, rounds: int) -> dict:
         return _pipelines(rounds)
     if name == "secure":
         return measure_secure_sums(min(rounds, 3))
+    if name == "large":
+        cases = {case.name: measure_case(index, rounds=3) for index, case in enumerate(CASES)}
+        return {"cases": cases, "units": {case.name: case.unit for case in CASES}}
     if name == "files":
         return client_files(rounds)
     if name == "checkpoints":

@@ -76,6 +76,8 @@ def write_report(out: Path, names: list[str], seconds: float) -> None:
         console.print(_files(results["files"]))
     if "checkpoints" in results:
         console.print(_checkpoints(results["checkpoints"]))
+    if "large" in results:
+        console.print(_large(results["large"]))
     _plot(out, {n: r for n, r in results.items() if "resident" in r})
     console.print(f"written: {out / 'results.json'}, {out / 'ratios.png'}")
 
@@ -126,6 +128,20 @@ def _checkpoints(checkpoints: dict) -> Table:
             f"≤ {checkpoints['target_copies']:.0f}",
             f"{m['three_checkpoints_copies']:.1f} copies",
         )
+    return table
+
+
+def _large(large: dict) -> Table:
+    table = Table(title="large models, large clients and skewed cohorts: fedcore / a loop written by hand")
+    for column in ("case", "memory over", "peak memory", "CPU s a round", "ratio", "first call, CPU s", "ratio"):
+        table.add_column(column, justify="left" if column in ("case", "memory over") else "right")
+    for name, sides in large["cases"].items():
+        cells = [name, large["units"][name]]
+        for key, digits in (("memory", 1), ("round_s", 2), ("first_s", 1)):
+            ours, by_hand = (side[key] if side else float("nan") for side in sides.values())
+            cells.append(f"{ours:.{digits}f} / {by_hand:.{digits}f}")
+            cells += [] if key == "memory" else [f"{ours / by_hand:.2f}"]
+        table.add_row(*cells)
     return table
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import attrs
 
+from fedcore.collection_pause import without_collection
 from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, parse_pipeline, pipeline_with, run_passes
 from fedcore.compiler.host_target import default_target
 from fedcore.compiler.pinned_plans import PinnedPlans
@@ -80,7 +81,8 @@ def _compiled(module: Module, pipeline: str) -> Module:
     stored = stored_plans()
     plan = None if stored is None else stored.get(module, pipeline)
     if plan is None:
-        plan = in_a_thread(lambda: _checked(compile_module(module, pipeline), module, pipeline))
+        with without_collection():
+            plan = in_a_thread(lambda: _checked(compile_module(module, pipeline), module, pipeline))
         if stored is not None:
             stored.put(module, plan, pipeline)
     return plan

@@ -49,14 +49,14 @@ def columns_of(
             _check_element(value.element_type, type_, path)
         if columns.is_endless:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
-        return columns
+        return _as_declared(columns, type_)
     if isinstance(value, tf.data.Dataset):
         _check_element(to_type(value.element_spec), type_, path)
         if value.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
         found = imported_columns(value, lambda source, max_bytes: _iterated(source, max_bytes, path))
         if isinstance(found, ClientDataset) and _layout_fits(found.columns.layout, type_):
-            return found.columns
+            return _as_declared(found.columns, type_)
         if isinstance(found, str):
             note(f"a tf.data.Dataset is iterated in every call: {found}")
         iterated = DrawnAtCall(value, type_, path)
@@ -108,6 +108,15 @@ def _iterated(dataset: tf.data.Dataset, max_bytes: int, path: str) -> ClientData
 @functools.lru_cache(maxsize=256)
 def _layout_fits(layout: Layout, type_: SequenceType) -> bool:
     return fits(layout.element_type(), type_.element)
+
+
+def _as_declared(columns: Columns, type_: SequenceType) -> Columns:
+    """The columns, in groups of rows if the type leaves the first dimension of elements open.
+
+    Clients of one batch each then have one layout, whatever the sizes of their batches.
+    """
+    is_open = all(t.shape and t.sizes[0] is None for t in tensor_leaves(type_.element))
+    return columns.in_groups if is_open else columns
 
 
 def _check_element(have: Type, want: SequenceType, path: str) -> None:

@@ -26,7 +26,7 @@ _RANKS = {name: rank for rank, name in enumerate(_DTYPES)}
 
 @attrs.frozen
 class Digest:
-    """Of a file: its SHA-256 in hexadecimal digits, and its size."""
+    """SHA-256 of a file, in hexadecimal digits, and its size in bytes."""
 
     sha256: str
     size_bytes: int

@@ -16,7 +16,7 @@ from fedcore.graphs.batched.lane_interpreter import LowRankSteps
 from fedcore.graphs.batched.looped_stage import LoopedFold
 from fedcore.graphs.batched.packing import pack_clients, pack_for_loop
 from fedcore.graphs.batched.row_layouts import ABSENT
-from fedcore.graphs.batched.schedule import PackedLayout, ScheduleRules
+from fedcore.graphs.batched.schedule import LEAST_WIDTH, PackedLayout, ScheduleRules
 from fedcore.graphs.dataflow.region_log import final_regions, logged_regions
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.graphdef.parsed_graph import has_loops
@@ -25,9 +25,6 @@ from fedcore.graphs.stages.realize import Realized, pack, realize_client
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.report import Report
-
-LEAST_WIDTH = 2
-"""Smallest width of a vectorised stage. At width 1 TensorFlow selects other kernels, which give other bits."""
 
 Call = tuple[Realized, list]
 """An executable, and the clients' tensors: its operands behind the broadcasts."""

@@ -176,12 +176,12 @@ def _with_operands(result, realized: Realized, operands: list):
     """
     if not realized.unchanged:
         return result
-    found = flatten(result)
+    result_leaves = flatten(result)
     for number, position in realized.unchanged:
         operand = operands[position]
-        if isinstance(operand, tf.Tensor) and operand.device == found[number].device:
-            found[number] = operand
-    return unflatten(found, realized.result)
+        if isinstance(operand, tf.Tensor) and operand.device == result_leaves[number].device:
+            result_leaves[number] = operand
+    return unflatten(result_leaves, realized.result)
 
 
 def _has_only_struct_operations(function: Function) -> bool:

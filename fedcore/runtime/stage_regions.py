@@ -181,10 +181,10 @@ def _client_names(stage: ClientStage, layouts: Iterable[Layout | None], of_seque
         of_sequence: layout -> names of the tensors of a sequence behind its columns.
     """
     names = ["seeds", "lanes"]
-    rest = iter(layouts)
+    remaining_layouts = iter(layouts)
     for parameter in stage.client_parameters:
         count = len(leaves(parameter.type))
-        for name, layout in zip(_names(parameter.name, count), itertools.islice(rest, count), strict=True):
+        for name, layout in zip(_names(parameter.name, count), itertools.islice(remaining_layouts, count), strict=True):
             if layout is None:
                 names.append(name)
             else:

@@ -16,7 +16,7 @@ GRACE_S = 1.5
 
 
 class Cancellable(Protocol):
-    """What runs for a call and can be ended early."""
+    """Work of a call that can be ended early."""
 
     def cancel(self) -> object: ...
 

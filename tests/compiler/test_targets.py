@@ -1,5 +1,6 @@
 import attrs
 import pytest
+import tensorflow as tf
 
 import fedcore as fc
 from fedcore import context
@@ -199,6 +200,32 @@ def test_weights_of_groups_that_exceed_a_small_cache_train_in_a_loop_four_at_onc
 
 def test_weights_of_groups_train_side_by_side_with_a_large_cache():
     assert strategy(planned(trained, THIS)) == {"strategy": "vectorised", "width": 8, "block": 8, "call": 64}
+
+
+LARGE = fc.TensorType("float32", (1500, 1500))
+
+
+@fc.tf_computation(LARGE, fc.TensorType("float32", (None, 1500)))
+def scale(w, batch):
+    return w * tf.reduce_mean(batch) / (1 + tf.abs(w))
+
+
+@fc.federated_computation(
+    fc.FederatedType(fc.SequenceType(fc.TensorType("float32", (None, 1500))), fc.CLIENTS),
+    fc.FederatedType(LARGE, fc.SERVER),
+)
+def trained_large(rows, weights):
+    """Each client trains weights of 8.6 MiB, by steps that keep no form of low rank."""
+    start = fc.federated_broadcast(weights)
+    return fc.federated_mean(fc.federated_map(lambda s, w: fc.sequence_reduce(s, w, scale), (rows, start)))
+
+
+@pytest.mark.parametrize("target", [THIS, OTHER])
+def test_a_client_with_a_large_state_runs_alone_on_every_processor(target):
+    assert strategy(planned(trained_large, target)) == {
+        "strategy": "loop", "block": 8, "parallel": 1, "why": "a client's state has 8 MiB"
+    }  # fmt: skip
+    assert strategy(planned(trained_large, target, vectorize=4))["strategy"] == "vectorised"
 
 
 def test_a_width_that_is_asked_for_holds_on_every_target():

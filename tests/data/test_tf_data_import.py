@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
+from fedcore import context
 from fedcore.data import sequence_values, tf_data_import
 
 ROWS = 10
@@ -167,3 +168,39 @@ def test_a_generator_before_a_cache_runs_once():
     dataset = generated.cache().batch(2)
     assert collect(dataset).tolist() == collect(dataset).tolist()
     assert len(runs) == 1
+
+
+def of_one_batch(rows: int, *, repeat: int = 1) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors(np.arange(rows, dtype=np.float32)).repeat(repeat)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_a_data_set_of_one_batch_is_a_group_of_rows_whatever_its_size(rows):
+    type_ = fc.SequenceType(fc.TensorType("float32", [None]))
+    columns = sequence_values.columns_of(of_one_batch(rows, repeat=3), type_)
+    assert columns.layout == sequence_values.columns_of(of_one_batch(4), type_).layout
+    assert columns is sequence_values.columns_of(fc.data.ClientDataset(columns), type_)
+    assert folded(of_one_batch(rows, repeat=3)) == by_hand(of_one_batch(rows, repeat=3))
+
+
+def test_elements_of_a_fixed_size_stay_elements():
+    type_ = fc.SequenceType(fc.TensorType("float32", [4]))
+    columns = sequence_values.columns_of(of_one_batch(4), type_)
+    assert columns.groups is None
+    assert not columns.layout.batched
+
+
+def test_clients_of_one_batch_of_other_sizes_share_a_graph_call():
+    @fc.tf_computation("float32", fc.TensorType("float32", [None]))
+    def plus(total, batch):
+        return total * 1.5 + tf.reduce_sum(batch)
+
+    @fc.federated_computation(fc.FederatedType(fc.SequenceType(fc.TensorType("float32", [None])), fc.CLIENTS))
+    def total(data):
+        return fc.federated_sum(fc.federated_map(lambda ds: fc.sequence_reduce(ds, 0.0, plus), data))
+
+    data = [of_one_batch(n) for n in (3, 5, 2, 8, 1, 4)]
+    with fc.use(fc.runtime.local()):
+        result = total(data)
+    assert context.last_report().graph_calls["blocks"] == 1
+    np.testing.assert_allclose(result, sum(by_hand(d) for d in data), rtol=1e-6)

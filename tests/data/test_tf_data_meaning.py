@@ -150,9 +150,11 @@ def are_equal(readings) -> tuple[bool, bool]:
 def test_epochs_and_calls_differ_where_those_of_tf_data_do(name, source):
     pipeline = {**SEEDABLE, **PYTHON}[name]
     real, dataset = pipeline(SOURCES["tf.data"]()), pipeline(SOURCES[source]()).batch(3)
-    want = [[float(x) for x in real] for _ in range(2)]
+    reads = [[[float(x) for x in real] for _ in range(2)] for _ in range(4)]
+    want = reads[0]
     have = [of_each.invoke([dataset], seed=seed)[0] for seed in (1, 2)]
-    assert are_equal(have) == are_equal(want)
+    never_differ = [all(equal) for equal in zip(*map(are_equal, reads), strict=True)]  # once may be chance
+    assert list(are_equal(have)) == never_differ
     assert [len(reading) for reading in have] == [len(reading) for reading in want]
 
 

@@ -15,7 +15,7 @@ from fedcore.graphs.batched.own_rows import EACH, JOINED
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.emission.realize import emitted
+from fedcore.graphs.emission.realize import emit_body
 from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 from fedcore.types import StructType, TensorType
@@ -61,7 +61,7 @@ def run_batched(
 
     lengths = np.zeros(1, np.int64) if sizes is None else np.asarray(sizes, np.int64)
     with private_api.quick_operations(), without_function_optimisation():  # as the runtime traces and runs it
-        call = tf.function(lambda *tensors: emitted(body, tensors), autograph=False)
+        call = tf.function(lambda *tensors: emit_body(body, tensors), autograph=False)
         tensors = call(tf.constant(lengths), *(tf.constant(v) for v in values))
     return [(t.numpy(), value) for t, value in zip(tensors, results, strict=True)]
 

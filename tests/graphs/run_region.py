@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.emission.realize import emitted
+from fedcore.graphs.emission.realize import emit_body
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 
 
@@ -20,5 +20,5 @@ def run_region(body: Callable, *arrays: np.ndarray, shapes: dict[int, tuple] | N
     shapes = shapes or {}
     specs = [tf.TensorSpec(shapes.get(i, a.shape), a.dtype) for i, a in enumerate(map(np.asarray, arrays))]
     with private_api.quick_operations(), without_function_optimisation():  # as the runtime traces and runs it
-        function = tf.function(lambda *tensors: emitted(body, tensors), input_signature=specs, autograph=False)
+        function = tf.function(lambda *tensors: emit_body(body, tensors), input_signature=specs, autograph=False)
         return [t.numpy() for t in function(*map(tf.constant, arrays))]

@@ -6,6 +6,7 @@ import tensorflow as tf
 from batched_by_client import check, check_padded, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_region import run_region
 
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched
@@ -109,13 +110,22 @@ def test_reductions_leave_out_padded_rows_that_are_not_finite():
     x = normal(3, 6, 5)
     x[1, 1:], x[2, 4:] = np.nan, np.inf  # behind the clients' own rows
 
-    @tf.function(autograph=False)
     def sums(x, sizes):
         arguments = [batched(x, 0)]
         return [value.tensor for value in batched_call(graph, graph.data, arguments, sizes)]
 
     graph = traced(lambda x: (tf.reduce_sum(x, 0), tf.reduce_mean(tf.reduce_max(x, 1))), (None, 5))
-    found = sums(tf.constant(x), tf.constant([6, 1, 4], tf.int64))
+    found = run_region(sums, x, np.array([6, 1, 4]))
     for i, size in enumerate([6, 1, 4]):
         np.testing.assert_allclose(found[0][i], x[i, :size].sum(0), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(found[1][i], x[i, :size].max(1).mean(), rtol=1e-5)
+
+
+def test_integers_are_not_divided_by_the_zeros_of_padded_rows():
+    x = np.arange(1, 25, dtype=np.int32).reshape(4, 6)
+    for divide in (tf.math.floordiv, tf.math.floormod, tf.truncatediv):
+        check_padded(lambda x, y, f=divide: f(y, tf.maximum(x, 0)), x, 2 * x, padded=[0, 1], sizes=[6, 1, 2, 3])
+
+
+def test_a_value_is_clipped_from_above_and_then_from_below():
+    check(lambda x: tf.raw_ops.ClipByValue(t=x, clip_value_min=2.0, clip_value_max=-1.0), normal(8, 6))

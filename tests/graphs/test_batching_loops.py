@@ -12,7 +12,7 @@ from test_batching_models import gradients, integers
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.batching_rules import control_flow
-from fedcore.graphs.batched.trip_count import unrolled
+from fedcore.graphs.batched.trip_count import iterations_at_once
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Node, Region, new_region
@@ -59,10 +59,10 @@ def built_together(monkeypatch) -> list[int]:
     found: list[int] = []
 
     def noted(step, trips):
-        found.append(unrolled(step, trips))
+        found.append(iterations_at_once(step, trips))
         return found[-1]
 
-    monkeypatch.setattr(control_flow, "unrolled", noted)
+    monkeypatch.setattr(control_flow, "iterations_at_once", noted)
     return found
 
 

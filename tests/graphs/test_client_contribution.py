@@ -14,7 +14,7 @@ from fedcore.graphs.batched.client_contribution import (
     joined_product,
     packed_leaves,
     reserve_list,
-    written,
+    write_results,
 )
 from fedcore.graphs.batched.known_inputs import DataRows, known_input
 from fedcore.graphs.batched.row_windows import Window
@@ -83,9 +83,9 @@ def test_lanes_of_absent_clients_and_of_other_groups_are_behind_the_last():
 
 
 def test_numbers_of_lanes_end_with_zero():
-    (found,) = run_region(lambda x: [Lanes(WIDTH, number(2), number(3)).of(x)], np.arange(10, 20))
+    (found,) = run_region(lambda x: [Lanes(WIDTH, number(2), number(3)).select(x)], np.arange(10, 20))
     assert found.tolist() == [12, 13, 14, 0]
-    assert Lanes(WIDTH, None, None).of(None) is None
+    assert Lanes(WIDTH, None, None).select(None) is None
 
 
 # --- contributions ---
@@ -112,7 +112,7 @@ def test_all_lanes_are_stored_and_zeros_behind_them(parallel):
     def read(contributions):
         assert all(isinstance(c, ClientContribution) for c in contributions)
         found = {i: t for c in contributions for i, t in c.leaves.unpack(c.concatenated()).items()}
-        first = {i: t for c in contributions for i, t in c.leaves.unpack(c.of_first_lane()).items()}
+        first = {i: t for c in contributions for i, t in c.leaves.unpack(c.value_of_first_lane()).items()}
         return [found[i] for i in range(3)] + [first[i] for i in range(3)]
 
     found = whole(leaves, 3, read, parallel=parallel)
@@ -169,7 +169,7 @@ def test_the_sums_of_blocks_are_those_of_the_products(options, sizes):
 
     def read(c):
         lane_of = ops.constant(LANE_OF)
-        return [c.block_sums(lane_of), c.sum_of_blocks(lane_of), c.sum_of_blocks(lane_of[1:2]), c.of_first_lane()]
+        return [c.block_sums(lane_of), c.sum_of_blocks(lane_of), c.sum_of_blocks(lane_of[1:2]), c.value_of_first_lane()]
 
     if options.get("joined_rows"):
         options = {**options, "rows": [5] * 8}
@@ -264,7 +264,7 @@ def test_results_are_written_from_a_first_number_on():
     def body(count):
         lists = [(reserve_list(ops.constant(4), [2], tf.float32), begin) for begin in (0, 3)]
         square = function_of_number(lambda i: [ops.fill([2], ops.cast(i * i, tf.float32)), ops.ones([2])])
-        filled = written(square, count, lists, 2, 3, parallel_iterations=2)
+        filled = write_results(square, count, lists, 2, 3, parallel_iterations=2)
         return [ops.operation("TensorListStack", t, [2], element_dtype=tf.float32, num_elements=-1) for t in filled]
 
     squares, ones = run_region(body, np.int32(1))

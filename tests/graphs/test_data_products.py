@@ -73,7 +73,7 @@ def of_group(call: Call, own: bool, of: KnownInput, first: int, products: np.nda
         data, first_lane = call.data(columns, index, sizes), ops.constant(first, tf.int64)
         inputs = KnownInputs(data.group(Window(first_lane, WIDTH), first_lane), ops.current_block(), None, own)
         given = GivenProducts(products, data, WIDTH).of_group(first_lane).get(of, call.batch)
-        return [given, inputs.products_of_rows(of, call.batch)]
+        return [given, inputs.earlier_products(of, call.batch)]
 
     return run_region(body, *call.arrays, products)
 

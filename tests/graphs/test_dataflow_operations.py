@@ -8,7 +8,7 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import call, computed_if, cond, map_rows, scan, while_loop
 from fedcore.graphs.dataflow.graph import new_region, ordered_behind
 from fedcore.graphs.dataflow.selection import select_by_client, select_rows
-from fedcore.graphs.emission.realize import realized
+from fedcore.graphs.emission.realize import emit_region
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 7 - 1
 N = np.array([[2, 0, 1], [1, 1, 3]], np.int64)
@@ -143,7 +143,7 @@ def inside(program, twin, *shapes):
     plain = tf.function(twin, input_signature=specs, autograph=False).get_concrete_function()
     region = new_region([(s.dtype, s.shape) for s in specs], lambda *values: list(map(ops.value, program(*values))))
     emitted = tf.function(
-        lambda *ts: realized(region, ts), input_signature=specs, autograph=False
+        lambda *ts: emit_region(region, ts), input_signature=specs, autograph=False
     ).get_concrete_function()
     return region, plain, emitted
 
@@ -224,7 +224,9 @@ def test_nodes_behind_a_value_run_after_it():
 
     region = new_region([(tf.float32, [])], program)
     assert [n.op for n in region.nodes[-1].after[0].node.outputs[0].node.inputs[0].block.nodes][-1] == "Identity"
-    function = tf.function(lambda x: realized(region, [x]), input_signature=[tf.TensorSpec([])]).get_concrete_function()
+    function = tf.function(
+        lambda x: emit_region(region, [x]), input_signature=[tf.TensorSpec([])]
+    ).get_concrete_function()
     (identity,) = [op for op in function.graph.get_operations() if op.type == "Identity" and op.control_inputs]
     assert identity.control_inputs[0].type == "AddV2"
 

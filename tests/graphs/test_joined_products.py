@@ -8,7 +8,7 @@ from run_region import run_region
 
 from fedcore.graphs.batched.batched_value import BatchedValue, batched, shared
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.batched.joined_products import MAX_ROWS, with_joined_products
+from fedcore.graphs.batched.joined_products import MAX_ROWS, join_products
 from fedcore.graphs.batched.low_rank import LowRank
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
@@ -56,7 +56,7 @@ def joined(step, matrices: dict[str, BatchedValue]) -> tuple[Body, Body, Body, l
     body, test, count, names = loop_of(step)
     other = shared(ops.zeros([2, H]))
     values = [matrices.get(name, other) for name in names]
-    after, condition, initial = with_joined_products(BatchedEvaluation(3), body, test, values)
+    after, condition, initial = join_products(BatchedEvaluation(3), body, test, values)
     assert len(initial) == len(after.arguments) == len(after.results) == len(condition.arguments)
     assert initial[:count] == values
     return body, after, condition, initial

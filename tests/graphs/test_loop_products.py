@@ -119,7 +119,7 @@ def test_a_row_sum_that_replaces_its_variable_is_no_sum():
 def test_the_reduced_body_returns_the_operands_and_computes_no_product():
     step = step_of(loop(with_elements, elements=True), SHAPES)
     behind = products_behind(step)
-    reduced = behind.reduced(step)
+    reduced = behind.remove_from(step)
     assert {n.op for n in step.nodes} - {n.op for n in reduced.nodes} >= {"MatMul", "AddN", "BiasAddGrad"}
     count = len(step.results)
     assert reduced.results[count:] == (*behind.operands, *behind.indices)
@@ -180,5 +180,5 @@ def test_a_body_without_products_is_not_changed():
     body = Body(("x", "y"), (node,), (("sum", 0), ("y", 0)), {})
     behind = products_behind(body)
     assert not behind.products
-    assert behind.reduced(body).results == body.results
-    assert behind.reduced(body).nodes == body.nodes
+    assert behind.remove_from(body).results == body.results
+    assert behind.remove_from(body).nodes == body.nodes

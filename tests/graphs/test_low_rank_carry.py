@@ -7,7 +7,7 @@ from run_region import run_region
 
 from fedcore.graphs.batched.batched_value import BatchedValue, batched, shared
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs
-from fedcore.graphs.batched.low_rank import LowRank, divided_by, negative, times
+from fedcore.graphs.batched.low_rank import LowRank, divide_by, negative, times
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, first_carry, low_rank_carry
 from fedcore.graphs.batched.own_rows import EACH, OwnRows
 from fedcore.graphs.batched.row_layouts import GatheredRows, RowsInOrder
@@ -31,7 +31,7 @@ def product(x, g):
 
 
 def scaled(number, w):
-    return number * w if isinstance(w, np.ndarray) else w.mapped(times(ops.constant(np.float32(number))))
+    return number * w if isinstance(w, np.ndarray) else w.map_linear(times(ops.constant(np.float32(number))))
 
 
 def plus(a, b):
@@ -39,11 +39,11 @@ def plus(a, b):
 
 
 def minus(a, b):
-    return a - b if isinstance(a, np.ndarray) else a.plus(b.mapped(negative))
+    return a - b if isinstance(a, np.ndarray) else a.plus(b.map_linear(negative))
 
 
 def halved(w):
-    return w / 2 if isinstance(w, np.ndarray) else w.mapped(divided_by(ops.constant(np.float32(2))))
+    return w / 2 if isinstance(w, np.ndarray) else w.map_linear(divide_by(ops.constant(np.float32(2))))
 
 
 # A step of two kernels: on matrices [K, N, M] in numpy, or on LowRanks in a region.
@@ -114,24 +114,24 @@ def trained(step, start, x, g, sizes, carry, *, own_rows=False, known=False, ste
         data = RowsInOrder((x, g), ops.constant([0, K * int(x.shape[1])], tf.int64), sizes, B)
         inputs = KnownInputs(data, here) if known else None
         own = OwnRows(EACH, data.own_rows, B) if own_rows else None
-        opened = given.opened(initial, K, own, inputs)
+        opened = given.open(initial, K, own, inputs)
 
         def body(s, *variables):
             x, g = data.columns_of(s)
             active = ops.gather(sizes, s, axis=1) > 0
-            kernels = opened.values(s, list(variables), (x, g))
+            kernels = opened.kernels_in_step(s, list(variables), (x, g))
             before = [kernels.values[i].low_rank if i in given.kernels else None for i in range(2)]
             after = step(*before, x, g)
             results = {i: BatchedValue(None, True, low_rank=after[i]) for i in given.kernels}
-            forms.append(kernels.form_after(results))
-            return kernels.after(results, active) if forms[-1] == given else kernels.variables(), active
+            forms.append(kernels.carry_after_step(results))
+            return kernels.variables_after_step(results, active) if forms[-1] == given else kernels.variables(), active
 
-        variables = opened.initial()
+        variables = opened.initial_variables()
         if given.is_one_step:
             state = body(ops.constant(0, tf.int64), *variables)[0]
         else:
             state = scan(body, count, variables, kept_by_step=len(variables))
-        return opened.final(count, state)
+        return opened.final_kernels(count, state)
 
     results = run_region(body, *start, x, g, sizes)
     return fitting[-1], results
@@ -207,7 +207,7 @@ def test_the_rows_of_known_inputs_are_no_loop_variables():
     def of_layer(w, v, x, g):
         if isinstance(x, np.ndarray):
             return minus(w, 0.1 * np.einsum("krn,krm->knm", x, g + x @ w)), v
-        return minus(w, product(x, (g + w.multiplied(x)) * np.float32(0.1))), v
+        return minus(w, product(x, (g + w.product_with(x)) * np.float32(0.1))), v
 
     carry = LowRankCarry(((0,), (1,)), 3, False)
     fitting, found = trained(of_layer, (WEIGHTS, ZEROS), x, g, sizes, carry, known=True)
@@ -224,10 +224,10 @@ def next_carry(carry, after) -> LowRankCarry | None:
     results = []
 
     def body(w0, v0, x, g):
-        opened = carry.opened([shared(w0), shared(v0)], K)
-        kernels = opened.values(ops.constant(1, tf.int64), opened.initial())
+        opened = carry.open([shared(w0), shared(v0)], K)
+        kernels = opened.kernels_in_step(ops.constant(1, tf.int64), opened.initial_variables())
         w, v = kernels.low_rank(0), kernels.low_rank(1)
-        results.append(kernels.form_after(after(w, v, x, g)))
+        results.append(kernels.carry_after_step(after(w, v, x, g)))
         return []
 
     new_region([(tf.float32, s) for s in ([N, M], [N, M], [K, B, N], [K, B, M])], body)
@@ -263,7 +263,7 @@ def test_a_kernel_with_another_matrix_is_dropped():
 
 
 def test_a_kernel_that_gets_the_rows_of_another_joins_it():
-    assert next_carry(CARRY, lambda w, v, x, g: {0: value(plus(w, v)), 1: value(v)}) == CARRY.joining(0, 1)
+    assert next_carry(CARRY, lambda w, v, x, g: {0: value(plus(w, v)), 1: value(v)}) == CARRY.merge_groups(0, 1)
 
 
 def test_without_and_joining_keep_the_other_kernels():
@@ -271,7 +271,7 @@ def test_without_and_joining_keep_the_other_kernels():
     assert carry.kernels == [0, 1, 2, 4]
     assert carry.without(1).kernels == [0, 2, 4]
     assert carry.without(1).scaled == {(2, ("own", 2))}
-    assert set(carry.joining(0, 4).shared) == {(0, 1, 4), (2,)}
+    assert set(carry.merge_groups(0, 4).shared) == {(0, 1, 4), (2,)}
     assert LowRankCarry(((3,),), 1, False).without(3) is None
 
 

@@ -1,16 +1,16 @@
 """Products whose number of rows the other clients of a group do not decide."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from run_region import run_region
 
 from fedcore.compiler.host_target import host_target
 from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_TILES
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES, own_rows_of, product_with_shared
 from fedcore.graphs.batched.row_layouts import RowLayout, RowsInOrder, UnpaddedRows
+from fedcore.graphs.dataflow import operations as ops
 
 
 def normal(*shape, seed=0):
@@ -42,12 +42,12 @@ def test_neither_the_place_nor_the_number_of_clients_decides_the_bits_of_a_tile(
 def group_of(x, counts, batch_rows, *, own: bool) -> RowLayout:
     """A group whose clients have the first rows of x [clients, rows, n], padded or by themselves."""
     steps = np.arange(0, x.shape[1], batch_rows)
-    sizes = tf.constant(np.clip(np.array(counts)[:, None] - steps, 0, batch_rows), tf.int64)
+    sizes = ops.constant(np.clip(np.array(counts)[:, None] - steps, 0, batch_rows), tf.int64)
     if not own:
-        begins = tf.constant([0, x.shape[0] * x.shape[1]], tf.int64)
-        return RowsInOrder((tf.constant(x),), begins, sizes, batch_rows)
-    rows = tf.constant(np.concatenate([of_client[:n] for of_client, n in zip(x, counts, strict=True)]))
-    begins = tf.constant(np.where(counts, np.cumsum(counts) - counts, 0))
+        begins = ops.constant([0, x.shape[0] * x.shape[1]], tf.int64)
+        return RowsInOrder((ops.constant(x),), begins, sizes, batch_rows)
+    rows = ops.constant(np.concatenate([of_client[:n] for of_client, n in zip(x, counts, strict=True)]))
+    begins = ops.constant(np.where(counts, np.cumsum(counts) - counts, 0))
     return UnpaddedRows((rows,), begins, sizes, batch_rows)
 
 
@@ -58,12 +58,16 @@ def test_products_of_the_rows_of_each_client_are_those_of_all_rows(batch_rows):
     rows = tf.constant(counts, tf.int64)
     assert [int(part.shape[0]) for part in own_rows_of(tf.constant(x), rows)] == counts
 
-    @functools.partial(tf.function, autograph=False)
     def products(own_rows: bool, own_products: bool):
-        data = group_of(x, counts, batch_rows, own=own_rows)
-        known = KnownInputs(data, tf.compat.v1.get_default_graph(), None, own_products)
-        steps = [known.product(KnownInput(0), matrix, tf.constant(s, tf.int64), batch_rows) for s in range(3)]
-        return known.products_of_rows(KnownInput(0), batch_rows), tf.concat(steps, 1), known.input(KnownInput(0))
+        def body(matrix):
+            data = group_of(x, counts, batch_rows, own=own_rows)
+            known = KnownInputs(data, ops.current_block(), None, own_products)
+            numbers = [ops.constant(s, tf.int64) for s in range(3)]
+            steps = [known.product_of_step(KnownInput(0), matrix, s, batch_rows) for s in numbers]
+            earlier = known.earlier_products(KnownInput(0), batch_rows)
+            return [earlier, ops.concat(steps, 1), known.input_of_all_steps(KnownInput(0))]
+
+        return run_region(body, matrix)
 
     of_rows, with_matrix, _ = products(False, False)
     taken = np.s_[0, : counts[0] - batch_rows, : 2 * batch_rows]  # by the steps of the first client

@@ -1,8 +1,10 @@
 """The rows of a lane are its client's rows, however they are packed."""
 
 import numpy as np
+import optree
 import pytest
 import tensorflow as tf
+from run_region import run_region
 
 import fedcore as fc
 from fedcore.graphs.batched.row_layouts import (
@@ -16,6 +18,7 @@ from fedcore.graphs.batched.row_layouts import (
 )
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.batched.schedule import sizes_by_lane
+from fedcore.graphs.dataflow import operations as ops
 
 BATCH, WIDTH = 2, 2
 LAYOUTS = [
@@ -52,20 +55,23 @@ def groups(rows: type[RowLayout], counts: list[int], read) -> list[tuple]:
     """The results of `read` for each group: with its clients, and the numbers of their rows."""
     lanes, columns, index = pack(rows, counts)
 
-    @tf.function(autograph=False)
-    def graph(first_lane, *tensors):
-        *columns, index, sizes = tensors
+    def body(first_lane, *values):
+        *columns, index, sizes = values
         whole = rows(tuple(columns), index, sizes, BATCH)
-        return read(whole.group(Window(first_lane, WIDTH), first_lane))
+        values, structure = optree.tree_flatten(read(whole.group(Window(first_lane, WIDTH), first_lane)))
+        structures.append(structure)
+        return values
 
-    results = []
+    results, structures = [], []
     specs = rows.specs(client(0, 1).layout, BATCH)
     tensors = [tf.constant(t) for t in (*columns, index, lanes.sizes)]
     assert all(s.is_compatible_with(t) for s, t in zip(specs, tensors, strict=True))
+    shapes = {i: s.shape for i, s in enumerate(specs, 1)}
     for first in range(0, len(lanes.clients), WIDTH):
         clients = lanes.clients[first : first + WIDTH]
         client_rows = [make_rows(c, counts[c]) if c != ABSENT else make_rows(0, 0) for c in clients]
-        results.append((client_rows, graph(tf.constant(first, tf.int64), *tensors)))
+        arrays = run_region(body, np.int64(first), *(t.numpy() for t in tensors), shapes=shapes)
+        results.append((client_rows, optree.tree_unflatten(structures[-1], arrays)))
     return results
 
 
@@ -97,11 +103,11 @@ def test_the_rows_of_a_step_are_the_clients(rows, counts):
     steps = -(-max(counts) // BATCH)
 
     def read(group: RowLayout):
-        return group.sizes, [group.columns_of(tf.constant(s, tf.int64))[0] for s in range(steps)]
+        return group.sizes, [group.columns_of(ops.constant(s, tf.int64))[0] for s in range(steps)]
 
     for clients, (sizes, step_rows) in groups(rows, counts, read):
         for lane, own in enumerate(clients):
-            batches = [x[lane, :n].numpy() for x, n in zip(step_rows, sizes[lane], strict=True)]
+            batches = [x[lane, :n] for x, n in zip(step_rows, sizes[lane], strict=True)]
             np.testing.assert_array_equal(np.concatenate(batches), own)
 
 
@@ -109,7 +115,7 @@ def test_the_rows_of_a_step_are_the_clients(rows, counts):
 def test_half_steps_have_the_first_rows(rows, counts):
     def read(group: RowLayout):
         half = type(group)(group.columns, group.index, group.sizes, group.batch_rows, first_rows=1)
-        step = tf.constant(0, tf.int64)
+        step = ops.constant(0, tf.int64)
         return group.columns_of(step)[0][:, :1], half.columns_of(step)[0]
 
     for _, (first, half) in groups(rows, counts, read):

@@ -1,11 +1,13 @@
 """Which client is computed in which lane, and how its rows are packed."""
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedcore as fc
+from fedcore.graphs.batched import schedule
 from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.row_layouts import ABSENT, GatheredRows, RowsInOrder, UnpaddedRows, WholeBatches
 from fedcore.graphs.batched.schedule import Schedule, ScheduleRules, group_width, padded_size, schedule_clients
@@ -153,6 +155,47 @@ def test_groups_are_wide_where_few_lanes_stay_empty():
     assert [group_width(rules, np.ones(n, int), 1) for n in (7, 8, 9, 15)] == [2, 8, 2, 8]
     assert group_width(rules, np.array([1] * 7 + [2]), 1) == 2
     assert group_width(rules, np.ones(8, int), 0) == 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "width"),
+    [
+        ([2] * 32, 32),  # equal clients
+        ([5, 4, 3, 2] * 8, 32),  # a little longer ones keep few lanes waiting
+        ([600], 2),  # one client in 32 lanes
+        ([600, *[2] * 31], 2),  # one client that keeps 31 waiting
+        ([600, 590, 580, 570, *[2] * 28], 4),
+        ([3], 32),  # the size of a cohort of short clients decides no graph
+        ([127, *[2] * 31], 32),
+    ],
+)
+def test_groups_are_narrow_where_long_clients_keep_lanes_waiting(steps, width):
+    assert group_width(ScheduleRules(32), np.array(steps), 0) == width
+
+
+def test_narrow_groups_have_the_bits_of_wide_ones(monkeypatch):
+    rng = np.random.default_rng(0)
+    sizes = [3, 5, 900, 4, 2, 7, 90, 3, 6]
+    data = [
+        fc.data.ClientDataset.from_columns((rng.normal(size=(n, 6)).astype("f"), rng.integers(0, 3, n))).batch(4)
+        for n in sizes
+    ]
+
+    def model_fn():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, "relu"), keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return fc.learning.from_keras_model(model, loss, data[0].element_spec)
+
+    process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(0.1))
+    start = process.initialize.invoke(seed=0)
+
+    def weights(most_waiting: float):
+        monkeypatch.setattr(schedule, "MOST_WAITING", most_waiting)
+        with fc.use(fc.runtime.local()):
+            state, _ = process.next(start, data)
+        return [np.asarray(w).tobytes() for w in state.model.trainable]
+
+    assert weights(0.0) == weights(1.0)
 
 
 @pytest.mark.parametrize(("counts", "size"), [([1], 2), ([3], 4), ([5, 2], 8), ([20], 20), ([17], 20), ([], 2)])

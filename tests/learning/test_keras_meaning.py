@@ -8,7 +8,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.errors import TracingError
 from fedcore.learning import algorithms, models, optimizers
-from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.gradients import dense_gradients_of
 
 L, ops = keras.layers, keras.ops
 RNG = np.random.default_rng(0)
@@ -259,7 +259,7 @@ def run(model, weights, columns, *, training):
     """The weights and metrics of a pure model after a client's batches, by the gradients of its steps."""
     state = model.initial_metrics()
     for start in range(0, EXAMPLES, BATCH):
-        gradients, _, others, state = gradients_of(model, weights, state, rows(columns, start), training)
+        gradients, _, others, state = dense_gradients_of(model, weights, state, rows(columns, start), training)
         trained = [w - RATE * g for w, g in zip(weights.trainable, gradients, strict=True)] if training else None
         weights = fc.learning.ModelWeights(tuple(trained or weights.trainable), others)
     return weights, model.finalize_metrics(model.report_metrics(state))
@@ -433,3 +433,22 @@ def test_a_loss_that_calls_python_is_refused():
 def test_regularizers_alone_are_no_loss():
     with pytest.raises(TracingError, match="from_keras_model needs a loss"):
         fc.learning.from_keras_model(dense(3, kernel_regularizer="l2")(), None, (X, KINDS))
+
+
+@pytest.mark.parametrize("make_optimizer", [keras.optimizers.AdamW, keras.optimizers.SGD], ids=["AdamW", "SGD"])
+def test_weights_that_the_loss_does_not_depend_on_do_not_decay(make_optimizer):
+    def model_fn():
+        x = keras.Input((6,))
+        model = keras.Model(x, {"kind": L.Dense(3)(x), "size": L.Dense(1)(x)})
+        spec = tf.TensorSpec([None, 6]), {"kind": tf.TensorSpec([None], tf.int32)}
+        return fc.learning.from_keras_model(model, {"kind": SPARSE(from_logits=True)}, spec)
+
+    client = fc.data.ClientDataset.from_columns((X, {"kind": KINDS})).batch(BATCH)
+    process = algorithms.build_weighted_fed_avg(model_fn, lambda: make_optimizer(RATE, weight_decay=0.1))
+    start = process.initialize()
+    after, _ = process.next(start, [client, client])
+    moved = [
+        not np.array_equal(a, b)
+        for a, b in zip(start.global_model_weights.trainable, after.global_model_weights.trainable, strict=True)
+    ]
+    assert moved == [True, True, False, False]

@@ -10,7 +10,10 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.compiler import compile_module
+from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages import client_loop
+from fedcore.graphs.stages.client_stage import ClientStage
+from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.runtime import client_calls
 from fedcore.testing.faults import out_of_memory
 
@@ -243,3 +246,33 @@ def test_the_sign_of_a_zero_does_not_depend_on_memory(count):
         for _ in range(2) if count > 1 else ():
             assert [np.asarray(plain_sum(clients)).tobytes()] == looped
     runtime.close()
+
+
+def test_the_zeros_of_a_partial_are_no_constant_that_stays_alive():
+    """TensorFlow would compute a Fill of known size once, and keep it."""
+    size = 600
+
+    @fc.tf_computation(fc.SequenceType(fc.TensorType("float32", (size, size))))
+    def last(rows):
+        return rows.reduce(tf.zeros([size, size]), lambda _, row: row)
+
+    @fc.federated_computation(fc.FederatedType(fc.SequenceType(fc.TensorType("float32", (size, size))), fc.CLIENTS))
+    def total(rows):
+        return fc.federated_sum(fc.federated_map(last, rows))
+
+    module = compile_module(total.to_module("traced"))
+    (stage,) = [f for f in module.functions if "strategy" in f.attributes]
+    names = [f.name for f in module.functions if f.name != stage.name]
+    zero = next(n for n in names if n.startswith("zero"))
+    join = next(n for n in names if n.startswith("join"))
+    client_stage = ClientStage(module, zero, stage.name, join, 0, False, ())
+    layout = Layout(fc.TensorType("float32", (size, size)))
+    realized = client_loop.realize_loop(client_stage, [layout], parallel=1)
+    (loop,) = [op for op in realized.call.graph.get_operations() if op.type in ("While", "StatelessWhile")]
+    fills = [t.op.inputs[0].op for t in loop.inputs if t.shape == (size, size) and t.op.type == "EnsureShape"]
+    assert [op.type for op in fills] == ["Fill"]
+    assert tf.get_static_value(fills[0].inputs[0]) is None
+    rows = [tf.random.normal([2, size, size]) for _ in range(2)]
+    columns = [tf.concat(rows, 0), tf.constant([0, 1, 2, 3], tf.int64), tf.constant([0, 2, 4], tf.int64)]
+    partial, _, _ = realized([tf.constant([1, 2], tf.int64), *columns], Cancellation())
+    np.testing.assert_allclose(partial, rows[0][1] + rows[1][1], rtol=1e-6)

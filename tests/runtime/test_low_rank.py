@@ -191,8 +191,8 @@ def test_a_client_that_is_not_finite_does_not_reach_the_others():
 
 def test_the_first_layers_inputs_are_known_behind_rescaling_too(monkeypatch):
     found = []
-    gram = KnownInputs.gram
-    monkeypatch.setattr(KnownInputs, "gram", lambda self, of, *step: found.append(of) or gram(self, of, *step))
+    gram = KnownInputs.gram_of_step
+    monkeypatch.setattr(KnownInputs, "gram_of_step", lambda self, of, *step: found.append(of) or gram(self, of, *step))
     layers = [keras.layers.Input((16, 16), dtype="uint8"), keras.layers.Rescaling(1 / 255, offset=-0.5)]
     layers += [keras.layers.Flatten(), keras.layers.Dense(HIDDEN, "relu"), keras.layers.Dense(3)]
 
@@ -210,7 +210,7 @@ def test_the_first_layers_inputs_are_known_behind_rescaling_too(monkeypatch):
         with fc.use(fc.runtime.local(low_rank=low_rank)):
             state = process.next(process.initialize(), data).state
         results.append([np.asarray(w) for w in state.global_model_weights.trainable])
-    assert [step.op for step in found[0].steps] == ["Cast", "Mul", "AddV2", "Reshape"]
+    assert [operation.op for operation in found[0].operations] == ["Cast", "Mul", "AddV2", "Reshape"]
     for x, y in zip(*results, strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
 
@@ -456,17 +456,17 @@ def test_products_and_sums_of_low_rank_matrices_are_those_of_dense_ones():
     base, rate = tf.constant(rng.normal(size=(9, 7)).astype("f")), tf.constant(rng.normal(size=4).astype("f"))
     a = LowRank((9, 7), 4, ((base, 1.0), (own, 1.0)), ((left, right),))
     b = LowRank((9, 7), 4, ((base, 1.0),), ((left, right * 2),))
-    difference = a.mapped(times(rate)).plus(b.mapped(negative))
+    difference = a.map_linear(times(rate)).plus(b.map_linear(negative))
     assert len(difference.terms) == 2
     assert len(difference.factors) == 1
     expected = rate[:, None, None] * a.dense() - b.dense()
     np.testing.assert_allclose(difference.dense(), expected, atol=1e-5)
     x = tf.constant(rng.normal(size=(4, 5, 9)).astype("f"))
-    np.testing.assert_allclose(difference.multiplied(x), x @ expected, atol=1e-4)
+    np.testing.assert_allclose(difference.product_with(x), x @ expected, atol=1e-4)
     y = tf.constant(rng.normal(size=(4, 5, 7)).astype("f"))
-    product = difference.multiplied(y, transposed=True)
+    product = difference.product_with(y, transposed=True)
     np.testing.assert_allclose(product, tf.matmul(y, expected, transpose_b=True), atol=1e-4)
-    assert not a.plus(a.mapped(negative)).terms  # what cancels exactly is no term
+    assert not a.plus(a.map_linear(negative)).terms  # what cancels exactly is no term
 
 
 @pytest.mark.parametrize("size", [1, 3, 10, 17, 62])

@@ -175,28 +175,28 @@ def _strategy(
     if masked and join is not None and "secure" in join.attributes:
         why = "secure sums mask the partial of each client"
         return {"strategy": "loop", "block": 1, **kernels, **dtype, **compiled, "why": why}
-    found = _batching(module, op, join, target, width, block, low_rank=low_rank and not compiled and not rounded)
-    if isinstance(found, str):
-        return {"strategy": "loop", "block": block or 1, **kernels, **dtype, **compiled, "why": _in_text(found)}
-    kept = {"low_rank": found.low_rank} if found.low_rank else {}
+    policy = _batching(module, op, join, target, width, block, low_rank=low_rank and not compiled and not rounded)
+    if isinstance(policy, str):
+        return {"strategy": "loop", "block": block or 1, **kernels, **dtype, **compiled, "why": _in_text(policy)}
+    rank = {"low_rank": policy.low_rank} if policy.low_rank else {}
     from fedcore.graphs.batched.cost_model import PARALLEL
 
-    if found.width == 1:
-        own = block or (LOW_RANK_BLOCK if kept else 1)
-        at_once = {"parallel": min(PARALLEL, own)} if kept and own > 1 else {}
-        loop = {"strategy": "loop", "block": own, **at_once, **kept, **kernels, **dtype, **compiled}
-        return {**loop, "why": _in_text(found.why_loop or "")}
-    if found.why_loop is not None and not compiled:
-        loop = {"strategy": "loop", "block": block or BLOCK, "parallel": found.parallel, **kernels, **dtype}
-        return {**loop, "why": found.why_loop}
+    if policy.width == 1:
+        own = block or (LOW_RANK_BLOCK if rank else 1)
+        at_once = {"parallel": min(PARALLEL, own)} if rank and own > 1 else {}
+        loop = {"strategy": "loop", "block": own, **at_once, **rank, **kernels, **dtype, **compiled}
+        return {**loop, "why": _in_text(policy.why_loop or "")}
+    if policy.why_loop is not None and not compiled:
+        loop = {"strategy": "loop", "block": block or BLOCK, "parallel": policy.parallel, **kernels, **dtype}
+        return {**loop, "why": policy.why_loop}
     return {
         "strategy": "vectorised",
-        "width": found.width,
-        **({"one_step_width": found.one_step_width} if found.one_step_width else {}),
+        "width": policy.width,
+        **({"one_step_width": policy.one_step_width} if policy.one_step_width else {}),
         "block": block or BLOCK,
-        "call": found.call,
-        **({"products": found.products} if found.products else {}),
-        **kept,
+        "call": policy.call,
+        **({"products": policy.products} if policy.products else {}),
+        **rank,
         **kernels,
         **dtype,
         **compiled,
@@ -252,12 +252,12 @@ def _batching(
     broadcasts = split_operands(given)
     if broadcasts == len(given):
         return "it takes no value of a client's own"
-    from fedcore.graphs.batched.batching_policy import BatchingPolicy, batching_policy
+    from fedcore.graphs.batched.batching_policy import BatchingPolicy, FoldNames, batching_policy
 
     zero, stage = (o.name for o in op.operands[:2])
-    merge, block = join.operands[0].name, block or BLOCK
-    found = batching_policy(module, zero, stage, merge, broadcasts, block, target, width, low_rank=low_rank)
-    return found if isinstance(found, BatchingPolicy) else f"{found.op}: {found.why}"
+    fold = FoldNames(zero, stage, join.operands[0].name, broadcasts)
+    policy = batching_policy(module, fold, block or BLOCK, target, width, low_rank=low_rank)
+    return policy if isinstance(policy, BatchingPolicy) else f"{policy.op}: {policy.why}"
 
 
 def _types_of_main(module: Module) -> dict[str, Type]:

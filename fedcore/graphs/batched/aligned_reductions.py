@@ -24,7 +24,7 @@ ROWS_OF_SUM = 32
 """Rows of a batch are padded to a multiple of this number before they are reduced, in strides of so many."""
 
 STRIDES_AT_ONCE = 16
-"""Kernels add up fewer strides than these in another order."""
+"""Strides are padded to a multiple of this number, since kernels add up fewer strides in another order."""
 
 LONG_RUN = 256
 """Runs of more entries are padded. Kernels add up more than 8,192 floats, or 1,600 halves, in an order that depends on
@@ -51,10 +51,10 @@ def reduce_aligned(
     """
     if tensor.shape.rank > MOST_AXES:
         return _reduce_merged(reduce, tensor, axes, keepdims=keepdims, rows=rows, fill=fill)
-    others = [a for a in axes if a != rows]
-    result = _reduce_others(reduce, tensor, others) if others else tensor
+    other_axes = [a for a in axes if a != rows]
+    result = _reduce_other_axes(reduce, tensor, other_axes) if other_axes else tensor
     if rows is not None:
-        result = _reduce_rows(reduce, result, rows - sum(a < rows for a in others), fill)
+        result = _reduce_rows(reduce, result, rows - sum(a < rows for a in other_axes), fill)
     for axis in sorted(axes) if keepdims else ():
         result = ops.expand_dims(result, axis)
     return result
@@ -63,25 +63,35 @@ def reduce_aligned(
 def _reduce_merged(
     reduce: Callable, tensor: Value, axes: list[int], *, keepdims: bool, rows: int | None, fill
 ) -> Value:
-    """A reduction of a tensor of many axes, such as the gradient of `tf.repeat`: neighbouring axes become one, and axes
-    of size 1 none.
+    """A reduction of a tensor with more axes than kernels take, such as the gradient of `tf.repeat`.
+
+    Neighbouring axes that are all reduced, or that all stay, are merged, and axes of size 1 are dropped. The client
+    axis and the rows are never merged. Arguments are those of `reduce_aligned`.
     """
     sizes = tensor.shape.as_list()
     if None in sizes:
         raise NoBatchingRule("a reduction", f"the tensor has {len(sizes)} axes, of which some have unknown sizes")
-    apart = {0, rows}
-    own = [a for a, size in enumerate(sizes) if size != 1 or a in apart]
-    runs = [list(run) for _, run in itertools.groupby(own, lambda a: a if a in apart else -1 - (a in axes))]
+    unmerged = {0, rows}
+    relevant_axes = [a for a, size in enumerate(sizes) if size != 1 or a in unmerged]
+    runs = [
+        list(run) for _, run in itertools.groupby(relevant_axes, lambda a: a if a in unmerged else -1 - (a in axes))
+    ]
     if len(runs) > MOST_AXES:
         raise NoBatchingRule("a reduction", f"the tensor has {len(sizes)} axes")
     merged = ops.reshape(tensor, [math.prod(sizes[a] for a in run) for run in runs])
-    of_axes = [i for i, (first, *_) in enumerate(runs) if first in axes]
-    of_rows = None if rows is None else runs.index([rows])
-    result = reduce_aligned(reduce, merged, of_axes, rows=of_rows, fill=fill)
+    merged_axes = [i for i, (first, *_) in enumerate(runs) if first in axes]
+    merged_rows = None if rows is None else runs.index([rows])
+    result = reduce_aligned(reduce, merged, merged_axes, rows=merged_rows, fill=fill)
     return ops.reshape(result, [1 if a in axes else s for a, s in enumerate(sizes) if keepdims or a not in axes])
 
 
 def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill) -> Value:
+    """The reduction of the axis of rows, which is padded to whole strides, and the last axis to whole packets.
+
+    Args:
+        rows: the axis of the rows.
+        fill: value of the appended rows, which leaves the result as it is.
+    """
     last, paddings = tensor.shape.rank - 1, [[0, 0] for _ in tensor.shape]
     count, entries = tensor.shape[rows], tensor.shape[last]
     if (tensor.dtype.is_floating or tensor.dtype.is_complex) and count is not None:
@@ -89,7 +99,7 @@ def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill) -> Value:
         paddings[rows][1] = -count % (STRIDES_AT_ONCE * ROWS_OF_SUM if in_strides else ROWS_OF_SUM)
         if rows != last and entries is not None:
             paddings[last][1] = packet_padding(entries, tensor.dtype)
-        if any(after for _, after in paddings):
+        if any(end for _, end in paddings):
             tensor = ops.pad(tensor, paddings, constant_values=fill)
         if in_strides:
             strides = ops.reshape(tensor, [*(-1 if s is None else s for s in tensor.shape[:-1]), -1, ROWS_OF_SUM])
@@ -98,24 +108,36 @@ def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill) -> Value:
     return result[..., :entries] if paddings[last][1] and rows != last else result
 
 
-def _reduce_others(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
+def _reduce_other_axes(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
+    """The reduction of axes that are not the batch.
+
+    If the last axis stays, it is padded to whole packets, so that no packet holds entries of two clients.
+    """
     last = tensor.shape.rank - 1
     if last in axes:
         return _reduce_run(reduce, tensor, axes)
-    entries, rounds = tensor.shape[last], tensor.dtype.is_floating or tensor.dtype.is_complex
-    extra = packet_padding(entries, tensor.dtype) if rounds and entries is not None else 0
+    entries, may_round = tensor.shape[last], tensor.dtype.is_floating or tensor.dtype.is_complex
+    extra = packet_padding(entries, tensor.dtype) if may_round and entries is not None else 0
     if not extra:
         return reduce(tensor, axes)
     return reduce(ops.pad(tensor, [*([0, 0] for _ in range(last)), [0, extra]]), axes)[..., :entries]
 
 
 _FILL_OF_RUN = {ops.reduce_sum: 0, ops.reduce_mean: 0, ops.reduce_prod: 1}
+"""Reductions whose runs are padded -> the entry that changes no result. The order of a maximum decides no bits."""
 
 
 def _reduce_run(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
-    """A reduction of the last axes and maybe of others; a long run of entries is padded to whole packets."""
+    """A reduction of the last axes, which are one run of entries for each client, and maybe of others.
+
+    A long run is padded to whole packets, so that each client's entries begin with one. A mean is then the sum over the
+    number of entries without padding. Half floats are added in float32, as TensorFlow's mean does.
+
+    Args:
+        axes: the reduced axes; the last axis of the tensor is among them.
+    """
     first = next(a for a in range(tensor.shape.rank) if set(range(a, tensor.shape.rank)) <= set(axes))
-    shape, others = [-1 if s is None else s for s in tensor.shape], [a for a in axes if a < first]
+    shape, other_axes = [-1 if s is None else s for s in tensor.shape], [a for a in axes if a < first]
     run = math.prod(shape[first:])
     is_known = shape.count(-1) < 2 and not any(shape[a] == -1 for a in axes)
     if reduce not in _FILL_OF_RUN or not is_known or run <= LONG_RUN or not packet_padding(run, tensor.dtype):
@@ -125,9 +147,9 @@ def _reduce_run(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
     paddings = [*([0, 0] for _ in range(first)), [0, packet_padding(run, tensor.dtype)]]
     flat = ops.pad(ops.reshape(tensor, [*shape[:first], run]), paddings, constant_values=_FILL_OF_RUN[reduce])
     if reduce is not ops.reduce_mean:
-        return reduce(flat, [*others, first])
-    count = run * math.prod(shape[a] for a in others)
-    return ops.reduce_sum(flat, [*others, first]) / ops.constant(count, tensor.dtype)
+        return reduce(flat, [*other_axes, first])
+    count = run * math.prod(shape[a] for a in other_axes)
+    return ops.reduce_sum(flat, [*other_axes, first]) / ops.constant(count, tensor.dtype)
 
 
 def packet_padding(entries: int | None, dtype: tf.DType) -> int:

@@ -51,17 +51,17 @@ def batched_call(
             raise ValueError("a seeded graph needs the seeds of the clients")
         arguments = [*arguments, batched(seeds) if seeds.shape.rank else shared(seeds)]
     clients = {x.tensor.shape[0] if x.low_rank is None else x.low_rank.clients for x in arguments if x.batched}
-    rows = {x.tensor.shape[1 + x.padded_axis] for x in arguments if x.padded_axis is not None}
+    padded_sizes = {x.tensor.shape[1 + x.padded_axis] for x in arguments if x.padded_axis is not None}
     if len(clients) > 1 or None in clients:
         raise ValueError(f"the client axes have the sizes {clients}; all must have the same static size")
-    if sizes is None and rows:
+    if sizes is None and padded_sizes:
         raise ValueError("a padded axis needs the sizes of the clients' batches")
-    if len(rows) > 1 or None in rows:
-        raise ValueError(f"the padded axes have the sizes {rows}; all must have the same static size")
+    if len(padded_sizes) > 1 or None in padded_sizes:
+        raise ValueError(f"the padded axes have the sizes {padded_sizes}; all must have the same static size")
     evaluation = BatchedEvaluation(
         max(clients, default=1),
-        max(rows, default=None),
-        sizes if rows else None,
+        max(padded_sizes, default=None),
+        sizes if padded_sizes else None,
         products=products,
         assumed_finite=assumed_finite,
     )
@@ -74,34 +74,42 @@ def batched_call(
     ]
 
 
-def called_whole(build: Callable[[], list[BatchedValue]], kind: str) -> list[BatchedValue]:
-    """The values that `build` returns; a call of one function computes them.
+def call_as_function(build: Callable[[], list[BatchedValue]], kind: str) -> list[BatchedValue]:
+    """The values that `build` returns, computed by the call of one function of their operations.
+
+    A function is the unit in which TensorFlow fuses operations and XLA compiles.
 
     Args:
+        build: adds operations to the block being built, and returns values.
         kind: of the call, see `control_flow.call`.
     """
     values: list[BatchedValue] = []
-    inner: list[Value] = []
+    inner_tensors: list[Value] = []
 
     def body() -> list[Value]:
-        values[:] = build()
-        here = ops.current_block()
-        inner[:] = {id(t): t for value in values for t in _tensors(value) if t.block is here}.values()
-        return inner
+        """The results of the function: the tensors of the values that are computed in it, each once.
 
-    results = {id(t): result for t, result in zip(inner, call(body, [], kind=kind), strict=True)}
-    return [_replaced(value, lambda t: results.get(id(t), t)) for value in values]
+        Tensors of the surrounding blocks need not be results.
+        """
+        values[:] = build()
+        function_block = ops.current_block()
+        inner_tensors[:] = {id(t): t for value in values for t in _tensors(value) if t.block is function_block}.values()
+        return inner_tensors
+
+    results = {id(t): result for t, result in zip(inner_tensors, call(body, [], kind=kind), strict=True)}
+    return [_map_tensors(value, lambda t: results.get(id(t), t)) for value in values]
 
 
 def _tensors(value: BatchedValue) -> list[Value]:
+    """The tensors that a value consists of: one, or the matrices, coefficients and factors of a low-rank matrix."""
     if value.low_rank is None:
         return [value.tensor]
     numbers = [c for _, c in value.low_rank.terms if not isinstance(c, float)]
     return [*(m for m, _ in value.low_rank.terms), *numbers, *(t for pair in value.low_rank.factors for t in pair)]
 
 
-def _replaced(value: BatchedValue, fn: Callable[[Value], Value]) -> BatchedValue:
-    """The value with `fn` applied to its tensors."""
+def _map_tensors(value: BatchedValue, fn: Callable[[Value], Value]) -> BatchedValue:
+    """The value with `fn` applied to each of its tensors."""
     if value.low_rank is None:
         return attrs.evolve(value, tensor=fn(value.tensor))
     terms = tuple((fn(m), c if isinstance(c, float) else fn(c)) for m, c in value.low_rank.terms)
@@ -112,11 +120,13 @@ def _replaced(value: BatchedValue, fn: Callable[[Value], Value]) -> BatchedValue
 def why_not_batchable(
     graph: Graph | TracedGraph, data: bytes, batched_arguments: set[int], padded_axes: dict[int, int] | None = None
 ) -> NoBatchingRule | None:
-    """Reason why the graph cannot be called for several clients; None if it can.
+    """Reason why a graph cannot be called for several clients; None if it can.
+
+    The graph is evaluated for two clients with batches of three rows in a block that is dropped.
 
     Args:
         batched_arguments: positions of the leaves of the parameter that differ between clients.
-        padded_axes: position of a leaf -> its padded axis.
+        padded_axes: position of a leaf -> its padded axis; a batch of unknown size.
     """
     padded_axes = padded_axes or {}
     block = Block()

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_call import batched_call, called_whole
+from fedcore.graphs.batched.batched_call import batched_call, call_as_function
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
-from fedcore.graphs.batched.known_inputs import MIN_ROWS, Given, KnownInputs
-from fedcore.graphs.batched.low_rank_carry import LowRankCarry, build_in_form, low_rank_carry
+from fedcore.graphs.batched.known_inputs import MIN_ROWS, KnownInputs, ProductSource
+from fedcore.graphs.batched.low_rank_carry import LowRankCarry, build_fixed_point, low_rank_carry
 from fedcore.graphs.batched.own_rows import OwnRows
 from fedcore.graphs.batched.row_layouts import steps_of
 from fedcore.graphs.batched.schedule import PackedLayout
@@ -45,43 +45,62 @@ class BatchedInterpreter:
     """Interpreter whose values are `BatchedValue`s and `BatchedSequence`s.
 
     Args:
+        module: holds the stage.
         layout: of the packed clients.
         xla: compile graphs with XLA where possible.
     """
 
     def __init__(self, module: Module, layout: PackedLayout, *, xla: bool):
+        """Starts with the layout for all clients; `using` sets it, and what belongs to it, for the clients of a
+        group.
+        """
         self._batch_sizes: Value | None = None  # of the step that is being built
         self._layout = layout
         self._assumed_finite: list[Value] | None = None
-        self._given: Given | None = None
+        self._product_source: ProductSource | None = None
         self._known_inputs: list[KnownInputs] = []
         self._xla = xla
-        self._interpreter = Interpreter(module, self._evaluate, self._graph)
+        self._interpreter = Interpreter(module, self._evaluate, self._as_function)
         self.run = self._interpreter.run
         self.operations = self._interpreter.operations
 
     @contextlib.contextmanager
     def using(
-        self, layout: PackedLayout, assumed_finite: list[Value] | None, given: Given | None = None
+        self, layout: PackedLayout, assumed_finite: list[Value] | None, product_source: ProductSource | None = None
     ) -> Iterator[list[KnownInputs]]:
-        """The layout of the clients whose operations are built in the context; yields the known inputs of their loops.
+        """Context in which operations are built for clients of a layout; yields the known inputs of their loops.
+
+        The state that it sets is restored at its end, so contexts may be nested.
 
         Args:
-            assumed_finite: gets the left factors of low-rank matrices that are taken to be finite; None: none are.
-            given: products of the clients' rows; None: they are computed.
+            layout: of the packed clients of the group.
+            assumed_finite: list that gets the left factors of low-rank matrices that are taken to be finite; None:
+                none are.
+            product_source: products of the clients' rows that the call takes as an operand; None: they are computed.
         """
-        before = self._layout, self._assumed_finite, self._given, self._known_inputs
-        self._layout, self._assumed_finite, self._given, self._known_inputs = layout, assumed_finite, given, []
+        outer_state = self._layout, self._assumed_finite, self._product_source, self._known_inputs
+        self._layout, self._assumed_finite = layout, assumed_finite
+        self._product_source, self._known_inputs = product_source, []
         try:
             yield self._known_inputs
         finally:
-            self._layout, self._assumed_finite, self._given, self._known_inputs = before
+            self._layout, self._assumed_finite, self._product_source, self._known_inputs = outer_state
 
-    def _graph(self, graph, data: bytes) -> Callable:
-        compiles = self._xla and can_compile(graph, data)
-        has_convolutions = "Conv2D" in operations_of(graph.digest, data)
+    def _as_function(self, graph, data: bytes) -> Callable:
+        """The Python function that calls a graph with nested batched arguments, for `Interpreter`.
+
+        A graph that XLA compiles, or that has convolutions, becomes a TensorFlow function of its own: that is the unit
+        which XLA compiles, and in which TensorFlow fuses a convolution with its bias and activation. All other graphs
+        are emitted in place, where their operations can be hoisted out of the loop over steps.
+        """
+        function_kind = None
+        if self._xla and can_compile(graph, data):
+            function_kind = "xla"
+        elif "Conv2D" in operations_of(graph.digest, data):
+            function_kind = "fused"
 
         def call(*arguments, seed=None):
+            """The result of a call of the graph. Batch sizes go along only if an argument has padded rows."""
             values = flatten(arguments)
             sizes = self._batch_sizes if any(value.padded_axis is not None for value in values) else None
             build = functools.partial(
@@ -92,15 +111,21 @@ class BatchedInterpreter:
                 sizes,
                 seed,
                 products=self._layout.products,
-                assumed_finite=None if compiles or has_convolutions else self._assumed_finite,
+                assumed_finite=None if function_kind else self._assumed_finite,
             )
-            if compiles:
-                return unflatten(called_whole(build, "xla"), graph.type.result)
-            return unflatten(called_whole(build, "fused") if has_convolutions else build(), graph.type.result)
+            results = build() if function_kind is None else call_as_function(build, function_kind)
+            return unflatten(results, graph.type.result)
 
         return call
 
     def _evaluate(self, op: Operation, types, values, seed):
+        """The result of one operation of the stage for all clients of a group.
+
+        The map of a sequence is applied lazily, to each element that a reduction reads.
+
+        Raises:
+            NoBatchingRule: the operation is none of `BATCHABLE`.
+        """
         if op.kind not in BATCHABLE:
             raise NoBatchingRule(op.kind, "the operation stands outside of graphs")
         if op.kind == "sequence_map":
@@ -115,87 +140,139 @@ class BatchedInterpreter:
         return declared.meaning(*values, **declared.variables(op, types))
 
     def _reduce(self, sequence: BatchedSequence, zero, function: Callable, type_: Type):
-        """Steps until all clients have ended. The carry of a client that has ended is frozen.
+        """The loop variables after the steps of all clients; those of a client that has ended are frozen.
 
-        If all clients take equally many steps, no carry is frozen; the results of empty lanes are not used. Kernels of
-        dense layers are kept low-rank as far as the step allows.
+        If all clients take equally many steps, nothing is frozen, and the results of empty lanes are not used. Kernels
+        of dense layers are kept low-rank as far as the step allows; the carry that it preserves is a fixed point.
+
+        Args:
+            zero: the initial loop variables.
+            function: (loop variables, element) -> loop variables.
+            type_: of the loop variables.
         """
         initial = flatten(zero)
-        form = None if self._xla else low_rank_carry(initial, self._layout)
-        inputs = None if form is None else self._inputs_of(sequence)
-        build = functools.partial(self._reduced, sequence, initial, function, type_, inputs)
-        return unflatten(build_in_form(build, form), type_)
+        carry = None if self._xla else low_rank_carry(initial, self._layout)
+        inputs = None if carry is None else self._open_known_inputs(sequence)
+        build = functools.partial(self._build_loop, sequence, initial, function, type_, inputs)
+        return unflatten(build_fixed_point(build, carry), type_)
 
-    def _reduced(
+    def _build_loop(
         self,
         sequence: BatchedSequence,
         initial: list[BatchedValue],
         function: Callable,
         type_: Type,
         inputs: KnownInputs | None,
-        form: LowRankCarry | None,
+        carry: LowRankCarry | None,
     ) -> tuple[list[BatchedValue], LowRankCarry | None]:
-        """(the carry after all steps, the form that its kernels have after a step); without a carry if that differs."""
+        """Builds the loop over the steps of a group, with the kernels held as the carry says.
+
+        Args:
+            initial: the initial loop variables.
+            inputs: inputs of layers that are known before the loop; None if none are.
+            carry: how kernels are held low-rank; None if none is.
+        Returns:
+            The loop variables after all steps, and the carry that the step's results need. If that is another carry,
+            the loop is no use, and the list of variables is empty.
+        """
         clients = int(sequence.sizes.shape[0])
-        kernels = None if form is None else form.opened(initial, clients, self._own_rows(sequence), inputs)
-        dense = [i for i in range(len(initial)) if form is None or i not in form.kernels]
-        form_after = form
+        open_carry = None if carry is None else carry.open(initial, clients, self._own_rows(sequence), inputs)
+        dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
+        next_carry = carry
 
         def step(sequence: BatchedSequence, s, *variables):
-            nonlocal form_after
+            """Step s of all clients, for `scan`: first the tensors of dense leaves, then those that hold kernels.
+
+            Also notes the carry that its results need. The second result says which clients are active; None: all are.
+            """
+            nonlocal next_carry
             sizes = sequence.batch_sizes(s)
             active = None if self._layout.equal_steps else sizes > 0
             self._batch_sizes = sizes if sequence.layout.batched else None
             columns = sequence.columns_of(s)
             element = sequence.element(s, sizes, columns)
             leaves = dict(zip(dense, map(batched, variables), strict=False))
-            opened = None if kernels is None else kernels.values(s, list(variables[len(dense) :]), columns)
-            leaves.update({} if opened is None else opened.values)
+            step_kernels = (
+                None if open_carry is None else open_carry.kernels_in_step(s, list(variables[len(dense) :]), columns)
+            )
+            leaves.update({} if step_kernels is None else step_kernels.values)
             values = [leaves[i] for i in range(len(initial))]
             results = flatten(at_element(function, s)(unflatten(values, type_), element))
             self._batch_sizes = None
             tensors = [broadcast_to_clients(results[i], clients) for i in dense]
-            if opened is None:
+            if step_kernels is None:
                 return tensors, active
-            of_kernels = {i: results[i] for i in opened.rights}
-            form_after = opened.form_after(of_kernels)
-            changed = opened.after(of_kernels, active) if form_after == form else opened.variables()
-            return [*tensors, *changed], active
+            kernel_results = {i: results[i] for i in step_kernels.rights}
+            next_carry = step_kernels.carry_after_step(kernel_results)
+            if next_carry != carry:  # the loop is dropped, so any variables of equal types do
+                return [*tensors, *step_kernels.variables()], active
+            return [*tensors, *step_kernels.variables_after_step(kernel_results, active)], active
 
         variables = [broadcast_to_clients(initial[i], clients) for i in dense]
-        factors = [] if kernels is None else kernels.initial()
+        factors = [] if open_carry is None else open_carry.initial_variables()
+        has_half_steps = carry is None and self._layout.has_half_steps
+        steps, final_variables = self._run_steps(
+            step, sequence, [*variables, *factors], len(factors), has_half_steps=has_half_steps
+        )
+        if next_carry != carry:
+            return [], next_carry
+        results = dict(zip(dense, map(batched, final_variables), strict=False))
+        results.update({} if open_carry is None else open_carry.final_kernels(steps, final_variables[len(dense) :]))
+        return [results[i] for i in range(len(initial))], carry
+
+    def _run_steps(
+        self,
+        step: Callable,
+        sequence: BatchedSequence,
+        variables: list[Value],
+        kept_by_step: int,
+        *,
+        has_half_steps: bool,
+    ) -> tuple[Value, list[Value]]:
+        """(the number of steps, int64; the loop variables after all of them). A single step takes no loop.
+
+        Args:
+            step: (sequence, step number, *loop variables) -> (loop variables, active clients).
+            variables: the initial loop variables.
+            kept_by_step: as for `scan`.
+            has_half_steps: run the last steps, whose batches have at most half of the padded rows, in a second loop
+                that is built for that half.
+        """
         if self._layout.single_step:
             steps = ops.constant(1, tf.int64)
-            state, _ = step(sequence, ops.constant(0, tf.int64), *variables, *factors)
-        else:
-            steps = steps_of(sequence.sizes)
-            halves = form is None and self._layout.has_half_steps
-            whole = _whole_steps(sequence) if halves else steps
-            state = scan(functools.partial(step, sequence), whole, [*variables, *factors], kept_by_step=len(factors))
-            if halves:
-                half = sequence.halves()
-                state = scan(lambda s, *given: step(half, whole + s, *given), steps - whole, state)
-        if form_after != form:
-            return [], form_after
-        results = dict(zip(dense, map(batched, state), strict=False))
-        results.update({} if kernels is None else kernels.final(steps, state[len(dense) :]))
-        return [results[i] for i in range(len(initial))], form
+            results, _ = step(sequence, ops.constant(0, tf.int64), *variables)
+            return steps, results
+        steps = steps_of(sequence.sizes)
+        whole_steps = _count_whole_steps(sequence) if has_half_steps else steps
+        results = scan(functools.partial(step, sequence), whole_steps, variables, kept_by_step=kept_by_step)
+        if not has_half_steps:
+            return steps, results
+        halved_sequence = sequence.halves()
+        return steps, scan(
+            lambda s, *state: step(halved_sequence, whole_steps + s, *state), steps - whole_steps, results
+        )
 
-    def _inputs_of(self, sequence: BatchedSequence) -> KnownInputs | None:
-        """The inputs of layers that are known before the loop over a sequence; None where none are, or without loop."""
+    def _open_known_inputs(self, sequence: BatchedSequence) -> KnownInputs | None:
+        """The known inputs of a loop over a sequence, to which the loop's products are added.
+
+        None if there is no loop, or if a batch has so few rows that its products would have other bits before the loop.
+        """
         if self._layout.single_step or sequence.batch_rows < MIN_ROWS:
             return None
-        known = KnownInputs(sequence.rows, ops.current_block(), self._given, bool(self._layout.products))
-        self._known_inputs.append(known)
-        return known
+        known_inputs = KnownInputs(
+            sequence.rows, ops.current_block(), self._product_source, bool(self._layout.products)
+        )
+        self._known_inputs.append(known_inputs)
+        return known_inputs
 
     def _own_rows(self, sequence: BatchedSequence) -> OwnRows | None:
+        """The rows that products of one client may have; None if the rows of all clients are joined."""
         products = self._layout.products
         return OwnRows(products, sequence.rows.own_rows, sequence.batch_rows) if products else None
 
 
-def _whole_steps(sequence: BatchedSequence) -> Value:
-    """int64: the number of steps behind which every batch has at most half of the padded rows."""
-    number = ops.range_(1, ops.shape(sequence.sizes, tf.int64)[1] + 1)
+def _count_whole_steps(sequence: BatchedSequence) -> Value:
+    """int64: the number of the last step that has a batch with more than half of the padded rows, counted from 1."""
+    step_numbers = ops.range_(1, ops.shape(sequence.sizes, tf.int64)[1] + 1)
     is_whole = ops.reduce_any(sequence.sizes > sequence.batch_rows // 2, 0)
-    return ops.reduce_max(ops.where(is_whole, number, 0))
+    return ops.reduce_max(ops.where(is_whole, step_numbers, 0))

@@ -27,7 +27,8 @@ class BatchedSequence:
     """The sequences of a call's clients, or of one group of them.
 
     Args:
-        rows: the packed rows.
+        layout: types and step kinds of the sequences.
+        rows: the packed rows of the clients.
         maps: functions of batched elements that are applied in order.
     """
 
@@ -62,7 +63,15 @@ class BatchedSequence:
         return self.rows.columns_of(step)
 
     def element(self, step: Value, batch_sizes: Value, tensors: list[Value]):
-        """The batched element of one step, from the columns of this step."""
+        """The batched element of one step, [clients, rows, …] for batches: the columns after the maps of the pipeline.
+
+        Maps before batching see single examples, and maps behind it see batches.
+
+        Args:
+            step: int64, the number of the step, by which random maps draw.
+            batch_sizes: int64 [clients], as the method of that name returns them.
+            tensors: the columns of the step, as of `columns_of`.
+        """
         layout = self.layout
         if layout.before:
             tensors = _map_examples(layout, tensors) if layout.batched else _map_graphs(layout.before, tensors)
@@ -78,12 +87,12 @@ class BatchedSequence:
 
 
 def at_element(fn: Callable, index: Value) -> Callable:
-    """The function with the seed of an element: random numbers depend on the element's index."""
+    """The function with the seed of an element: the random numbers that it draws depend on the element's index."""
     return fn.for_element(index) if isinstance(fn, Callee) else fn
 
 
 def _map_graphs(graphs: tuple[TracedGraph, ...], tensors: list[Value]) -> list[Value]:
-    """Applies graphs to elements [K, …]."""
+    """Applies graphs one after the other to elements [K, …]; results that all clients share are repeated."""
     values = [batched(t) for t in tensors]
     for graph in graphs:
         values = batched_call(graph.named("map"), graph.data, values)

@@ -157,7 +157,7 @@ class BatchedFold(StageFold):
             name=name,
             without=self.stage_passes_left_out,
         )
-        function = Realized(with_kernels_of(self.stage.function, call), TensorType("float32", (None,)), optimised=True)
+        function = Realized(with_kernels_of(self.stage.function, call), TensorType("float32", (None,)))
         return attrs.evolve(realized, products=Products(function, operands))
 
 

@@ -66,17 +66,20 @@ class KnownValue:
 
     @property
     def is_constant(self) -> bool:
+        """Whether the value is independent of the batch size: all three samples are one array."""
         return self.values[0] is self.values[1]
 
     @classmethod
     def of_constant(cls, value) -> "KnownValue":
+        """Known value of a number or an array that does not depend on the batch size."""
         array = np.asarray(value)
         return cls((array, array, array))
 
     @classmethod
     def from_probes(cls, values, *, polynomial: bool = True) -> "KnownValue":
-        """Value of three samples. Equal samples make a constant only if they are polynomial: `n > 0` has equal samples
-        too, and differs at n = 0.
+        """Known value of samples at the three probed batch sizes.
+
+        Equal samples make a constant only if they are polynomial: `n > 0` has equal samples too, and differs at n = 0.
         """
         first, second, third = values
         if polynomial and np.array_equal(first, second) and np.array_equal(first, third):
@@ -84,19 +87,26 @@ class KnownValue:
         return cls((first, second, third), polynomial)
 
     def equals(self, other: "KnownValue | None") -> bool:
+        """Whether two known values have the same samples and dtype, so that they agree at every batch size."""
         if other is None or self.polynomial != other.polynomial:
             return False
         return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(self.values, other.values, strict=True))
 
     def affine(self, probes: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray] | None:
-        """(a, b) such that the value is a * size + b for every batch size; None if there is no such pair."""
+        """Coefficients (a, b) such that the value is a * size + b for every batch size; None if there are none.
+
+        Two samples fix the line, and the third one tests it. An integer slope is required, since sizes are integers.
+
+        Args:
+            probes: the three batch sizes at which the value was sampled.
+        """
         if not self.polynomial:
             return None
         first, second, third = (np.asarray(v, np.float64) for v in self.values)
         slope = (second - first) / (probes[1] - probes[0])
-        start = first - slope * probes[0]
-        fits = np.array_equal(slope * probes[2] + start, third) and np.array_equal(slope, np.round(slope))
-        return (slope, start) if fits else None
+        offset = first - slope * probes[0]
+        is_affine = np.array_equal(slope * probes[2] + offset, third) and np.array_equal(slope, np.round(slope))
+        return (slope, offset) if is_affine else None
 
 
 class Padding(enum.Flag):
@@ -134,7 +144,7 @@ class BatchedValue:
         low_rank: the matrices of all clients as a sum of few terms; `tensor` is then None.
     """
 
-    tensor: Any  # Value | None; most users have seen that there is one
+    tensor: Any  # Value | None; the type checker lets rules read it without a test for None
     batched: bool = False
     padded_axis: int | None = None
     entries_per_row: int = 1
@@ -148,16 +158,20 @@ class BatchedValue:
 
     @property
     def client_invariant(self) -> bool:
-        """Whether all clients share the value and it does not depend on the sizes of their batches."""
+        """Whether all clients share the value and it does not depend on the sizes of their batches.
+
+        An operation on such values only is emitted once for all clients.
+        """
         return not self.batched and self.padded_axis is None and (self.known is None or self.known.is_constant)
 
     def with_tensor(
         self, tensor: Value, *, padding: Padding | None = None, element_shape: KnownValue | None = None
     ) -> "BatchedValue":
-        """Value of another tensor with the same axes.
+        """Value of another tensor with the batched and padded axes of this value.
 
         Args:
-            padding: Default: that of a result computed row by row from this value.
+            padding: content of the padded rows. Default: that of a result computed row by row from this value.
+            element_shape: of a tensor list, as in `BatchedValue`.
         """
         return BatchedValue(
             tensor,
@@ -181,7 +195,11 @@ def batched(tensor: Value, padded_axis: int | None = None) -> BatchedValue:
 
 
 def broadcast_to_clients(value: BatchedValue, clients: int) -> Value:
-    """The tensor of a value with a client axis of the given size."""
+    """The tensor of a value, [K, …]; a tensor that all clients share is repeated for each of them.
+
+    Args:
+        clients: K, the size of the client axis.
+    """
     if value.low_rank is not None:
         return value.low_rank.dense()
     if value.batched:
@@ -202,11 +220,15 @@ def common_padding(values: Iterable[BatchedValue]) -> Padding:
 
 
 def product_padding(values: Iterable[BatchedValue]) -> Padding:
-    """Padding of a row-by-row product: zero times a finite number is zero."""
+    """Padding of a row-by-row product, such as x * y or x @ w.
+
+    Its padded rows are zeros if those of one operand are, and those of the others finite: zero times a finite number is
+    zero. Copies of real rows count as finite, see `Padding.COPIES`.
+    """
     batches = [x for x in values if x.padded_axis is not None]
     paddings = [x.padding for x in batches]
-    zeros = any(Padding.ZEROS in p for p in paddings) and Padding.UNKNOWN not in paddings
-    return rowwise_padding(batches) | (Padding.ZEROS if zeros else Padding.UNKNOWN)
+    is_zero = any(Padding.ZEROS in p for p in paddings) and Padding.UNKNOWN not in paddings
+    return rowwise_padding(batches) | (Padding.ZEROS if is_zero else Padding.UNKNOWN)
 
 
 batching_rules: dict[str, Callable] = {}
@@ -230,13 +252,19 @@ def batching_rule(*ops: str):
     """
 
     def register(fn):
+        """Adds the function to `batching_rules` for each of the operation types.
+
+        The built-in rules are imported first, so that a third party that declares one of their types is refused,
+        whatever
+        the order of imports.
+        """
         is_built_in = fn.__module__.startswith(_BUILT_IN)
         if not is_built_in:
             imported(_BUILT_IN)
         for op in ops:
-            known = batching_rules.get(op)
-            if known is not None and (is_built_in or known.__module__ != fn.__module__):
-                raise FedcoreError(f"{op} has a batching rule already: {_place(known)}")
+            registered = batching_rules.get(op)
+            if registered is not None and (is_built_in or registered.__module__ != fn.__module__):
+                raise FedcoreError(f"{op} has a batching rule already: {_describe_place(registered)}")
         batching_rules.update(dict.fromkeys(ops, fn))
         if not is_built_in:  # compiling imports the built-in ones, which makes no plan stale
             note_declaration(ops[0])
@@ -246,10 +274,11 @@ def batching_rule(*ops: str):
 
 
 def place_of_rule(op: str) -> str:
-    """The module and line of an operation's batching rule."""
-    return _place(batching_rules[op])
+    """Module and line of an operation's batching rule."""
+    return _describe_place(batching_rules[op])
 
 
-def _place(fn: Callable) -> str:
+def _describe_place(fn: Callable) -> str:
+    """Module and line of a rule, for the message that refuses a second one."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     return fn.__module__ if code is None else f"{fn.__module__}, line {code.co_firstlineno}"

@@ -10,7 +10,7 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
-from fedcore.graphs.batched.cost_model import PARALLEL, clients_at_once, why_loop
+from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clients_at_once, why_loop
 from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
@@ -80,12 +80,24 @@ class BatchingPolicy:
     parallel: int = PARALLEL
 
 
+@attrs.frozen
+class FoldNames:
+    """The functions of a fold over clients, by name.
+
+    Args:
+        zero, stage, join: make a partial, add a client to it, and merge two partials.
+        broadcasts: number of the stage's parameters that all clients share, behind the partial.
+    """
+
+    zero: str
+    stage: str
+    join: str
+    broadcasts: int
+
+
 def batching_policy(
     module: Module,
-    zero: str,
-    stage: str,
-    join: str,
-    broadcasts: int,
+    fold: FoldNames,
     block: int,
     target: Target,
     requested_width: int | None = None,
@@ -95,26 +107,17 @@ def batching_policy(
     """The batching policy of a stage, or the reason why it cannot be batched.
 
     Args:
-        zero, join: names of the functions that make and merge partials.
-        broadcasts: number of the stage's parameters that all clients share.
         block: clients of a block.
         target: the kind of machine.
         requested_width: the width that the user asks for. Default: by the sizes of types.
         low_rank: keep kernels low-rank where that is faster.
     """
-    function = module.function(stage)
+    function, broadcasts = module.function(fold.stage), fold.broadcasts
+    client_operations, _, _ = split_stage(function)
+    batched = {p.name for p in function.parameters[1 + broadcasts :]}
     try:
         _check_types(function, broadcasts)
-        client_operations, fold_operations, _ = split_stage(function)
-        batched = {p.name for p in function.parameters[1 + broadcasts :]}
-        _check_operations(module, function, client_operations, batched)
-        joined = module.function(join)
-        reduction = [*fold_operations, *joined.operations, *module.function(zero).operations]
-        _check_no_random_numbers(module, reduction)
-        of_clients = {function.parameters[0].name, *(op.name for op in client_operations)}
-        _check_operations(module, function, fold_operations, of_clients)
-        _check_operations(module, joined, list(joined.operations), {p.name for p in joined.parameters})
-        _check_operations(module, module.function(zero), list(module.function(zero).operations), set())
+        _check_operations(module, function, client_operations, batched, builds_graphs=False)
     except TrainsConvolutions as error:
         rank = _rank_of_loop(module, function, broadcasts) if low_rank else 0
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
@@ -125,6 +128,10 @@ def batching_policy(
     width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > ONE_STEP)
     dense = state - (kernels.size_bytes if rank > ONE_STEP else 0)
     loop = None if requested_width else why_loop(target, state, dense, width, has_loops=has_loops(module))
+    is_large = loop is not None and dense >= LARGE_STATE_BYTES
+    missing = None if is_large else _missing_rule(module, fold)
+    if missing is not None:
+        return missing
     batches = any(_has_batches(p.type) for p in function.parameters[1 + broadcasts :])
     products = JOINED
     if target.isa not in ISAS_OF_EQUAL_ROWS and (batches or _any_graph_has(module, "MatMul")):
@@ -137,6 +144,23 @@ def batching_policy(
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
     call = block << (blocks - 1).bit_length()
     return BatchingPolicy(width, call, rank, loop, products, one_step_width, clients_at_once(dense))
+
+
+def _missing_rule(module: Module, fold: FoldNames) -> NoBatchingRule | None:
+    """The reason why an operation of a fold has no batching rule; None if all have one."""
+    function, joined, zeros = (module.function(name) for name in (fold.stage, fold.join, fold.zero))
+    client_operations, fold_operations, _ = split_stage(function)
+    batched = {p.name for p in function.parameters[1 + fold.broadcasts :]}
+    of_clients = {function.parameters[0].name, *(op.name for op in client_operations)}
+    try:
+        _check_operations(module, function, client_operations, batched)
+        _check_no_random_numbers(module, [*fold_operations, *joined.operations, *zeros.operations])
+        _check_operations(module, function, fold_operations, of_clients)
+        _check_operations(module, joined, list(joined.operations), {p.name for p in joined.parameters})
+        _check_operations(module, zeros, list(zeros.operations), set())
+    except NoBatchingRule as error:
+        return error
+    return None
 
 
 def _has_batches(type_: Type) -> bool:
@@ -280,11 +304,19 @@ def _check_no_random_numbers(module: Module, operations: list[Operation]) -> Non
                 raise NoBatchingRule(operand.name, "it draws where clients' values are joined")
 
 
-def _check_operations(module: Module, function: Function, operations: list[Operation], batched: set[str]) -> None:
-    """Builds every graph of the operations once for two clients, in a scratch graph.
+def _check_operations(
+    module: Module,
+    function: Function,
+    operations: list[Operation],
+    batched: set[str],
+    *,
+    builds_graphs: bool = True,
+) -> None:
+    """Raises if an operation, or an operation of a graph, cannot be computed for several clients at once.
 
     Args:
         batched: names of values that differ between clients; such results are added.
+        builds_graphs: every graph is built once, for two clients, in a block that is not kept.
     """
     types = function.types()
     bound: dict[str, tuple[str, list[bool], list[Type]]] = {}
@@ -298,19 +330,20 @@ def _check_operations(module: Module, function: Function, operations: list[Opera
         if op.kind == "bind" and symbol is not None:
             bound[op.name] = (symbol, flags, operand_types)
         elif op.kind == "call" and symbol is not None:
-            _check_callee(module, symbol, flags, operand_types)
+            _check_callee(module, symbol, flags, operand_types, builds_graphs=builds_graphs)
         elif op.kind in ("sequence_reduce", "sequence_map"):
             name, captured, captured_types = bound.get(operands[-1].name, ("", [], []))
             sequence = next(t for t in operand_types if isinstance(t, SequenceType))
             arguments = [op.type, sequence.element] if op.kind == "sequence_reduce" else [sequence.element]
             argument_flags = [*captured, *(True for _ in arguments)]
-            _check_callee(module, symbol or name, argument_flags, [*captured_types, *arguments])
+            types_of_call = [*captured_types, *arguments]
+            _check_callee(module, symbol or name, argument_flags, types_of_call, builds_graphs=builds_graphs)
             flags.append(True)
         if any(flags) or symbol in seeded:
             batched.add(op.name)
 
 
-def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type]) -> None:
+def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type], *, builds_graphs: bool) -> None:
     """Checks a graph or function for arguments of the given types.
 
     Args:
@@ -322,21 +355,23 @@ def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type
     if isinstance(callee, Function):
         other_parameters = len(flags) != len(callee.parameters)
         batched = {p.name for i, p in enumerate(callee.parameters) if other_parameters or flags[i]}
-        _check_operations(module, callee, list(callee.operations), batched)
+        _check_operations(module, callee, list(callee.operations), batched, builds_graphs=builds_graphs)
         return
     if any(isinstance(leaf, SequenceType) for t in types for _, leaf in leaves(t)):
         raise NoBatchingRule(name, "the graph loops over a sequence itself")
     flat = [(leaf, flag) for t, flag in zip(types, flags, strict=True) for leaf in tensor_leaves(t)]
     batched_arguments = {i for i, (_, flag) in enumerate(flat) if flag}
     padded_axes = {i: 0 for i, (t, flag) in enumerate(flat) if flag and t.shape and t.sizes[0] is None}
-    _check_graph(module, callee, batched_arguments, padded_axes)
+    _check_graph(module, callee, batched_arguments, padded_axes, builds_graphs=builds_graphs)
 
 
 _reasons: LruCache[tuple, tuple[str, str] | None] = LruCache(1024)
 """By graph and varying arguments the operation without a batching rule, and why; None if the graph can be batched."""
 
 
-def _check_graph(module: Module, graph: Graph, batched_arguments: set[int], padded_axes: dict[int, int]) -> None:
+def _check_graph(
+    module: Module, graph: Graph, batched_arguments: set[int], padded_axes: dict[int, int], *, builds_graphs: bool
+) -> None:
     def reason() -> tuple[str, str] | None:
         error = why_not_batchable(graph, module.blob(graph.digest), batched_arguments, padded_axes)
         return None if error is None else (error.op, error.why)  # without its traceback, which holds the scratch graph
@@ -345,6 +380,8 @@ def _check_graph(module: Module, graph: Graph, batched_arguments: set[int], padd
     body = body_of(graph.digest, module.blob(graph.digest))
     if padded_axes and _trains_convolutions(operations, body, batched_arguments):
         raise TrainsConvolutions("Conv2D", "a kernel per client is as fast one client after the other")
+    if not builds_graphs:
+        return
     rules = frozenset((op, batching_rules.get(op)) for op in operations)  # one may be registered anew
     key = (graph.digest, graph.type, frozenset(batched_arguments), tuple(padded_axes.items()), rules)
     found = _reasons.get(key, reason)

@@ -31,7 +31,7 @@ from fedcore.graphs.batched.client_contribution import (
     joined_product,
     packed_leaves,
     reserve_list,
-    written,
+    write_results,
 )
 from fedcore.graphs.batched.low_rank import sum_of_products
 from fedcore.graphs.batched.reduction import Reduction
@@ -45,40 +45,45 @@ MAX_SEQUENTIAL_TERMS = 8
 
 
 def fold_blocks(reduction: Reduction, contributions: list[Contribution], lane_of: Value) -> Tensors:
-    """The partial of all blocks, leaves [1, …].
+    """The partial of all blocks, leaves [1, …]: clients folded by block, then blocks merged.
+
+    Leaves that clients have as factors, and that are only added, are summed without the tree of merges.
 
     Args:
+        contributions: of the clients of a call.
         lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
     """
-    apart = _summed_apart(reduction, contributions, merges=int(lane_of.shape[0]) > 1)
-    totals = {i: reduction.zeros[i] + c.sum_of_blocks(lane_of) for i, c in apart.items()}
-    (lane_of,) = _bit_reversed([lane_of])
-    partial = _fold_clients(reduction, contributions, lane_of, without=apart)
+    factored_sums = _find_factored_sums(reduction, contributions, merges=int(lane_of.shape[0]) > 1)
+    totals = {i: reduction.zeros[i] + c.sum_of_blocks(lane_of) for i, c in factored_sums.items()}
+    (lane_of,) = _reverse_bits([lane_of])
+    partial = _fold_clients(reduction, contributions, lane_of, without=factored_sums)
     merged = _merge_tree(reduction.merge, partial, ops.reduce_any(lane_of >= 0, axis=1))
     return [totals.get(i, t) for i, t in enumerate(merged)]
 
 
-def _summed_apart(
+def _find_factored_sums(
     reduction: Reduction, contributions: list[Contribution], *, merges: bool
 ) -> dict[int, FactoredContribution]:
-    """Leaf of the partial -> its contribution, where the fold and the merge only add, to zeros, what clients have as
-    factors: (0 + a) + (0 + b) has the bits of 0 + (a + b). Their blocks are not stacked.
+    """Leaf of the partial -> its contribution, for the leaves whose blocks may be summed without stacking them.
+
+    That is where clients have the leaf as factors, and the fold and the merge only add it, starting from zeros: (0 + a)
+    + (0 + b) has the bits of 0 + (a + b).
 
     Args:
-        merges: there are several blocks.
+        merges: whether there are several blocks, so that the merge must add as well.
     """
     holders: dict[int, list[Contribution]] = {}
     for c in contributions:
         for j in c.leaves.positions:
             holders.setdefault(j, []).append(c)
-    found = {}
+    factored_sums = {}
     for i, j in reduction.sum_only_leaves.items():
-        first, *others = holders[j]
-        if others or not isinstance(first, FactoredContribution):
+        first, *further_holders = holders[j]
+        if further_holders or not isinstance(first, FactoredContribution):
             continue
         if not merges or (i in reduction.leaves_only_merged_by_sums and reduction.starts_from_zeros(i)):
-            found[i] = first
-    return found
+            factored_sums[i] = first
+    return factored_sums
 
 
 def sum_blocks_by_group(
@@ -91,35 +96,35 @@ def sum_blocks_by_group(
     parallel: int,
     joined: bool,
 ) -> Tensors:
-    """The partial of all blocks, leaves [1, …], where the fold only adds.
+    """The partial of all blocks, leaves [1, …], of a fold that only adds.
 
-    If the merge only adds too, and zeros are the initial partial, a group merges its blocks: (0 + a) + (0 + b) has the
-    bits of 0 + (a + b).
+    Each group adds up its clients by block, so that no contribution is stored. If the merge only adds too, and the
+    initial partial is zeros, a group also merges its blocks: (0 + a) + (0 + b) has the bits of 0 + (a + b).
 
     Args:
         group: first lane of a group (int64) -> leaves [width, …], or factors, of its clients' contributions.
-        lane_of: int64 [blocks, block]: the lane of each client, negative for clients behind the last one. The lanes are
-            in the order of the client indices.
+        lane_of: int64 [blocks, block]: the lane of each client, negative for clients behind the last one. The lanes
+            are in the order of the client indices.
         count: int64, number of groups.
         width: lanes of a group, a multiple of the block size.
         parallel: groups that may run in parallel.
         joined: the sum of a block's factors is one product.
     """
-    blocks, of_group = int(lane_of.shape[0]), width // int(lane_of.shape[1])
+    blocks, blocks_of_group = int(lane_of.shape[0]), width // int(lane_of.shape[1])
     zeros, merge, addends = reduction.zeros, reduction.merge, reduction.sum_only_leaves
     is_sum = len(reduction.leaves_only_merged_by_sums) == len(zeros)
     adds_up = is_sum and all(map(reduction.starts_from_zeros, range(len(zeros))))
-    merges = adds_up and of_group & (of_group - 1) == 0 and blocks % of_group == 0
-    found = _sums_by_group(group, reduction.specs, lane_of, count, width, parallel, merges=merges, joined=joined)
-    present = ops.reduce_any(ops.reshape(lane_of >= 0, [found[0].shape[0], -1]), axis=1)
-    present, *sums = _bit_reversed([present, *(found[addends[i]] for i in range(len(zeros)))])
+    merges = adds_up and blocks_of_group & (blocks_of_group - 1) == 0 and blocks % blocks_of_group == 0
+    totals = _sums_by_group(group, reduction.specs, lane_of, count, width, parallel, merges=merges, joined=joined)
+    present = ops.reduce_any(ops.reshape(lane_of >= 0, [totals[0].shape[0], -1]), axis=1)
+    present, *sums = _reverse_bits([present, *(totals[addends[i]] for i in range(len(zeros)))])
     if not is_sum:
         return _merge_tree(merge, [zero + t for zero, t in zip(zeros, sums, strict=True)], present)
-    flat = _FlatLeaves.of(zeros)
-    first, partial = flat.join(zeros), flat.join(sums)
-    if adds_up:
-        return flat.split([zero + t for zero, t in zip(first, _merge_tree(_add, partial, present), strict=True)])
-    return flat.split(_merge_tree(_add, [zero + t for zero, t in zip(first, partial, strict=True)], present))
+    flat = _FlatLeaves.from_leaves(zeros)
+    joined_zeros, joined_sums = flat.join(zeros), flat.join(sums)
+    if adds_up:  # zeros are added once, to the total
+        return flat.split(_add_leaves(joined_zeros, _merge_tree(_add_leaves, joined_sums, present)))
+    return flat.split(_merge_tree(_add_leaves, _add_leaves(joined_zeros, joined_sums), present))
 
 
 def _sums_by_group(
@@ -133,64 +138,75 @@ def _sums_by_group(
     merges: bool,
     joined: bool,
 ) -> list[Value]:
-    """The sum of each block, or if blocks are merged of each group: leaves [blocks, …] or [groups, …].
+    """The sum of each block's clients, leaves [blocks, …], or if groups merge their blocks, of each group, [groups, …].
 
-    Arguments are those of `sum_blocks_by_group`.
+    Args:
+        merges: a group merges its blocks.
+        group, lane_of, count, width, parallel, joined: as in `sum_blocks_by_group`.
     """
     blocks, block = lane_of.shape
-    of_group = width // block
+    blocks_of_group = width // block
     clients = ops.reduce_sum(ops.cast(lane_of >= 0, tf.int64))
     packed = packed_leaves(specs)
 
-    def merged(total: Value) -> Value:
-        for siblings in range(of_group.bit_length() - 1 if merges else 0):  # of the merge tree, level by level
-            pairs = ops.reshape(total, [of_group >> siblings + 1, 2, *total.shape[1:]])
+    def merge_blocks(total: Value) -> Value:
+        """The sums of a group's blocks, added level by level as in the merge tree; unchanged if groups do not merge."""
+        for siblings in range(blocks_of_group.bit_length() - 1 if merges else 0):
+            pairs = ops.reshape(total, [blocks_of_group >> siblings + 1, 2, *total.shape[1:]])
             total = ops.reduce_sum(pairs, 1)
         return total
 
-    def sums(first_lane: Value) -> Tensors:
+    def sum_group(first_lane: Value) -> Tensors:
+        """The sum of each packed leaf by block, for the group that begins at a lane (int64)."""
         leaves = group(first_lane)
         present = ops.minimum(clients - first_lane, width)
         lanes = ops.range_(present)
         block_of = lanes // block
 
-        def added(values: Value) -> Value:
-            total = ops.operation("SparseSegmentSumWithNumSegments", values, lanes, block_of, ops.constant(of_group))
-            return merged(total)
+        def sum_by_block(values: Value) -> Value:
+            """The values [width, …] added up by block, without those of absent clients."""
+            total = ops.operation(
+                "SparseSegmentSumWithNumSegments", values, lanes, block_of, ops.constant(blocks_of_group)
+            )
+            return merge_blocks(total)
 
-        def of_blocks(factor: Value) -> Value:
-            return ops.reshape(factor, [of_group, -1, factor.shape[2]])
+        def split_blocks(factor: Value) -> Value:
+            """[width, r, …] -> [blocks of a group, clients of a block * r, …]: the factors of a block, one behind
+            the other.
+            """
+            return ops.reshape(factor, [blocks_of_group, -1, factor.shape[2]])
 
         totals = []
         for p in packed:
             factors = leaves[p.positions[0]]
             if not isinstance(factors, tuple):
-                totals.append(added(p.pack(leaves)))
+                totals.append(sum_by_block(p.pack(leaves)))
             elif joined:
                 left, right = factors
                 is_present = ops.range_(width, dtype=tf.int64) < present
                 (right,) = select_by_client(is_present, [right], [ops.zeros([])])
-                totals.append(sum_of_products(of_blocks(left), of_blocks(right), merged))
+                totals.append(sum_of_products(split_blocks(left), split_blocks(right), merge_blocks))
             else:
-                totals.append(sum_of_products(factors[0], factors[1], added))
+                totals.append(sum_of_products(factors[0], factors[1], sum_by_block))
         return totals
 
     # The lists have room for a whole call; groups behind the last client leave zeros.
-    groups = -(-blocks // of_group)
-    shapes = [[1 if merges else of_group, *p.spec.shape] for p in packed]
+    groups = -(-blocks // blocks_of_group)
+    shapes = [[1 if merges else blocks_of_group, *p.spec.shape] for p in packed]
     lists = [reserve_list(ops.constant(groups), shape, p.spec.dtype) for p, shape in zip(packed, shapes, strict=True)]
-    found: dict[int, Value] = {}
-    lists = written(
-        function_of_number(sums), count, [(list_, 0) for list_ in lists], width, parallel_iterations=parallel
+    leaf_sums: dict[int, Value] = {}
+    lists = write_results(
+        function_of_number(sum_group), count, [(list_, 0) for list_ in lists], width, parallel_iterations=parallel
     )
     for p, list_, shape in zip(packed, lists, shapes, strict=True):
         stack = ops.operation("TensorListStack", list_, shape, element_dtype=p.spec.dtype, num_elements=groups)
         rows = ops.reshape(stack, [groups * shape[0], *p.spec.shape])  # not -1, since a leaf may have no elements
-        found.update(p.unpack(rows[: groups if merges else blocks]))
-    return [found[i] for i in range(len(specs))]
+        leaf_sums.update(p.unpack(rows[: groups if merges else blocks]))
+    return [leaf_sums[i] for i in range(len(specs))]
 
 
-def _add(left: Tensors, right: Tensors) -> Tensors:
+def _add_leaves(left: Tensors, right: Tensors) -> Tensors:
+    """The sums of the leaves of two partials; a merge that only adds."""
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
@@ -200,39 +216,41 @@ class _FlatLeaves:
 
     Args:
         shapes: shape of each leaf without the axis of the blocks.
-        joined: positions of the leaves of each joined tensor; a large leaf, or one of unknown size, stays alone.
+        members: positions of the leaves of each joined tensor; a large leaf, or one of unknown size, stays alone.
     """
 
     shapes: list[tf.TensorShape]
-    joined: list[list[int]]
+    members: list[list[int]]
 
     @classmethod
-    def of(cls, leaves: Tensors) -> Self:
+    def from_leaves(cls, leaves: Tensors) -> Self:
+        """The partition for leaves [blocks, …]: by dtype for small ones."""
         shapes = [t.shape[1:] for t in leaves]
-        joined: dict[tuple[str, int | None], list[int]] = {}
+        members: dict[tuple[str, int | None], list[int]] = {}
         for i, (shape, leaf) in enumerate(zip(shapes, leaves, strict=True)):
-            small = shape.is_fully_defined() and shape.num_elements() < LARGE_LEAF_ENTRIES
-            joined.setdefault((leaf.dtype.name, None if small else i), []).append(i)
-        return cls(shapes, list(joined.values()))
+            is_small = shape.is_fully_defined() and shape.num_elements() < LARGE_LEAF_ENTRIES
+            members.setdefault((leaf.dtype.name, None if is_small else i), []).append(i)
+        return cls(shapes, list(members.values()))
 
     def join(self, leaves: Tensors) -> Tensors:
-        """The joined tensors of leaves [blocks, …]."""
-        return [
-            leaves[of[0]]
-            if len(of) == 1
-            else ops.concat(
-                [ops.reshape(leaves[i], [leaves[i].shape[0], self.shapes[i].num_elements()]) for i in of], 1
-            )
-            for of in self.joined
-        ]
+        """The joined tensors [blocks, entries] of leaves [blocks, …]; a leaf that is alone keeps its shape."""
+        tensors = []
+        for positions in self.members:
+            if len(positions) == 1:
+                tensors.append(leaves[positions[0]])
+                continue
+            flat = [ops.reshape(leaves[i], [leaves[i].shape[0], self.shapes[i].num_elements()]) for i in positions]
+            tensors.append(ops.concat(flat, 1))
+        return tensors
 
     def split(self, joined: Tensors) -> Tensors:
-        """The leaves [n, …] of joined tensors [n, …]."""
+        """The leaves [blocks, …] of joined tensors; the inverse of `join`."""
         leaves: dict[int, Value] = {}
-        for of, tensor in zip(self.joined, joined, strict=True):
-            sizes = [self.shapes[i].num_elements() for i in of]
-            parts = [tensor] if len(of) == 1 else ops.split(tensor, sizes, 1)
-            leaves.update((i, ops.reshape(t, [t.shape[0], *self.shapes[i]])) for i, t in zip(of, parts, strict=True))
+        for positions, tensor in zip(self.members, joined, strict=True):
+            sizes = [self.shapes[i].num_elements() for i in positions]
+            parts = [tensor] if len(positions) == 1 else ops.split(tensor, sizes, 1)
+            for i, part in zip(positions, parts, strict=True):
+                leaves[i] = ops.reshape(part, [part.shape[0], *self.shapes[i]])
         return [leaves[i] for i in range(len(leaves))]
 
 
@@ -255,8 +273,11 @@ def _merge_tree(merge: Callable, partial: Tensors, present: Value) -> Tensors:
     return partial
 
 
-def _bit_reversed(tensors: Tensors) -> Tensors:
-    """Tensors [blocks, …] with their entries in bit-reversed order; the number of blocks is a power of two."""
+def _reverse_bits(tensors: Tensors) -> Tensors:
+    """The tensors [blocks, …] with their entries in bit-reversed order, so that siblings of a level are two halves.
+
+    Entry b moves to the position whose binary digits are those of b in reverse. The number of blocks is a power of two.
+    """
     order = np.zeros(1, np.int64)
     while len(order) < int(tensors[0].shape[0]):
         order = np.concatenate([2 * order, 2 * order + 1])
@@ -266,50 +287,49 @@ def _bit_reversed(tensors: Tensors) -> Tensors:
 def fold_next_client(
     reduction: Reduction,
     contributions: list[Contribution],
-    before: Tensors,
+    previous: Tensors,
     pending: Mapping[int, Factors],
     is_first: Value,
     is_last: Value,
     joined_rows: int = 0,
 ) -> tuple[Tensors, dict[int, Factors]]:
-    """The partial of a block, leaves [1, …], after one more client; after the last one its bits are those of
-    `fold_blocks`.
+    """The partial of a block after one more client; after the last one its bits are those of `fold_blocks`.
 
-    Sum-only leaves are accumulated without the initial partial, which is added with the block's last client. So is the
-    product of joined factors.
+    Sum-only leaves are accumulated without the initial partial, which is added with the block's last client, since
+    `fold_blocks` adds up the clients first too. Joined factors are multiplied with the last client.
 
     Args:
         contributions: contributions of a call whose lane 0 holds the client.
-        before: partial after the block's previous clients.
-        pending: leaf of the contribution -> the joined factors of the block's previous clients, [1, r, …].
+        previous: partial after the block's previous clients, leaves [1, …].
+        pending: leaf of the contribution -> the joined factors of the block's previous clients, each [1, r, …].
         is_first, is_last: bool, whether the client is the first or the last of its block.
         joined_rows: as in `FactoredContribution`.
     Returns:
-        The partial, and the joined factors with those of the client.
+        The partial, leaves [1, …], and the joined factors with those of the client behind them.
     """
     pending = dict(pending)
-    kept = []
+    folded = []
     for c in contributions:
         if isinstance(c, FactoredContribution) and c.joined:
-            (j,) = c.leaves.positions
-            pairs = zip(pending[j], c.factors_of_first_lane(), strict=True)
+            (leaf,) = c.leaves.positions
+            pairs = zip(pending[leaf], c.factors_of_first_lane(), strict=True)
             left, right = (ops.concat(pair, 1) for pair in pairs)
-            pending[j] = left, right
+            pending[leaf] = left, right
         else:
-            kept.append(c)
-    zeros, leaves = reduction.zeros, _unpacked((c, c.of_first_lane()) for c in kept)
+            folded.append(c)
+    zeros, leaves = reduction.zeros, _unpack_leaves((c, c.value_of_first_lane()) for c in folded)
     client = [leaves[j] if j in leaves else ops.zeros([1, *s.shape]) for j, s in enumerate(reduction.specs)]
-    after = reduction.fold(client, [ops.where(is_first, z, b) for z, b in zip(zeros, before, strict=True)])
-    for i, j in reduction.sum_only_leaves.items():
-        total = ops.where(is_first, client[j], before[i] + client[j])
-        whole = total
+    partial = reduction.fold(client, [ops.where(is_first, z, b) for z, b in zip(zeros, previous, strict=True)])
+    for i, j in reduction.sum_only_leaves.items():  # leaf i of the partial adds leaf j of the contribution
+        total = ops.where(is_first, client[j], previous[i] + client[j])
+        total_with_product = total
         if j in pending:
             (product,) = computed_if(
                 is_last, lambda x, y: [joined_product(x, y, joined_rows)], [*pending[j]], [ops.zeros_like(total)]
             )
-            whole = product + total
-        after[i] = ops.where(is_last, zeros[i] + whole, total)
-    return after, pending
+            total_with_product = product + total
+        partial[i] = ops.where(is_last, zeros[i] + total_with_product, total)
+    return partial, pending
 
 
 def _fold_clients(
@@ -317,10 +337,13 @@ def _fold_clients(
 ) -> Tensors:
     """The partial of each block, leaves [blocks, …]: its present clients in the order of their indices.
 
+    Sum-only leaves are summed by segment. The other leaves are folded client by client.
+
     Args:
+        lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
         without: leaves of the partial that are not used, and stay zeros.
     """
-    zeros, specs, blocks = reduction.zeros, reduction.specs, int(lane_of.shape[0])
+    zeros, blocks = reduction.zeros, int(lane_of.shape[0])
     addends = {i: j for i, j in reduction.sum_only_leaves.items() if i not in without}
     sums: dict[int, Value] = {}
     for c in contributions:
@@ -331,29 +354,49 @@ def _fold_clients(
     results = {i: ops.zeros([blocks, *z.shape[1:]], z.dtype) for i, z in enumerate(zeros) if i in without}
     results.update((i, zeros[i] + sums[j]) for i, j in addends.items())
     if len(results) < len(zeros):
-        partial = [ops.broadcast_to(z, [blocks, *z.shape[1:]]) for z in zeros]
-        whole = [c for c in contributions if factored.isdisjoint(c.leaves.positions)]
-        leaves = _unpacked((c, c.concatenated()) for c in whole if isinstance(c, ClientContribution))
-        # Leaves in factors are only summed. The fold gets zeros for them, and what it makes of them is not used.
-        zero = {i: ops.zeros([blocks, *s.shape]) for i, s in enumerate(specs) if i not in leaves}
-        for b in range(int(lane_of.shape[1])):
-            lanes = ops.maximum(lane_of[:, b], 0)
-            client = [zero[i] if i in zero else ops.gather(leaves[i], lanes) for i in range(len(specs))]
-            partial = select_rows(lane_of[:, b] >= 0, reduction.fold(client, partial), partial)
-        results = {**dict(enumerate(partial)), **results}
+        unfactored = [c for c in contributions if factored.isdisjoint(c.leaves.positions)]
+        results = {**dict(enumerate(_fold_one_by_one(reduction, unfactored, lane_of))), **results}
     return [results[i] for i in range(len(zeros))]
 
 
-def _unpacked(packed: Iterable[tuple[Contribution, Value]]) -> dict[int, Value]:
-    """Position -> leaf [K, …], from one packed tensor [K, …] of each contribution."""
+def _fold_one_by_one(reduction: Reduction, contributions: list[Contribution], lane_of: Value) -> Tensors:
+    """The partial of each block, leaves [blocks, …]: step b folds client b of every block, if the block has it.
+
+    Leaves that clients have as factors are only summed. The fold gets zeros for them, and its results for them are not
+    used.
+
+    Args:
+        contributions: those without factors.
+        lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
+    """
+    blocks, specs = int(lane_of.shape[0]), reduction.specs
+    partial = [ops.broadcast_to(z, [blocks, *z.shape[1:]]) for z in reduction.zeros]
+    leaves = _unpack_leaves((c, c.concatenated()) for c in contributions if isinstance(c, ClientContribution))
+    placeholders = {i: ops.zeros([blocks, *s.shape]) for i, s in enumerate(specs) if i not in leaves}
+    for b in range(int(lane_of.shape[1])):
+        lanes = ops.maximum(lane_of[:, b], 0)
+        client = [placeholders[i] if i in placeholders else ops.gather(leaves[i], lanes) for i in range(len(specs))]
+        partial = select_rows(lane_of[:, b] >= 0, reduction.fold(client, partial), partial)
+    return partial
+
+
+def _unpack_leaves(packed_tensors: Iterable[tuple[Contribution, Value]]) -> dict[int, Value]:
+    """Position of a leaf -> its tensor [K, …], from one packed tensor [K, …] of each contribution."""
     leaves: dict[int, Value] = {}
-    for contribution, tensor in packed:
+    for contribution, tensor in packed_tensors:
         leaves.update(contribution.leaves.unpack(tensor))
     return leaves
 
 
 def _block_sums(contribution: Contribution, lane_of: Value) -> Value:
-    """[blocks, …]: the sum of each block's present clients, in the order of their indices."""
+    """The sum of each block's present clients, in the order of their indices: [blocks, …].
+
+    Large leaves are added client by client from views of their groups. Others are concatenated, and summed by segment,
+    where at most `MAX_SEQUENTIAL_TERMS` clients of a block are summed at once: kernels add more terms in another order.
+
+    Args:
+        lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
+    """
     if isinstance(contribution, FactoredContribution):
         return contribution.block_sums(lane_of)
     blocks, block = lane_of.shape
@@ -363,11 +406,15 @@ def _block_sums(contribution: Contribution, lane_of: Value) -> Value:
         total = ops.concat([_sequential_sum(slices[i : i + block]) for i in range(0, blocks * block, block)], 0)
         return contribution.keep_alive_until(total)
     values = contribution.concatenated()
-    first = positions[:, :MAX_SEQUENTIAL_TERMS]
-    lanes = ops.reshape(first, [-1])
+    first_positions = positions[:, :MAX_SEQUENTIAL_TERMS]
+    lanes = ops.reshape(first_positions, [-1])
     present = ops.where(lanes < absent)[:, 0]
     total = ops.operation(
-        "SparseSegmentSumWithNumSegments", values, ops.gather(lanes, present), present // first.shape[1], blocks
+        "SparseSegmentSumWithNumSegments",
+        values,
+        ops.gather(lanes, present),
+        present // first_positions.shape[1],
+        blocks,
     )
     for b in range(MAX_SEQUENTIAL_TERMS, block):
         total += ops.gather(values, positions[:, b])
@@ -375,6 +422,10 @@ def _block_sums(contribution: Contribution, lane_of: Value) -> Value:
 
 
 def _sequential_sum(values: Tensors) -> Value:
+    """The sum of tensors, added one after the other.
+
+    AddN adds at most `MAX_SEQUENTIAL_TERMS` tensors in sequence, so a longer sum is made of several.
+    """
     total = ops.add_n(values[:MAX_SEQUENTIAL_TERMS])
     for i in range(MAX_SEQUENTIAL_TERMS, len(values), MAX_SEQUENTIAL_TERMS - 1):
         total = ops.add_n([total, *values[i : i + MAX_SEQUENTIAL_TERMS - 1]])

@@ -1,4 +1,4 @@
-"""Client contributions: the values that the clients of a call give to the fold, stored group by group.
+"""Client contributions: the values of a call's clients that the fold reads, stored group by group.
 
 With 10 clients in groups of 4 (3 groups, 12 lanes) and the contribution <float32[5], float32, float32, float32[7,5]>,
 whose last leaf the clients have as factors of r rows:
@@ -35,7 +35,9 @@ PARALLEL_GROUPS = 4
 """Groups of a call that may run in parallel; this uses TensorFlow's threads where a worker has no more calls."""
 
 PARALLEL_GROUPS_OF_LOOPS = 6
-"""The same for a stage whose graphs have loops: few of a group's operations can run at a time, and all take long."""
+"""Groups that may run in parallel in a stage whose graphs have loops: more than `PARALLEL_GROUPS`, since few operations
+of a group can run at a time, and all take long.
+"""
 
 PARALLEL_BLOCKS = 2
 """Blocks whose factors may be multiplied in parallel; the sum of each block stays in a core's cache."""
@@ -59,35 +61,47 @@ class PackedLeaves:
     lengths: tuple[int, ...] = ()
 
     def pack(self, leaves: Sequence) -> Value:
-        """[K, …] of the leaves [K, …] of the whole contribution."""
+        """The one tensor [K, …] in which the leaves are stored.
+
+        Args:
+            leaves: all leaves of the contribution, [K, …].
+        """
         if len(self.positions) == 1:
             return leaves[self.positions[0]]
-        scalars = len(self.positions) - len(self.lengths)
-        parts = [ops.stack([leaves[i] for i in self.positions[:scalars]], 1)] if scalars else []
-        parts += [leaves[i] for i in self.positions[scalars:]]
+        scalar_count = len(self.positions) - len(self.lengths)
+        parts = [ops.stack([leaves[i] for i in self.positions[:scalar_count]], 1)] if scalar_count else []
+        parts += [leaves[i] for i in self.positions[scalar_count:]]
         return parts[0] if len(parts) == 1 else ops.concat(parts, 1)
 
     def unpack(self, tensor: Value) -> dict[int, Value]:
-        """Position -> leaf [K, …] of a tensor [K, …]."""
+        """Position of a leaf -> its tensor [K, …], from the stored tensor [K, …]; the inverse of `pack`."""
         if len(self.positions) == 1:
             return {self.positions[0]: tensor}
-        scalars = len(self.positions) - len(self.lengths)
-        parts = ops.split(tensor, [scalars, *self.lengths], 1) if self.lengths else [tensor]
-        return dict(zip(self.positions, [*ops.unstack(parts[0], scalars, 1), *parts[1:]], strict=True))
+        scalar_count = len(self.positions) - len(self.lengths)
+        parts = ops.split(tensor, [scalar_count, *self.lengths], 1) if self.lengths else [tensor]
+        return dict(zip(self.positions, [*ops.unstack(parts[0], scalar_count, 1), *parts[1:]], strict=True))
 
 
 def packed_leaves(specs: Sequence[tf.TensorSpec]) -> list[PackedLeaves]:
-    """Partition of a contribution's leaves: scalars and small vectors of a dtype together, others each by itself."""
-    joined: dict[object, list[int]] = {}
+    """Partition of a contribution's leaves into stored tensors.
+
+    Scalars and small vectors of one dtype are stored together, since each tensor costs operations in every group. Other
+    leaves are stored by themselves.
+
+    Args:
+        specs: of the leaves of one client's contribution.
+    """
+    groups: dict[object, list[int]] = {}
     for i, s in enumerate(specs):
-        joined.setdefault(s.dtype.name if _is_small(s.shape) else i, []).append(i)
+        groups.setdefault(s.dtype.name if _is_small(s.shape) else i, []).append(i)
     packed = []
-    for of in joined.values():
-        of = sorted(of, key=lambda i: specs[i].shape.rank)
-        lengths = tuple(int(specs[i].shape[0]) for i in of if specs[i].shape.rank == 1)
-        size = len(of) - len(lengths) + sum(lengths)
-        spec = specs[of[0]] if len(of) == 1 else tf.TensorSpec([size], specs[of[0]].dtype)
-        packed.append(PackedLeaves(tuple(of), spec, lengths))
+    for positions in groups.values():
+        positions = sorted(positions, key=lambda i: specs[i].shape.rank)  # scalars first
+        lengths = tuple(int(specs[i].shape[0]) for i in positions if specs[i].shape.rank == 1)
+        size = len(positions) - len(lengths) + sum(lengths)
+        first_spec = specs[positions[0]]
+        spec = first_spec if len(positions) == 1 else tf.TensorSpec([size], first_spec.dtype)
+        packed.append(PackedLeaves(tuple(positions), spec, lengths))
     return packed
 
 
@@ -111,12 +125,20 @@ class Lanes:
     count: Value
 
     def positions(self, lane_of: Value) -> Value:
-        """The positions of lanes (int64) among these; `count` for the lanes of absent clients and for all others."""
+        """int64: the positions of lanes among these lanes; `count` for absent clients and for lanes of other groups.
+
+        Entry `count` of a contribution holds zeros, so that absent clients add nothing.
+
+        Args:
+            lane_of: int64, any shape: lanes of the call, negative for absent clients.
+        """
         position = lane_of - self.first
         return ops.where((lane_of >= 0) & (position >= 0) & (position < self.count), position, self.count)
 
-    def of(self, numbers: Value | None) -> Any:
-        """Numbers of these lanes, from those of all lanes of the call, then 0."""
+    def select(self, numbers: Value | None) -> Any:
+        """The numbers, int64 [lanes + 1], of these lanes, then 0 for absent clients, from those of all lanes of the
+        call.
+        """
         return None if numbers is None else ops.pad(numbers[self.first : self.first + self.count], [[0, 1]])
 
 
@@ -140,6 +162,7 @@ class ClientContribution:
 
     @property
     def is_large(self) -> bool:
+        """Whether the leaves are read group by group, without concatenating the groups."""
         return self.shape.num_elements() >= LARGE_LEAF_ENTRIES
 
     def concatenated(self) -> Value:
@@ -150,19 +173,26 @@ class ClientContribution:
         )
         return ops.ensure_shape(tensor, [None, *self.shape])
 
-    def of_first_lane(self) -> Value:
-        """[1, …]."""
+    def value_of_first_lane(self) -> Value:
+        """The value of the client in the first lane, [1, …]."""
         return ops.ensure_shape(self.concatenated()[:1], [1, *self.shape])
 
     def slices(self, lanes: Value) -> Tensors:
-        """A tensor [1, …] for each of the positions of lanes (int64 [n], n static), as views of the groups' tensors."""
+        """A tensor [1, …] for each of some lanes, as views of the groups' tensors.
+
+        Args:
+            lanes: int64 [n], n static: positions among the lanes.
+        """
         return _slices(self.groups, lanes, self.lanes.width, self.leaves.spec.dtype, self.shape)
 
     def keep_alive_until(self, total: Value) -> Value:
-        """The total; the groups stay alive until it is computed.
+        """The total; the groups' tensors stay in memory until it is computed.
 
         AddN would otherwise reuse the buffer of an input that has no other reference, start with that input, and so
         change the order of the sum.
+
+        Args:
+            total: a sum of slices of the groups' tensors.
         """
         with ordered_behind(total):
             reference = ops.operation("TensorListLength", self.groups)
@@ -172,15 +202,18 @@ class ClientContribution:
 
 @attrs.frozen
 class FactoredContribution:
-    """The factors of one leaf, a matrix, of the lanes of a call.
+    """The factors of one leaf, a matrix [n, m], of the lanes of a call.
+
+    Letters: r is the number of rows of a client's factors, whose product left^T right is its matrix.
 
     Args:
         leaves: the leaf.
-        lefts, rights: TensorLists of factors, one for each group, then factors without rows. Left factors may instead
-            be an input that is computed from `data`.
+        lefts, rights: TensorLists of factors, [width, r, n] and [width, r, m] for each group, then factors without
+            rows. Left factors may instead be an input that is computed from `data`.
         joined: the sum of a block is one product of the factors of all its clients; else their products are added.
-        rows: int64 [lanes + 1]: the rows of the factors of each lane, behind which there are zeros, then 0. None: all.
-        joined_rows: rows of joined factors; 0 for as many as the clients have.
+        rows: int64 [lanes + 1]: number of rows of each lane's factors, behind which there are zeros; 0 at the end,
+            for absent clients. None: all rows count.
+        joined_rows: rows to which the joined factors are padded; 0 for as many as the clients have.
         data: the rows of the lanes, then of nothing.
     """
 
@@ -193,16 +226,17 @@ class FactoredContribution:
     joined_rows: int = 0
     data: DataRows | None = None
 
-    def of_first_lane(self) -> Value:
-        """[1, n, m]."""
+    def value_of_first_lane(self) -> Value:
+        """The matrix of the client in the first lane, [1, n, m]."""
         total = self._sum(ops.zeros([1], tf.int64))
         return (ops.transpose(total) if self._is_transposed else total)[None]
 
     def factors_of_first_lane(self) -> tuple[Value, Value]:
-        return self._joined_factors(ops.zeros([1], tf.int64))
+        """The factors [1, r, n] and [1, r, m] of the client in the first lane."""
+        return self._join_factors(ops.zeros([1], tf.int64))
 
     def block_sums(self, lane_of: Value) -> Value:
-        """[blocks, n, m]: the sum of each block's clients, in the order of their indices.
+        """The sum of the matrices of each block's clients, in the order of their indices: [blocks, n, m].
 
         Args:
             lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
@@ -213,35 +247,45 @@ class FactoredContribution:
         return ops.matrix_transpose(stack) if self._is_transposed else stack
 
     def sum_of_blocks(self, lane_of: Value) -> Value:
-        """[n, m]: the sum of the sums of blocks, added in the tree of merges; those without clients are zeros."""
+        """The sum of all blocks' sums, added in the tree of merges: [n, m]. Blocks without clients count as zeros.
+
+        The sums are added pairwise, without stacking them first.
+
+        Args:
+            lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
+        """
         blocks = int(lane_of.shape[0])
         if blocks == 1:
-            row = [self._sum(self.lanes.positions(lane_of[0]))]
+            level = [self._sum(self.lanes.positions(lane_of[0]))]
         else:
             sums, shape = self._list_of_blocks(lane_of)
-            row = [ops.operation("TensorListGetItem", sums, i, shape, element_dtype=tf.float32) for i in range(blocks)]
-        while len(row) > 1:
-            row = [left + right for left, right in zip(row[::2], row[1::2], strict=True)]
-        return ops.transpose(row[0]) if self._is_transposed else row[0]
+            level = [
+                ops.operation("TensorListGetItem", sums, i, shape, element_dtype=tf.float32) for i in range(blocks)
+            ]
+        while len(level) > 1:
+            level = [left + right for left, right in zip(level[::2], level[1::2], strict=True)]
+        return ops.transpose(level[0]) if self._is_transposed else level[0]
 
     def _list_of_blocks(self, lane_of: Value) -> tuple[Value, list[int]]:
-        """A TensorList with the sum of each block's clients, perhaps transposed, and the shape of a sum.
+        """(TensorList with the sum of each block's clients, maybe transposed; the shape of a sum).
 
-        No more than `PARALLEL_BLOCKS` products are in memory.
+        At most `PARALLEL_BLOCKS` products are in memory at a time. Blocks without clients are skipped: an element that
+        was not set reads as zeros.
         """
         blocks, (n, m) = int(lane_of.shape[0]), self.leaves.spec.shape
         lanes = self.lanes.positions(lane_of)
-        used = ops.where(ops.reduce_any(lane_of >= 0, 1))[:, 0]
-        of_block = function_of_number(lambda number: [self._sum(ops.gather(lanes, number))])
+        used_blocks = ops.where(ops.reduce_any(lane_of >= 0, 1))[:, 0]
+        sum_block = function_of_number(lambda block_number: [self._sum(ops.gather(lanes, block_number))])
 
         def write(i, sums):
-            number = ops.gather(used, i)
-            (total,) = of_block(number)
-            return [ops.operation("TensorListSetItem", sums, ops.cast(number, tf.int32), total)], None
+            """Writes the sum of the i-th used block."""
+            block_number = ops.gather(used_blocks, i)
+            (total,) = sum_block(block_number)
+            return [ops.operation("TensorListSetItem", sums, ops.cast(block_number, tf.int32), total)], None
 
         shape = [m, n] if self._is_transposed else [n, m]
         empty = reserve_list(ops.constant(blocks), shape, tf.float32)
-        (sums,) = scan(write, ops.size(used, tf.int64), [empty], parallel_iterations=PARALLEL_BLOCKS)
+        (sums,) = scan(write, ops.size(used_blocks, tf.int64), [empty], parallel_iterations=PARALLEL_BLOCKS)
         return sums, shape
 
     @property
@@ -251,29 +295,45 @@ class FactoredContribution:
         return not self.joined and m < n
 
     def _sum(self, lanes: Value) -> Value:
-        """[n, m], or transposed: the sum of the products of the clients at positions of lanes (int64 [n], n static)."""
+        """The sum of the products of some clients' factors, [n, m], or transposed, [m, n].
+
+        The products are added one after the other: each waits for the total before, so that one product is in memory at
+        a time.
+
+        Args:
+            lanes: int64 [clients], statically many: positions among the lanes.
+        """
         if self.joined:
-            return joined_product(*self._joined_factors(lanes), self.joined_rows)[0]
+            return joined_product(*self._join_factors(lanes), self.joined_rows)[0]
         lefts, rights = (self._factors(side, lanes) for side in (0, 1))
+        if self._is_transposed:
+            lefts, rights = rights, lefts
         total = None
-        for left, right in zip(rights, lefts, strict=True) if self._is_transposed else zip(lefts, rights, strict=True):
+        for left, right in zip(lefts, rights, strict=True):
             with ordered_behind(*([] if total is None else [total])):
                 product = product_of_factors(left, right)[0]
             total = product if total is None else total + product
-        assert total is not None
+        assert total is not None  # a block has clients
         return total
 
-    def _joined_factors(self, lanes: Value) -> tuple[Value, Value]:
-        """([1, r, n], [1, r, m]): the factors of all lanes."""
+    def _join_factors(self, lanes: Value) -> tuple[Value, Value]:
+        """The factors of all given lanes, one behind the other: [1, r, n] and [1, r, m], with the rows of all clients.
+
+        Left factors that are an input of the data are computed from the data's rows, which lie side by side.
+        """
         right = ops.concat(self._factors(1, lanes), 1)
         if not isinstance(self.lefts, KnownInput):
             return ops.concat(self._factors(0, lanes), 1), right
-        assert self.data is not None
-        assert self.rows is not None
-        return self.data.of(self.lefts, lanes, ops.gather(self.rows, lanes)), right
+        assert self.data is not None  # an input is computed from the data
+        assert self.rows is not None  # and of the rows that each client has
+        return self.data.compute_input(self.lefts, lanes, ops.gather(self.rows, lanes)), right
 
     def _factors(self, side: int, lanes: Value) -> Tensors:
-        """The left (0) or right (1) factors of each of the lanes, [1, r, …]."""
+        """The factors of each of the given lanes, [1, r, n] or [1, r, m].
+
+        Args:
+            side: 0 for left factors, 1 for right ones.
+        """
         groups, columns = (self.lefts, self.rights)[side], self.leaves.spec.shape[side]
         if self.rows is None:
             return _slices(groups, lanes, self.lanes.width, tf.float32, [None, columns])
@@ -284,40 +344,57 @@ Contribution: TypeAlias = ClientContribution | FactoredContribution
 
 
 def joined_product(left: Value, right: Value, rows: int) -> Value:
-    """left^T right, [1, n, m], of joined factors [1, r, …], with zeros behind them up to `rows` if that is not 0."""
+    """left^T right, [1, n, m], of joined factors [1, r, n] and [1, r, m].
+
+    Args:
+        rows: number of rows to which zeros are appended first, so that other calls' padding decides no bits; 0
+            appends none.
+    """
     if rows:
-        missing = [[0, 0], [0, rows - ops.shape(left)[1]], [0, 0]]
-        left, right = ops.pad(left, missing), ops.pad(right, missing)
+        paddings = [[0, 0], [0, rows - ops.shape(left)[1]], [0, 0]]
+        left, right = ops.pad(left, paddings), ops.pad(right, paddings)
     return product_of_factors(left, right)
 
 
 def _slices(groups: Value, lanes: Value, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
-    """A tensor [1, …] for each of the lanes (int64 [n], n static), as views of the tensors [width, …] of a list."""
+    """A tensor [1, …] for each of some lanes, as views of the tensors of their groups.
+
+    Args:
+        groups: TensorList of tensors [width, …].
+        lanes: int64 [n], n static: positions among the lanes.
+        shape: of one client's value; None for an unknown size.
+    """
     sizes = [-1 if s is None else s for s in shape]
     begins = ops.unstack(ops.pad((lanes % width)[:, None], [[0, 0], [0, len(sizes)]]))
     size = ops.constant([1, *sizes], tf.int64)
     views = []
-    for group, begin in zip(_groups_of(groups, lanes, width, dtype, shape), begins, strict=True):
+    for group, begin in zip(_group_tensors(groups, lanes, width, dtype, shape), begins, strict=True):
         views.append(ops.operation("Slice", group, begin, size))
         views[-1].set_shape([1, *shape])
     return views
 
 
 def _first_rows(groups: Value, lanes: Value, width: int, columns: int, rows: Value) -> Tensors:
-    """The first rows of each of the lanes, [1, rows, columns]; lanes and rows are int64 [n], n static."""
-    numbers, counts = ops.unstack(lanes % width), ops.unstack(rows, lanes.shape[0])
+    """The first rows of the factors of each of some lanes, [1, rows, columns].
+
+    Args:
+        groups: TensorList of tensors [width, r, columns].
+        lanes: int64 [n], n static: positions among the lanes.
+        rows: int64 [n], the number of rows that are taken of each lane.
+    """
+    lane_numbers, row_counts = ops.unstack(lanes % width), ops.unstack(rows, lanes.shape[0])
     views = []
-    for group, number, count in zip(
-        _groups_of(groups, lanes, width, tf.float32, [None, columns]), numbers, counts, strict=True
+    for group, lane_number, row_count in zip(
+        _group_tensors(groups, lanes, width, tf.float32, [None, columns]), lane_numbers, row_counts, strict=True
     ):
-        begin = number * ops.shape(group, tf.int64)[1]
-        view = ops.reshape(group, [-1, columns])[begin : begin + count]  # in place: rows of one lane are no view
+        begin = lane_number * ops.shape(group, tf.int64)[1]
+        view = ops.reshape(group, [-1, columns])[begin : begin + row_count]  # in place: rows of one lane are no view
         views.append(view[None])
     return views
 
 
-def _groups_of(groups: Value, lanes: Value, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
-    """For each of the lanes the tensor [width, …] of its group."""
+def _group_tensors(groups: Value, lanes: Value, width: int, dtype: tf.DType, shape: Sequence) -> Tensors:
+    """The tensor [width, …] of the group of each of some lanes; arguments as in `_slices`."""
     sizes = [-1, *(-1 if s is None else s for s in shape)]
     return [
         ops.operation("TensorListGetItem", groups, number, sizes, element_dtype=dtype)
@@ -326,7 +403,7 @@ def _groups_of(groups: Value, lanes: Value, width: int, dtype: tf.DType, shape: 
 
 
 Group: TypeAlias = Callable[[Value], Sequence[Value | Factors]]
-"""Maps the first lane of a group (int64) to leaves [width, …], or factors, of its clients' contributions."""
+"""Maps the first lane of a group (int64) to the leaves [width, …], or factors, of its clients' contributions."""
 
 
 def contributions_by_group(
@@ -343,7 +420,9 @@ def contributions_by_group(
     """Runs the groups of a call and stores the contributions of their clients.
 
     Args:
-        groups: functions and for how many groups, int64, each of them is called, one after the other.
+        groups: functions of a group, each with the number of groups (int64) for which it is called; the groups of
+            one function follow those of the one before.
+        width: lanes of a group.
         specs: of the leaves of one client's contribution.
         parallel: groups that may run in parallel.
         joined, joined_rows: as in `FactoredContribution`.
@@ -352,63 +431,82 @@ def contributions_by_group(
     """
     packed = packed_leaves(specs)
     kinds: list[list[_Kind]] = []  # for each function, of the packed leaves
-    functions = [_packing(group, packed, kinds) for group, _ in groups]
+    functions = [_trace_group(group, packed, kinds) for group, _ in groups]
+    stores = _reserve_stores(packed, kinds, [number for _, number in groups])
     first = ops.zeros([], tf.int64)
-    stores: dict[tuple[int, _Kind], _Store] = {}  # by packed leaf and kind
-    for of_leaves, (_, number) in zip(kinds, groups, strict=True):
-        for i, kind in enumerate(of_leaves):
+    for function, leaf_kinds, (_, number) in zip(functions, kinds, groups, strict=True):
+        group_stores = [stores[key] for key in enumerate(leaf_kinds)]
+        lists = [(list_, store.first) for store in group_stores for list_ in store.lists]
+        filled = write_results(function, number, lists, width, first, parallel_iterations=parallel)
+        for store in group_stores:
+            store.lists, filled = filled[: len(store.lists)], filled[len(store.lists) :]
+        first += number
+    in_order = sorted(stores, key=lambda key: (key[0], key[1] is not False), reverse=True)
+    contributions = [stores[key].contribution(width) for key in in_order]
+    for i, contribution in enumerate(contributions):
+        if isinstance(contribution, FactoredContribution):
+            lanes = contribution.lanes
+            contributions[i] = attrs.evolve(
+                contribution,
+                joined=joined,
+                joined_rows=joined_rows,
+                rows=lanes.select(rows),
+                data=None if data is None else attrs.evolve(data, begins=lanes.select(data.begins)),
+            )
+    return contributions
+
+
+_Kind: TypeAlias = bool | KnownInput
+"""How a group has a leaf: as a tensor (False), as two factors (True), or as right factors beside an input."""
+
+
+def _reserve_stores(
+    packed: list[PackedLeaves], kinds: list[list[_Kind]], numbers: Tensors
+) -> "dict[tuple[int, _Kind], _Store]":
+    """(number of a packed leaf, kind) -> the lists that hold the leaf for the groups that have it in that kind.
+
+    Args:
+        kinds: for each function of groups, the kind of each packed leaf.
+        numbers: for each function, how many groups it computes, int64.
+    """
+    first = ops.zeros([], tf.int64)
+    stores: dict[tuple[int, _Kind], _Store] = {}
+    for leaf_kinds, number in zip(kinds, numbers, strict=True):
+        for i, kind in enumerate(leaf_kinds):
             stores.setdefault((i, kind), _Store(packed[i], kind, first)).numbers.append(number)
         first += number
     for store in stores.values():
         store.reserve()
-    first = ops.zeros([], tf.int64)
-    for function, of_leaves, (_, number) in zip(functions, kinds, groups, strict=True):
-        used = [stores[key] for key in enumerate(of_leaves)]
-        lists = [(list_, store.first) for store in used for list_ in store.lists]
-        filled = written(function, number, lists, width, first, parallel_iterations=parallel)
-        for store in used:
-            store.lists, filled = filled[: len(store.lists)], filled[len(store.lists) :]
-        first += number
-    in_order = sorted(stores, key=lambda key: (key[0], key[1] is not False), reverse=True)
-    found = [stores[key].contribution(width) for key in in_order]
-    return [
-        attrs.evolve(
-            c,
-            joined=joined,
-            joined_rows=joined_rows,
-            rows=c.lanes.of(rows),
-            data=None if data is None else attrs.evolve(data, begins=c.lanes.of(data.begins)),
-        )
-        if isinstance(c, FactoredContribution)
-        else c
-        for c in found
-    ]
+    return stores
 
 
-_Kind: TypeAlias = bool | KnownInput
-"""What a leaf of a group is: a tensor (False), factors (True), or right factors, whose left ones are an input."""
+def _trace_group(group: Group, packed: list[PackedLeaves], kinds: list[list[_Kind]]) -> Callable:
+    """The traced function from the first lane of a group to the tensors that are stored of it.
 
+    Args:
+        packed: the stored tensors of a contribution.
+        kinds: gets a list with the kind of each packed leaf, which is known once the function is traced.
+    """
 
-def _packing(group: Group, packed: list[PackedLeaves], kinds: list[list[_Kind]]) -> Callable:
-    """The traced function of a group's packed leaves; appends what each of them is."""
-
-    def contribution(first_lane: Value) -> Tensors:
+    def compute_contribution(first_lane: Value) -> Tensors:
+        """The tensors that are stored of a group's clients: packed leaves, and factors one by one."""
         leaves = group(first_lane)
-        of_leaves = [leaves[p.positions[0]] for p in packed]
-        found[:] = map(_kind, of_leaves)
-        parts: list[Value] = []
-        for p, leaf in zip(packed, of_leaves, strict=True):
+        first_leaves = [leaves[p.positions[0]] for p in packed]
+        leaf_kinds[:] = map(_kind, first_leaves)
+        tensors_of_group: list[Value] = []
+        for p, leaf in zip(packed, first_leaves, strict=True):
             tensors = leaf if isinstance(leaf, tuple) else [p.pack(leaves)]
-            parts.extend(t for t in tensors if not isinstance(t, KnownInput))
-        return parts
+            tensors_of_group.extend(t for t in tensors if not isinstance(t, KnownInput))
+        return tensors_of_group
 
-    found: list[_Kind] = []
-    function = function_of_number(contribution)
-    kinds.append(found)
+    leaf_kinds: list[_Kind] = []
+    function = function_of_number(compute_contribution)
+    kinds.append(leaf_kinds)
     return function
 
 
 def _kind(leaf: Value | Factors) -> _Kind:
+    """The kind in which a group has a leaf, see `_Kind`."""
     if isinstance(leaf, tuple):
         return leaf[0] if isinstance(leaf[0], KnownInput) else True
     return False
@@ -416,11 +514,14 @@ def _kind(leaf: Value | Factors) -> _Kind:
 
 @attrs.define
 class _Store:
-    """TensorLists with a packed leaf of the groups that have it as a tensor, or of those that have it as factors.
+    """TensorLists that hold a packed leaf for the groups that have it in one kind.
 
     Args:
+        leaves: the packed leaf.
+        kind: how these groups have it.
         first: int64, number of the first of these groups.
         numbers: int64, how many groups each function computes.
+        lists: one TensorList, or two for the left and the right factors.
     """
 
     leaves: PackedLeaves
@@ -438,17 +539,23 @@ class _Store:
         return [[-1, size] for size in (shape[1:] if isinstance(self.kind, KnownInput) else shape)]
 
     def reserve(self) -> None:
+        """Creates the lists, with an element for each group and one for absent clients."""
         last = ops.cast(ops.add_n(self.numbers), tf.int32)
         dtype = self.leaves.spec.dtype
         self.lists = [reserve_list(last + 1, [-1, *shape], dtype) for shape in self._shapes]
 
     def contribution(self, width: int) -> "Contribution":
+        """The contribution of these groups; the last element of its lists is set to zeros, or to factors without rows.
+
+        Args:
+            width: lanes of a group.
+        """
         groups = ops.add_n(self.numbers)
         lists = []
         for list_, shape in zip(self.lists, self._shapes, strict=True):
-            nothing = ops.zeros([1, *(max(s, 0) for s in shape)], self.leaves.spec.dtype)
+            absent_value = ops.zeros([1, *(max(s, 0) for s in shape)], self.leaves.spec.dtype)
             index = ops.cast(groups, tf.int32)
-            lists.append(ops.operation("TensorListSetItem", list_, index, nothing))
+            lists.append(ops.operation("TensorListSetItem", list_, index, absent_value))
         lanes = Lanes(width, self.first * width, groups * width)
         if self.kind is False:
             return ClientContribution(self.leaves, lists[0], lanes)
@@ -461,7 +568,7 @@ def reserve_list(size: Value, shape: list, dtype: tf.DType) -> Value:
     return ops.operation("TensorListReserve", shape, size, element_dtype=dtype)
 
 
-def written(
+def write_results(
     fn: Callable,
     count: Value,
     lists: Sequence[tuple[Value, Value | int]],
@@ -470,20 +577,26 @@ def written(
     *,
     parallel_iterations: int,
 ) -> Tensors:
-    """The lists with the results of fn(i * step), for `count` numbers i from the first one on.
+    """TensorLists with the results of fn(i * step), for `count` numbers i from the first one on.
 
     Args:
+        fn: int64 -> a tensor for each list.
+        count: int64, how many numbers.
         lists: each with the number i whose result is its first element.
+        step: distance of the numbers that `fn` gets, such as the lanes of a group.
+        first: int64, the first number.
+        parallel_iterations: calls that may run in parallel.
     """
     begins = [begin for _, begin in lists]
 
-    def write(number, *before):
+    def write(number, *lists_so_far):
+        """The lists after one call of `fn`, whose results become elements of them."""
         number += first
-        after = []
-        for list_, begin, tensor in zip(before, begins, fn(number * step), strict=True):
+        next_lists = []
+        for list_, begin, tensor in zip(lists_so_far, begins, fn(number * step), strict=True):
             index = ops.cast(number - begin, tf.int32)
-            after.append(ops.operation("TensorListSetItem", list_, index, tensor))
-        return after, None
+            next_lists.append(ops.operation("TensorListSetItem", list_, index, tensor))
+        return next_lists, None
 
-    given = [list_ for list_, _ in lists]
-    return scan(write, ops.cast(count, tf.int64), given, parallel_iterations=parallel_iterations)
+    initial_lists = [list_ for list_, _ in lists]
+    return scan(write, ops.cast(count, tf.int64), initial_lists, parallel_iterations=parallel_iterations)

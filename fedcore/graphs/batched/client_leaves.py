@@ -34,7 +34,7 @@ class ClientLeaves:
     @functools.cached_property
     def is_seed_independent(self) -> bool:
         """Whether there is exactly one sequence and its rows do not depend on a seed."""
-        columns = [c for each in self.sequences.values() for c in each]
+        columns = [c for columns_of_clients in self.sequences.values() for c in columns_of_clients]
         return len(self.sequences) == 1 and not any(c.is_random for c in columns)
 
     @functools.cached_property
@@ -43,7 +43,7 @@ class ClientLeaves:
         return self.is_seed_independent and all(c.is_in_order for columns in self.sequences.values() for c in columns)
 
     def orders(self, seeds: np.ndarray, numbers: Sequence[int]) -> dict[int, list[Rows]]:
-        """Position of a sequence leaf -> the reading order of each client.
+        """Position of a sequence leaf -> the reading order of each client: the rows that its pipeline selects.
 
         Args:
             seeds: int64, seed of each client.

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, reserve_list, written
+from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, reserve_list, write_results
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, earlier_rows
 from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.batched.row_windows import Window
@@ -25,13 +25,13 @@ from fedcore.graphs.emission.realize import realized_function
 
 @attrs.define(eq=False)
 class GivenProducts:
-    """The products of all groups, in the graph of a call.
+    """The products of all groups, as an operand of the function of a call.
 
     Args:
-        products: float32 [entries].
+        products: float32 [entries], the products [K, later, earlier] of each group, one after the other.
         data: packed rows of all clients of the call.
         width: lanes of a group.
-        of: the input whose products they are: the first one that is asked for.
+        of: the input whose products they are: the first one that a group asks for.
     """
 
     products: Value
@@ -42,73 +42,86 @@ class GivenProducts:
     _ends: Value = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        """Computes the sizes (later, earlier) of each group, and where its products end in the flat operand."""
         later, earlier = earlier_rows(self.data.rows_of_groups(self.width), self.data.batch_rows)
         self._counts = ops.stack([later, earlier], 1)
         self._ends = ops.cumsum(self.width * later * earlier)
 
     def of_group(self, first_lane: Value) -> "ProductsOfGroup":
+        """The products of the group that begins at a lane, int64."""
         return ProductsOfGroup(self, first_lane)
 
 
 @attrs.frozen(eq=False)
 class ProductsOfGroup:
-    """The products of one group."""
+    """The part of `GivenProducts` that belongs to one group; a `ProductSource`."""
 
-    all: GivenProducts
+    call_products: GivenProducts
     first_lane: Value
 
-    def get(self, of: KnownInput, batch_rows: int) -> Value | None:
-        """[K, later, earlier]; None if the products are those of another input."""
-        given = self.all
-        given.of = given.of or of
-        if given.of != of or given.data.batch_rows != batch_rows:
+    def get(self, layer_input: KnownInput, batch_rows: int) -> Value | None:
+        """The products [K, later, earlier] of an input; None if the operand holds those of another input.
+
+        The first input that is asked for decides whose products the operand holds.
+        """
+        operand = self.call_products
+        operand.of = operand.of or layer_input
+        if operand.of != layer_input or operand.data.batch_rows != batch_rows:
             return None
-        group = self.first_lane // given.width
-        counts, end = ops.gather(given._counts, group), ops.gather(given._ends, group)
-        begin = end - given.width * counts[0] * counts[1]
-        shape = ops.concat([ops.constant([given.width], tf.int64), counts], 0)
-        products = ops.reshape(Window(begin, end - begin).of(given.products), shape)
-        products.set_shape([given.width, None, None])
+        group = self.first_lane // operand.width
+        counts, end = ops.gather(operand._counts, group), ops.gather(operand._ends, group)
+        begin = end - operand.width * counts[0] * counts[1]
+        shape = ops.concat([ops.constant([operand.width], tf.int64), counts], 0)
+        products = ops.reshape(Window(begin, end - begin).of(operand.products), shape)
+        products.set_shape([operand.width, None, None])
         return products
 
 
 def data_products(
-    given: GivenProducts,
+    call_products: GivenProducts,
     specs: Sequence[tf.TensorSpec],
     *,
     has_own_products: bool,
     name: str,
     without: Collection[str] = (),
 ) -> tf.types.experimental.ConcreteFunction:
-    """The function (columns, rows, sizes) -> products of all groups.
+    """The function (columns, index, sizes) -> products of all groups, float32 [entries].
 
     Args:
-        given: what the function of a call, whose graph is another one, has asked for.
+        call_products: the operand of the function of a call, which has noted the input that its groups ask for.
         specs: of the columns, of the index and of the sizes.
         has_own_products: as in `KnownInputs`.
         name: of the function.
         without: names of stage passes that do not run.
     """
 
-    of = given.of
-    assert of is not None
+    layer_input = call_products.of
+    assert layer_input is not None  # a call whose groups have asked for nothing has no such function
 
     def body(*tensors):
+        """The products of all groups, which run one by one and leave theirs in a TensorList.
+
+        Args:
+            tensors: the columns, the index and the sizes of the packed rows.
+        """
         *columns, index, sizes = tensors
-        data = attrs.evolve(given.data, columns=tuple(columns), index=index, sizes=sizes)
-        width = given.width
+        data = attrs.evolve(call_products.data, columns=tuple(columns), index=index, sizes=sizes)
+        width = call_products.width
 
         def group(first_lane: Value) -> list[Value]:
-            of_group = data.group(Window(first_lane, width), first_lane)
-            inputs = KnownInputs(of_group, ops.current_block(), None, has_own_products)
-            return [ops.reshape(inputs.products_of_rows(of, data.batch_rows), [-1])]
+            """The flat products of the group that begins at a lane."""
+            group_rows = data.group(Window(first_lane, width), first_lane)
+            inputs = KnownInputs(group_rows, ops.current_block(), None, has_own_products)
+            return [ops.reshape(inputs.earlier_products(layer_input, data.batch_rows), [-1])]
 
         count = ops.shape(sizes, tf.int64)[0] // width
-        list_ = reserve_list(ops.cast(count, tf.int32), [-1], tf.float32)
-        (filled,) = written(function_of_number(group), count, [(list_, 0)], width, parallel_iterations=PARALLEL_GROUPS)
-        joined, _ = ops.operation(
-            "TensorListConcatV2", filled, [-1], ops.zeros([0], tf.int64), element_dtype=tf.float32
+        reserved_list = reserve_list(ops.cast(count, tf.int32), [-1], tf.float32)
+        (filled_list,) = write_results(
+            function_of_number(group), count, [(reserved_list, 0)], width, parallel_iterations=PARALLEL_GROUPS
         )
-        return [joined]
+        all_products, _ = ops.operation(
+            "TensorListConcatV2", filled_list, [-1], ops.zeros([0], tf.int64), element_dtype=tf.float32
+        )
+        return [all_products]
 
     return realized_function(body, specs, name=name, without=without)

@@ -42,16 +42,18 @@ _CONTROL_FLOW = frozenset(
 )
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+"""Calls of nested functions; their operands stay low-rank, since operations inside may have low-rank rules."""
 
-_PASSES_ON = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
+_PASS_THROUGH = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
+"""Operations whose result is their operand; shared operands are returned without a node."""
 
-# Their batching rules record the shape and the known value of the elements, so step 3 is not for them.
 _TENSOR_LISTS = frozenset(
     {
         *("TensorListReserve", "EmptyTensorList", "TensorListFromTensor"),
         *("TensorListPushBack", "TensorListPopBack", "TensorListSetItem"),
     }
 )
+"""Operations on lists that always take their batching rule: it records shape and known value of the elements."""
 
 _MOST_AXES = {
     **dict.fromkeys(("StridedSlice", "Slice", "ReverseV2", "Pad", "PadV2", "SelectV2"), MOST_AXES),
@@ -62,18 +64,24 @@ _MOST_AXES = {
 
 
 class BatchedEvaluation:
-    """One evaluation for a group of clients; batching rules compute with it.
+    """One evaluation of graphs for a group of K clients; batching rules compute with it.
 
     Guarantees:
       - Isolation: a graph with a variable, or another operation with side effects or state, is refused. It runs client
-        by client, where variables start fresh.
+      by client, where variables start fresh.
 
     Args:
         clients: K, the size of the client axis.
         rows: the padded size of the batch; None if nothing is padded.
         sizes: int64 [K], number of rows in each client's batch; None if nothing is padded.
         products: how a shared matrix is multiplied, see `own_rows`.
-        assumed_finite: gets the left factors that are taken to be finite; None: none are.
+        assumed_finite: list to which the left factors are appended that are taken to be finite without a test;
+            None: all factors are tested.
+
+    Attributes:
+        probes: the three batch sizes at which known values are sampled.
+        low_rank_shapes: shapes (n, m) of the kernels that are kept low-rank; only a product of such a shape becomes
+            a `LowRank`.
     """
 
     def __init__(
@@ -102,69 +110,90 @@ class BatchedEvaluation:
     # --- evaluation ---
 
     def run(self, body: Body, arguments: Sequence[BatchedValue]) -> list[BatchedValue]:
-        """The results of a body."""
+        """The results of a body for the arguments, operation by operation.
+
+        Raises:
+            NoBatchingRule: an operation has effects or state, or cannot be batched.
+        """
         self.low_rank_shapes |= {x.low_rank.shape for x in arguments if x.low_rank is not None}
         values = {(name, 0): value for name, value in zip(body.arguments, arguments, strict=True)}
         for node in body.nodes:
             if node.stateful and node.op not in _CONTROL_FLOW:
                 raise NoBatchingRule(node.op, "it has effects or state, which clients would share")
-        outer, self._body = self._body, body
+        outer_body, self._body = self._body, body
         for node in body.nodes:
             results = self.evaluate(node, [values[i] for i in node.inputs], body)
             values.update(((node.name, i), value) for i, value in enumerate(results))
-        self._body = outer
+        self._body = outer_body
         return [values[r] for r in body.results]
 
     def is_only_used_by(self, node: Node, op: str) -> bool:
-        """Whether all users of a node of the body being evaluated are operations of a type."""
+        """Whether every user of a node's results is an operation of the given type.
+
+        It is False for a result of the body being evaluated, whose users are not seen here.
+        """
         body = self._body
         if body is None or any(name == node.name for name, _ in body.results):
             return False
         return all(n.op == op for n in body.nodes if any(name == node.name for name, _ in n.inputs))
 
     def evaluate(self, node: Node, operands: list[BatchedValue], body: Body | None = None) -> list[BatchedValue]:
-        """The results of one operation."""
+        """The results of one operation, by the first of the ways that the module lists.
+
+        If low-rank kernels are about, the low-rank rule of the operation is tried before: it returns None where its
+        result would be dense.
+
+        Args:
+            body: holds the functions that the node calls; None for a node that is built here and calls none.
+        Raises:
+            NoBatchingRule: the operation cannot be batched.
+        """
         if self.low_rank_shapes and node.op not in _CALLS:
             if node.op in low_rank_rules:
-                kept = low_rank_rules[node.op](self, node, *operands)
-                if kept is not None:
-                    return [kept]
-            operands = [self._dense(x) for x in operands]
+                low_rank_result = low_rank_rules[node.op](self, node, *operands)
+                if low_rank_result is not None:
+                    return [low_rank_result]
+            operands = [self._make_dense(x) for x in operands]
         if node.op in _CONTROL_FLOW:
             if node.op not in batching_rules:
-                raise _no_rule(node)
+                raise _missing_rule(node)
             return batching_rules[node.op](self, node, body, *operands)
         if node.op == "Const":
-            return [_constant(node)]
+            return [_constant_value(node)]
         if node.op == "NoOp":
             return []
-        if node.op in _PASSES_ON and operands[0].client_invariant:
+        if node.op in _PASS_THROUGH and operands[0].client_invariant:
             return operands
-        known = fold(node, operands)
-        if known is not None and all(k.is_constant or k.affine(self.probes) for k in known):
-            return [BatchedValue(None, not k.is_constant, known=k) for k in known]
+        folded = fold(node, operands)
+        if folded is not None and all(k.is_constant or k.affine(self.probes) for k in folded):
+            return [BatchedValue(None, not k.is_constant, known=k) for k in folded]
         if all(x.client_invariant for x in operands) and node.op not in _TENSOR_LISTS:
             attributes = node.attributes if body is None else body.with_checks(node.attributes)
             return [BatchedValue(t) for t in emit(node.op, [self.tensor(x) for x in operands], attributes)]
         try:
             results = self._apply_rule(node, operands)
         except NoBatchingRule as error:
-            if known is None:
+            if folded is None:
                 raise
-            return [BatchedValue(None, True, known=k, tensor_error=error) for k in known]
-        if known is None:
+            return [BatchedValue(None, True, known=k, tensor_error=error) for k in folded]
+        if folded is None:
             return results
         return [
             BatchedValue(x.tensor, x.batched, x.padded_axis, x.entries_per_row, known=k, padding=x.padding)
-            for x, k in zip(results, known, strict=True)
+            for x, k in zip(results, folded, strict=True)
         ]
 
     def _apply_rule(self, node: Node, operands: list[BatchedValue]) -> list[BatchedValue]:
+        """The results of the batching rule of an operation.
+
+        Raises:
+            NoBatchingRule: there is no rule, an operand has too many axes, or TensorFlow refuses the shapes.
+        """
         if node.op not in batching_rules:
-            raise _no_rule(node)
-        most = _MOST_AXES.get(node.op)
-        if most is not None and any(x.batched and self.rank(x) >= most for x in operands):
-            raise NoBatchingRule(node.op, f"TensorFlow's kernel takes no more than {most} axes")
+            raise _missing_rule(node)
+        max_axes = _MOST_AXES.get(node.op)
+        if max_axes is not None and any(x.batched and self.rank(x) >= max_axes for x in operands):
+            raise NoBatchingRule(node.op, f"TensorFlow's kernel takes no more than {max_axes} axes")
         try:
             results = batching_rules[node.op](self, node, *operands)
         except (TypeError, ValueError) as error:  # raised by TensorFlow for shapes that the rule does not foresee
@@ -174,25 +203,34 @@ class BatchedEvaluation:
     # --- values as tensors ---
 
     def tensor(self, value: BatchedValue) -> Value:
-        """The tensor of a value, with a client axis if the value is batched."""
+        """The tensor of a value, with a client axis if the value is batched.
+
+        A known value has no tensor until one is asked for; it is then built once. A low-rank value becomes dense.
+        """
         if value.tensor is not None:
             return value.tensor
         if value.low_rank is not None:
-            return self._dense(value).tensor
+            return self._make_dense(value).tensor
         if value.tensor_error is not None:
             raise value.tensor_error
-        known = value.known
-        assert known is not None
-        first = known.values[0]
-        key = (first.dtype.str, first.shape, *(v.tobytes() for v in known.values))
-        if first.dtype == object:
-            return ops.constant(first)
+        known_value = value.known
+        assert known_value is not None  # a value without a tensor is known: BatchedValue's invariant
+        padded_sample = known_value.values[0]
+        key = (padded_sample.dtype.str, padded_sample.shape, *(v.tobytes() for v in known_value.values))
+        if padded_sample.dtype == object:
+            return ops.constant(padded_sample)
         if key not in self._tensors:
-            self._tensors[key] = ops.constant(first) if known.is_constant else self._affine_of_sizes(known)
+            self._tensors[key] = (
+                ops.constant(padded_sample) if known_value.is_constant else self._emit_affine(known_value)
+            )
         return self._tensors[key]
 
-    def _dense(self, value: BatchedValue) -> BatchedValue:
-        """The value with a tensor in the place of terms and factors."""
+    def _make_dense(self, value: BatchedValue) -> BatchedValue:
+        """The value with the matrix [K, n, m] in the place of its terms and factors; other values are returned as they
+        are.
+
+        For one client the matrix is [n, m] and shared. It is built once for each `LowRank`.
+        """
         if value.low_rank is None:
             return value
         key = ("dense", id(value.low_rank))
@@ -203,20 +241,26 @@ class BatchedEvaluation:
         return BatchedValue(dense[0]) if self.clients == 1 else BatchedValue(dense, True)
 
     def as_lane(self, value: BatchedValue) -> Value:
-        """The tensor of a shared value as that of one client, [1, …]; the same tensor at each call."""
+        """The tensor of a shared value with a client axis of size 1, [1, …].
+
+        Equal calls return one tensor: low-rank factors are compared by identity.
+        """
         tensor = self.tensor(value)
         key = ("lane", id(tensor))
         if key not in self._tensors:
             self._tensors[key] = (tensor[None], tensor)  # the entry holds the tensor, so that its id stays in use
         return self._tensors[key][0]
 
-    def _affine_of_sizes(self, known: KnownValue) -> Value:
-        """The tensor slope * sizes + start, [K, …], of an affine known value."""
-        affine = known.affine(self.probes)
-        assert affine is not None
-        assert self.sizes is not None
-        slope, start = affine
-        dtype = tf.as_dtype(known.values[0].dtype)
+    def _emit_affine(self, known_value: KnownValue) -> Value:
+        """The tensor a * sizes + b, [K, …], of a known value that is affine in the batch size.
+
+        Slopes of 1 and offsets of 0 add no operation.
+        """
+        affine = known_value.affine(self.probes)
+        assert affine is not None  # `evaluate` keeps no other known value without a tensor error
+        assert self.sizes is not None  # the value depends on the batch size, so there is a batch
+        slope, offset = affine
+        dtype = tf.as_dtype(known_value.values[0].dtype)
         key = ("sizes", dtype)
         if key not in self._tensors:
             self._tensors[key] = ops.cast(self.sizes, dtype)
@@ -225,12 +269,15 @@ class BatchedEvaluation:
             sizes = ops.reshape(sizes, [self.clients] + [1] * slope.ndim)
         if (slope != 1).any():
             sizes = sizes * ops.constant(slope.astype(dtype.as_numpy_dtype))
-        if start.any():
-            sizes = sizes + ops.constant(start.astype(dtype.as_numpy_dtype))
+        if offset.any():
+            sizes = sizes + ops.constant(offset.astype(dtype.as_numpy_dtype))
         return sizes
 
     def with_client_axis(self, value: BatchedValue) -> Value:
-        """The tensor of a value with a client axis; a shared tensor is broadcast along it."""
+        """The tensor of a value, [K, …]; a shared tensor is broadcast along the client axis.
+
+        The handle of a tensor list is returned as it is: one list serves all clients.
+        """
         tensor = self.tensor(value)
         if value.batched or tensor.dtype == tf.variant:
             return tensor
@@ -240,11 +287,15 @@ class BatchedEvaluation:
         return ops.broadcast_to(tensor, shape)
 
     def shape(self, value: BatchedValue) -> tf.TensorShape:
-        """The shape of one client's value, with the padded size of the batch."""
+        """The static shape of one client's value, with the padded size of the batch.
+
+        Raises:
+            NoBatchingRule: the number of axes is unknown.
+        """
         if value.low_rank is not None:
             return tf.TensorShape(value.low_rank.shape)
         if value.tensor is None:
-            assert value.known is not None
+            assert value.known is not None  # as in `tensor`
             return tf.TensorShape(value.known.values[0].shape)
         shape = value.tensor.shape[1:] if value.batched else value.tensor.shape
         if shape.rank is None:
@@ -252,19 +303,28 @@ class BatchedEvaluation:
         return shape
 
     def rank(self, value: BatchedValue) -> int:
+        """The number of axes of one client's value, the client axis not counted."""
         return len(self.shape(value))
 
     # --- operands that are known at build time ---
 
     def constant_operand(self, node: Node, value: BatchedValue) -> np.ndarray:
-        """An operand that must be a constant for the operation to be batched, such as an axis or a padding."""
-        known = self.known_value(value)
-        if known is None or not known.is_constant:
+        """The array of an operand that has to be a constant for the operation to be batched, such as an axis or a
+        padding.
+
+        Raises:
+            NoBatchingRule: the operand is not known, or depends on the batch size.
+        """
+        known_value = self.known_value(value)
+        if known_value is None or not known_value.is_constant:
             raise NoBatchingRule(node.op, "an operand that has to be constant is not")
-        return known.values[0]
+        return known_value.values[0]
 
     def known_value(self, value: BatchedValue) -> KnownValue | None:
-        """The known value of an operand; None if there is none."""
+        """The known value of an operand; None if it is known only when the graph runs.
+
+        A shared tensor that constants decide counts as known too.
+        """
         if value.known is not None:
             return value.known
         if not value.client_invariant or value.tensor is None:
@@ -273,14 +333,21 @@ class BatchedEvaluation:
         return None if static is None else KnownValue.of_constant(static)
 
     def has_zero_padding(self, value: BatchedValue) -> bool:
-        """Whether the padded rows are zeros; of a value without padded rows, whether all of it is known to be zero."""
+        """Whether the padded rows of a value are zeros.
+
+        For a value without padded rows: whether the whole value is known to be zero, as it is after a broadcast along
+        the batch.
+        """
         if Padding.ZEROS in value.padding:
             return True
-        known = None if value.padded_axis is not None else self.known_value(value)
-        return known is not None and known.is_constant and not known.values[0].any()
+        known_value = None if value.padded_axis is not None else self.known_value(value)
+        return known_value is not None and known_value.is_constant and not known_value.values[0].any()
 
     def known_shape(self, value: BatchedValue) -> KnownValue | None:
-        """The shape of one client's value at each probed batch size; None if it is not static."""
+        """The shape of one client's value at each of the three probed batch sizes; None if it is not static.
+
+        The padded axis is `entries_per_row` times the batch size, and the other axes are constant.
+        """
         if value.tensor is not None and value.tensor.shape.rank is None:
             return None
         shape = self.shape(value)
@@ -293,7 +360,13 @@ class BatchedEvaluation:
         return KnownValue.from_probes(samples)
 
     def batch_axis(self, node: Node, shape: KnownValue) -> tuple[int | None, int]:
-        """(the axis of a shape that is the batch, its entries per row); (None, 1) if no axis is."""
+        """(the axis of a shape that is the batch, its entries per row of the batch); (None, 1) if no axis is.
+
+        The batch axis is the one whose size differs between the samples of the shape.
+
+        Raises:
+            NoBatchingRule: several axes differ, or one whose size is no multiple of the batch size.
+        """
         if shape.is_constant:
             return None, 1
         first, second, third = (np.asarray(v, np.int64).reshape(-1) for v in shape.values)
@@ -310,7 +383,13 @@ class BatchedEvaluation:
     # --- padded rows ---
 
     def mask(self, rank: int, axis: int, entries_per_row: int = 1) -> Value:
-        """True for the entries of real rows: bool [K, 1…, rows, 1…], for values of one client of the given rank."""
+        """True for the entries of real rows, False for padding: bool [K, 1…, rows, 1…].
+
+        Args:
+            rank: number of axes of one client's value, the client axis not counted.
+            axis: its padded axis.
+            entries_per_row: entries along that axis for each row of the batch.
+        """
         if self.sizes is None or self.rows is None:
             raise NoBatchingRule("a batch", "it has no sizes")
         key: tuple = ("mask", entries_per_row)
@@ -326,7 +405,10 @@ class BatchedEvaluation:
         return self._tensors[key]
 
     def masked(self, value: BatchedValue, fill=0) -> Value:
-        """The tensor of a value with `fill` in all padded rows; it has a client axis if there are padded rows."""
+        """The tensor of a value with `fill` in all padded rows; it has a client axis if there are padded rows.
+
+        Rows that are known to be zeros are not written again. Equal calls return one tensor.
+        """
         tensor = self.tensor(value)
         if value.padded_axis is None:
             return tensor
@@ -339,8 +421,12 @@ class BatchedEvaluation:
         return self._tensors[key][0]
 
     def _fill_padding(self, value: BatchedValue, tensor: Value, fill: Value) -> Value:
-        """Selects whole rows where the batch is the leading axis: broadcasting in SelectV2 is several times slower."""
-        assert value.padded_axis is not None
+        """The tensor with `fill` in its padded rows.
+
+        Where the batch is the leading axis of a client's value, Select takes whole rows: SelectV2 broadcasts the mask,
+        which is several times slower.
+        """
+        assert value.padded_axis is not None  # `masked` has returned values without padding
         if value.padded_axis or not value.batched or not tensor.shape.is_fully_defined():
             return ops.where(self.mask(self.rank(value), value.padded_axis, value.entries_per_row), tensor, fill)
         rows = self.mask(1, 0, value.entries_per_row)
@@ -352,47 +438,61 @@ class BatchedEvaluation:
     # --- equal bits for every number of clients ---
 
     def apply_in_packets(self, fn: Callable, *tensors: Value) -> Value:
-        """Applies an elementwise function to batched tensors of one shape, padded to whole vector registers.
+        """The result of an elementwise function of batched tensors of one shape, computed over whole vector registers.
 
         A kernel computes the remainder of a buffer with scalar instructions, which round differently. Without padding,
-        the number K of clients would decide which client's values are in the remainder.
+        the number K of clients would decide which client's values are in the remainder. The padding is cut off again.
+
+        Args:
+            fn: tensors of one shape -> a tensor of that shape; each entry is computed by itself.
         """
         shape = tensors[0].shape
         total = shape.num_elements()
-        extra = packet_padding(total, tensors[0].dtype)
-        if not extra:
+        missing = packet_padding(total, tensors[0].dtype)
+        if not missing:
             return fn(*tensors)
-        flat = [ops.pad(ops.reshape(t, [-1]), [[0, extra]], constant_values=1) for t in tensors]
-        result = fn(*flat)[:-extra]
+        flat = [ops.pad(ops.reshape(t, [-1]), [[0, missing]], constant_values=1) for t in tensors]
+        result = fn(*flat)[:-missing]
         return ops.reshape(result, ops.shape(tensors[0]) if total is None else shape)
 
     def apply_rows_in_packets(self, fn: Callable, *tensors: Value) -> list[Value]:
-        """Applies a function of rows to tensors that are padded to whole vector registers of rows.
+        """The results of a function of rows, whose rows are padded to whole vector registers and cut off again.
 
         Args:
-            fn: tensors with the rows as leading axis -> tensors with the rows as leading axis.
+            fn: tensors with the rows as leading axis -> tensors with the rows as leading axis; each row is computed
+                by itself.
+            tensors: tensors with equally many rows.
         """
-        extra = packet_padding(tensors[0].shape[0], tensors[0].dtype)
-        if not extra:
+        missing = packet_padding(tensors[0].shape[0], tensors[0].dtype)
+        if not missing:
             return fn(*tensors)
-        padded = [ops.pad(t, [[0, extra]] + [[0, 0]] * (t.shape.rank - 1)) for t in tensors]
-        return [t[:-extra] for t in fn(*padded)]
+        padded = [ops.pad(t, [[0, missing]] + [[0, 0]] * (t.shape.rank - 1)) for t in tensors]
+        return [t[:-missing] for t in fn(*padded)]
 
 
-def _no_rule(node: Node) -> NoBatchingRule:
+def _missing_rule(node: Node) -> NoBatchingRule:
+    """The error of an operation that no rule batches."""
     return NoBatchingRule(node.op, "the operation has no rule")
 
 
 def without_client_axis(tensor: Value) -> Value:
-    """[K, rows, …] -> [K * rows, …]; the operand of a Reshape that already has this shape is returned as it is."""
+    """[K, rows, …] -> [K * rows, …]: the rows of all clients along one axis.
+
+    If the tensor is a Reshape of such a tensor, that tensor is returned: TensorFlow fuses no operations across a
+    Reshape.
+    """
     node = ops.computed_by(tensor, "Reshape")
-    operand = tensor if node is None else node.inputs[0]
+    source = tensor if node is None else node.inputs[0]
     clients, rows = tensor.shape[:2]
     shape = [-1 if rows is None else clients * rows, *tensor.shape[2:]]
-    return operand if operand.shape == shape else ops.reshape(tensor, shape)
+    return source if source.shape == shape else ops.reshape(tensor, shape)
 
 
-def _constant(node: Node) -> BatchedValue:
+def _constant_value(node: Node) -> BatchedValue:
+    """Value of a Const node: known at build time if it is small, else a tensor that all clients share.
+
+    Texts are emitted at once, since nothing folds them.
+    """
     value = tf.make_ndarray(node["value"])
     if value.size <= MAX_ENTRIES and node["dtype"] != tf.string:
         return BatchedValue(None, known=KnownValue.of_constant(value))

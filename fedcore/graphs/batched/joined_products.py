@@ -1,4 +1,4 @@
-"""Two products of a loop's step that are added, as one product.
+"""Replaces two products that a loop's body adds by one product.
 
 In:  the body of a loop with x W + h R, where no iteration changes W and R, as in a recurrent layer.
 Out: a body with [x h] [W; R]; the matrices are joined once, before the loop.
@@ -23,10 +23,10 @@ MAX_ROWS = 32
 
 @attrs.frozen
 class _SumOfProducts:
-    """Two products that an operation adds.
+    """Two products that an operation of a loop's body adds.
 
     Args:
-        name: of the operation.
+        name: of the operation that adds them.
         left: the left operands of the products.
         right: positions of the loop variables that are the right operands.
         dtype: of the operands.
@@ -38,41 +38,53 @@ class _SumOfProducts:
     dtype: tf.DType
 
 
-def with_joined_products(
-    evaluation: BatchedEvaluation, step: Body, test: Body, values: Sequence[BatchedValue]
+def join_products(
+    evaluation: BatchedEvaluation, loop_body: Body, condition: Body, values: Sequence[BatchedValue]
 ) -> tuple[Body, Body, list[BatchedValue]]:
-    """The body and the condition of a loop, and its initial values, with sums of products joined."""
+    """The body and the condition of a loop, and its initial values, with sums of two products replaced by one product.
+
+    Each joined matrix [W; R] is one more loop variable, which the body returns unchanged.
+
+    Args:
+        values: the initial loop variables.
+    """
     joined_values = list(values)
-    for found in _sums_of_products(step):
-        matrices = [values[i] for i in found.right]
-        if not _gains(evaluation, matrices):
+    for sum_ in _sums_of_products(loop_body):
+        matrices = [values[i] for i in sum_.right]
+        if not _is_faster_joined(evaluation, matrices):
             continue
-        joined_values.append(_rows_joined(evaluation, matrices, found.dtype))
-        step = _replaced(step, found)
-        test = attrs.evolve(test, arguments=(*test.arguments, step.arguments[-1]))
-    return step, test, joined_values
+        joined_values.append(_join_rows(evaluation, matrices, sum_.dtype))
+        loop_body = _replace_sum(loop_body, sum_)
+        condition = attrs.evolve(condition, arguments=(*condition.arguments, loop_body.arguments[-1]))
+    return loop_body, condition, joined_values
 
 
-def _sums_of_products(step: Body) -> list[_SumOfProducts]:
-    position = {(a, 0): i for i, a in enumerate(step.arguments) if step.results[i] == (a, 0)}
-    found = []
-    for node in step.nodes:
-        products = [step.by_name.get(name) for name, _ in node.inputs] if node.op in ("AddV2", "AddN") else []
+def _sums_of_products(loop_body: Body) -> list[_SumOfProducts]:
+    """The operations of a body that add two products with matrices that no iteration changes."""
+    unchanged = {(a, 0): i for i, a in enumerate(loop_body.arguments) if loop_body.results[i] == (a, 0)}
+    sums = []
+    for node in loop_body.nodes:
+        products = [loop_body.by_name.get(name) for name, _ in node.inputs] if node.op in ("AddV2", "AddN") else []
         if len(products) != 2 or products[0] is products[1]:
             continue
         a, b = products
-        if a is not None and b is not None and _is_product(a, position) and _is_product(b, position):
-            rights = position[a.inputs[1]], position[b.inputs[1]]
-            found.append(_SumOfProducts(node.name, (a.inputs[0], b.inputs[0]), rights, a["T"]))
-    return found
+        if a is not None and b is not None and _is_product(a, unchanged) and _is_product(b, unchanged):
+            rights = unchanged[a.inputs[1]], unchanged[b.inputs[1]]
+            sums.append(_SumOfProducts(node.name, (a.inputs[0], b.inputs[0]), rights, a["T"]))
+    return sums
 
 
 def _is_product(node: Node, unchanged: dict[Ref, int]) -> bool:
+    """Whether a node multiplies with an unchanged loop variable, without transposing an operand."""
     transposed = node.get("transpose_a") or node.get("transpose_b")
     return node.op == "MatMul" and not transposed and node.inputs[1] in unchanged
 
 
-def _gains(evaluation: BatchedEvaluation, matrices: list[BatchedValue]) -> bool:
+def _is_faster_joined(evaluation: BatchedEvaluation, matrices: list[BatchedValue]) -> bool:
+    """Whether one product with the joined matrix takes less time than two: one matrix has few rows (`MAX_ROWS`).
+
+    Matrices that cannot be joined do not gain: low-rank or padded ones, or one of all clients and one of each client.
+    """
     if any(x.low_rank is not None or x.padded_axis is not None or x.tensor is None for x in matrices):
         return False
     shapes = [evaluation.shape(x) for x in matrices]
@@ -81,25 +93,26 @@ def _gains(evaluation: BatchedEvaluation, matrices: list[BatchedValue]) -> bool:
     return min(s[0] for s in shapes) <= MAX_ROWS
 
 
-def _rows_joined(evaluation: BatchedEvaluation, matrices: list[BatchedValue], dtype: tf.DType) -> BatchedValue:
+def _join_rows(evaluation: BatchedEvaluation, matrices: list[BatchedValue], dtype: tf.DType) -> BatchedValue:
+    """The matrices below each other, [W; R], by the batching rule of ConcatV2."""
     axis = BatchedValue(None, known=KnownValue.of_constant(np.int32(0)))
     attributes = {"N": 2, "T": dtype, "Tidx": tf.int32}
-    (joined,) = evaluation.evaluate(Node("joined", "ConcatV2", (), attributes), [*matrices, axis])
-    return joined
+    (joined_matrix,) = evaluation.evaluate(Node("joined", "ConcatV2", (), attributes), [*matrices, axis])
+    return joined_matrix
 
 
-def _replaced(step: Body, found: _SumOfProducts) -> Body:
-    """The body with one product in the place of the sum; its last argument is the joined matrix.
+def _replace_sum(loop_body: Body, sum_: _SumOfProducts) -> Body:
+    """The body with one product in the place of a sum of two; its last argument is the joined matrix.
 
-    The two products stay for what reads their shapes; without other users they are not executed.
+    The two products stay for nodes that read their shapes; without other users they are not executed.
     """
-    axis, rows, matrix = (f"{found.name}/{part}" for part in ("axis", "rows", "matrix"))
+    axis, rows, matrix = (f"{sum_.name}/{part}" for part in ("axis", "rows", "matrix"))
     proto = tf.make_tensor_proto(1, tf.int32)
-    of_sum = [
+    replacement = [
         Node(axis, "Const", (), {"value": proto, "dtype": tf.int32}),
-        Node(rows, "ConcatV2", (*found.left, (axis, 0)), {"N": 2, "T": found.dtype, "Tidx": tf.int32}),
-        Node(found.name, "MatMul", ((rows, 0), (matrix, 0)), {"T": found.dtype}),
+        Node(rows, "ConcatV2", (*sum_.left, (axis, 0)), {"N": 2, "T": sum_.dtype, "Tidx": tf.int32}),
+        Node(sum_.name, "MatMul", ((rows, 0), (matrix, 0)), {"T": sum_.dtype}),
     ]
-    nodes = [n for node in step.nodes for n in (of_sum if node.name == found.name else [node])]
-    results = (*step.results, (matrix, 0))
-    return attrs.evolve(step, arguments=(*step.arguments, matrix), nodes=tuple(nodes), results=results)
+    nodes = [n for node in loop_body.nodes for n in (replacement if node.name == sum_.name else [node])]
+    results = (*loop_body.results, (matrix, 0))
+    return attrs.evolve(loop_body, arguments=(*loop_body.arguments, matrix), nodes=tuple(nodes), results=results)

@@ -37,15 +37,15 @@ MIN_ROWS = 2
 
 
 @attrs.frozen
-class _Step:
-    """An operation on the way from the batch to the input of a layer.
+class _RowOperation:
+    """An operation on the way from the batch to the input of a layer; it computes each row by itself.
 
     Args:
-        op: its type.
+        op: the type of the operation.
         shape: of one row of the result.
         dtype: of the result.
         number: the other operand of a sum or a product.
-        number_first: whether that is the first operand.
+        number_first: whether that number is the first operand.
     """
 
     op: str
@@ -54,8 +54,8 @@ class _Step:
     number: float | None = None
     number_first: bool = False
 
-    def applied(self, x: Value) -> Value:
-        """The result for rows [K, rows, …]."""
+    def apply(self, x: Value) -> Value:
+        """The result for rows [K, rows, …] of all clients."""
         if self.op == "Cast":
             return ops.cast(x, self.dtype)
         if self.op == "Reshape":
@@ -66,21 +66,21 @@ class _Step:
 
 @attrs.frozen
 class KnownInput:
-    """How the input of a layer is computed from a column of the data.
+    """How the input of a layer is computed from a column of the clients' data.
 
     Args:
-        column: the number of the column.
-        steps: operations, in order.
+        column: number of the column among the leaves of a batch.
+        operations: applied one after the other to the column.
     """
 
     column: int
-    steps: tuple[_Step, ...] = ()
+    operations: tuple[_RowOperation, ...] = ()
 
-    def of(self, columns: Sequence[Value]) -> Value:
-        """The input in all steps, [K, R, n]; the columns are [K, R, …]."""
+    def compute(self, columns: Sequence[Value]) -> Value:
+        """The input [K, R, n] for the R rows of all steps, from the columns [K, R, …]."""
         x = columns[self.column]
-        for step in self.steps:
-            x = step.applied(x)
+        for operation in self.operations:
+            x = operation.apply(x)
         return x
 
 
@@ -89,143 +89,187 @@ class DataRows:
     """The rows of a call's clients in the data, one client after the other in the order of their indices.
 
     Args:
-        columns: [rows, …]; there are no other rows.
+        columns: [rows, …], with the rows of these clients and no others.
         begins: int64 [lanes], the row where each lane's client begins.
     """
 
     columns: Sequence[Value]
     begins: Value
 
-    def of(self, known: KnownInput, lanes: Value, counts: Value) -> Value:
-        """The input [1, r, n] of the clients at lanes, whose rows stand side by side; a view where it can be one.
+    def compute_input(self, layer_input: KnownInput, lanes: Value, counts: Value) -> Value:
+        """The input [1, r, n] of the clients at the given lanes, whose r rows lie side by side in the data.
+
+        The rows are a view of the columns where TensorFlow can make one.
 
         Args:
-            counts: int64, the number of rows of each of these lanes.
+            lanes: int64 [clients]; the clients' indices are consecutive.
+            counts: int64 [clients], the number of rows of each of these lanes.
         """
         begins = ops.where(counts > 0, ops.gather(self.begins, lanes), ops.shape(self.columns[0], tf.int64)[0])
         window = Window(ops.reduce_min(begins), ops.reduce_sum(counts))
-        return known.of([ops.expand_dims(window.of(c), 0) for c in self.columns])
+        return layer_input.compute([ops.expand_dims(window.of(c), 0) for c in self.columns])
 
 
 def known_input(x: Value, elements: Sequence[Value]) -> KnownInput | None:
-    """How a tensor [K, B, n] is computed from the columns of one step's elements; None if other values decide it."""
-    steps: list[_Step] = []
+    """How a tensor is computed from the data of one training step; None if anything else decides it, such as a weight.
+
+    Args:
+        x: [K, B, n], the input of a layer in the step.
+        elements: the columns of the step's batch, [K, B, …].
+    """
+    operations: list[_RowOperation] = []
     while True:
         column = next((i for i, t in enumerate(elements) if t is x), None)
         if column is not None:
-            return KnownInput(column, tuple(reversed(steps)))
-        found = _step(x)
-        if found is None:
+            return KnownInput(column, tuple(reversed(operations)))
+        operand_and_operation = _row_operation(x)
+        if operand_and_operation is None:
             return None
-        x, step = found
-        steps.extend([] if step is None else [step])
+        x, operation = operand_and_operation
+        operations.extend([] if operation is None else [operation])
 
 
-class Given(Protocol):
-    """Products of the rows of a group, which are given to a graph."""
+class ProductSource(Protocol):
+    """Products of the rows of a group that another function has computed, and that the graph takes as an operand."""
 
-    def get(self, of: KnownInput, batch_rows: int) -> Value | None:
-        """Those of an input, as of `products_of_rows`; None if they are not given."""
+    def get(self, layer_input: KnownInput, batch_rows: int) -> Value | None:
+        """The products of an input, as `KnownInputs.earlier_products` computes them; None if it has none of it."""
 
 
 @attrs.frozen(eq=False)
 class KnownInputs:
-    """Products with the known inputs of a loop, computed before it, in the graph around it.
+    """Products with the known inputs of a loop over training steps, computed once in the graph around the loop.
+
+    Letters: K clients; R rows in all batches of a client; B rows in one batch; n columns of the input.
 
     Args:
         data: the packed rows of the clients of a group.
-        graph: the graph that holds them.
-        given: products that the function of the call is given; None if it is given none.
+        block: the graph that holds the products.
+        product_source: products that the function of the call takes as an operand; None if it takes none.
         has_own_products: a product has the rows of one client, see `own_rows`.
     """
 
     data: RowLayout
     block: Block
-    given: "Given | None" = None
+    product_source: "ProductSource | None" = None
     has_own_products: bool = False
     _built: dict = attrs.field(factory=dict, init=False)
 
     @property
     def rows(self) -> Value:
-        """int64, R."""
-        return self._once("rows", lambda: self.data.row_count)
+        """int64, R: the number of rows in all batches of a client, padded to that of the longest client."""
+        return self._build_once("rows", lambda: self.data.row_count)
 
-    def input(self, of: KnownInput) -> Value:
-        """[K, R, n]."""
-        return self._once(of, lambda: of.of(self._once("columns", self.data.all_columns)))
+    def input_of_all_steps(self, layer_input: KnownInput) -> Value:
+        """The input for the rows of all steps, [K, R, n]."""
+        return self._build_once(
+            layer_input, lambda: layer_input.compute(self._build_once("columns", self.data.all_columns))
+        )
 
     def input_of(self, tensor: Value) -> KnownInput | None:
-        """Which input in all steps a tensor is; None if it is none."""
-        return next((of for of, built in self._built.items() if built is tensor and isinstance(of, KnownInput)), None)
+        """The known input whose tensor of all steps [K, R, n] is the given tensor; None if it is no such tensor."""
+        return next(
+            (key for key, built in self._built.items() if built is tensor and isinstance(key, KnownInput)), None
+        )
 
-    def product(self, of: KnownInput, matrix: Value, step: Value, rows: int) -> Value:
-        """[K, B, m]: the product of a step's rows with a matrix that all clients share, [n, m]; B is `rows`."""
-        of_steps = self._once((of, id(matrix)), lambda: self._products_by_step(of, matrix, rows))
-        return ops.squeeze(Window(step, 1).of(of_steps), 0)
+    def product_of_step(self, layer_input: KnownInput, matrix: Value, step: Value, rows: int) -> Value:
+        """The product of one step's rows with a matrix that all clients share: [K, B, m].
 
-    def gram(self, of: KnownInput, step: Value, rows: int) -> Value:
-        """[K, B, step * B]: the products of a step's rows with those of earlier steps; B is `rows`."""
-        leaves_out = rows >= LEFT_OUT_ROWS
-        products = self._once((of, "gram"), lambda: self._gram(of, rows))
-        first = ops.maximum(step - 1, 0) if leaves_out else step
+        Args:
+            matrix: [n, m].
+            step: int64, the number of the step.
+            rows: B.
+        """
+        products = self._build_once(
+            (layer_input, id(matrix)), lambda: self._products_by_step(layer_input, matrix, rows)
+        )
+        return ops.squeeze(Window(step, 1).of(products), 0)
+
+    def gram_of_step(self, layer_input: KnownInput, step: Value, rows: int) -> Value:
+        """The products of one step's rows with the rows of all earlier steps: [K, B, step * B].
+
+        Args:
+            step: int64, the number of the step.
+            rows: B.
+        """
+        omits_ends = rows >= LEFT_OUT_ROWS
+        products = self._build_once((layer_input, "gram"), lambda: self._source_products(layer_input, rows))
+        first = ops.maximum(step - 1, 0) if omits_ends else step
         return rows_from(products, first * rows, rows)[:, :, : step * rows]
 
-    def products_of_rows(self, of: KnownInput, batch_rows: int) -> Value:
-        """[K, later, earlier]: the products of rows with those of earlier batches, and with some that no step takes.
+    def earlier_products(self, layer_input: KnownInput, batch_rows: int) -> Value:
+        """Products of rows with the rows of earlier batches: [K, later, earlier], see `earlier_rows` for the two sizes.
 
-        The first batch has no earlier rows, and the last one no later ones. If there is one batch, all rows are
-        multiplied with none. Products have zeros in the place of those of rows behind a client's end, if they have the
-        rows of one client.
+        The first batch has no earlier rows, and no batch is later than the last one, so both are left out where that
+        pays. A part of the products is read by no step. With `has_own_products`, each client's product is computed by
+        itself, and zeros stand behind its own rows.
         """
         later, earlier = earlier_rows(self.rows, batch_rows)
         if not self.has_own_products:
-            x = self.input(of)
+            x = self.input_of_all_steps(layer_input)
             left, right = (x, x) if batch_rows < LEFT_OUT_ROWS else (x[:, self.rows - later :], x[:, :earlier])
             return ops.operation("BatchMatMulV2", left, right, adj_y=True)
         own = self.data.own_rows
-        last, first = earlier_rows(own, batch_rows)
-        none = ops.zeros_like(last)
-        missing = ops.reshape(ops.stack([none, later - last, none, earlier - first], 1), [-1, 2, 2])
-        found = []
-        for x, of_later, of_earlier, of_both in zip(
-            self._of_each(of), *(ops.unstack(t, self._clients) for t in (own - last, first, missing)), strict=True
+        own_later, own_earlier = earlier_rows(own, batch_rows)
+        no_rows = ops.zeros_like(own_later)
+        paddings = ops.reshape(ops.stack([no_rows, later - own_later, no_rows, earlier - own_earlier], 1), [-1, 2, 2])
+        products = []
+        for x, first_later, end_earlier, padding in zip(
+            self._inputs_by_client(layer_input),
+            *(ops.unstack(t, self._clients) for t in (own - own_later, own_earlier, paddings)),
+            strict=True,
         ):
-            product = ops.operation("MatMul", x[of_later:], x[:of_earlier], transpose_b=True)
-            found.append(ops.pad(product, of_both))
-        return ops.stack(found)
+            product = ops.operation("MatMul", x[first_later:], x[:end_earlier], transpose_b=True)
+            products.append(ops.pad(product, padding))
+        return ops.stack(products)
 
     @property
     def _clients(self) -> int:
+        """K, the number of clients of the group."""
         return int(self.data.sizes.shape[0])
 
-    def _of_each(self, of: KnownInput) -> list[Value]:
-        """The input of each client, [own rows, n]."""
-        each = self._once("columns of clients", self.data.columns_of_clients)
-        if each is None:
-            return own_rows_of(self.input(of), self.data.own_rows)
-        return [ops.squeeze(of.of([ops.expand_dims(c, 0) for c in columns]), 0) for columns in each]
+    def _inputs_by_client(self, layer_input: KnownInput) -> list[Value]:
+        """The input of each client, [own rows, n], without the rows that pad it to the longest client."""
+        columns_of_clients = self._build_once("columns of clients", self.data.columns_of_clients)
+        if columns_of_clients is None:
+            return own_rows_of(self.input_of_all_steps(layer_input), self.data.own_rows)
+        return [
+            ops.squeeze(layer_input.compute([ops.expand_dims(c, 0) for c in columns]), 0)
+            for columns in columns_of_clients
+        ]
 
-    def _products_by_step(self, of: KnownInput, matrix: Value, batch_rows: int) -> Value:
-        """[T, K, B, m]; the last row of a client stands in for missing ones, or zeros, if it has none."""
+    def _products_by_step(self, layer_input: KnownInput, matrix: Value, batch_rows: int) -> Value:
+        """The products of all rows with a matrix, step after step: [T, K, B, m] for T steps.
+
+        The products of all rows are computed first, one client after the other. Rows that a client does not have are
+        copies of its last row, or zeros if the client has no row.
+
+        Args:
+            matrix: [n, m], shared by all clients.
+            batch_rows: B.
+        """
         if self.has_own_products:
-            products = [ops.operation("MatMul", x, matrix) for x in self._of_each(of)]
+            products = [ops.operation("MatMul", x, matrix) for x in self._inputs_by_client(layer_input)]
             products.append(ops.zeros([1, matrix.shape[1]]))
-            flat, counts = ops.concat(products, 0), self.data.own_rows
+            row_products, counts = ops.concat(products, 0), self.data.own_rows
         else:
-            product = ops.operation("BatchMatMulV2", self.input(of), matrix[None])
-            flat, counts = ops.reshape(product, [-1, matrix.shape[1]]), ops.fill([self._clients], self.rows)
+            product = ops.operation("BatchMatMulV2", self.input_of_all_steps(layer_input), matrix[None])
+            row_products, counts = ops.reshape(product, [-1, matrix.shape[1]]), ops.fill([self._clients], self.rows)
         steps = -(-self.rows // batch_rows)
-        of_step = ops.reshape(ops.range_(steps * batch_rows), [-1, 1, batch_rows])
+        row_numbers = ops.reshape(ops.range_(steps * batch_rows), [-1, 1, batch_rows])
         begins, last = ops.cumsum(counts, exclusive=True)[:, None], counts[:, None] - 1
         return ops.gather(
-            flat, ops.where(last < 0, ops.shape(flat, tf.int64)[0] - 1, begins + ops.minimum(of_step, last))
+            row_products,
+            ops.where(last < 0, ops.shape(row_products, tf.int64)[0] - 1, begins + ops.minimum(row_numbers, last)),
         )
 
-    def _gram(self, of: KnownInput, rows: int) -> Value:
-        given = None if self.given is None else self.given.get(of, rows)
-        return self.products_of_rows(of, rows) if given is None else given
+    def _source_products(self, layer_input: KnownInput, rows: int) -> Value:
+        """The products with earlier rows: an operand of the call if it has them, else computed here."""
+        operand = None if self.product_source is None else self.product_source.get(layer_input, rows)
+        return self.earlier_products(layer_input, rows) if operand is None else operand
 
-    def _once(self, key: Hashable, build: Callable[[], Any]) -> Any:
+    def _build_once(self, key: Hashable, build: Callable[[], Any]) -> Any:
+        """The value of a key; at its first use `build` adds its operations to the graph around the loop."""
         if key not in self._built:
             with building(self.block):
                 self._built[key] = build()
@@ -233,9 +277,14 @@ class KnownInputs:
 
 
 def earlier_rows(rows: Value, batch_rows: int) -> tuple[Value, Value]:
-    """(number of rows that have earlier ones, number of rows that have later ones) of R rows in batches.
+    """(number of rows that have earlier rows, number of rows that have later ones) of R rows in batches.
 
-    Those of the first batch, and of the last one, if they are left out; if there is one batch, none has.
+    The rows of the first batch have no earlier ones, and those of the last batch no later ones. If there is one batch,
+    both numbers are 0. Batches of few rows count in full: leaving their rows out takes copies that cost more.
+
+    Args:
+        rows: int64, R.
+        batch_rows: rows of a batch, B.
     """
     if batch_rows < LEFT_OUT_ROWS:
         return rows, rows
@@ -245,63 +294,74 @@ def earlier_rows(rows: Value, batch_rows: int) -> tuple[Value, Value]:
 
 @attrs.frozen(eq=False)
 class StepInputs:
-    """The known inputs in one step.
+    """The known inputs in one training step: looks up products that were computed before the loop.
 
     Args:
-        of: those of all steps.
+        all_steps: the products of all steps.
         step: int64, the number of the step.
-        elements: the columns of the step's elements, [K, B, …].
+        elements: the columns of the step's batch, [K, B, …].
         shared: matrices that all clients share and that no step changes.
         lefts: id of a left factor -> the known input of earlier steps that it holds.
-        multiplied: the other left factors that the step multiplies with known inputs, each with its input.
+        multiplied: left factors that the step multiplies with known inputs though they hold none, each with its input.
     """
 
-    of: KnownInputs
+    all_steps: KnownInputs
     step: Value
     elements: Sequence[Value]
     shared: Sequence[Value]
     lefts: dict[int, KnownInput] = attrs.field(factory=dict, init=False)
     multiplied: list[tuple[Value, KnownInput]] = attrs.field(factory=list, init=False)
-    _found: dict = attrs.field(factory=dict, init=False)
+    _inputs_by_id: dict = attrs.field(factory=dict, init=False)
 
     @property
-    def _rows(self) -> int:
+    def _batch_rows(self) -> int:
+        """B, the rows of a padded batch."""
         return int(self.elements[0].shape[1])
 
-    def known(self, x: Value) -> KnownInput | None:
-        if id(x) not in self._found:
-            self._found[id(x)] = (known_input(x, self.elements), x)  # holds the tensor, so that its id stays in use
-        return self._found[id(x)][0]
+    def find_input(self, x: Value) -> KnownInput | None:
+        """The known input that a tensor [K, B, n] of the step is; None if it is none."""
+        if id(x) not in self._inputs_by_id:
+            self._inputs_by_id[id(x)] = (known_input(x, self.elements), x)  # holds x, so that its id stays in use
+        return self._inputs_by_id[id(x)][0]
 
-    def earlier(self, of: KnownInput) -> Value:
-        """[K, step * B, n]: the inputs of the earlier steps."""
-        return self.of.input(of)[:, : self.step * self._rows]
+    def earlier_inputs(self, layer_input: KnownInput) -> Value:
+        """The input for the rows of all earlier steps, [K, step * B, n]."""
+        return self.all_steps.input_of_all_steps(layer_input)[:, : self.step * self._batch_rows]
 
     def product(self, x: Value, matrix: Value) -> Value | None:
-        """x @ matrix, if x is known and the matrix is among the shared ones."""
-        known = self.known(x)
-        if known is None or not any(matrix is m for m in self.shared):
+        """x @ matrix [K, B, m] from before the loop; None unless x is a known input and no step changes the matrix."""
+        layer_input = self.find_input(x)
+        if layer_input is None or not any(matrix is m for m in self.shared):
             return None
-        return self.of.product(known, matrix, self.step, self._rows)
+        return self.all_steps.product_of_step(layer_input, matrix, self.step, self._batch_rows)
 
-    def present(self, of: KnownInput, rows: Value) -> Value:
-        """The rows of the step that the input of all steps has; rows are [K, B, …]."""
-        return rows[:, : self.of.rows - self.step * self._rows]
+    def cut_to_input(self, rows: Value) -> Value:
+        """The rows [K, B, …] of the step, without those behind row R: the last batch may reach beyond all rows."""
+        return rows[:, : self.all_steps.rows - self.step * self._batch_rows]
 
     def gram(self, x: Value, left: Value) -> Value | None:
-        """x @ left^T, if x is known and the left factor holds the same input of earlier steps."""
-        known = self.known(x)
-        if known is None:
+        """x @ left^T [K, B, step * B] from before the loop; None unless the left factor holds the known input x of
+        earlier steps.
+
+        If x is known and the factor holds no input yet, the pair is noted in `multiplied`: a loop in which the factor
+        holds the input could read the product from before the loop.
+        """
+        layer_input = self.find_input(x)
+        if layer_input is None:
             return None
         if id(left) not in self.lefts:
-            self.multiplied.append((left, known))
-        if self.lefts.get(id(left)) != known:
+            self.multiplied.append((left, layer_input))
+        if self.lefts.get(id(left)) != layer_input:
             return None
-        return self.of.gram(known, self.step, self._rows)
+        return self.all_steps.gram_of_step(layer_input, self.step, self._batch_rows)
 
 
-def _step(x: Value) -> tuple[Value, _Step | None] | None:
-    """(operand, step) of the operation that computes a tensor; None if it is not one of a row by itself."""
+def _row_operation(x: Value) -> tuple[Value, _RowOperation | None] | None:
+    """(operand, operation) of the node that computes a tensor [K, B, …]; None if a row may depend on other rows.
+
+    Recognised are a Cast, a Reshape that keeps the two leading axes, and arithmetic with a constant number that rounds
+    once (`_EXACT`). The operation is None for an Identity, which changes nothing.
+    """
     node, shape = x.node, x.shape
     if node is None:
         return None
@@ -309,17 +369,20 @@ def _step(x: Value) -> tuple[Value, _Step | None] | None:
         return node.inputs[0], None
     if shape.rank is None or shape.rank < 2 or None in shape[2:].as_list():
         return None
-    of_row = tuple(shape[2:])
+    row_shape = tuple(shape[2:])
     if node.op == "Cast":
-        return node.inputs[0], _Step("Cast", of_row, x.dtype)
+        return node.inputs[0], _RowOperation("Cast", row_shape, x.dtype)
     if node.op == "Reshape":
-        before = node.inputs[0].shape
-        same_rows = before.rank is not None and before.rank >= 2 and before[:2].as_list() == shape[:2].as_list()
-        return (node.inputs[0], _Step("Reshape", of_row, x.dtype)) if same_rows and None not in shape[:2] else None
+        operand_shape = node.inputs[0].shape
+        if operand_shape.rank is None or operand_shape.rank < 2 or None in shape[:2]:
+            return None
+        if operand_shape[:2].as_list() != shape[:2].as_list():
+            return None
+        return node.inputs[0], _RowOperation("Reshape", row_shape, x.dtype)
     if node.op not in _EXACT or not x.dtype.is_floating:
         return None
     for i, operand in enumerate(node.inputs):
         number = ops.static_value(operand)
         if number is not None and not operand.shape.rank:
-            return node.inputs[1 - i], _Step(node.op, of_row, x.dtype, float(number), number_first=i == 0)
+            return node.inputs[1 - i], _RowOperation(node.op, row_shape, x.dtype, float(number), number_first=i == 0)
     return None

@@ -39,7 +39,11 @@ _SIZE_OPERAND = {"Fill": 0, "Tile": 1, "BroadcastTo": 1}
 
 
 def fold(node: Node, operands: list[BatchedValue]) -> list[KnownValue] | None:
-    """The known results of an operation; None if an operand is not known or the operation is not folded."""
+    """The known results of an operation; None if an operand is not known, or if the operation is not folded.
+
+    The operation runs eagerly for each of the three sampled batch sizes. Its results are known only if their shapes do
+    not depend on the batch size.
+    """
     if node.op not in _FOLDED or not all(x.known is not None for x in operands):
         return None
     inputs = [x.known for x in operands if x.known is not None]
@@ -62,24 +66,30 @@ def fold(node: Node, operands: list[BatchedValue]) -> list[KnownValue] | None:
 
 
 def _is_polynomial(node: Node, inputs: list[KnownValue]) -> bool:
-    """Whether the results are polynomials of the batch size."""
+    """Whether the results are polynomials of the batch size, so that three equal samples make a constant.
+
+    Operands that are axes, indices or shapes must be constant for that: they select other entries otherwise.
+    """
     if node.op not in _POLYNOMIAL or not all(k.polynomial for k in inputs):
         return False
     if node.op in ("Split", "Fill"):
         return inputs[0].is_constant
-    all_are_data = node.op in ("Pack", "ConcatV2", "AddN", "Mul", "Add", "AddV2", "Sub", "ConcatOffset")
+    has_only_data = node.op in ("Pack", "ConcatV2", "AddN", "Mul", "Add", "AddV2", "Sub", "ConcatOffset")
     # Elsewhere the first operand is data and the others are axes, indices or shapes.
-    return all_are_data or all(k.is_constant for k in inputs[1:])
+    return has_only_data or all(k.is_constant for k in inputs[1:])
 
 
 def _run(node: Node, values: list[np.ndarray]) -> list[np.ndarray] | None:
-    """The results of an eager run; None if they are too large, or if the operation fails for these operands."""
+    """The results of an operation for arrays, in numpy where that is quicker, else by TensorFlow on the CPU.
+
+    None if operands or results are large, or if the operation fails for these operands.
+    """
     if sum(v.size for v in values) > MAX_ENTRIES or _result_entries(node, values) > MAX_ENTRIES:
         return None
     if node.op in _IN_NUMPY:
-        moved = _IN_NUMPY[node.op](values, node.attributes)
-        if moved is not None:
-            return [moved]
+        numpy_result = _IN_NUMPY[node.op](values, node.attributes)
+        if numpy_result is not None:
+            return [numpy_result]
     with no_block(), private_api.eager_mode(), tf.device("CPU:0"):
         try:
             results = emit(node.op, [tf.constant(v) for v in values], node.attributes)
@@ -96,7 +106,7 @@ _IN_NUMPY: dict[str, Callable[[list[np.ndarray], Mapping], np.ndarray | None]] =
 
 
 def _result_entries(node: Node, values: list[np.ndarray]) -> int:
-    """Number of entries of the result of an operation that can enlarge its operand; 0 for the others."""
+    """Number of entries of the result of an operation that can enlarge its operand; 0 for other operations."""
     if node.op == "Range":
         start, limit, delta = (float(v) for v in values)
         return int(abs((limit - start) / delta)) if delta else MAX_ENTRIES + 1

@@ -16,11 +16,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fedcore.graphs.batched.batched_call import batched_call, called_whole
+from fedcore.graphs.batched.batched_call import batched_call, call_as_function
 from fedcore.graphs.batched.batched_sequence import at_element
 from fedcore.graphs.batched.batched_value import BatchedValue, shared
 from fedcore.graphs.batched.client_leaves import ClientLeaves
-from fedcore.graphs.batched.low_rank_carry import LowRankCarry, build_in_form, first_carry
+from fedcore.graphs.batched.low_rank_carry import LowRankCarry, build_fixed_point, first_carry
 from fedcore.graphs.batched.schedule import steps_of_rank
 from fedcore.graphs.capture.graph_import import NOT_INLINED
 from fedcore.graphs.dataflow.control_flow import scan
@@ -47,102 +47,143 @@ class LowRankSteps:
 
     Args:
         rank: the plan's rank, from which kernels are kept low-rank.
-        limit: steps whose batches have that many rows.
-        exceeds: whether the client takes more steps.
+        low_rank_steps: number of steps whose batches together have that many rows.
+        exceeds: whether the client takes more steps than that.
     """
 
     rank: int
-    limit: int
+    low_rank_steps: int
     exceeds: bool
 
     @classmethod
     def of(cls, leaves: ClientLeaves, seeds: np.ndarray, numbers: SequenceOf[int], rank: int) -> "LowRankSteps | None":
-        """The steps of a block's clients; None if their data is not one sequence of batches, or if each step would make
-        the kernels.
+        """The steps of a block's clients; None if their kernels are better kept dense.
+
+        That is where a client's data are not one sequence of batches, or where a single batch has as many rows as the
+        rank, so that each step would compute the dense kernels anyway.
 
         Args:
-            seeds, numbers: as in `pack_for_loop`.
+            seeds: the seed of each client, as in `pack_for_loop`.
+            numbers: the number of each leaf, as in `pack_for_loop`.
+            rank: the plan's rank.
         """
         if len(leaves.sequences) != 1:
             return None
         ((position, columns),) = leaves.sequences.items()
-        limit = steps_of_rank(columns, rank)
-        if limit < 2:
+        low_rank_steps = steps_of_rank(columns, rank)
+        if low_rank_steps < 2:
             return None
-        taken = [len(c.read(int(s), numbers[position])) for c, s in zip(columns, seeds, strict=True)]
-        return cls(rank, limit, exceeds=max(taken) > limit)
+        step_counts = [len(c.read(int(s), numbers[position])) for c, s in zip(columns, seeds, strict=True)]
+        return cls(rank, low_rank_steps, exceeds=max(step_counts) > low_rank_steps)
 
     def __str__(self) -> str:
         factors = "" if self.exceeds else "\nthe factors of a block are one product"
-        return f"clients one by one\nkernels are low-rank for {self.limit} steps at a time{factors}"
+        return f"clients one by one\nkernels are low-rank for {self.low_rank_steps} steps at a time{factors}"
 
 
 class LaneInterpreter:
-    """Runs the client operations of a stage for one client; values are tensors, `Sequence`s, and kernels in factors."""
+    """Runs the client operations of a stage for one client; values are tensors, `Sequence`s, and kernels in factors.
+
+    Args:
+        module: holds the stage.
+        steps: of the client.
+    """
 
     def __init__(self, module: Module, steps: LowRankSteps):
         self._steps = steps
-        self._interpreter = Interpreter(module, self._evaluate, _graph)
+        self._interpreter = Interpreter(module, self._evaluate, _as_function)
         self.operations = self._interpreter.operations
 
     def _evaluate(self, op: Operation, types, values, seed):
+        """The result of one operation: as the interpreter of tensors has it, except for the reduction of a sequence.
+
+        The loop of a reduction is built for a `LowRankCarry`, which says how the loop holds each kernel. Which carry
+        the step can preserve is known only once the step is built, so `build_fixed_point` builds the loop until carry
+        and step agree.
+
+        Args:
+            types, values, seed: of the operands, as `Interpreter` passes them.
+        """
         if op.kind != "sequence_reduce":
             return evaluate(op, types, values, seed)
         sequence, zero, function = values
         initial = [shared(tensor_of(t)) for t in flatten(zero)]
-        form = first_carry(initial, self._steps.rank, self._steps.limit, exceeds=self._steps.exceeds)
-        return build_in_form(lambda form: _reduced(sequence, initial, function, op.type, form), form)
+        carry = first_carry(initial, self._steps.rank, self._steps.low_rank_steps, exceeds=self._steps.exceeds)
+        return build_fixed_point(lambda carry: _build_loop(sequence, initial, function, op.type, carry), carry)
 
 
-def _reduced(
-    sequence: Sequence, initial: list[BatchedValue], function: Callable, type_: Type, form: LowRankCarry | None
+def _build_loop(
+    sequence: Sequence, initial: list[BatchedValue], function: Callable, type_: Type, carry: LowRankCarry | None
 ) -> tuple[Any, LowRankCarry | None]:
-    """(the carry after all elements, the form that its kernels have after a step); None for the carry if that differs.
+    """Builds the loop over the elements of a sequence, with the kernels held as the carry says.
 
     Args:
-        form: of the kernels that are kept low-rank; None if none is.
+        initial: the initial loop variables.
+        function: (loop variables, element) -> loop variables.
+        type_: of the loop variables.
+        carry: how kernels are held low-rank; None if none is.
+    Returns:
+        The loop variables after all elements, and the carry that the step's results need. If that is another carry, the
+        loop is no use, and None stands in the place of the variables.
     """
-    kernels = None if form is None else form.opened(initial, 1)
-    dense = [i for i in range(len(initial)) if form is None or i not in form.kernels]
-    form_after = form
+    open_carry = None if carry is None else carry.open(initial, 1)
+    dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
+    next_carry = carry
 
     def step(i: Value, *variables: Value) -> tuple[list[Value], None]:
-        nonlocal form_after
-        opened = None if kernels is None else kernels.values(i, list(variables[len(dense) :]))
-        values = dict(zip(dense, variables, strict=False)) | ({} if opened is None else opened.values)
+        """One training step on the tensors of the loop: first those of dense leaves, then those that hold kernels.
+
+        Also notes the carry that its results need.
+        """
+        nonlocal next_carry
+        step_kernels = None if open_carry is None else open_carry.kernels_in_step(i, list(variables[len(dense) :]))
+        values = dict(zip(dense, variables, strict=False)) | ({} if step_kernels is None else step_kernels.values)
         operand = unflatten([values[j] for j in range(len(initial))], type_)
         results = flatten(at_element(function, i)(operand, sequence.element(i)))
         tensors = [tensor_of(results[j]) for j in dense]
-        if opened is None:
+        if step_kernels is None:
             return tensors, None
-        of_kernels = {j: as_value(results[j]) for j in opened.rights}
-        form_after = opened.form_after(of_kernels)
-        return [*tensors, *(opened.after(of_kernels, None) if form_after == form else opened.variables())], None
+        kernel_results = {j: as_value(results[j]) for j in step_kernels.rights}
+        next_carry = step_kernels.carry_after_step(kernel_results)
+        if next_carry != carry:  # the loop is dropped, so any variables of equal types do
+            return [*tensors, *step_kernels.variables()], None
+        return [*tensors, *step_kernels.variables_after_step(kernel_results, None)], None
 
-    factors = [] if kernels is None else kernels.initial()
-    start = [initial[i].tensor for i in dense]
-    state = scan(step, sequence.count, [*start, *factors], kept_by_step=len(factors))
-    if form_after != form:
-        return None, form_after
-    results: dict[int, Any] = dict(zip(dense, state, strict=False))
-    results.update({} if kernels is None else kernels.final(sequence.count, state[len(dense) :]))
-    return unflatten([results[i] for i in range(len(initial))], type_), form
+    factors = [] if open_carry is None else open_carry.initial_variables()
+    dense_variables = [initial[i].tensor for i in dense]
+    final_variables = scan(step, sequence.count, [*dense_variables, *factors], kept_by_step=len(factors))
+    if next_carry != carry:
+        return None, next_carry
+    results: dict[int, Any] = dict(zip(dense, final_variables, strict=False))
+    results.update(
+        {} if open_carry is None else open_carry.final_kernels(sequence.count, final_variables[len(dense) :])
+    )
+    return unflatten([results[i] for i in range(len(initial))], type_), carry
 
 
 def call_graph(graph: Graph, data: bytes, leaves: SequenceOf, seed: Value | None = None) -> list:
-    """The leaves of a graph's result: tensors, and kernels in factors.
+    """The leaves of a graph's result for one client: tensors, and kernels in factors.
 
+    Args:
+        data: the serialized graph.
+        leaves: of the arguments: tensors, and kernels in factors.
+        seed: int64 []; required for a seeded graph.
     Raises:
         NoBatchingRule: an operation has effects or a state.
     """
     build = functools.partial(batched_call, graph, data, list(map(as_value, leaves)), seeds=seed)
-    whole = any(op.startswith(NOT_INLINED) for op in operations_of(graph.digest, data))
-    values = called_whole(build, "fused") if whole else build()
-    return [_of_lane(v, type_.shape) for v, type_ in zip(values, tensor_leaves(graph.type.result), strict=True)]
+    is_one_function = any(op.startswith(NOT_INLINED) for op in operations_of(graph.digest, data))
+    values = call_as_function(build, "fused") if is_one_function else build()
+    return [
+        _drop_client_axis(v, type_.shape) for v, type_ in zip(values, tensor_leaves(graph.type.result), strict=True)
+    ]
 
 
-def _of_lane(value: BatchedValue, shape: tuple[int | None, ...] | None) -> Value | BatchedValue:
-    """The tensor of a value; a branch or a loop gives it a client axis, of one client."""
+def _drop_client_axis(value: BatchedValue, shape: tuple[int | None, ...] | None) -> Value | BatchedValue:
+    """The tensor of the only client's value, with the given static shape; a kernel in factors is returned as it is.
+
+    A branch or a loop adds a client axis of size 1 to its results, which is removed here.
+    """
     if value.low_rank is not None:
         return value
     tensor = value.tensor[0] if value.batched else value.tensor
@@ -150,15 +191,18 @@ def _of_lane(value: BatchedValue, shape: tuple[int | None, ...] | None) -> Value
     return tensor
 
 
-def _graph(graph: Graph, data: bytes) -> Callable:
+def _as_function(graph: Graph, data: bytes) -> Callable:
+    """The Python function that calls a graph with nested arguments, for `Interpreter`."""
+
     def call(*arguments, seed=None):
+        """The nested result of the graph for nested arguments."""
         return unflatten(call_graph(graph, data, flatten(arguments), seed), graph.type.result)
 
     return call
 
 
 def as_value(leaf) -> BatchedValue:
-    """The value without a client axis of a tensor; a kernel in factors is returned as it is."""
+    """The value of a tensor without a client axis; a kernel in factors is a value already."""
     return leaf if isinstance(leaf, BatchedValue) else shared(leaf)
 
 

@@ -1,7 +1,9 @@
-"""Products of a loop's iterations that nothing in the loop reads, computed at once behind the loop.
+"""Moves products that only add to a loop variable out of the loop, where one product computes those of all iterations.
 
 In:  the body of a loop, such as the gradient of a recurrent layer, with dz [rows, m] in each iteration.
-Out: a body that keeps the operands instead, and the products of all iterations.
+Out: a body that collects the operands in lists instead, and the products of all iterations behind the loop.
+
+Letters: K clients, B rows of a batch, T iterations (such as time steps), n and m columns.
 
     sums       kernel_gradient += h^T dz         one product H^T dZ, with H [K, B * T, n] and dZ [K, B * T, m]
     elements   dx[t] += dz W^T                   one product dZ W^T, whose rows are the elements of the list dx
@@ -25,7 +27,7 @@ from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
 
 MOST_PACKED = 64
-"""Tensors of a list that are put into place one by one, at most; a stack is transposed, which is one more copy."""
+"""Most elements of a list that are read one by one and packed; a longer list is stacked and transposed."""
 
 MIN_RANK = 16
 """Least rank at which the factors of a matrix have as many entries as the matrix, for sums behind the loop.
@@ -36,11 +38,11 @@ The rows of a batch do not decide: its padded size depends on other clients, and
 
 @attrs.frozen
 class ProductSum:
-    """A loop variable to which each iteration adds x^T y.
+    """A loop variable [n, m] to which each iteration adds x^T y, such as the gradient of a kernel.
 
     Args:
-        variable: its position.
-        x, y: the operands.
+        variable: position of the loop variable.
+        x, y: the operands in the body, [B, n] and [B, m].
         nodes: names of the operations that compute the new value.
     """
 
@@ -51,6 +53,7 @@ class ProductSum:
 
     @property
     def operands(self) -> tuple[Ref, ...]:
+        """The tensors of an iteration that the product needs behind the loop."""
         return self.x, self.y
 
 
@@ -59,11 +62,11 @@ class ProductElements:
     """A loop variable, a list, to one element of which each iteration adds x @ matrix.
 
     Args:
-        variable: its position.
-        x: the left operand.
+        variable: position of the loop variable.
+        x: the left operand in the body.
         matrix: position of the loop variable that is the right operand, which no iteration changes.
         transposed: whether the matrix is transposed.
-        index: the number of the element.
+        index: the number of the element in the list.
         nodes: names of the operations that compute the new list.
     """
 
@@ -76,16 +79,17 @@ class ProductElements:
 
     @property
     def operands(self) -> tuple[Ref, ...]:
+        """The tensors of an iteration that the product needs behind the loop."""
         return (self.x,)
 
 
 @attrs.frozen
 class RowSum:
-    """A loop variable to which each iteration adds the sum of the rows of x.
+    """A loop variable to which each iteration adds the sum of the rows of x, such as the gradient of a bias.
 
     Args:
-        variable: its position.
-        x: the operand, which a product behind the loop reads too.
+        variable: position of the loop variable.
+        x: the operand in the body, which a product behind the loop reads too.
         nodes: names of the operations that compute the new value.
     """
 
@@ -95,68 +99,115 @@ class RowSum:
 
     @property
     def operands(self) -> tuple[Ref, ...]:
+        """The tensors of an iteration that the product needs behind the loop."""
         return (self.x,)
 
 
-def products_behind(step: Body) -> "ProductsBehindLoop":
-    """The loop variables of a body that only collect products, and are used for nothing else in it."""
+def products_behind(loop_body: Body) -> "ProductsBehindLoop":
+    """The products of a loop's body that can be computed behind the loop: those that only add to a loop variable.
+
+    Nothing else in the body may read that variable. Whether moving them gains anything is decided by `that_fit`.
+
+    Args:
+        loop_body: the body of the loop.
+    """
     users: dict[Ref, list[str]] = {}
-    for node in step.nodes:
+    for node in loop_body.nodes:
         for ref in node.inputs:
             users.setdefault(ref, []).append(node.name)
-    found = [_collected(step, i, users) for i in range(len(step.arguments))]
+    matches = [_match_product(loop_body, i, users) for i in range(len(loop_body.arguments))]
     return ProductsBehindLoop(
-        tuple(f for f in found if isinstance(f, ProductSum)),
-        tuple(f for f in found if isinstance(f, ProductElements)),
-        tuple(f for f in found if isinstance(f, RowSum)),
+        tuple(match for match in matches if isinstance(match, ProductSum)),
+        tuple(match for match in matches if isinstance(match, ProductElements)),
+        tuple(match for match in matches if isinstance(match, RowSum)),
     )
 
 
-def _collected(step: Body, variable: int, users: dict[Ref, list[str]]) -> ProductSum | ProductElements | RowSum | None:
-    chain: list[str] = []
+def _match_product(
+    loop_body: Body, variable: int, users: dict[Ref, list[str]]
+) -> ProductSum | ProductElements | RowSum | None:
+    """The product that the body adds to a loop variable; None if the variable or the product has another use.
 
-    def source(ref: Ref) -> Ref:
-        """What Identity operations pass on."""
-        while (node := step.by_name.get(ref[0])) is not None and node.op == "Identity":
-            chain.append(node.name)
-            ref = node.inputs[0]
-        return ref
+    Args:
+        variable: position of the loop variable.
+        users: tensor -> names of the operations that read it.
+    """
+    nodes: list[str] = []
+    old_value = (loop_body.arguments[variable], 0)
+    addend = _match_addend(loop_body, variable, nodes)
+    match = None if addend is None else _match_addend_product(loop_body, variable, addend, nodes)
+    inner_tensors = {old_value, *((name, 0) for name in nodes)}
+    is_read_elsewhere = any(user not in nodes for ref in inner_tensors for user in users.get(ref, ()))
+    is_returned = any(ref in inner_tensors for i, ref in enumerate(loop_body.results) if i != variable)
+    return None if match is None or is_read_elsewhere or is_returned else attrs.evolve(match, nodes=tuple(nodes))
 
-    def made_by(ref: Ref, *ops: str) -> Node | None:
-        node = step.by_name.get(source(ref)[0])
-        if node is None or node.op not in ops:
-            return None
-        chain.append(node.name)
-        return node
 
-    before, after = (step.arguments[variable], 0), step.results[variable]
-    total = made_by(after, "AddN", "AddV2")
+def _match_addend(loop_body: Body, variable: int, nodes: list[str]) -> Node | None:
+    """The node whose result is added to a loop variable, if it is an operation that may move behind the loop; else
+    None.
+
+    Args:
+        variable: position of the loop variable.
+        nodes: gets the names of the operations on the way.
+    """
+    old_value, new_value = (loop_body.arguments[variable], 0), loop_body.results[variable]
+    total = _find_producer(loop_body, new_value, ("AddN", "AddV2"), nodes)
     if total is None or len(total.inputs) != 2:
         return None
-    added = [ref for ref in total.inputs if source(ref) != before]
-    made = made_by(added[0], "MatMul", "TensorListSetItem", "BiasAddGrad") if len(added) == 1 else None
-    if made is None:
+    addends = [ref for ref in total.inputs if _skip_identities(loop_body, ref, nodes) != old_value]
+    if len(addends) != 1:
         return None
-    found: ProductSum | ProductElements | RowSum | None = None
-    if made.op == "MatMul" and made.get("transpose_a") and not made.get("transpose_b"):
-        found = ProductSum(variable, made.inputs[0], made.inputs[1], ())
-    elif made.op == "TensorListSetItem":
-        reserved, product = made_by(made.inputs[0], "TensorListReserve"), made_by(made.inputs[2], "MatMul")
-        unchanged = {(a, 0): i for i, a in enumerate(step.arguments) if step.results[i] == (a, 0)}
+    return _find_producer(loop_body, addends[0], ("MatMul", "TensorListSetItem", "BiasAddGrad"), nodes)
+
+
+def _match_addend_product(
+    loop_body: Body, variable: int, addend: Node, nodes: list[str]
+) -> ProductSum | ProductElements | RowSum | None:
+    """The product that an added node computes; None if its attributes or operands do not fit.
+
+    Args:
+        variable: position of the loop variable.
+        addend: the node whose result is added to it.
+        nodes: gets the names of the operations on the way.
+    """
+    if addend.op == "MatMul" and addend.get("transpose_a") and not addend.get("transpose_b"):
+        return ProductSum(variable, addend.inputs[0], addend.inputs[1], ())
+    if addend.op == "TensorListSetItem":
+        reserved = _find_producer(loop_body, addend.inputs[0], ("TensorListReserve",), nodes)
+        product = _find_producer(loop_body, addend.inputs[2], ("MatMul",), nodes)
+        unchanged = {(a, 0): i for i, a in enumerate(loop_body.arguments) if loop_body.results[i] == (a, 0)}
         if reserved and product and not product.get("transpose_a") and product.inputs[1] in unchanged:
             matrix, transposed = unchanged[product.inputs[1]], bool(product.get("transpose_b"))
-            found = ProductElements(variable, product.inputs[0], matrix, transposed, made.inputs[1], ())
-    elif made.op == "BiasAddGrad" and made.get("data_format", b"NHWC") == b"NHWC":
-        found = RowSum(variable, made.inputs[0], ())
-    inside = {before, *((name, 0) for name in chain)}
-    elsewhere = any(user not in chain for ref in inside for user in users.get(ref, ()))
-    returned = any(r in inside for i, r in enumerate(step.results) if i != variable)
-    return None if found is None or elsewhere or returned else attrs.evolve(found, nodes=tuple(chain))
+            return ProductElements(variable, product.inputs[0], matrix, transposed, addend.inputs[1], ())
+    if addend.op == "BiasAddGrad" and addend.get("data_format", b"NHWC") == b"NHWC":
+        return RowSum(variable, addend.inputs[0], ())
+    return None
+
+
+def _skip_identities(loop_body: Body, ref: Ref, nodes: list[str]) -> Ref:
+    """The tensor that a chain of Identity operations passes on; appends their names to `nodes`."""
+    while (node := loop_body.by_name.get(ref[0])) is not None and node.op == "Identity":
+        nodes.append(node.name)
+        ref = node.inputs[0]
+    return ref
+
+
+def _find_producer(loop_body: Body, ref: Ref, ops: tuple[str, ...], nodes: list[str]) -> Node | None:
+    """The node that computes a tensor, if it is one of the operations; appends its name to `nodes`."""
+    node = loop_body.by_name.get(_skip_identities(loop_body, ref, nodes)[0])
+    if node is None or node.op not in ops:
+        return None
+    nodes.append(node.name)
+    return node
 
 
 @attrs.frozen
 class ProductsBehindLoop:
-    """The products of a loop that are computed behind it."""
+    """The products of a loop that are computed behind it, instead of in each iteration.
+
+    Args:
+        sums, elements, row_sums: by the kind of loop variable to which they add.
+    """
 
     sums: tuple[ProductSum, ...]
     elements: tuple[ProductElements, ...] = ()
@@ -164,66 +215,77 @@ class ProductsBehindLoop:
 
     @property
     def products(self) -> list[ProductSum | ProductElements | RowSum]:
+        """All products, of every kind."""
         return [*self.sums, *self.elements, *self.row_sums]
 
     @property
     def operands(self) -> list[Ref]:
-        """The tensors of an iteration that are kept: operands of products, then the numbers of elements."""
+        """The operands of the products in the body, each once; the loop collects them in lists."""
         return list(dict.fromkeys([r for p in self.products for r in p.operands]))
 
     @property
     def indices(self) -> list[Ref]:
+        """The numbers of the list elements to which products are added, each once; the loop collects them too."""
         return list(dict.fromkeys(p.index for p in self.elements))
 
-    def reduced(self, step: Body) -> Body:
-        """The body without these products; behind its results it returns the operands and the indices."""
+    def remove_from(self, loop_body: Body) -> Body:
+        """The body without these products: it returns their loop variables unchanged.
+
+        Behind its loop variables it returns the operands and the indices of the products.
+        """
         removed = {name for p in self.products for name in p.nodes}
         collected = {p.variable for p in self.products}
-        results = [(a, 0) if i in collected else step.results[i] for i, a in enumerate(step.arguments)]
-        nodes = tuple(node for node in step.nodes if node.name not in removed)
-        return attrs.evolve(step, nodes=nodes, results=(*results, *self.operands, *self.indices))
+        results = [(a, 0) if i in collected else loop_body.results[i] for i, a in enumerate(loop_body.arguments)]
+        nodes = tuple(node for node in loop_body.nodes if node.name not in removed)
+        return attrs.evolve(loop_body, nodes=nodes, results=(*results, *self.operands, *self.indices))
 
     def that_fit(
         self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue], state: Sequence[BatchedValue]
     ) -> "ProductsBehindLoop":
-        """Those that can be computed behind the loop and gain by it.
+        """The products that can be computed behind the loop and gain by it.
 
-        A sum gains if its matrix is large (`MIN_RANK`), every other product if its operand is kept anyway.
+        A sum gains if its matrix is large (`MIN_RANK`). Every other product gains if its operand is collected anyway.
+        Operands that are one tensor are collected once.
 
         Args:
-            others: what the reduced body returns behind its loop variables, in one iteration.
+            others: the operands and indices that the body without the products returns, in one iteration.
             state: the loop variables.
         """
-        of = dict(zip([*self.operands, *self.indices], others, strict=True))
-        same: dict[int, Ref] = {}
-        first = {ref: same.setdefault(id(of[ref].tensor), ref) for ref in self.operands}
-        fitting = {ref for ref in self.operands if _fits(of[ref])}
+        value_of = dict(zip([*self.operands, *self.indices], others, strict=True))
+        first_with_tensor: dict[int, Ref] = {}
+        representative = {ref: first_with_tensor.setdefault(id(value_of[ref].tensor), ref) for ref in self.operands}
+        fitting = {ref for ref in self.operands if _fits(value_of[ref])}
         sums = [
-            attrs.evolve(s, x=first[s.x], y=first[s.y])
+            attrs.evolve(s, x=representative[s.x], y=representative[s.y])
             for s in self.sums
-            if {s.x, s.y} <= fitting and of[s.x].padded_axis == of[s.y].padded_axis
+            if {s.x, s.y} <= fitting and value_of[s.x].padded_axis == value_of[s.y].padded_axis
         ]
-        gaining = [s for s in sums if _rank(evaluation, of[s.x], of[s.y]) >= MIN_RANK]
-        kept = {ref for s in gaining for ref in s.operands}
+        gaining = [s for s in sums if _break_even_rank(evaluation, value_of[s.x], value_of[s.y]) >= MIN_RANK]
+        collected = {ref for s in gaining for ref in s.operands}
         elements = [
-            attrs.evolve(p, x=first[p.x])
+            attrs.evolve(p, x=representative[p.x])
             for p in self.elements
-            if first[p.x] in kept and of[p.index].client_invariant and state[p.matrix].low_rank is None
+            if representative[p.x] in collected
+            and value_of[p.index].client_invariant
+            and state[p.matrix].low_rank is None
         ]
-        row_sums = [attrs.evolve(r, x=first[r.x]) for r in self.row_sums if first[r.x] in kept]
+        row_sums = [attrs.evolve(r, x=representative[r.x]) for r in self.row_sums if representative[r.x] in collected]
         return ProductsBehindLoop(
-            tuple(s for s in sums if s in gaining or kept & {s.x, s.y}), tuple(elements), tuple(row_sums)
+            tuple(s for s in sums if s in gaining or collected & {s.x, s.y}), tuple(elements), tuple(row_sums)
         )
 
-    def kept(self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue]) -> list[Value]:
-        """The operands of an iteration, [K, B, …], and the indices.
+    def tensors_to_collect(self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue]) -> list[Value]:
+        """The operands of an iteration, [K, B, …], and the indices, as the loop appends them to lists.
 
-        Padded rows are zeros, but those of operands that are first in sums only: they are finite wherever the client's
-        results are finite.
+        Padded rows of an operand become zeros, so that they add nothing. First operands of sums only are left as they
+        are: they are finite wherever the client's results are finite, so their product with zero is zero.
+
+        Args:
+            others: as for `that_fit`.
         """
-        zeros = {*(s.y for s in self.sums), *(p.x for p in self.elements), *(r.x for r in self.row_sums)}
+        with_zero_padding = {*(s.y for s in self.sums), *(p.x for p in self.elements), *(r.x for r in self.row_sums)}
         rows = [
-            evaluation.masked(v) if ref in zeros or v.padding is Padding.UNKNOWN else evaluation.tensor(v)
+            evaluation.masked(v) if ref in with_zero_padding or v.padding is Padding.UNKNOWN else evaluation.tensor(v)
             for ref, v in zip(self.operands, others, strict=False)
         ]
         return [*rows, *(evaluation.tensor(v) for v in others[len(rows) :])]
@@ -234,41 +296,38 @@ class ProductsBehindLoop:
         lists: Iterable[Value],
         others: Sequence[BatchedValue],
         state: Sequence[BatchedValue],
-        trips: int | None,
+        trip_count: int | None,
     ) -> dict[int, BatchedValue]:
-        """Loop variable -> its value behind the loop.
+        """Loop variable -> its value behind the loop: the initial value plus the products of all iterations.
 
         Args:
-            lists: TensorLists of the tensors of `kept` of all iterations.
+            lists: for each operand and index, a TensorList of its tensors in all iterations.
             others: as for `that_fit`.
-            state: the loop variables.
-            trips: the number of iterations; None if it is not known.
+            state: the loop variables before the loop.
+            trip_count: T, the number of iterations; None if it is not known.
         """
         refs = [*self.operands, *self.indices]
-        stacks = {
-            ref: _stack(handle, [evaluation.clients, *evaluation.shape(v)], v.tensor.dtype, trips)
-            if v.batched
-            else ops.operation("TensorListStack", handle, [], element_dtype=v.tensor.dtype)
-            for ref, handle, v in zip(refs, lists, others, strict=True)
-        }
+        stacks = {}
+        for ref, handle, v in zip(refs, lists, others, strict=True):
+            if v.batched:  # an operand; an index is one number for all clients
+                shape = [evaluation.clients, *evaluation.shape(v)]
+                stacks[ref] = _stack(handle, shape, v.tensor.dtype, trip_count)
+            else:
+                stacks[ref] = ops.operation("TensorListStack", handle, [], element_dtype=v.tensor.dtype)
         rows = {ref: _by_example(stacks[ref]) for ref in self.operands}
-        found = {}
+        results = {}
         for s in self.sums:
             total = ops.operation("BatchMatMulV2", rows[s.x], rows[s.y], adj_x=True)
-            found[s.variable] = BatchedValue(evaluation.with_client_axis(state[s.variable]) + total, True)
+            results[s.variable] = BatchedValue(evaluation.with_client_axis(state[s.variable]) + total, True)
         for r in self.row_sums:
-            like = others[self.operands.index(r.x)]
-            of_examples = reduce_aligned(ops.reduce_sum, stacks[r.x], [2])
-            by_row = BatchedValue(of_examples, True, like.padded_axis, padding=Padding.ZEROS)
-            (total,) = evaluation.evaluate(Node("", "BiasAddGrad", (), {"T": of_examples.dtype}), [by_row])
-            before = evaluation.with_client_axis(state[r.variable])
-            found[r.variable] = BatchedValue(before + evaluation.tensor(total), True)
+            operand = others[self.operands.index(r.x)]
+            results[r.variable] = _sum_rows(evaluation, stacks[r.x], operand, state[r.variable])
         for p in self.elements:
             element = others[self.operands.index(p.x)]
-            added = self._list_of_products(evaluation, p, rows[p.x], stacks[p.index], element, state)
+            products = self._list_of_products(evaluation, p, rows[p.x], stacks[p.index], element, state)
             sum_of_lists = Node("", "AddN", (), {"N": 2, "T": tf.variant})
-            (found[p.variable],) = evaluation.evaluate(sum_of_lists, [state[p.variable], added])
-        return found
+            (results[p.variable],) = evaluation.evaluate(sum_of_lists, [state[p.variable], products])
+        return results
 
     def _list_of_products(
         self,
@@ -281,41 +340,68 @@ class ProductsBehindLoop:
     ) -> BatchedValue:
         """The list whose elements are sums of the products of the iterations that have their index.
 
+        One product computes the elements of all iterations, and a segment sum puts them into their places.
+
         Args:
             rows: the left operands of all iterations, [K, B * T, n].
-            indices: [T].
+            indices: the number of the element in each iteration, [T].
             operand: the left operand of one iteration.
+            state: the loop variables before the loop.
         """
         matrix = evaluation.with_client_axis(state[product.matrix])
-        of_rows = ops.operation("BatchMatMulV2", rows, matrix, adj_y=product.transposed)
-        shape = [evaluation.clients, int(evaluation.shape(operand)[0]), int(of_rows.shape[2])]
-        by_iteration = ops.transpose(ops.reshape(of_rows, [*shape[:2], -1, shape[2]]), [2, 0, 1, 3])
+        row_products = ops.operation("BatchMatMulV2", rows, matrix, adj_y=product.transposed)
+        shape = [evaluation.clients, int(evaluation.shape(operand)[0]), int(row_products.shape[2])]
+        by_iteration = ops.transpose(ops.reshape(row_products, [*shape[:2], -1, shape[2]]), [2, 0, 1, 3])
         count = ops.operation("TensorListLength", evaluation.tensor(state[product.variable]))
         elements = ops.unsorted_segment_sum(by_iteration, indices, count)
         handle = ops.operation("TensorListFromTensor", elements, shape)
         element = attrs.evolve(operand, tensor=ops.ensure_shape(elements[0], shape), padding=Padding.ZEROS)
-        known = evaluation.known_shape(element)
-        return attrs.evolve(element, tensor=handle, element_shape=known, has_elements=True)
+        element_shape = evaluation.known_shape(element)
+        return attrs.evolve(element, tensor=handle, element_shape=element_shape, has_elements=True)
+
+
+def _sum_rows(
+    evaluation: BatchedEvaluation, stack: Value, operand: BatchedValue, initial: BatchedValue
+) -> BatchedValue:
+    """The initial value plus the sum of all rows of all iterations, such as the gradient of a bias: [K, m].
+
+    Iterations are added up for each example first, so that padded examples, which are zeros, stand behind all others.
+
+    Args:
+        stack: the operands of all iterations, [K, B, T, m].
+        operand: of one iteration.
+        initial: the loop variable before the loop.
+    """
+    example_sums = reduce_aligned(ops.reduce_sum, stack, [2])
+    by_row = BatchedValue(example_sums, True, operand.padded_axis, padding=Padding.ZEROS)
+    (total,) = evaluation.evaluate(Node("", "BiasAddGrad", (), {"T": example_sums.dtype}), [by_row])
+    initial_tensor = evaluation.with_client_axis(initial)
+    return BatchedValue(initial_tensor + evaluation.tensor(total), True)
 
 
 def _fits(value: BatchedValue) -> bool:
+    """Whether an operand is a matrix [B, n] of each client, of static shape, whose rows are the batch or nothing is."""
     if not value.batched or value.padded_axis not in (0, None) or value.entries_per_row != 1:
         return False
     return value.tensor.shape.rank == 3 and value.tensor.shape.is_fully_defined()
 
 
-def _rank(evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue) -> int:
-    """The rank at which the factors of the matrix have as many entries as the matrix."""
+def _break_even_rank(evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue) -> int:
+    """The rank at which the factors of x^T y, [n, m], have as many entries as the matrix: n m / (n + m)."""
     n, m = (int(evaluation.shape(v)[1]) for v in (x, y))
     return n * m // (n + m)
 
 
-def _stack(handle: Value, shape: list, dtype: tf.DType, trips: int | None) -> Value:
-    """[K, B, T, n] of the elements [K, B, n] of a TensorList."""
-    if trips is not None and 0 < trips <= MOST_PACKED:
+def _stack(handle: Value, shape: list, dtype: tf.DType, trip_count: int | None) -> Value:
+    """The elements [K, B, n] of a TensorList as one tensor [K, B, T, n].
+
+    Args:
+        trip_count: T; None if it is not known.
+    """
+    if trip_count is not None and 0 < trip_count <= MOST_PACKED:
         elements = [
             ops.operation("TensorListGetItem", handle, ops.constant(i), shape, element_dtype=dtype)
-            for i in range(trips)
+            for i in range(trip_count)
         ]
         for element in elements:
             element.set_shape(shape)
@@ -326,6 +412,6 @@ def _stack(handle: Value, shape: list, dtype: tf.DType, trips: int | None) -> Va
 
 
 def _by_example(stack: Value) -> Value:
-    """[K, B, T, n] -> [K, B * T, n]."""
+    """[K, B, T, n] -> [K, B * T, n]: rows ordered by example, then by iteration."""
     clients, _, _, size = stack.shape
     return ops.reshape(stack, [clients, -1, size])

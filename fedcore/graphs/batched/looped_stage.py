@@ -26,12 +26,12 @@ from fedcore.graphs.tensors.values import flatten, unflatten
 
 
 class LoopedFold(StageFold):
-    """The parts of a looped stage.
+    """The parts of a stage whose groups are single clients.
 
     Args:
         layouts: for each leaf of a client's arguments the layout of its sequence; None for a tensor.
-        steps: of all clients of the block. If one exceeds the limit, its change is no product of factors, and those of
-            all clients of the block are added.
+        steps: of all clients of the block. If one exceeds the low-rank steps, its change is no product of factors,
+            and the changes of all clients of the block are added.
         parallel: clients that are computed at once.
     """
 
@@ -43,6 +43,7 @@ class LoopedFold(StageFold):
 
     @property
     def client_specs(self) -> list[tf.TensorSpec]:
+        """Specs of the seeds, of the lane of each client, and of the tensors of `pack_for_loop`."""
         numbers = [tf.TensorSpec([None], tf.int64) for _ in ("seeds", "lane_of")]
         return [*numbers, *(s for leaf in client_specs(self.stage, self._layouts) for s in leaf)]
 
@@ -51,6 +52,11 @@ class LoopedFold(StageFold):
         return self._joined
 
     def groups(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
+        """One function that trains the client of a lane; see `StageFold.groups`.
+
+        It is called for each client of the call, since a group has one lane. The client-invariant operations run here,
+        once.
+        """
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
         leaf_tensors = [[tensors.pop(0) for _ in leaf] for leaf in client_specs(self.stage, self._layouts)]
         names = [p.name for p in self.stage.client_parameters]
@@ -61,6 +67,9 @@ class LoopedFold(StageFold):
         self._lane.operations(self.invariant_operations, invariant, dict(self.types))
 
         def group(first_lane: Value, in_factors: Mapping[int, int]) -> list[Value | Factors]:
+            """The contribution of the client in a lane: tensors [1, …] and factors, then the sizes of its messages
+            in bits.
+            """
             arguments = client_arguments(self.stage, self._layouts, leaf_tensors, first_lane, call_graph)
             scope = {**invariant, **dict(zip(names, arguments, strict=True))}
             self._lane.operations(self.client_operations, scope, dict(self.types), tensor_seed(seeds[first_lane]))

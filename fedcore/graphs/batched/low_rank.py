@@ -13,8 +13,8 @@ A `LowRank` holds such a matrix. Example with K = 4, n = 784, m = 200 and batche
     terms    ((W_0 [784, 200], 1.0),)
     factors  ((U [4, 40, 784], V [4, 40, 200]),)
 
-Operations that keep the form (products with a matrix, scaling, sums) have rules in `batching_rules/low_rank.py`. Every
-other operation takes the dense tensor [4, 784, 200].
+Operations whose results are such sums again (products with a matrix, scaling, sums) have rules in
+`batching_rules/low_rank.py`. Every other operation takes the dense tensor [4, 784, 200].
 """
 
 import math
@@ -34,23 +34,27 @@ NARROW = 16
 """Columns of the widest product whose transpose is computed: as many as a vector register holds on AVX-512."""
 
 Coefficient: TypeAlias = float | Value
-"""A number: the same for all clients, or one for each, [K]."""
+"""A number: one float for all clients, or a tensor [K] with one for each client."""
 
 
 @attrs.frozen(eq=False)
 class LowRank:
-    """The sum of coefficient * matrix over the terms, and of left^T right over the factors.
+    """A matrix of each of K clients: the sum of coefficient * matrix over the terms, and of left^T right over the
+    factors.
+
+    Letters: n and m are the rows and columns of the matrix of one client; r is the number of rows of a factor, which
+    bounds the rank of its product.
 
     Args:
-        shape: (n, m), of the matrix of one client.
+        shape: (n, m).
         clients: K.
-        terms: matrices, [n, m] of all clients or [K, n, m], each with its coefficient. No matrix stands twice.
-        factors: (left [K, r, n], right [K, r, m]). No left factor stands twice.
+        terms: matrices, [n, m] shared by all clients or [K, n, m], each with its coefficient. No matrix stands twice.
+        factors: pairs (left [K, r, n], right [K, r, m]). No left factor stands twice.
         exists: bool; where it is false, matrices [K, n, m] are empty and count as zeros. None: no matrix is empty.
-        inputs: of layers, whose products are known before the loop over steps. None: no products are.
+        inputs: inputs of layers whose products are computed before the loop over steps. None: no product is.
         products: how a shared matrix is multiplied, see `own_rows`.
-        rows: int64 [K]: behind so many rows of a client's factors there are zeros, whose number other clients decide.
-            None: they do not.
+        rows: int64 [K], the number of rows of each client's factors; the rows behind them are zeros, and other
+            clients decide how many there are. None: all rows are the client's own.
     """
 
     shape: tuple[int, int]
@@ -64,77 +68,94 @@ class LowRank:
 
     @property
     def only_factors(self) -> tuple[Value, Value] | None:
-        """The factors of matrices that are nothing but one product of factors; None of other ones."""
+        """The factors, if the matrices are one product of factors and nothing else; otherwise None."""
         return self.factors[0] if len(self.factors) == 1 and not self.terms else None
 
-    def mapped(self, fn: Callable[[Any], Any]) -> "LowRank":
-        """The image under a linear function, which is applied to coefficients and to right factors."""
+    def map_linear(self, fn: Callable[[Any], Any]) -> "LowRank":
+        """The image of the matrices under a linear function such as scaling.
+
+        By linearity it is enough to apply the function to coefficients and to right factors, which are small.
+        """
         factors = tuple((left, fn(right)) for left, right in self.factors)
         return attrs.evolve(self, terms=tuple((m, fn(c)) for m, c in self.terms), factors=factors)
 
     def plus(self, other: "LowRank") -> "LowRank":
+        """The sum of two low-rank matrices. Equal matrices and equal left factors stand once in it.
+
+        A term whose coefficient is the number 0 is dropped: the change of a client, W_k - W, then has no term.
+        """
         return attrs.evolve(
             self,
-            terms=tuple((m, c) for m, c in _summed([*self.terms, *other.terms]) if not _is_number(c, 0)),
-            factors=tuple(_summed([*self.factors, *other.factors])),
+            terms=tuple((m, c) for m, c in _merge_equal_tensors([*self.terms, *other.terms]) if not _is_number(c, 0)),
+            factors=tuple(_merge_equal_tensors([*self.factors, *other.factors])),
             exists=other.exists if self.exists is None else self.exists,
             products=self.products or other.products,
             rows=other.rows if self.rows is None else self.rows,
         )
 
-    def multiplied(self, x: Value, *, transposed: bool = False) -> Value:
-        """x @ matrix, or x @ matrix^T; x is [K, rows, n], or [K, rows, m]."""
+    def product_with(self, x: Value, *, transposed: bool = False) -> Value:
+        """x @ matrix, or x @ matrix^T, for each client: [K, rows, m], or [K, rows, n].
+
+        The factors are multiplied one after the other, so that no matrix [K, n, m] is built. Products that `inputs`
+        knows from before the loop are read from there.
+
+        Args:
+            x: [K, rows, n], or [K, rows, m] for a transposed matrix.
+        """
         out = self.shape[0] if transposed else self.shape[1]
         inputs = None if transposed else self.inputs
         total = None
         for matrix, coefficient in self.terms:
-            known = None if inputs is None else inputs.product(x, matrix)
-            if known is not None or self._always_exists(matrix):
-                product = self._product(x, matrix, adj_y=transposed) if known is None else known
-                total = _plus(total, _times(product, coefficient))
+            early_product = None if inputs is None else inputs.product(x, matrix)
+            if early_product is not None or self._always_exists(matrix):
+                product = self._product(x, matrix, adj_y=transposed) if early_product is None else early_product
+                total = _add_to(total, _scale(product, coefficient))
             else:
-                before = zero_rows(x, out) if total is None else total
-                total = self._if_it_exists(
-                    lambda b, y, m, c=coefficient: b + _times(self._product(y, m, adj_y=transposed), c),
-                    [before, x],
+                total_so_far = zero_rows(x, out) if total is None else total
+                total = self._compute_if_exists(
+                    lambda sum_, y, m, c=coefficient: sum_ + _scale(self._product(y, m, adj_y=transposed), c),
+                    [total_so_far, x],
                     matrix,
-                    before,
+                    total_so_far,
                 )
         for left, right in self.factors:
             inner, outer = (right, left) if transposed else (left, right)
             gram = None if inputs is None else inputs.gram(x, left)
-            total = _plus(total, self._product(self._product(x, inner, adj_y=True) if gram is None else gram, outer))
+            total = _add_to(total, self._product(self._product(x, inner, adj_y=True) if gram is None else gram, outer))
         total = zero_rows(x, out) if total is None else total
         total.set_shape([self.clients, x.shape[1], out])
         return total
 
     def dense(self) -> Value:
-        """The matrices of all clients, [K, n, m]."""
+        """The matrices of all clients, [K, n, m]: factors are multiplied, and terms added."""
         total = None
         for left, right in self.factors:
-            total = _plus(total, self._product_of_factors(left, right))
+            total = _add_to(total, self._product_of_factors(left, right))
         shape = [self.clients, *self.shape]
         for matrix, coefficient in self.terms:
             if self._always_exists(matrix):
-                scaled = _times(matrix, coefficient)
+                scaled = _scale(matrix, coefficient)
                 total = ops.broadcast_to(scaled, shape) if total is None else total + scaled
             else:
-                before = ops.zeros(shape) if total is None else total
-                of_each = _each(coefficient)
-                total = self._if_it_exists(lambda b, m, c=of_each: b + _times(m, c), [before], matrix, before)
+                total_so_far = ops.zeros(shape) if total is None else total
+                matrix_coefficient = _broadcast_to_matrices(coefficient)
+                total = self._compute_if_exists(
+                    lambda sum_, m, c=matrix_coefficient: sum_ + _scale(m, c), [total_so_far], matrix, total_so_far
+                )
         total = ops.zeros(shape) if total is None else total
         total.set_shape(shape)
         return total
 
     def finite_if_sum_is(self, assumed: list[Value] | None = None) -> Value:
-        """float32 [K]: finite where the sum of all entries of a client's matrix is, up to rounding near the largest
-        float; its value has no other meaning.
+        """float32 [K]: a number that is finite exactly where the sum of all entries of a client's matrix is.
 
-        The sum is at most sqrt(n m) times the sum of |left row| |right row|. Only where this bound overflows, or a
-        factor is not finite, are the factors multiplied.
+        The number has no other meaning, and near the largest float it may differ by rounding. It is cheap: the sum is
+        at most sqrt(n m) times the sum of |left row| |right row| over the factors' rows. Only where this bound
+        overflows, or a factor is not finite, are the factors multiplied.
 
         Args:
-            assumed: gets the left factors; no factor is then read: they, and the products, are taken to be finite.
+            assumed: list that gets the left factors, without reading any factor: they, and their products, are
+                taken to be finite. None: all factors are read.
         """
         total = ops.zeros([self.clients])
         for left, right in self.factors:
@@ -142,67 +163,76 @@ class LowRank:
                 assumed.append(left)
                 continue
             norms = ops.reduce_euclidean_norm(left, 2) * ops.reduce_euclidean_norm(right, 2)
-            bound = ops.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
-            is_finite = ops.reduce_all(ops.is_finite(bound))
+            upper_bound = ops.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
+            is_finite = ops.reduce_all(ops.is_finite(upper_bound))
             (exact,) = computed_if(
                 ~is_finite,
                 lambda x, y: [ops.reduce_sum(product_of_factors(x, y), [1, 2])],
                 [left, right],
-                [bound],
+                [upper_bound],
             )
             total += exact
         for matrix, coefficient in self.terms:
             if self._always_exists(matrix):
                 total += coefficient * ops.reduce_sum(matrix, [-2, -1])
             else:
-                total = self._if_it_exists(
+                total = self._compute_if_exists(
                     lambda t, m, c=coefficient: t + c * ops.reduce_sum(m, [-2, -1]), [total], matrix, total
                 )
         return total
 
     def or_zero(self, condition: Value, assumed: Iterable[Value] = ()) -> "LowRank":
-        """The matrices of the clients whose condition (bool [K] or []) holds, else zeros.
+        """The matrices of the clients whose condition (bool [K] or []) holds; zeros for the other clients.
 
-        Matrices that all clients share must be finite. The factors of one client alone then have no rows, so that a
-        product of the factors of several clients is that of the others.
+        Matrices that all clients share must be finite, since they are multiplied by 0. For a single client the factors
+        lose their rows instead, so that a product of the joined factors of several clients is that of the others.
 
         Args:
-            assumed: left factors that are taken to be finite.
+            assumed: left factors that are taken to be finite, and are not replaced.
         """
-        finite = {id(left) for left in assumed}
+        finite_ids = {id(left) for left in assumed}
         condition = ops.broadcast_to(condition, [self.clients])
 
-        def chosen(*tensors: Value) -> list[Value]:
+        def select(*tensors: Value) -> list[Value]:
+            """Each of the tensors [K, …] with zeros for the clients whose condition does not hold."""
             return select_by_client(condition, tensors, [ops.zeros([]) for _ in tensors])
 
-        def term(matrix: Value, coefficient: Coefficient) -> tuple[Value, Coefficient]:
+        def select_term(matrix: Value, coefficient: Coefficient) -> tuple[Value, Coefficient]:
+            """The term for the clients whose condition holds.
+
+            A shared matrix gets a coefficient 0 for the others, since all clients read the one tensor.
+            """
             if matrix.shape.rank == 2:
                 return matrix, ops.where(condition, coefficient, ops.zeros([]))
             if self._always_exists(matrix):
-                return chosen(matrix)[0], coefficient
-            assert self.exists is not None
-            (selected,) = computed_if(self.exists, chosen, [matrix], [matrix])
+                return select(matrix)[0], coefficient
+            assert self.exists is not None  # otherwise the matrix always exists
+            (selected,) = computed_if(self.exists, select, [matrix], [matrix])
             return selected, coefficient
 
-        tensors = [t for pair in self.factors for t in pair if id(t) not in finite]
+        tensors = [t for pair in self.factors for t in pair if id(t) not in finite_ids]
         if self.clients == 1:
             results = [t[:, : ops.where(condition[0], ops.shape(t)[1], 0)] for t in tensors]
         else:
-            results = chosen(*tensors)
+            results = select(*tensors)
         selected = dict(zip(map(id, tensors), results, strict=True))
         factors = tuple((selected.get(id(left), left), selected[id(right)]) for left, right in self.factors)
-        return attrs.evolve(self, terms=tuple(term(*pair) for pair in self.terms), factors=factors)
+        return attrs.evolve(self, terms=tuple(select_term(*pair) for pair in self.terms), factors=factors)
 
     def _product_of_factors(self, left: Value, right: Value) -> Value:
+        """left^T right for each client, [K, n, m].
+
+        With `rows`, each client's product has its own rows only, so that other clients do not decide its bits.
+        """
         if self.clients == 1:
             return self._product(left, right, adj_x=True)
         if self.rows is None:
             return product_of_factors(left, right)
-        own = zip(own_rows_of(left, self.rows), own_rows_of(right, self.rows), strict=True)
-        return ops.stack([ops.operation("MatMul", u, v, transpose_a=True) for u, v in own])
+        own_factors = zip(own_rows_of(left, self.rows), own_rows_of(right, self.rows), strict=True)
+        return ops.stack([ops.operation("MatMul", u, v, transpose_a=True) for u, v in own_factors])
 
     def _product(self, x: Value, y: Value, *, adj_x: bool = False, adj_y: bool = False) -> Value:
-        """x @ y for each client; of one client by MatMul, which is faster where x has few rows."""
+        """x @ y for each client; for one client by MatMul, which is faster where x has few rows."""
         if self.clients > 1 and y.shape.rank == 2:
             return product_with_shared(self.products, x, y, transposed=adj_y)
         if self.clients > 1:
@@ -211,68 +241,72 @@ class LowRank:
         return ops.operation("MatMul", a, b, transpose_a=adj_x, transpose_b=adj_y)[None]
 
     def _always_exists(self, matrix: Value) -> bool:
+        """Whether a matrix has entries without a look at `exists`: shared matrices [n, m] always do."""
         return self.exists is None or matrix.shape.rank == 2
 
-    def _if_it_exists(self, fn: Callable, operands: list[Value], matrix: Value, otherwise: Value) -> Value:
-        """`fn(*operands, matrix)` if the matrix is not empty."""
+    def _compute_if_exists(self, fn: Callable, operands: list[Value], matrix: Value, otherwise: Value) -> Value:
+        """`fn(*operands, matrix)` if the matrix [K, n, m] is not empty, else `otherwise`, a value of that shape."""
 
-        def taken(*tensors: Value) -> list[Value]:
+        def compute(*tensors: Value) -> list[Value]:
             tensors[-1].set_shape([self.clients, *self.shape])
             return [fn(*tensors)]
 
-        assert self.exists is not None
-        (result,) = computed_if(self.exists, taken, [*operands, matrix], [otherwise])
+        assert self.exists is not None  # callers have tested `_always_exists`
+        (result,) = computed_if(self.exists, compute, [*operands, matrix], [otherwise])
         return result
 
 
 def zero_rows(like: Value, size: int) -> Value:
-    """Zeros [K, rows, size], with as many rows as another tensor [K, rows, …]."""
+    """Zeros [K, rows, size], with as many rows as the tensor `like`, [K, rows, …]."""
     clients, rows = like.shape[:2]
     return ops.zeros([clients, ops.shape(like)[1] if rows is None else rows, size])
 
 
 def times(factor: Value) -> Callable:
-    """The linear function x -> factor * x for `LowRank.mapped`; the factor is [] or [K]."""
-    return lambda x: factor if _is_number(x, 1) else x * (_each(factor) if _is_factor(x) else factor)
+    """The linear function x -> factor * x for `LowRank.map_linear`; the factor is [], or one for each client, [K]."""
+    return lambda x: factor if _is_number(x, 1) else x * (_broadcast_to_matrices(factor) if _is_factor(x) else factor)
 
 
-def divided_by(divisor: Value) -> Callable:
-    """The linear function x -> x / divisor; the divisor is [] or [K]."""
-    return lambda x: x / (_each(divisor) if _is_factor(x) else divisor)
+def divide_by(divisor: Value) -> Callable:
+    """The linear function x -> x / divisor for `LowRank.map_linear`; the divisor is [] or [K]."""
+    return lambda x: x / (_broadcast_to_matrices(divisor) if _is_factor(x) else divisor)
 
 
-def divided_unless_zero(divisor: Value) -> Callable:
-    """The linear function x -> x / divisor, or zero where the divisor is; the divisor is [] or [K]."""
-    return lambda x: ops.divide_no_nan(x, _each(divisor) if _is_factor(x) else divisor)
+def divide_by_unless_zero(divisor: Value) -> Callable:
+    """The linear function x -> x / divisor for `LowRank.map_linear`, or zero where the divisor, [] or [K], is zero."""
+    return lambda x: ops.divide_no_nan(x, _broadcast_to_matrices(divisor) if _is_factor(x) else divisor)
 
 
 def negative(x: Value | float) -> Value | float:
+    """The linear function x -> -x for `LowRank.map_linear`."""
     return -x
 
 
 def _is_factor(x: Value | float) -> bool:
+    """Whether a linear function gets a right factor [K, r, m], and not a coefficient."""
     return not isinstance(x, float) and x.shape.rank == 3
 
 
 def _is_number(x: Coefficient, number: float) -> bool:
+    """Whether a coefficient is the given number while the graph is built."""
     return isinstance(x, float) and x == number
 
 
-def _each(coefficient: Coefficient) -> Coefficient:
-    """The coefficient in a shape that broadcasts to [K, …, …]."""
+def _broadcast_to_matrices(coefficient: Coefficient) -> Coefficient:
+    """A coefficient in a shape that broadcasts to [K, n, m]: a float stays one, [K] becomes [K, 1, 1]."""
     return coefficient if isinstance(coefficient, float) else ops.reshape(coefficient, [-1, 1, 1])
 
 
 def product_of_factors(left: Value, right: Value) -> Value:
-    """left^T right, [K, n, m]."""
+    """left^T right for each client, [K, n, m], of left [K, r, n] and right [K, r, m]."""
     return sum_of_products(left, right, lambda products: products)
 
 
 def sum_of_products(left: Value, right: Value, add: Callable[[Value], Value]) -> Value:
-    """Sums [blocks, n, m] of the products left^T right, [K, n, m].
+    """Sums [blocks, n, m] of the products left^T right of clients, of left [K, r, n] and right [K, r, m].
 
-    Where the products are narrow, their transposes are computed and added up: a kernel's inner loop runs over the
-    longer side. The small factor is transposed before, since a kernel that transposes it takes longer.
+    Where m is small, the transposed products right^T left are computed and added up: a kernel's inner loop runs over
+    the longer side. The small factor is transposed before, since a kernel that transposes it takes longer.
 
     Args:
         add: products of clients [K, …] -> sums of some of them, [blocks, …].
@@ -283,35 +317,38 @@ def sum_of_products(left: Value, right: Value, add: Callable[[Value], Value]) ->
 
 
 def _product(x: Value, y: Value, *, adj_x: bool = False, adj_y: bool = False) -> Value:
+    """x @ y for each client, of tensors with a client axis, where `adj_` transposes an operand."""
     return ops.operation("BatchMatMulV2", x, y, adj_x=adj_x, adj_y=adj_y)
 
 
-def _plus(total: Value | None, addend: Value) -> Value:
+def _add_to(total: Value | None, addend: Value) -> Value:
+    """The sum so far and an addend; without a sum, the addend, so that no zeros are added."""
     return addend if total is None else total + addend
 
 
-def _times(matrix: Value, coefficient: Coefficient) -> Value:
-    return matrix if _is_number(coefficient, 1) else matrix * _each(coefficient)
+def _scale(matrix: Value, coefficient: Coefficient) -> Value:
+    """The matrices times their coefficient; a coefficient 1 adds no operation."""
+    return matrix if _is_number(coefficient, 1) else matrix * _broadcast_to_matrices(coefficient)
 
 
-def _summed(pairs: Iterable[tuple[Value, Any]]) -> list[tuple[Value, Any]]:
-    """Pairs with equal first tensors joined; their second parts are added."""
+def _merge_equal_tensors(pairs: Iterable[tuple[Value, Any]]) -> list[tuple[Value, Any]]:
+    """The pairs (tensor, part), in order, with each tensor once; the parts of equal tensors are added."""
     sums: dict[int, tuple] = {}
     for first, second in pairs:
-        before = sums.get(id(first))
-        sums[id(first)] = (first, second if before is None else before[1] + second)
+        entry = sums.get(id(first))
+        sums[id(first)] = (first, second if entry is None else entry[1] + second)
     return list(sums.values())
 
 
 low_rank_rules: dict[str, Callable] = {}
-"""Rule of each TensorFlow operation type that keeps the form of a `LowRank`."""
+"""TensorFlow operation type -> the rule that computes it on low-rank matrices, see `low_rank_rule`."""
 
 
 def low_rank_rule(*ops: str):
-    """Registers a rule for TensorFlow operation types.
+    """Registers a rule that computes TensorFlow operation types on low-rank matrices.
 
     A rule takes (evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) and returns a BatchedValue. It
-    returns None where the form is lost; the batching rule then takes dense operands.
+    returns None where the result is no low-rank matrix; the batching rule of the type then takes dense operands.
     """
 
     def register(fn):

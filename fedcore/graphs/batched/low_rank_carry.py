@@ -1,19 +1,22 @@
 """The loop variables of a local training whose kernels are kept as `LowRank`s.
 
-In:  the carry of a `sequence_reduce`, and a step that is evaluated on `LowRank`s in the place of the kernels.
+In:  the carry (the loop variables) of a `sequence_reduce`, and a step that is evaluated on `LowRank`s in the place of
+     the kernels.
 Out: the kernels after the last step, with their factors.
 
 A kernel that starts as the shared W is
 
-    W + U^T V                         for the first `limit` steps
+    W + U^T V                         for the first `low_rank_steps` steps
     W + D + U^T V                     behind them, where D [K, n, m] is the sum of the factors of earlier steps
 
-Each step appends the rows of its batch to U and to V. After `limit` steps the factors are added to D and start anew, so
-that their rank never costs more than the kernel. Kernels whose steps append the same rows, as a kernel and its momentum
-do, share U. A step may also scale the matrices (decay, momentum): their coefficients are then loop variables.
+Each step appends the rows of its batch to U and to V. After each `low_rank_steps` steps the factors are added to D and
+start anew, so that their rank never costs more than the kernel. Kernels whose steps append the same rows, as a kernel
+and its momentum do, share U. A step may also scale the matrices (decay, momentum): their coefficients are then loop
+variables.
 
-Which kernels share U, and which coefficients change, is a fixed point: a step is built for a carry, and has the carry
-itself or one of a more general form as its result (`CarriedKernels.form_after`), with which the step is built again.
+A `LowRankCarry` says which kernels share U, which coefficients are loop variables, and which U are known before the
+loop. It is found as a fixed point: the loop is built for a carry, and its step tells which carry its results need
+(`CarriedKernels.carry_after_step`). As long as that is another, more general one, the loop is built again for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,23 +38,35 @@ from fedcore.graphs.dataflow.selection import select_by_client, select_rows
 
 Tensors = list[Value]
 
+MatrixId = tuple[str, int]
+"""A matrix that a kernel may be a multiple of: ("shared", i) is the initial value of kernel i, which all clients share;
+("own", i) is D, the sum of kernel i's earlier factors, which each client has of its own.
+"""
+
 Result = TypeVar("Result")
 
 
 def low_rank_carry(initial: Sequence[BatchedValue], layout: PackedLayout) -> "LowRankCarry | None":
-    """The first carry to try for the clients of a call."""
+    """The first carry to try for clients whose packed rows have the given layout; None if no kernel is kept
+    low-rank.
+    """
     return first_carry(initial, layout.low_rank, layout.low_rank_steps, exceeds=layout.exceeds_low_rank)
 
 
-def first_carry(initial: Sequence[BatchedValue], rank: int, limit: int, *, exceeds: bool) -> "LowRankCarry | None":
+def first_carry(
+    initial: Sequence[BatchedValue], rank: int, low_rank_steps: int, *, exceeds: bool
+) -> "LowRankCarry | None":
     """The first carry to try: all kernels that are large enough, each with a left factor of its own.
 
     Args:
-        rank: the least break-even rank of a kernel.
-        limit: steps after which factors are added up; 0 keeps no kernel.
-        exceeds: whether a client takes more steps.
+        initial: the initial loop variables; kernels are those that all clients share.
+        rank: a kernel is kept low-rank if factors of this many rows cost less than the kernel (`is_kept`).
+        low_rank_steps: number of steps after which factors are added up; 0 keeps no kernel low-rank.
+        exceeds: whether a client takes more steps than that.
+    Returns:
+        None if no kernel is kept low-rank.
     """
-    if not limit:
+    if not low_rank_steps:
         return None
     kernels = [
         i
@@ -59,297 +74,383 @@ def first_carry(initial: Sequence[BatchedValue], rank: int, limit: int, *, excee
         if x.tensor is not None and not x.batched and x.tensor.dtype == tf.float32 and is_kept(x.tensor.shape, rank)
     ]
     shared = tuple((i,) for i in kernels)
-    return LowRankCarry(shared, limit, exceeds) if kernels else None
+    return LowRankCarry(shared, low_rank_steps, exceeds) if kernels else None
 
 
 @attrs.frozen
 class LowRankCarry:
-    """The kernels of a carry that are kept low-rank.
+    """How a loop over training steps holds the kernels that it keeps low-rank.
+
+    It holds no tensors, so that carries are compared, and one carry serves several graphs.
 
     Args:
         shared: groups of kernels that share their left factors; a kernel is its position in the carry.
-        scaled: (kernel, matrix) pairs whose coefficient is a loop variable. The matrix is ("shared", i), the initial
-            value of kernel i, or ("own", i), the sum of its earlier factors.
-        limit: steps after which the factors are added up.
+        low_rank_steps: number of steps after which the factors are added up.
         exceeds: whether a client takes more steps than that.
-        inputs: (kernel, known input) pairs: the kernel's left factor holds that input of all earlier steps, and is no
-            loop variable. None: its rows are known in their step only. Kernels of no pair are undecided.
+        scaled: pairs of a kernel and a matrix whose coefficient is a loop variable, since a step changes it.
+        inputs: pairs of a kernel and a known input: the kernel's left factor holds that input of all earlier steps,
+            and is no loop variable. None in the place of the input: the rows are known in their step only, so the
+            factor is a loop variable. Groups without a pair are undecided.
     """
 
     shared: tuple[tuple[int, ...], ...]
-    limit: int
+    low_rank_steps: int
     exceeds: bool
-    scaled: frozenset[tuple[int, tuple[str, int]]] = frozenset()
+    scaled: frozenset[tuple[int, MatrixId]] = frozenset()
     inputs: tuple[tuple[int, KnownInput | None], ...] = ()
 
     @property
     def kernels(self) -> list[int]:
+        """Positions of the kernels in the carry, in order."""
         return sorted(i for group in self.shared for i in group)
 
     @property
     def is_one_step(self) -> bool:
         """Whether the kernels are kept in the only step of a client."""
-        return self.limit == 1 and not self.exceeds
+        return self.low_rank_steps == 1 and not self.exceeds
 
     @property
-    def _scaled(self) -> list[tuple[int, tuple[str, int]]]:
+    def _sorted_scaled(self) -> list[tuple[int, MatrixId]]:
+        """The scaled coefficients in a fixed order, in which they are loop variables."""
         return sorted(self.scaled)
 
     def input_of(self, group: tuple[int, ...]) -> KnownInput | None:
-        """The known input that the left factor of a group of kernels holds."""
-        return next((known for i, known in self.inputs if i in group and known is not None), None)
+        """The known input that the left factor of a group of kernels holds; None if it is a loop variable."""
+        return next((held for i, held in self.inputs if i in group and held is not None), None)
 
-    def is_decided(self, group: tuple[int, ...]) -> bool:
+    def has_decided_input(self, group: tuple[int, ...]) -> bool:
+        """Whether a step has told if the left factor of a group is a known input."""
         return any(i in group for i, _ in self.inputs)
 
-    def with_input(self, group: tuple[int, ...], known: KnownInput | None) -> "LowRankCarry":
-        """The carry in which the left factor of a group holds a known input, or appended rows."""
+    def with_input(self, group: tuple[int, ...], layer_input: KnownInput | None) -> "LowRankCarry":
+        """The carry in which the left factor of a group holds a known input; None: rows that steps append."""
         others = tuple((i, k) for i, k in self.inputs if i not in group)
-        return attrs.evolve(self, inputs=(*others, (group[0], known)))
+        return attrs.evolve(self, inputs=(*others, (group[0], layer_input)))
 
-    def opened(
+    def open(
         self,
         initial: Sequence[BatchedValue],
         clients: int,
         own_rows: OwnRows | None = None,
         known_inputs: KnownInputs | None = None,
     ) -> "OpenCarry":
-        """The carry for given initial values of all loop variables; those of the kernels are shared tensors."""
+        """The carry in a graph being built, for the initial values of the loop variables.
+
+        Kernels that start from zeros have no initial matrix, so that no step multiplies with zeros. Known inputs are of
+        use only where one product of factors holds all steps of a client.
+
+        Args:
+            initial: the initial loop variables; those of the kernels are shared tensors.
+            clients: K.
+            own_rows, known_inputs: as in `OpenCarry`.
+        """
         shapes = {i: tuple(initial[i].tensor.shape) for i in self.kernels}
-        bases = {}
+        initial_matrices = {}
         for i in self.kernels:
-            known = ops.static_value(initial[i].tensor)
-            bases[i] = None if known is not None and not known.any() else initial[i].tensor
+            static_matrix = ops.static_value(initial[i].tensor)
+            initial_matrices[i] = None if static_matrix is not None and not static_matrix.any() else initial[i].tensor
         known_inputs = None if self.exceeds or self.is_one_step else known_inputs
-        return OpenCarry(self, shapes, bases, clients, own_rows, known_inputs)
+        return OpenCarry(self, shapes, initial_matrices, clients, own_rows, known_inputs)
 
     def without(self, kernel: int) -> "LowRankCarry | None":
-        """The carry that does not keep a kernel; None if none is left."""
-        shared = tuple(rest for group in self.shared if (rest := tuple(i for i in group if i != kernel)))
+        """The carry that does not keep a kernel low-rank; None if no kernel is left."""
+        groups = (tuple(i for i in group if i != kernel) for group in self.shared)
+        shared = tuple(group for group in groups if group)
         scaled = frozenset((i, m) for i, m in self.scaled if kernel not in (i, m[1]))
         return attrs.evolve(self, shared=shared, scaled=scaled) if shared else None
 
-    def joining(self, a: int, b: int) -> "LowRankCarry":
-        """The carry in which the groups of two kernels share their left factors."""
-        joined = tuple(sorted(i for group in self.shared if a in group or b in group for i in group))
-        return attrs.evolve(self, shared=(*(g for g in self.shared if a not in g and b not in g), joined))
+    def merge_groups(self, a: int, b: int) -> "LowRankCarry":
+        """The carry in which the groups of the kernels a and b are one group, with one left factor."""
+        merged = tuple(sorted(i for group in self.shared if a in group or b in group for i in group))
+        return attrs.evolve(self, shared=(*(g for g in self.shared if a not in g and b not in g), merged))
 
 
 @attrs.frozen(eq=False)
 class OpenCarry:
-    """A `LowRankCarry` in a graph being built.
+    """A `LowRankCarry` in a graph being built, with the tensors from which the kernels start.
 
     Args:
-        bases: kernel -> its initial value; None if that is zero.
+        carry: how the loop holds the kernels.
+        shapes: kernel -> its shape (n, m).
+        initial_matrices: kernel -> its initial value [n, m]; None if that is zero.
         clients: K.
-        own_rows: None: the number of rows in a product decides no bits.
-        known_inputs: None: no input is known before the loop.
+        own_rows: for products whose bits may not depend on other clients; None: the number of rows decides no bits.
+        known_inputs: inputs of layers that are known before the loop; None: no input is.
     """
 
     carry: LowRankCarry
     shapes: dict[int, tuple[int, int]]
-    bases: dict[int, Value | None]
+    initial_matrices: dict[int, Value | None]
     clients: int
     own_rows: OwnRows | None = None
     known_inputs: KnownInputs | None = None
 
-    def initial(self) -> Tensors:
-        """The loop variables before the first step."""
-        variables = [self._empty(self.shapes[group[0]][0]) for group in self.appended]
-        variables += [self._empty(self.shapes[i][1]) for i in self.carry.kernels]
+    def initial_variables(self) -> Tensors:
+        """The loop variables before the first step.
+
+        These are, in this order: the left factors that are appended to, the right factors of all kernels, the sums D if
+        a client exceeds the low-rank steps, and the coefficients. Factors start without rows, and the sums as empty
+        tensors, so that no memory is set to zero.
+        """
+        variables = [self._empty_factor(self.shapes[group[0]][0]) for group in self.appended_groups]
+        variables += [self._empty_factor(self.shapes[i][1]) for i in self.carry.kernels]
         if self.carry.exceeds:
-            none = [ops.zeros([0, *self.shapes[i]]) for i in self.carry.kernels]
-            variables += [ops.placeholder_with_shape(t, [None, *t.shape[1:]]) for t in none]
-        return variables + [ops.fill([self.clients], float(self.begins_with(i, m))) for i, m in self.carry._scaled]
+            empty_sums = [ops.zeros([0, *self.shapes[i]]) for i in self.carry.kernels]
+            variables += [ops.placeholder_with_shape(t, [None, *t.shape[1:]]) for t in empty_sums]
+        return variables + [
+            ops.fill([self.clients], float(self.begins_with(i, m))) for i, m in self.carry._sorted_scaled
+        ]
 
-    def matrix_of(self, kernel: int) -> tuple[str, int] | None:
-        """The matrix that a kernel begins with; kernels that begin with one tensor have one. None if it is zero."""
-        base = self.bases[kernel]
-        return None if base is None else ("shared", next(i for i, t in self.bases.items() if t is base))
+    def initial_matrix(self, kernel: int) -> MatrixId | None:
+        """The matrix that a kernel starts as; None if that is zero.
 
-    def begins_with(self, kernel: int, matrix: tuple[str, int]) -> bool:
-        """Whether a kernel has a matrix once, unless steps have scaled it."""
-        return matrix in (self.matrix_of(kernel), ("own", kernel))
+        Kernels that start as one tensor have one matrix, named after the first of them.
+        """
+        matrix = self.initial_matrices[kernel]
+        return None if matrix is None else ("shared", next(i for i, t in self.initial_matrices.items() if t is matrix))
 
-    def known_left(self, group: tuple[int, ...]) -> Value:
-        """The left factor of a group after the last step, if it is a known input."""
-        known = self.carry.input_of(group)
-        assert known is not None
-        assert self.known_inputs is not None
-        return self.known_inputs.input(known)
+    def begins_with(self, kernel: int, matrix: MatrixId) -> bool:
+        """Whether a matrix stands in a kernel with coefficient 1, unless steps have scaled it."""
+        return matrix in (self.initial_matrix(kernel), ("own", kernel))
+
+    def known_left_factor(self, group: tuple[int, ...]) -> Value:
+        """The left factor [K, R, n] of a group whose factor is a known input: the rows of all steps."""
+        layer_input = self.carry.input_of(group)
+        assert layer_input is not None  # callers ask for groups whose factor is no loop variable
+        assert self.known_inputs is not None  # otherwise no group holds an input
+        return self.known_inputs.input_of_all_steps(layer_input)
 
     @property
-    def appended(self) -> list[tuple[int, ...]]:
+    def appended_groups(self) -> list[tuple[int, ...]]:
         """The groups whose left factors are loop variables."""
         return [group for group in self.carry.shared if self.carry.input_of(group) is None]
 
-    def _empty(self, size: int) -> Value:
-        """A factor without rows; the number of its rows is not static."""
+    def _empty_factor(self, size: int) -> Value:
+        """A factor [K, 0, size]; its static number of rows is unknown, since steps append rows."""
         return ops.placeholder_with_shape(ops.zeros([self.clients, 0, size]), [self.clients, None, size])
 
-    def values(self, step: Value, variables: Tensors, elements: Sequence[Value] = ()) -> "CarriedKernels":
-        """The kernels in a step; factors of full rank are added up first.
+    def kernels_in_step(self, step: Value, variables: Tensors, elements: Sequence[Value] = ()) -> "CarriedKernels":
+        """The kernels at the start of a step.
+
+        After each `low_rank_steps` steps, factors are added up first. The kernels of a client's only step have no
+        factors yet.
 
         Args:
-            elements: the columns of the step's elements; see `known_inputs`.
+            step: int64, the number of the step.
+            variables: the loop variables.
+            elements: the columns of the step's batch; see `known_inputs`.
         """
-        limit = self.carry.limit
+        low_rank_steps = self.carry.low_rank_steps
         if not self.carry.exceeds:
-            kernels = CarriedKernels.of(self, variables, None)
-            return (
-                attrs.evolve(kernels, are_new=True)
-                if self.carry.is_one_step
-                else self._with_inputs(kernels, step, elements)
-            )
-        full = (step > 0) & ops.equal(step % limit, 0)
-        after = computed_if(full, lambda *given: self._added_up(step > limit, list(given)), variables, variables)
-        return CarriedKernels.of(self, after, step >= limit)
+            kernels = CarriedKernels.from_variables(self, variables, None)
+            if self.carry.is_one_step:
+                return attrs.evolve(kernels, are_new=True)
+            return self._with_inputs(kernels, step, elements)
+        are_full = (step > 0) & ops.equal(step % low_rank_steps, 0)
+        variables = computed_if(
+            are_full, lambda *full: self._add_up_factors(step > low_rank_steps, list(full)), variables, variables
+        )
+        return CarriedKernels.from_variables(self, variables, step >= low_rank_steps)
 
     def _with_inputs(self, kernels: "CarriedKernels", step: Value, elements: Sequence[Value]) -> "CarriedKernels":
-        """The kernels of a step, with the known inputs of the earlier steps in their left factors."""
+        """The kernels of a step; left factors that are known inputs hold those of the earlier steps."""
         if self.known_inputs is None:
             return kernels
 
-        shared = [t for t in self.bases.values() if t is not None]
+        shared = [t for t in self.initial_matrices.values() if t is not None]
         inputs = StepInputs(self.known_inputs, step, elements, shared)
         for n, group in enumerate(self.carry.shared):
-            known = self.carry.input_of(group)
-            if known is not None:
-                kernels.lefts[n] = inputs.earlier(known)
-                inputs.lefts[id(kernels.lefts[n])] = known
+            layer_input = self.carry.input_of(group)
+            if layer_input is not None:
+                kernels.lefts[n] = inputs.earlier_inputs(layer_input)
+                inputs.lefts[id(kernels.lefts[n])] = layer_input
         return attrs.evolve(kernels, inputs=inputs)
 
-    def _added_up(self, exists: Value, variables: Tensors) -> Tensors:
-        """The loop variables with the factors added to the clients' own matrices."""
-        before = CarriedKernels.of(self, variables, exists)
-        if self.own_rows is not None:
-            before = before.filled_up(self.carry.limit * self.own_rows.of_batch)
-        lefts = [t[:, :0] for t in before.lefts]
-        rights = {i: t[:, :0] for i, t in before.rights.items()}
-        scales = {(i, m): c if m[0] == "shared" else c * 0 + float(i == m[1]) for (i, m), c in before.scales.items()}
-        return attrs.evolve(before, lefts=lefts, rights=rights, own=before.own_after(), scales=scales).variables()
+    def _add_up_factors(self, exists: Value, variables: Tensors) -> Tensors:
+        """The loop variables after the factors of each kernel are added to D, its sum of earlier factors.
 
-    def final(self, steps: Value, variables: Tensors) -> dict[int, BatchedValue]:
-        """The kernels after the last step, with their factors, so that the fold multiplies them.
+        The factors then have no rows. D becomes the sum of all own matrices in the kernel, each with its coefficient,
+        so the coefficients of own matrices start anew as well.
 
-        In a group of clients that exceed the limit, the factors are added up: what is left of them depends on the
-        group's longest client.
+        Args:
+            exists: bool, whether D holds sums already.
         """
-        exists = steps > self.carry.limit if self.carry.exceeds else None
+        kernels = CarriedKernels.from_variables(self, variables, exists)
+        if self.own_rows is not None:
+            kernels = kernels.pad_factors(self.carry.low_rank_steps * self.own_rows.batch_rows)
+        lefts = [t[:, :0] for t in kernels.lefts]
+        rights = {i: t[:, :0] for i, t in kernels.rights.items()}
+        scales = {}
+        for (kernel, matrix), coefficient in kernels.scales.items():
+            if matrix[0] == "own":  # 1 for the kernel's own sum, 0 for those of other kernels
+                coefficient = coefficient * 0 + float(kernel == matrix[1])
+            scales[kernel, matrix] = coefficient
+        return attrs.evolve(
+            kernels, lefts=lefts, rights=rights, own=kernels.sum_own_matrices(), scales=scales
+        ).variables()
+
+    def final_kernels(self, steps: Value, variables: Tensors) -> dict[int, BatchedValue]:
+        """Kernel -> its matrix after the last step, with its factors, so that the fold multiplies them.
+
+        In a group of clients that exceed the low-rank steps, the factors are added up: how many steps they hold depends
+        on the group's longest client.
+
+        Args:
+            steps: int64, the number of steps of the loop.
+            variables: the loop variables after the last step.
+        """
+        exists = steps > self.carry.low_rank_steps if self.carry.exceeds else None
         if exists is not None and self.clients > 1:
-            variables = computed_if(exists, lambda *given: self._added_up(exists, list(given)), variables, variables)
-        kernels = CarriedKernels.of(self, variables, exists)
+            variables = computed_if(
+                exists, lambda *unsummed: self._add_up_factors(exists, list(unsummed)), variables, variables
+            )
+        kernels = CarriedKernels.from_variables(self, variables, exists)
         if self.own_rows is not None and not self.carry.is_one_step and exists is None:
-            kernels = attrs.evolve(kernels, rows=self.own_rows.of_clients)
+            kernels = attrs.evolve(kernels, rows=self.own_rows.client_rows)
         return kernels.values
 
 
 @attrs.frozen(eq=False)
 class CarriedKernels:
-    """The loop variables of the kernels.
+    """The kernels in one step, or after all, as tensors of the loop.
 
     Args:
-        lefts: of each group.
-        rights: of each kernel.
-        own: kernel -> the sum of its earlier factors, [K, n, m], or empty; no entry if no client exceeds the limit.
-        scales: the coefficients that are loop variables, [K].
-        exists: whether `own` holds sums.
-        inputs: of layers, known before the loop; None where no input is.
-        are_new: no step has changed them, so their factors have no rows.
+        open_carry: how the loop holds the kernels.
+        lefts: left factor of each group, [K, r, n].
+        rights: kernel -> its right factor, [K, r, m].
+        own: kernel -> D, the sum of its earlier factors, [K, n, m], or empty; no entry if no client exceeds the
+            low-rank steps.
+        scales: (kernel, matrix) -> the coefficient, [K], of those that are loop variables.
+        exists: bool, whether `own` holds sums.
+        inputs: inputs of layers that are known before the loop; None where no input is.
+        are_new: no step has changed the kernels, so their factors have no rows.
         rows: as in `LowRank`.
     """
 
-    of_carry: OpenCarry
+    open_carry: OpenCarry
     lefts: Tensors
     rights: dict[int, Value]
     own: dict[int, Value]
-    scales: dict[tuple[int, tuple[str, int]], Value]
+    scales: dict[tuple[int, MatrixId], Value]
     exists: Value | None = None
     inputs: StepInputs | None = None
     are_new: bool = False
     rows: Value | None = None
 
     @classmethod
-    def of(cls, carry: OpenCarry, variables: Tensors, exists: Value | None) -> "CarriedKernels":
-        rest = list(variables)
+    def from_variables(cls, carry: OpenCarry, variables: Tensors, exists: Value | None) -> "CarriedKernels":
+        """The kernels that a list of loop variables holds; `variables` is its inverse, and has the order."""
+        remaining = list(variables)
         kernels = carry.carry.kernels
-        lefts = [rest.pop(0) if group in carry.appended else carry.known_left(group) for group in carry.carry.shared]
-        rights = {i: rest.pop(0) for i in kernels}
-        own = {i: rest.pop(0) for i in kernels} if carry.carry.exceeds else {}
-        return cls(carry, lefts, rights, own, dict(zip(carry.carry._scaled, rest, strict=True)), exists)
+        lefts = [
+            remaining.pop(0) if group in carry.appended_groups else carry.known_left_factor(group)
+            for group in carry.carry.shared
+        ]
+        rights = {i: remaining.pop(0) for i in kernels}
+        own = {i: remaining.pop(0) for i in kernels} if carry.carry.exceeds else {}
+        return cls(carry, lefts, rights, own, dict(zip(carry.carry._sorted_scaled, remaining, strict=True)), exists)
 
     def variables(self) -> Tensors:
-        appended = [
-            t for t, g in zip(self.lefts, self.of_carry.carry.shared, strict=True) if g in self.of_carry.appended
+        """The loop variables that hold the kernels, in the order of `OpenCarry.initial_variables`."""
+        appended_groups = [
+            t
+            for t, g in zip(self.lefts, self.open_carry.carry.shared, strict=True)
+            if g in self.open_carry.appended_groups
         ]
-        return [*appended, *self.rights.values(), *self.own.values(), *self.scales.values()]
+        return [*appended_groups, *self.rights.values(), *self.own.values(), *self.scales.values()]
 
     @property
     def values(self) -> dict[int, BatchedValue]:
+        """Kernel -> its low-rank matrix, as the value that a step is evaluated on."""
         return {i: _value(self.low_rank(i)) for i in self.rights}
 
     def low_rank(self, kernel: int) -> LowRank:
-        """The matrix of a kernel."""
-        shape, clients = self.of_carry.shapes[kernel], self.of_carry.clients
-        terms = [
-            (matrix, c) for m, matrix in self._matrices() if not isinstance(c := self._coefficient(kernel, m), int)
-        ]
-        factors = () if self.are_new else ((self._left(kernel), self.rights[kernel]),)
-        products = JOINED if self.of_carry.own_rows is None else self.of_carry.own_rows.products
+        """The matrix of a kernel: its coefficients times shared and own matrices, plus its product of factors."""
+        shape, clients = self.open_carry.shapes[kernel], self.open_carry.clients
+        terms: list[tuple[Value, Coefficient]] = []
+        for matrix_id, matrix in self._identified_matrices():
+            coefficient = self._coefficient(kernel, matrix_id)
+            if not isinstance(coefficient, int):
+                terms.append((matrix, coefficient))
+        factors = () if self.are_new else ((self._left_factor(kernel), self.rights[kernel]),)
+        products = JOINED if self.open_carry.own_rows is None else self.open_carry.own_rows.products
         return LowRank(shape, clients, tuple(terms), factors, self.exists, self.inputs, products, self.rows)
 
-    def filled_up(self, rows: int) -> "CarriedKernels":
-        """The kernels with zeros behind the rows of their factors, up to a number of rows."""
+    def pad_factors(self, rows: int) -> "CarriedKernels":
+        """The kernels whose factors have zeros behind their rows, up to a number of rows.
 
-        def filled(t: Value) -> Value:
+        With equally many rows for all groups, other clients do not decide the bits of a product of factors.
+        """
+
+        def pad_rows(t: Value) -> Value:
+            """A factor [K, r, …] with zeros behind its rows."""
             return ops.pad(t, [[0, 0], [0, rows - ops.shape(t)[1]], [0, 0]])
 
-        rights = {i: filled(t) for i, t in self.rights.items()}
-        return attrs.evolve(self, lefts=[filled(t) for t in self.lefts], rights=rights)
+        rights = {i: pad_rows(t) for i, t in self.rights.items()}
+        return attrs.evolve(self, lefts=[pad_rows(t) for t in self.lefts], rights=rights)
 
-    def own_after(self) -> dict[int, Value]:
-        """Kernel -> the sum of its factors and of all matrices of clients."""
+    def sum_own_matrices(self) -> dict[int, Value]:
+        """Kernel -> the sum of its product of factors and of the matrices D that its terms hold, [K, n, m]."""
         sums = {}
         for i in self.rights:
             kernel = self.low_rank(i)
             sums[i] = attrs.evolve(kernel, terms=tuple((m, c) for m, c in kernel.terms if m.shape.rank == 3)).dense()
         return sums
 
-    def form_after(self, results: Mapping[int, BatchedValue]) -> LowRankCarry | None:
-        """The form that the kernels have after a step; the carry's own if the step keeps it, None if none is low-rank.
+    def carry_after_step(self, results: Mapping[int, BatchedValue]) -> LowRankCarry | None:
+        """The carry with which the results of a step can be loop variables: the carry itself if it is the fixed point.
+
+        The first property that the carry lacks decides, in this order: left factors that are known inputs, kernels that
+        the step made dense, kernels that share left factors, and coefficients that the step changes.
 
         Args:
             results: the step's results for the kernels.
+        Returns:
+            None if no kernel stays low-rank.
         """
-        carry = self.of_carry.carry
+        carry = self.open_carry.carry
         kernels = {i: value.low_rank for i, value in results.items() if value.low_rank is not None}
-        form: LowRankCarry | None = self._form_with_inputs()
-        if form is not carry:
-            return form
-        dense = [i for i in results if i not in kernels or kernels[i].shape != self.of_carry.shapes[i]]
-        form = _without(carry, dense)
-        if form is not carry:
-            return form
+        next_carry: LowRankCarry | None = self._carry_with_inputs()
+        if next_carry is not carry:
+            return next_carry
+        dense = [i for i in results if i not in kernels or kernels[i].shape != self.open_carry.shapes[i]]
+        next_carry = _drop_kernels(carry, dense)
+        if next_carry is not carry:
+            return next_carry
         for left, group in zip(self.lefts, carry.shared, strict=True):
-            form = self._form_of_group(left, group, kernels)
-            if form is not carry:
-                return form
-        return self._form_with_scales(kernels)
+            next_carry = self._carry_of_group(left, group, kernels)
+            if next_carry is not carry:
+                return next_carry
+        return self._carry_with_scales(kernels)
 
-    def _form_with_inputs(self) -> LowRankCarry:
-        """The form whose left factors hold the known inputs with which the step has multiplied them."""
-        form = self.of_carry.carry
-        for left, known in () if self.inputs is None else self.inputs.multiplied:
-            for factor, group in zip(self.lefts, self.of_carry.carry.shared, strict=True):
-                if factor is left and not form.is_decided(group):
-                    form = form.with_input(group, known)
-        return form
+    def _carry_with_inputs(self) -> LowRankCarry:
+        """The carry whose left factors hold the known inputs that the step has multiplied with them.
 
-    def _form_of_group(
+        Such a product, x U^T, is read from before the loop once U holds the input.
+        """
+        carry = self.open_carry.carry
+        for left, layer_input in () if self.inputs is None else self.inputs.multiplied:
+            for factor, group in zip(self.lefts, self.open_carry.carry.shared, strict=True):
+                if factor is left and not carry.has_decided_input(group):
+                    carry = carry.with_input(group, layer_input)
+        return carry
+
+    def _carry_of_group(
         self, left: Value, group: tuple[int, ...], kernels: Mapping[int, LowRank]
     ) -> LowRankCarry | None:
-        """The form in which the kernels of a group share the rows that the step appends."""
-        carry = self.of_carry.carry
+        """The carry in which the kernels of a group can share one left factor after the step.
+
+        If a step appends rows of another group's factor, the two groups are merged. A kernel to which other rows are
+        appended than to the rest of its group is not kept. Rows that are a known input become one, unless the group is
+        decided.
+
+        Args:
+            left: the group's left factor in the step.
+            kernels: the low-rank results of the step.
+        Returns:
+            None if no kernel stays low-rank.
+        """
+        carry = self.open_carry.carry
         group_of = {id(t): g for t, g in zip(self.lefts, carry.shared, strict=True)}
         rows: Value | None = None
         for i in group:
@@ -357,32 +458,42 @@ class CarriedKernels:
                 if factor is left:
                     continue
                 if id(factor) in group_of:
-                    return carry.joining(i, group_of[id(factor)][0])
+                    return carry.merge_groups(i, group_of[id(factor)][0])
                 if rows is not None and rows is not factor:
                     return carry.without(i)
                 rows = factor
-        known, new = carry.input_of(group), self._known_rows(rows)
-        if known is not None and new != known:
+        held_input, row_input = carry.input_of(group), self._find_row_input(rows)
+        if held_input is not None and row_input != held_input:
             return carry.with_input(group, None)
-        return carry if new == known or carry.is_decided(group) else carry.with_input(group, new)
+        if row_input == held_input or carry.has_decided_input(group):
+            return carry
+        return carry.with_input(group, row_input)
 
-    def _form_with_scales(self, kernels: Mapping[int, LowRank]) -> LowRankCarry | None:
-        """The form whose loop variables are the coefficients that the step changes."""
-        carry, scaled = self.of_carry.carry, set()
-        matrices = self._matrices()
+    def _carry_with_scales(self, kernels: Mapping[int, LowRank]) -> LowRankCarry | None:
+        """The carry whose loop variables include the coefficients that the step changes.
+
+        A kernel with a term that is neither a shared nor an own matrix of the carry is not kept.
+
+        Args:
+            kernels: the low-rank results of the step.
+        Returns:
+            None if no kernel stays low-rank.
+        """
+        carry, scaled = self.open_carry.carry, set()
+        matrices = self._identified_matrices()
         for i, kernel in kernels.items():
             coefficients = {id(matrix): c for matrix, c in kernel.terms}
             for m, matrix in matrices:
                 c = coefficients.pop(id(matrix), 0.0)
-                is_same = isinstance(c, float) and c == float(self.of_carry.begins_with(i, m))
-                if not is_same and (i, m) not in carry.scaled:
+                is_unchanged = isinstance(c, float) and c == float(self.open_carry.begins_with(i, m))
+                if not is_unchanged and (i, m) not in carry.scaled:
                     scaled.add((i, m))
             if coefficients:
                 return carry.without(i)
         return attrs.evolve(carry, scaled=carry.scaled | scaled) if scaled else carry
 
-    def after(self, results: Mapping[int, BatchedValue], active: Value | None) -> Tensors:
-        """The loop variables after a step that keeps the form.
+    def variables_after_step(self, results: Mapping[int, BatchedValue], active: Value | None) -> Tensors:
+        """The loop variables after a step for whose results the carry is the fixed point.
 
         Args:
             results: the step's results for the kernels.
@@ -390,91 +501,98 @@ class CarriedKernels:
         """
         kernels = {i: value.low_rank for i, value in results.items() if value.low_rank is not None}
         lefts, rights = [], {}
-        for left, group in zip(self.lefts, self.of_carry.carry.shared, strict=True):
+        for left, group in zip(self.lefts, self.open_carry.carry.shared, strict=True):
             rows = next((u for i in group for u, _ in kernels[i].factors if u is not left), None)
-            known = self.of_carry.carry.input_of(group)
-            lefts.append(left if rows is None or known is not None else self._appended(left, rows, active))
+            layer_input = self.open_carry.carry.input_of(group)
+            lefts.append(left if rows is None or layer_input is not None else self._append_rows(left, rows, active))
             for i in group:
                 right_of = {id(factor): right for factor, right in kernels[i].factors}
                 old = self.rights[i]
-                scaled = _selected(active, right_of.get(id(left), ops.zeros_like(old)), old)
+                old_rows = _select_active(active, right_of.get(id(left), ops.zeros_like(old)), old)
                 if rows is None:
-                    rights[i] = scaled
+                    rights[i] = old_rows
                     continue
-                new = right_of[id(rows)] if id(rows) in right_of else zero_rows(rows, self.of_carry.shapes[i][1])
-                if known is not None and self.inputs is not None:
-                    new = self.inputs.present(known, new)
-                rights[i] = self._appended(scaled, new, active)
-        scales = {key: _selected(active, self._scale_after(kernels, *key), c) for key, c in self.scales.items()}
+                new_rows = right_of[id(rows)] if id(rows) in right_of else zero_rows(rows, self.open_carry.shapes[i][1])
+                if layer_input is not None and self.inputs is not None:
+                    new_rows = self.inputs.cut_to_input(new_rows)
+                rights[i] = self._append_rows(old_rows, new_rows, active)
+        scales = {key: _select_active(active, self._scale_after(kernels, *key), c) for key, c in self.scales.items()}
         rights = {i: rights[i] for i in self.rights}
-        variables = CarriedKernels(self.of_carry, lefts, rights, self.own, scales).variables()
+        variables = CarriedKernels(self.open_carry, lefts, rights, self.own, scales).variables()
         for tensor, variable in zip(variables, self.variables(), strict=True):
             tensor.set_shape(variable.shape)
         return variables
 
-    def _known_rows(self, rows: Value | None) -> KnownInput | None:
-        """The known input that rows are; None if they are none."""
-        return None if self.inputs is None or rows is None else self.inputs.known(rows)
+    def _find_row_input(self, rows: Value | None) -> KnownInput | None:
+        """The known input that rows [K, B, n] of a step are; None if they are none."""
+        return None if self.inputs is None or rows is None else self.inputs.find_input(rows)
 
-    def _scale_after(self, kernels: Mapping[int, LowRank], kernel: int, matrix: tuple[str, int]) -> Value:
-        """The coefficient [K] of a matrix in a kernel after a step."""
-        tensor = dict(self._matrices())[matrix]
+    def _scale_after(self, kernels: Mapping[int, LowRank], kernel: int, matrix: MatrixId) -> Value:
+        """The coefficient, [K], of a matrix in a kernel after a step; 0 if the matrix is no term of it."""
+        tensor = dict(self._identified_matrices())[matrix]
         c = next((c for m, c in kernels[kernel].terms if m is tensor), 0.0)
-        return ops.broadcast_to(ops.constant(c, tf.float32) if isinstance(c, float) else c, [self.of_carry.clients])
+        return ops.broadcast_to(ops.constant(c, tf.float32) if isinstance(c, float) else c, [self.open_carry.clients])
 
-    def _appended(self, rows: Value, new: Value, active: Value | None) -> Value:
-        """The rows [K, r, …] and behind them the new rows; zeros in the place of those of inactive clients."""
+    def _append_rows(self, rows: Value, new_rows: Value, active: Value | None) -> Value:
+        """The rows [K, r, …] with the new rows behind them; zeros in the place of the new rows of inactive clients."""
         if active is not None:
-            (new,) = select_by_client(active, [new], [ops.zeros([])])
-        return new if self.are_new else ops.concat([rows, new], 1)
+            (new_rows,) = select_by_client(active, [new_rows], [ops.zeros([])])
+        return new_rows if self.are_new else ops.concat([rows, new_rows], 1)
 
-    def _left(self, kernel: int) -> Value:
-        return next(t for t, g in zip(self.lefts, self.of_carry.carry.shared, strict=True) if kernel in g)
+    def _left_factor(self, kernel: int) -> Value:
+        """The left factor of the group that a kernel is in, [K, r, n]."""
+        return next(t for t, g in zip(self.lefts, self.open_carry.carry.shared, strict=True) if kernel in g)
 
-    def _matrices(self) -> list[tuple[tuple[str, int], Value]]:
-        carry = self.of_carry
-        bases = [(("shared", i), t) for i, t in carry.bases.items() if t is not None]
+    def _identified_matrices(self) -> list[tuple[MatrixId, Value]]:
+        """Each matrix that kernels may be multiples of, with its id: the distinct shared ones, then the own ones."""
+        open_carry = self.open_carry
+        initial_matrices = [(("shared", i), t) for i, t in open_carry.initial_matrices.items() if t is not None]
         return [
-            *((m, t) for m, t in bases if carry.matrix_of(m[1]) == m),
+            *((m, t) for m, t in initial_matrices if open_carry.initial_matrix(m[1]) == m),
             *((("own", i), t) for i, t in self.own.items()),
         ]
 
-    def _coefficient(self, kernel: int, matrix: tuple[str, int]) -> Coefficient | int:
+    def _coefficient(self, kernel: int, matrix: MatrixId) -> Coefficient | int:
         """The coefficient of a matrix in a kernel; the integer 0 if the matrix is no term of the kernel."""
-        return self.scales.get((kernel, matrix), 1.0 if self.of_carry.begins_with(kernel, matrix) else 0)
+        return self.scales.get((kernel, matrix), 1.0 if self.open_carry.begins_with(kernel, matrix) else 0)
 
 
-def build_in_form(
-    build: Callable[[LowRankCarry | None], tuple[Result, LowRankCarry | None]], form: LowRankCarry | None
+def build_fixed_point(
+    build: Callable[[LowRankCarry | None], tuple[Result, LowRankCarry | None]], carry: LowRankCarry | None
 ) -> Result:
-    """The result of building a loop in the form that its step keeps.
+    """The result of building a loop for the carry that its step preserves.
+
+    Building is tried for one carry after the other; the nodes of a loop whose step needs another carry are dropped.
+    Each carry is more general than the one before, so the search ends.
 
     Args:
-        build: form -> (result, the form that the kernels have after a step).
-        form: the first one; the nodes of forms that a step does not keep are dropped.
+        build: carry -> (result, the carry that the step's results need).
+        carry: the first one to try; None keeps no kernel low-rank.
     """
     block = active_block()
-    assert block is not None
+    assert block is not None  # stages are built inside a block
     while True:
         with building(Block(block)) as draft:
-            result, form_after = build(form)
-        if form_after == form:
+            result, next_carry = build(carry)
+        if next_carry == carry:
             block.adopt(draft)
             return result
-        form = form_after
+        carry = next_carry
 
 
-def _without(carry: LowRankCarry, kernels: Sequence[int]) -> LowRankCarry | None:
-    """The carry that does not keep some kernels; None if none is left."""
-    form: LowRankCarry | None = carry
+def _drop_kernels(carry: LowRankCarry, kernels: Sequence[int]) -> LowRankCarry | None:
+    """The carry that does not keep the given kernels low-rank; None if no kernel is left."""
+    remaining: LowRankCarry | None = carry
     for i in kernels:
-        form = None if form is None else form.without(i)
-    return form
+        remaining = None if remaining is None else remaining.without(i)
+    return remaining
 
 
-def _selected(active: Value | None, new: Value, old: Value) -> Value:
+def _select_active(active: Value | None, new: Value, old: Value) -> Value:
+    """The new tensor [K, …] for active clients, and the old one for the others; None: all are active."""
     return new if active is None or new is old else select_rows(active, [new], [old])[0]
 
 
 def _value(low_rank: LowRank) -> BatchedValue:
+    """The value of a low-rank matrix, for evaluation in a step."""
     return BatchedValue(None, True, low_rank=low_rank)

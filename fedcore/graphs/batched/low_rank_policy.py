@@ -88,14 +88,15 @@ def low_rank_kernels(body: Body, carry: Type, first: int, shared: Iterable[int])
     body = body.inlined()
     scalars = {body.arguments[first + i] for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
     kernels = {body.arguments[first + i]: i for i in ranks}
-    kept = _kept(body, kernels, scalars, {body.arguments[i] for i in shared})
-    largest = max((ranks[i] for i in kept), default=0)
-    rank = min((ranks[i] for i in kept if ranks[i] and 2 * ranks[i] >= largest), default=ONE_STEP if kept else 0)
+    low_rank = _find_low_rank(body, kernels, scalars, {body.arguments[i] for i in shared})
+    break_evens = [ranks[i] for i in low_rank]
+    large = [r for r in break_evens if r and 2 * r >= max(break_evens)]
+    rank = min(large, default=ONE_STEP if low_rank else 0)
     shapes = [tf.TensorShape(t.shape) for t in tensor_leaves(carry)]
-    return LowRankKernels(rank, sum(4 * shapes[i].num_elements() for i in kept if is_kept(shapes[i], rank)))
+    return LowRankKernels(rank, sum(4 * shapes[i].num_elements() for i in low_rank if is_kept(shapes[i], rank)))
 
 
-def _kept(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[str]) -> list[int]:
+def _find_low_rank(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[str]) -> list[int]:
     """The kernels whose new values keep the form, and of which no operation needs the dense matrix.
 
     Args:

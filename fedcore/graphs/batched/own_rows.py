@@ -1,4 +1,4 @@
-"""Products whose bits are a client's own, whatever the other clients of its group are.
+"""Matrix products in which a client's bits do not depend on the other clients of its group.
 
 Kernels choose their order of additions by the sizes of a product. On AVX-512 a row of a product has the same bits
 beside any number of other rows; elsewhere it has not. A plan's attribute `products` says what its stages do about that:
@@ -34,65 +34,72 @@ MIN_OWN_ROWS = 64
 
 @attrs.frozen(eq=False)
 class OwnRows:
-    """The rows of the clients of a group that products have.
+    """The numbers of rows that the products of one client have.
 
     Args:
         products: the attribute of the plan.
-        of_clients: int64 [K]: the rows of all batches of a client.
-        of_batch: rows of a padded batch.
+        client_rows: int64 [K]: the rows of all batches of a client.
+        batch_rows: rows of a padded batch.
     """
 
     products: str
-    of_clients: Value
-    of_batch: int
+    client_rows: Value
+    batch_rows: int
 
 
 def product_with_shared(products: str, x: Value, matrix: Value, *, transposed: bool = False) -> Value:
     """x @ matrix, or x @ matrix^T, for each client: [K, rows, m].
 
+    How the rows of clients are joined follows the plan's attribute `products`, as the module says.
+
     Args:
         products: the attribute of the plan.
         x: [K, rows, n].
-        matrix: of all clients, [n, m], or transposed [m, n].
+        matrix: [n, m] of all clients, or [m, n] for a transposed product.
     """
     in_tiles = products == TILES and x.dtype == tf.float32 and x.shape.is_fully_defined()
     if in_tiles and 0 < x.shape[1] < MIN_OWN_ROWS:
-        return _in_tiles(x, matrix, transposed=transposed)
+        return _multiply_in_tiles(x, matrix, transposed=transposed)
     if products:
-        of_each = (x[k : k + 1] for k in range(x.shape[0]))
-        return ops.concat([ops.operation("BatchMatMulV2", own, matrix, adj_y=transposed) for own in of_each], 0)
+        clients = (x[k : k + 1] for k in range(x.shape[0]))
+        return ops.concat([ops.operation("BatchMatMulV2", own, matrix, adj_y=transposed) for own in clients], 0)
     return ops.operation("BatchMatMulV2", x, matrix[None], adj_y=transposed)
 
 
-def _in_tiles(x: Value, matrix: Value, *, transposed: bool) -> Value:
+def _multiply_in_tiles(x: Value, matrix: Value, *, transposed: bool) -> Value:
+    """x @ matrix, or x @ matrix^T, [K, rows, m], with the rows of all clients side by side in tiles of equal size.
+
+    A tile has a multiple of `TILE_ROWS` rows, for which kernels compute every row with the same instructions. The last
+    tile is padded with zeros.
+    """
     clients, rows, n = x.shape
-    count = clients * rows
-    tiles = -(-count // MAX_TILE_ROWS)
-    size = -(-count // (tiles * TILE_ROWS)) * TILE_ROWS
-    flat = ops.reshape(x, [count, n])
-    parts = [flat[begin : begin + size] for begin in range(0, count, size)]
-    missing = len(parts) * size - count
+    row_count = clients * rows
+    tile_count = -(-row_count // MAX_TILE_ROWS)
+    tile_rows = -(-row_count // (tile_count * TILE_ROWS)) * TILE_ROWS
+    flat = ops.reshape(x, [row_count, n])
+    tiles = [flat[begin : begin + tile_rows] for begin in range(0, row_count, tile_rows)]
+    missing = len(tiles) * tile_rows - row_count
     if missing:
-        parts[-1] = ops.pad(parts[-1], [[0, missing], [0, 0]])
-    found = [ops.operation("MatMul", part, matrix, transpose_b=transposed) for part in parts]
-    whole = found[0] if len(found) == 1 else ops.concat(found, 0)
-    return ops.reshape(whole[:count] if missing else whole, [clients, rows, whole.shape[1]])
+        tiles[-1] = ops.pad(tiles[-1], [[0, missing], [0, 0]])
+    products = [ops.operation("MatMul", tile, matrix, transpose_b=transposed) for tile in tiles]
+    row_products = products[0] if len(products) == 1 else ops.concat(products, 0)
+    return ops.reshape(row_products[:row_count] if missing else row_products, [clients, rows, row_products.shape[1]])
 
 
 def own_rows_of(x: Value, rows: Value) -> list[Value]:
-    """The first rows of each client, [rows, n].
+    """The first rows of each client, [own rows, n], as views of one tensor.
 
     Args:
         x: [K, R, n], with K and n static.
-        rows: int64 [K], the number of rows of each client.
+        rows: int64 [K], the number of rows that are the client's own; those behind them are padding.
     """
     clients, _, n = x.shape
-    whole = ops.shape(x, tf.int64)[1]
-    begins = ops.pad(whole * ops.range_(clients, dtype=tf.int64)[:, None], [[0, 0], [0, 1]])
-    sizes = ops.stack([ops.minimum(rows, whole), ops.fill([clients], ops.constant(n, tf.int64))], 1)
+    padded_rows = ops.shape(x, tf.int64)[1]
+    begins = ops.pad(padded_rows * ops.range_(clients, dtype=tf.int64)[:, None], [[0, 0], [0, 1]])
+    sizes = ops.stack([ops.minimum(rows, padded_rows), ops.fill([clients], ops.constant(n, tf.int64))], 1)
     flat = ops.reshape(x, [-1, n])
-    of_each = zip(ops.unstack(begins, clients), ops.unstack(sizes, clients), strict=True)
-    found = [ops.operation("Slice", flat, begin, size) for begin, size in of_each]
-    for part in found:
-        part.set_shape([None, n])
-    return found
+    bounds = zip(ops.unstack(begins, clients), ops.unstack(sizes, clients), strict=True)
+    own_rows = [ops.operation("Slice", flat, begin, size) for begin, size in bounds]
+    for view in own_rows:
+        view.set_shape([None, n])
+    return own_rows

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Node, Value
 
 Tensors = list[Value]
 
@@ -47,27 +47,29 @@ class Reduction:
 
     @property
     def leaves_only_summed(self) -> dict[int, int]:
-        """Leaf of the contribution that the fold adds to one leaf of the partial, and uses for nothing else -> that
-        leaf of the partial.
+        """Leaf of the contribution -> the leaf of the partial to which the fold adds it.
+
+        It has only leaves of the contribution that the fold adds to one leaf of the partial, and uses for nothing else.
         """
         return {j: i for i, (j, is_only_use) in self._addends.items() if is_only_use}
 
     @functools.cached_property
     def leaves_only_merged_by_sums(self) -> set[int]:
-        """The leaves of partials that the merge adds."""
-        added: set[int] = set()
+        """The leaves of partials that the merge adds, found by tracing it once on placeholders."""
+        summed_leaves: set[int] = set()
 
-        def scratch() -> None:
+        def trace_merge() -> None:
+            """Notes the leaves whose merge is the sum of the two partials and nothing else."""
             left, right = ([ops.placeholder(t.dtype, t.shape) for t in self.zeros] for _ in range(2))
             for i, (t, a, b) in enumerate(zip(self.merge(left, right), left, right, strict=True)):
-                if (node := _sum(t)) is not None and {*map(id, node.inputs)} == {id(a), id(b)}:
-                    added.add(i)
+                if (node := _sum_node(t)) is not None and {*map(id, node.inputs)} == {id(a), id(b)}:
+                    summed_leaves.add(i)
 
-        ops.scratch(scratch)
-        return added
+        ops.scratch(trace_merge)
+        return summed_leaves
 
     def starts_from_zeros(self, leaf: int) -> bool:
-        """Whether all entries of a leaf of the initial partial are known to be zeros, and none a negative one."""
+        """Whether all entries of a leaf of the initial partial are known to be zeros without a minus sign."""
         t = self.zeros[leaf]
         node = ops.computed_by(t, "BroadcastTo")
         value = ops.static_value(t if node is None else node.inputs[0])
@@ -75,25 +77,31 @@ class Reduction:
 
     @functools.cached_property
     def _addends(self) -> dict[int, tuple[int, bool]]:
-        """Sum-only leaf of the partial -> (its leaf of the contribution, whether that has no other use)."""
+        """Sum-only leaf of the partial -> (the leaf of the contribution that is added to it, whether that has no other
+        use).
+
+        The fold is traced once on placeholders. A leaf is sum-only if its result is the sum of its partial and a leaf
+        of the contribution, and no other leaf reads that partial or that result.
+        """
         addends: dict[int, tuple[int, bool]] = {}
 
-        def scratch() -> None:
-            before = [ops.placeholder(t.dtype, t.shape) for t in self.zeros]
-            client = [ops.placeholder(s.dtype, [self.zeros[0].shape[0], *s.shape]) for s in self.specs]
-            after = self.fold(client, before)
-            for i, tensor in enumerate(after):
-                node = _sum(tensor)
+        def trace_fold() -> None:
+            """Notes the leaves whose fold is the sum of the partial and a leaf of the contribution."""
+            partial = [ops.placeholder(t.dtype, t.shape) for t in self.zeros]
+            contribution = [ops.placeholder(s.dtype, [self.zeros[0].shape[0], *s.shape]) for s in self.specs]
+            results = self.fold(contribution, partial)
+            for i, tensor in enumerate(results):
+                node = _sum_node(tensor)
                 if node is None or tensor.dtype not in SUMMED_DTYPES:
                     continue
-                if not (_is_only_result(tensor, after) and _is_only_operand(before[i], after)):
+                if not (_is_only_result(tensor, results) and _is_only_operand(partial[i], results)):
                     continue  # another leaf reads the total after some clients
-                others = [t for t in node.inputs if t is not before[i]]
-                for j, t in enumerate(client):
-                    if len(others) == 1 and others[0] is t:
-                        addends[i] = j, _is_only_operand(t, after)
+                addend_operands = [t for t in node.inputs if t is not partial[i]]
+                for contribution_leaf, t in enumerate(contribution):
+                    if len(addend_operands) == 1 and addend_operands[0] is t:
+                        addends[i] = contribution_leaf, _is_only_operand(t, results)
 
-        ops.scratch(scratch)
+        ops.scratch(trace_fold)
         return addends
 
 
@@ -107,6 +115,6 @@ def _is_only_result(x: Value, results: Tensors) -> bool:
     return not ops.number_of_users(x) and sum(x is result for result in results) == 1
 
 
-def _sum(x: Value):
+def _sum_node(x: Value) -> Node | None:
     """The node that adds two values; None if another computes the value."""
     return next((node for op in _SUMS if (node := ops.computed_by(x, op)) is not None), None)

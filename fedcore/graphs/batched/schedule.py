@@ -43,6 +43,15 @@ which the zero rows between clients, whose number other clients decide, add noth
 MOST_EMPTY = 1 / 8
 """The largest part of empty lanes in calls whose groups are wide."""
 
+LEAST_WIDTH = 2
+"""Smallest width of a group. At width 1 TensorFlow selects other kernels, which give other bits."""
+
+MOST_WAITING = 1 / 2
+"""Groups are narrower than planned if they cost less than this part of the planned ones: each width has a graph."""
+
+LONG_STEPS = 128
+"""Steps of the shortest client for which groups get narrow, so that the size of a cohort decides no graph."""
+
 LEAST_SAVED = 1 / 16
 """The part of a call's padded rows that half steps save at least; they are built for no less."""
 
@@ -297,9 +306,34 @@ def steps_of_rank(columns: list[Columns], low_rank: int) -> int:
 
 
 def group_width(rules: ScheduleRules, steps: np.ndarray, limit: int) -> int:
-    """Lanes of a group: more if all clients keep factors in their only step, unless too many lanes would be empty."""
+    """Lanes of a group: more if all clients keep factors in their only step, unless too many lanes would be empty;
+    fewer if a few long clients would keep the lanes of their groups waiting.
+
+    Args:
+        steps: int64 [clients], of each client.
+        limit: `low_rank_steps`.
+    """
     wide = rules.one_step_width if limit == 1 else 0
-    return wide if wide and steps.max() == 1 and -len(steps) % wide <= MOST_EMPTY * len(steps) else rules.width
+    if wide and steps.max() == 1 and -len(steps) % wide <= MOST_EMPTY * len(steps):
+        return wide
+    if steps.max() < LONG_STEPS:
+        return rules.width
+    costs = {rules.width: lane_steps(steps, rules.width, rules.width)}
+    width = rules.width
+    while width >= 2 * LEAST_WIDTH:
+        width //= 2
+        costs[width] = lane_steps(steps, width, rules.width)
+    best = min(costs, key=lambda w: costs[w])
+    return best if costs[best] < MOST_WAITING * costs[rules.width] else rules.width
+
+
+def lane_steps(steps: np.ndarray, width: int, planned_width: int) -> float:
+    """The cost of groups of a width, in steps of one lane: of all lanes, and of starting the operations of each group.
+
+    Starting them costs as much as a quarter of the lanes of a group of the planned width.
+    """
+    longest = np.sort(steps)[::-1][::width]
+    return float(longest.sum() * (width + planned_width / 4))
 
 
 def may_take_half_steps(rules: ScheduleRules, sequences: int) -> bool:

@@ -348,7 +348,7 @@ class StageFold(abc.ABC):
         name = profiler_name(self.stage.module, self.stage.name)
         function = realized_function(body, specs, name=name, without=self.stage_passes_left_out)
         call = with_kernels_of(self.stage.function, function)
-        return Realized(call, result, optimised=True, assumes_finite=tuple(sorted(self.telling)))
+        return Realized(call, result, assumes_finite=tuple(sorted(self.telling)))
 
 
 def or_factors(value: BatchedValue, width: int, *, may_be_factors: bool) -> Value | Factors:

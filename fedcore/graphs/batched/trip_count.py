@@ -20,77 +20,98 @@ MOST_OPERATIONS = 120
 """Operations of a body that is built several times, at most: a recurrent layer and its gradient have 60 to 70."""
 
 
-def unrolled(step: Body, trips: int | None) -> int:
-    """How many iterations are built as one: the largest number, up to `MOST_UNROLLED`, that divides their count.
+def iterations_at_once(loop_body: Body, trip_count: int | None) -> int:
+    """How many iterations of a loop are built as one: the largest divisor of their number, up to `MOST_UNROLLED`.
 
-    An iteration of TensorFlow's loops runs four operations for each loop variable, as many as a small body has.
-    """
-    if not trips or len(step.nodes) > MOST_OPERATIONS:
-        return 1
-    return next(n for n in range(MOST_UNROLLED, 0, -1) if trips % n == 0)
-
-
-def known_counters(evaluation: BatchedEvaluation, step: Body, values: Sequence[BatchedValue]) -> dict[int, np.integer]:
-    """Loop variable that begins with a known number and grows by 1 in each iteration -> the number.
+    An iteration of TensorFlow's loops runs four operations for each loop variable, as many as a small body has. Large
+    bodies, and loops of an unknown number of iterations, are built once.
 
     Args:
-        values: the loop variables before the first iteration.
+        trip_count: the number of iterations; None if it is not known.
     """
-    starts = {i: _known_number(evaluation, value) for i, value in enumerate(values)}
-    return {i: start for i, start in starts.items() if start is not None and _grows_by_one(step, i)}
+    if not trip_count or len(loop_body.nodes) > MOST_OPERATIONS:
+        return 1
+    return next(n for n in range(MOST_UNROLLED, 0, -1) if trip_count % n == 0)
+
+
+def known_counters(
+    evaluation: BatchedEvaluation, loop_body: Body, initial_values: Sequence[BatchedValue]
+) -> dict[int, np.integer]:
+    """Position of each loop variable that counts iterations -> the known number from which it starts.
+
+    Such a variable grows by 1 in each iteration.
+
+    Args:
+        initial_values: the loop variables before the first iteration.
+    """
+    starts = {i: _known_number(evaluation, value) for i, value in enumerate(initial_values)}
+    return {i: start for i, start in starts.items() if start is not None and _grows_by_one(loop_body, i)}
 
 
 def trip_count(
     evaluation: BatchedEvaluation,
-    step: Body,
-    test: Body,
-    values: Sequence[BatchedValue],
-    counters: Mapping[int, np.integer],
+    loop_body: Body,
+    condition: Body,
+    initial_values: Sequence[BatchedValue],
+    counter_starts: Mapping[int, np.integer],
 ) -> int | None:
-    """The number of iterations; None if it is not known.
+    """The number of iterations of a loop; None if the loop is not recognised.
+
+    Recognised are loops that run while `counter < end`, or while several such conditions hold. The counter grows by 1
+    from a known number, and the end is a constant or a known loop variable that the body returns unchanged.
 
     Args:
-        values: the loop variables before the first iteration.
-        counters: result of `known_counters`.
+        condition: the function of the loop variables that decides whether another iteration runs.
+        initial_values: the loop variables before the first iteration.
+        counter_starts: position of a counter -> its first number, as `known_counters` returns them.
     """
-    position = {(a, 0): i for i, a in enumerate(test.arguments)}
+    positions = {(a, 0): i for i, a in enumerate(condition.arguments)}
 
-    def bound(ref: Ref) -> np.integer | None:
-        i = position.get(ref)
+    def find_end(ref: Ref) -> np.integer | None:
+        """The number with which a counter is compared; None if it is not known, or changes in the loop."""
+        i = positions.get(ref)
         if i is None:
-            return _constant(test, ref)
-        return _known_number(evaluation, values[i]) if step.is_unchanged(i) else None
+            return _constant_number(condition, ref)
+        return _known_number(evaluation, initial_values[i]) if loop_body.is_unchanged(i) else None
 
-    def trips(ref: Ref) -> int | None:
-        node = test.by_name.get(test.origin(ref)[0])
+    def count_iterations(ref: Ref) -> int | None:
+        """How many iterations begin before a part of the condition is false for the first time."""
+        node = condition.by_name.get(condition.origin(ref)[0])
         if node is not None and node.op == "LogicalAnd":
-            each = [n for n in map(trips, node.inputs) if n is not None]
-            return min(each) if len(each) == len(node.inputs) else None
+            counts = [count for count in map(count_iterations, node.inputs) if count is not None]
+            return min(counts) if len(counts) == len(node.inputs) else None
         if node is None or node.op != "Less":
             return None
-        counter, limit = (test.origin(i) for i in node.inputs)
-        start, end = counters.get(position.get(counter, -1)), bound(limit)
+        counter, end_ref = (condition.origin(i) for i in node.inputs)
+        start, end = counter_starts.get(positions.get(counter, -1)), find_end(end_ref)
         return None if start is None or end is None else max(0, int(end) - int(start))
 
-    return trips(test.results[0])
+    return count_iterations(condition.results[0])
 
 
-def _grows_by_one(step: Body, variable: int) -> bool:
-    node, argument = step.by_name.get(step.origin(step.results[variable])[0]), (step.arguments[variable], 0)
+def _grows_by_one(loop_body: Body, variable: int) -> bool:
+    """Whether the body of a loop adds the constant 1 to a loop variable."""
+    node, argument = (
+        loop_body.by_name.get(loop_body.origin(loop_body.results[variable])[0]),
+        (loop_body.arguments[variable], 0),
+    )
     if node is None or node.op not in ("AddV2", "Add") or argument not in node.inputs:
         return False
-    return any(_constant(step, i) == 1 for i in node.inputs)
+    return any(_constant_number(loop_body, i) == 1 for i in node.inputs)
 
 
-def _constant(body: Body, ref: Ref) -> np.integer | None:
+def _constant_number(body: Body, ref: Ref) -> np.integer | None:
+    """The integer of the constant that a tensor of a body is; None if it is no constant, or no single integer."""
     node = body.by_name.get(body.origin(ref)[0])
-    return _whole(tf.make_ndarray(node["value"])) if node is not None and node.op == "Const" else None
+    return _as_integer(tf.make_ndarray(node["value"])) if node is not None and node.op == "Const" else None
 
 
 def _known_number(evaluation: BatchedEvaluation, value: BatchedValue) -> np.integer | None:
-    known = None if value.low_rank is not None else evaluation.known_value(value)
-    return _whole(known.values[0]) if known is not None and known.is_constant else None
+    """The integer that a value is for every batch size; None if that is not known."""
+    known_value = None if value.low_rank is not None else evaluation.known_value(value)
+    return _as_integer(known_value.values[0]) if known_value is not None and known_value.is_constant else None
 
 
-def _whole(array: np.ndarray) -> np.integer | None:
+def _as_integer(array: np.ndarray) -> np.integer | None:
+    """The integer of an array without axes; None if it has axes, or another dtype."""
     return array.dtype.type(array) if array.ndim == 0 and array.dtype.kind in "iu" else None

@@ -6,6 +6,7 @@ import attrs
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from fedcore.collection_pause import without_collection
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.constant_tables import constant_tables
@@ -77,6 +78,7 @@ def _operands(parameter: Type | None, tensors: list[tf.Tensor]) -> list:
     return found
 
 
+@without_collection()
 @eager_in_plain_graphs()
 def trace_leaves(
     fn: Callable[[list, tf.Tensor], tuple[Type, list]], parameter: Type | None, *, name: str, describe: str

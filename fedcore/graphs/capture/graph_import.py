@@ -182,7 +182,7 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
                 (only,) = map(spec, tensor_leaves(type_))
                 tensors.append(tf.constant(value, dtype=only.dtype))
         (function, explodes), inputs = concrete(), [tf.constant(seed, tf.int64), *tensors]
-        out = Cancellation().call(function, inputs, in_order=True) if explodes else function(*inputs)
+        out = Cancellation().call(function, inputs) if explodes else function(*inputs)
         return unflatten([t.numpy() for t in out], graph.type.result)
 
     return call

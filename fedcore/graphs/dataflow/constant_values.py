@@ -10,27 +10,32 @@ from fedcore.graphs.dataflow.graph import Node, Value
 MOST_ENTRIES = 1 << 12
 """Entries of the largest value that is computed of others."""
 
-_SAME = ("Identity", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape")
+_PASS_THROUGH = ("Identity", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape")
+"""Operations whose result is their first operand."""
 
 
 def static_value(value: Value) -> np.ndarray | None:
-    """The array that a value is whatever the arguments are; None if it is not known."""
+    """The array that a value is for all arguments; None if arguments decide it, or if it is too large.
+
+    It is computed in numpy when it is first asked for, and then kept with the value.
+    """
     if value.static is None and value.node is not None and value.may_be_static:
-        value.static = _computed(value, value.node)
+        value.static = _compute(value, value.node)
     return value.static
 
 
-def _computed(value: Value, node: Node) -> np.ndarray | None:
+def _compute(value: Value, node: Node) -> np.ndarray | None:
+    """The array that a node computes of static operands and of the shapes of its operands; None if it has no rule."""
     if node.op == "Const":
         return node["value"]
-    if node.op in _SAME:
+    if node.op in _PASS_THROUGH:
         return static_value(node.inputs[0])
     if node.op in ("Fill", "BroadcastTo"):
         filled, sizes = (node.inputs[1], node.inputs[0]) if node.op == "Fill" else node.inputs
         number, shape = static_value(filled), static_value(sizes)
         return None if number is None or shape is None else np.broadcast_to(number, shape)
     if node.op in ("Shape", "Size", "Rank"):
-        return _of_shape(node)
+        return _shape_property(node)
     rule = _RULES.get(node.op)
     if rule is None or value.shape.num_elements() is None or value.shape.num_elements() > MOST_ENTRIES:
         return None
@@ -45,14 +50,20 @@ def _computed(value: Value, node: Node) -> np.ndarray | None:
 
 
 def known_sizes(value: Value) -> Sequence[int | None] | None:
-    """The sizes that a vector of integers holds, None for those that are not known; None if their number is not."""
-    whole = static_value(value)
-    if whole is not None:
-        return [None if n < 0 else int(n) for n in np.reshape(whole, -1)]
+    """The entries of a vector that is used as a shape: an integer for each, or None where only the graph knows it.
+
+    It also follows vectors that are put together of known and unknown sizes.
+
+    Returns:
+        None if the length of the vector is not known.
+    """
+    array = static_value(value)
+    if array is not None:
+        return [None if n < 0 else int(n) for n in np.reshape(array, -1)]
     node = value.node
     if node is not None and node.op == "Shape" and node.inputs[0].shape.rank is not None:
         return node.inputs[0].shape.as_list()
-    if node is not None and node.op in (*_SAME, "Cast"):
+    if node is not None and node.op in (*_PASS_THROUGH, "Cast"):
         return known_sizes(node.inputs[0])
     if node is not None and node.op == "Pack" and not node.get("axis", 0):
         return [_known_size(v) for v in node.inputs]
@@ -64,19 +75,28 @@ def known_sizes(value: Value) -> Sequence[int | None] | None:
 
 
 def _known_size(value: Value) -> int | None:
+    """The integer of a scalar that is used as a size; None if only the graph knows it, or if it is negative.
+
+    A size that is read from a shape with one index is known if that size of the shape is.
+    """
     number = static_value(value)
     node = value.node
     if number is None and node is not None and node.op == "StridedSlice":
-        sizes, bounds = known_sizes(node.inputs[0]), [static_value(v) for v in node.inputs[1:]]
-        arrays = [b for b in bounds if b is not None]
-        if sizes is not None and len(arrays) == len(bounds):
-            part = strided_slice([np.asarray(sizes, object), *arrays], node.attributes)
-            number = None if part is None or part.ndim or part.item() is None else part
+        sizes, maybe_bounds = known_sizes(node.inputs[0]), [static_value(v) for v in node.inputs[1:]]
+        bounds = [b for b in maybe_bounds if b is not None]
+        if sizes is not None and len(bounds) == len(maybe_bounds):
+            entry = strided_slice([np.asarray(sizes, object), *bounds], node.attributes)
+            number = None if entry is None or entry.ndim or entry.item() is None else entry
     return None if number is None or number.ndim or number < 0 else int(number)
 
 
 def strided_slice(values: Sequence[np.ndarray], attributes: Mapping) -> np.ndarray | None:
-    """The part of an array that a StridedSlice takes; None where an axis is inserted or left out, or is too short."""
+    """The result of a StridedSlice of an array, for masks that have no ellipsis and no new axis; None for other masks.
+
+    Args:
+        values: the array, the begins, the ends and the strides.
+        attributes: the masks, with a bit for each axis.
+    """
     array, begins, ends, strides = values
     if attributes.get("ellipsis_mask") or attributes.get("new_axis_mask"):
         return None
@@ -93,7 +113,8 @@ def strided_slice(values: Sequence[np.ndarray], attributes: Mapping) -> np.ndarr
         return None
 
 
-def _of_shape(node: Node) -> np.ndarray | None:
+def _shape_property(node: Node) -> np.ndarray | None:
+    """The static result of Shape, Size or Rank; None if the shape of its operand is not static."""
     shape, dtype = node.inputs[0].shape, node.get("out_type", tf.int32).as_numpy_dtype
     if node.op == "Rank":
         return None if shape.rank is None else np.asarray(shape.rank, np.int32)
@@ -131,9 +152,11 @@ _RULES: dict[str, Callable[[Node, list[np.ndarray]], np.ndarray | None]] = {
 
 
 def _axes(axes: np.ndarray) -> tuple[int, ...]:
+    """An operand with axes as a tuple of integers, for numpy."""
     return tuple(int(a) for a in np.reshape(axes, -1))
 
 
 def _slice(array: np.ndarray, begin: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """The entries of an array from `begin` on; a size of -1 takes all entries up to the end."""
     ends = (None if n < 0 else b + n for b, n in zip(begin.tolist(), size.tolist(), strict=True))
     return array[tuple(slice(b, e) for b, e in zip(begin.tolist(), ends, strict=True))]

@@ -38,10 +38,10 @@ class Known(enum.IntEnum):
 
 @attrs.frozen
 class Facts:
-    """What a value is computed from.
+    """The facts of a value: which arguments and which loops decide it.
 
     Args:
-        source: the latest of the region's arguments, leaving loops aside.
+        source: the latest time at which an argument of the region that decides it is known, leaving loops aside.
         loops: a bit for each depth of a loop whose step decides the value; bit 0 is the outermost loop.
         depth: the number of loops around the value.
     """
@@ -52,6 +52,7 @@ class Facts:
 
     @property
     def known(self) -> Known:
+        """When the value is first known: by its loops if a loop decides it, else by its arguments."""
         if not self.loops:
             return self.source
         return Known.STEP if self.loops >> (self.depth - 1) & 1 else Known.OUTER_STEP
@@ -69,20 +70,22 @@ def first_known(region: Region, arguments: Sequence[Known]) -> Mapping[Value, Fa
     """The facts of each value of a region and of the regions in it.
 
     Args:
-        arguments: `BROADCAST` or `DATA` for each argument.
+        arguments: `BROADCAST` or `DATA` for each argument of the region.
     """
     analysis = _Analysis()
-    analysis.run(region, [Facts(known) for known in arguments], 0)
+    analysis.run(region, [Facts(time) for time in arguments], 0)
     return analysis.facts
 
 
 def notes(region: Region, arguments: Sequence[Known]) -> dict[Value, str]:
-    """A comment for the first result of each node that is not static, for `print_region`."""
+    """A comment for the first result of each node that is not static, as `print_region` takes them."""
     return {v: str(f) for v, f in first_known(region, arguments).items() if f.known and v.node is not None}
 
 
 class _Analysis:
-    """Computes facts in the order of nodes; a loop's body is run until the facts of its variables change no more."""
+    """Computes the facts of values in the order of nodes; a loop is analysed until the facts of its variables are
+    stable.
+    """
 
     def __init__(self) -> None:
         self.facts: dict[Value, Facts] = {}
@@ -96,31 +99,39 @@ class _Analysis:
         for value, facts in zip(region.arguments, arguments, strict=True):
             self._note(value, facts, depth)
         for node in region.nodes:
-            results = self._node(node, depth)
+            results = self._analyse_node(node, depth)
             for value, facts in zip(node.outputs, results, strict=True):
                 self._note(value, facts, depth)
         return [self.facts[v] for v in region.results]
 
     def _note(self, value: Value, facts: Facts, depth: int) -> None:
-        """Joins the facts with those of other nodes that run the value's region."""
-        others = self.facts.get(value, Facts())
-        self.facts[value] = attrs.evolve(_join([others, facts]), depth=depth)
+        """Joins the facts of a value with those of earlier visits.
 
-    def _node(self, node: Node, depth: int) -> Sequence[Facts]:
+        Loops visit a value again, and so does each call of a region that several nodes run.
+        """
+        earlier = self.facts.get(value, Facts())
+        self.facts[value] = attrs.evolve(_join([earlier, facts]), depth=depth)
+
+    def _analyse_node(self, node: Node, depth: int) -> Sequence[Facts]:
+        """The facts of the results of a node, after those of the regions that it runs."""
         operands = [self.facts[v] for v in node.inputs]
         if node.op == "scan":
-            return self._scan(node, operands, depth)
+            return self._analyse_scan(node, operands, depth)
         if node.op == "while":
-            return self._while(node, operands, depth)
+            return self._analyse_while(node, operands, depth)
         if node.op == "if":
-            return self._if(node, operands, depth)
+            return self._analyse_if(node, operands, depth)
         if node.op == "call":
             return self.run(node.regions[0], operands, depth)
         if node.op == "Const" or (len(node.outputs) == 1 and static_value(node.outputs[0]) is not None):
             return [Facts()]
         return [_join([*operands, *(self.facts[v] for v in node.after)])] * len(node.outputs)
 
-    def _if(self, node: Node, operands: Sequence[Facts], depth: int) -> list[Facts]:
+    def _analyse_if(self, node: Node, operands: Sequence[Facts], depth: int) -> list[Facts]:
+        """The facts of a branch's results: those of the condition and of the results of both sides.
+
+        A `computed_if` has one region; its operands stand before the values of the other side.
+        """
         condition, *others = operands
         if len(node.regions) == 2:
             branches = [self.run(region, [], depth) for region in node.regions]
@@ -129,52 +140,62 @@ class _Analysis:
             branches = [self.run(node.regions[0], others[:count], depth), others[count:]]
         return [_join([condition, *results]) for results in zip(*branches, strict=True)]
 
-    def _scan(self, node: Node, operands: Sequence[Facts], depth: int) -> list[Facts]:
+    def _analyse_scan(self, node: Node, operands: Sequence[Facts], depth: int) -> list[Facts]:
+        """The facts of the results of a `scan`, whose body also gets the number of the iteration."""
         count, *initial = operands
         (body,) = node.regions
         changes = [v is not r for v, r in zip(body.arguments[1:], body.results, strict=False)]
 
         def step(variables: Sequence[Facts]) -> list[Facts]:
+            """The facts of the loop variables after an iteration; `active` decides which rows change, so it decides
+            all of them.
+            """
             results = self.run(body, [Facts(loops=1 << depth), *variables], depth + 1)
             active = results[len(variables) :]  # decides which rows stay
             return [_join([r, *active]) for r in results[: len(variables)]]
 
-        return self._loop(step, initial, changes, [count], depth)
+        return self._analyse_loop(step, initial, changes, [count], depth)
 
-    def _while(self, node: Node, operands: Sequence[Facts], depth: int) -> list[Facts]:
+    def _analyse_while(self, node: Node, operands: Sequence[Facts], depth: int) -> list[Facts]:
+        """The facts of the results of a `while`: its test decides the number of iterations, and so all of them."""
         test, body = node.regions
         changes = [v is not r for v, r in zip(body.arguments, body.results, strict=True)]
         tests: list[Facts] = []
 
         def step(variables: Sequence[Facts]) -> list[Facts]:
+            """The facts of the loop variables after an iteration; notes those of the test."""
             tests[:] = self.run(test, variables, depth + 1)
             return self.run(body, variables, depth + 1)
 
-        return self._loop(step, operands, changes, tests, depth)
+        return self._analyse_loop(step, operands, changes, tests, depth)
 
-    def _loop(self, step, initial: Sequence[Facts], changes: Sequence[bool], ends: list[Facts], depth: int):
-        """The facts of a loop's results.
+    def _analyse_loop(self, step, initial: Sequence[Facts], changes: Sequence[bool], ends: list[Facts], depth: int):
+        """The facts of a loop's results: the fixed point of its step.
 
         Args:
+            step: facts of the loop variables -> facts of the variables after an iteration.
+            initial: facts of the initial values.
             changes: whether the body returns another value for a variable.
-            ends: facts of the values that decide the number of steps, when the loop has run.
+            ends: facts of the values that decide the number of iterations; `step` may fill it.
+            depth: number of loops around the loop.
         """
-        of_step = Facts(loops=1 << depth)
-        variables = [_join([v, of_step]) if c else v for v, c in zip(initial, changes, strict=True)]
+        step_facts = Facts(loops=1 << depth)
+        variables = [_join([v, step_facts]) if c else v for v, c in zip(initial, changes, strict=True)]
         while True:
             results = step(variables)
             next_variables = [_join([v, r]) if c else v for v, r, c in zip(variables, results, changes, strict=True)]
             if [(f.source, f.loops) for f in next_variables] == [(f.source, f.loops) for f in variables]:
                 break
             variables = next_variables
-        outside = [attrs.evolve(_join([v, *ends]), depth=depth) for v in variables]
-        return [attrs.evolve(f, loops=f.loops & ~(1 << depth)) for f in outside]
+        results_in_loop = [attrs.evolve(_join([v, *ends]), depth=depth) for v in variables]
+        return [attrs.evolve(f, loops=f.loops & ~(1 << depth)) for f in results_in_loop]
 
 
 def _join(facts: Iterable[Facts]) -> Facts:
+    """The facts of a value that is computed from values with the given facts; the depth is not set."""
     source, loops = Known.STATIC, 0
-    for each in facts:
-        source, loops = max(source, each.source), loops | each.loops
+    for part in facts:
+        source, loops = max(source, part.source), loops | part.loops
     return Facts(source, loops)
 
 

@@ -34,10 +34,11 @@ import tensorflow as tf
 REGIONS = {"scan": 1, "while": 2, "if": 2, "call": 1}
 """Operations that are not TensorFlow's, with the number of their regions."""
 
-_OF_SHAPES = frozenset({"Shape", "Size", "Rank"})
+_SHAPE_OPERATIONS = frozenset({"Shape", "Size", "Rank"})
+"""Operations whose result may be static though their operand is not: the operand's shape decides it."""
 
 OPERATORS: dict[str, Callable] = {}
-"""The functions of Python's operators over values; `operations` fills it."""
+"""Symbol of a Python operator -> the function that adds its node. `operations`, which imports this module, fills it."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -50,8 +51,9 @@ class Value:
         block: where it is computed.
         node: the operation that computes it; None for an argument of a region.
         index: the number of the node's result, or of the region's argument.
-        may_be_static: no argument decides it, unless by its shape.
-        static: what it is whatever the arguments are, once `constant_values` knows it.
+        may_be_static: whether no argument decides it, other than by its shape. Only then is it worth looking for
+            its array.
+        static: the array that it is for all arguments; None until `constant_values.static_value` has found it.
     """
 
     dtype: tf.DType
@@ -63,6 +65,7 @@ class Value:
     static: np.ndarray | None = attrs.field(default=None, init=False)
 
     def set_shape(self, shape) -> None:
+        """Narrows the static shape by what a caller knows of it."""
         self.shape = self.shape.merge_with(shape)
 
     def __repr__(self) -> str:
@@ -76,6 +79,9 @@ class Value:
         raise TypeError(f"{self!r} cannot be iterated over: use `unstack`")
 
     def __eq__(self, other) -> bool:
+        """Identity of values, so that they can be keys; a comparison with a number is refused, which would be False
+        silently.
+        """
         if isinstance(other, int | float | np.ndarray | np.generic):
             raise TypeError(f"{self!r} is compared with {other!r} while the graph is built: use `equal`")
         return self is other
@@ -154,8 +160,8 @@ class Node:
         op: TensorFlow's name of the operation, or a name of `REGIONS`.
         inputs: its operands.
         attributes: those that are not the defaults, and dtypes that the operands do not tell.
-        regions: what it runs.
-        after: values that have to be computed before it, though it does not read them.
+        regions: the regions that it runs.
+        after: control dependencies: values that have to be computed before it, though it does not read them.
         outputs: its results.
     """
 
@@ -197,7 +203,9 @@ class Block:
 
     Args:
         parent: the block around it, whose values its nodes may read.
-        constants: those that later nodes may read in the place of equal ones.
+        arguments, nodes: of the region.
+        constants: content of a constant -> the value that later nodes read in the place of an equal constant.
+        ordered_behind: values that the next nodes wait for.
     """
 
     parent: Optional["Block"] = None
@@ -207,7 +215,7 @@ class Block:
     ordered_behind: tuple[Value, ...] = ()
 
     def argument(self, dtype: tf.DType, shape) -> Value:
-        """A further argument."""
+        """Adds an argument to the region, and returns it."""
         value = Value(tf.as_dtype(dtype), tf.TensorShape(shape), self, index=len(self.arguments))
         self.arguments.append(value)
         return value
@@ -220,16 +228,24 @@ class Block:
         types: Sequence[tuple[tf.DType, tf.TensorShape]],
         regions: Sequence[Region] = (),
     ) -> tuple[Value, ...]:
-        """The results of a further node, which have the given dtypes and shapes."""
+        """Adds a node, and returns its results.
+
+        Args:
+            op, inputs, attributes, regions: as in `Node`.
+            types: dtype and shape of each result.
+        """
         node = Node(op, tuple(inputs), attributes, tuple(regions), self.ordered_behind)
-        may_be = op in _OF_SHAPES or (not regions and all(v.may_be_static for v in inputs))
-        outputs = tuple(Value(dtype, shape, self, node, i, may_be) for i, (dtype, shape) in enumerate(types))
+        may_be_static = op in _SHAPE_OPERATIONS or (not regions and all(v.may_be_static for v in inputs))
+        outputs = tuple(Value(dtype, shape, self, node, i, may_be_static) for i, (dtype, shape) in enumerate(types))
         object.__setattr__(node, "outputs", outputs)
         self.nodes.append(node)
         return outputs
 
     def adopt(self, draft: "Block") -> None:
-        """Makes the nodes of a block that was built inside this one its own."""
+        """Moves the nodes and constants of a draft, a block that was built inside this one, to this block.
+
+        A draft lets a caller look at nodes before it decides to have them: one that is not adopted is dropped.
+        """
         for node in draft.nodes:
             for output in node.outputs:
                 output.block = self
@@ -251,7 +267,7 @@ def active_block() -> Block | None:
 
 @contextlib.contextmanager
 def building(block: Block) -> Iterator[Block]:
-    """Inside, nodes are added to the block."""
+    """Context in which nodes are added to the block."""
     token = _block.set(block)
     try:
         yield block
@@ -261,7 +277,7 @@ def building(block: Block) -> Iterator[Block]:
 
 @contextlib.contextmanager
 def no_block() -> Iterator[None]:
-    """Inside, functions of `operations` are TensorFlow's."""
+    """Context in which no graph is built: the functions of `operations` are then TensorFlow's own."""
     token = _block.set(None)
     try:
         yield
@@ -271,21 +287,22 @@ def no_block() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ordered_behind(*values: Value) -> Iterator[None]:
-    """Inside, nodes of the active block run when these values are computed."""
+    """Context in which nodes of the active block get control dependencies: they run once the values are computed."""
     block = active_block()
-    assert block is not None
-    outer, block.ordered_behind = block.ordered_behind, values
+    assert block is not None  # only nodes of a block have such dependencies
+    outer_values, block.ordered_behind = block.ordered_behind, values
     try:
         yield
     finally:
-        block.ordered_behind = outer
+        block.ordered_behind = outer_values
 
 
 def new_region(types: Sequence[tuple[tf.DType, Any]], body: Callable[..., Sequence[Value]]) -> Region:
-    """The region of a Python function of values.
+    """The region that a Python function of values builds; it may read values of the active block.
 
     Args:
         types: dtype and shape of each argument.
+        body: arguments -> results.
     """
     block = Block(active_block())
     arguments = [block.argument(dtype, shape) for dtype, shape in types]
@@ -294,8 +311,9 @@ def new_region(types: Sequence[tuple[tf.DType, Any]], body: Callable[..., Sequen
     return block.region(results)
 
 
-def _refused(value: Value, *_, **__):
+def _refuse_conversion(value: Value, *_, **__):
+    """Refuses a value where a TensorFlow function wants a tensor, and says which functions take it."""
     raise TypeError(f"{value!r} is no tensor: use the functions of fedcore.graphs.dataflow.operations")
 
 
-tf.register_tensor_conversion_function(Value, _refused)
+tf.register_tensor_conversion_function(Value, _refuse_conversion)

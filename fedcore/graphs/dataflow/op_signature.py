@@ -1,4 +1,4 @@
-"""Signatures of operations, read once: protobuf makes an object whenever a part of a definition is read."""
+"""Signatures of TensorFlow's operations, read from their definitions once: reading protobuf makes objects each time."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,13 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Argument:
-    """An operand or a result, which may be a list.
+    """An operand or a result in an operation's definition; it may be a list of tensors.
 
     Args:
-        dtype: that of every such operation; None where attributes say it.
-        type_attr, number_attr, type_list_attr: attributes with its dtype, with the length of the list, with the dtypes
-            of the list; empty where there is none.
+        name: in the definition.
+        dtype: of the tensor, if the definition fixes it; None where attributes say it.
+        type_attr, number_attr, type_list_attr: names of the attributes with its dtype, with the length of the list,
+            and with the dtypes of the list; empty where there is none.
     """
 
     name: str
@@ -30,14 +31,15 @@ class Argument:
 
     @property
     def is_list(self) -> bool:
+        """Whether it is a list of tensors."""
         return bool(self.number_attr or self.type_list_attr)
 
     def count(self, attributes: Mapping[str, Any]) -> int:
-        """The length of the list."""
+        """The length of the list, by the attributes of a node."""
         return int(attributes[self.number_attr]) if self.number_attr else len(attributes[self.type_list_attr])
 
     def dtypes(self, attributes: Mapping[str, Any]) -> list[tf.DType]:
-        """The dtypes of the list, or of the one."""
+        """The dtypes of the tensors of the list, or of the one tensor, by the attributes of a node."""
         if self.type_list_attr:
             return [tf.as_dtype(dtype) for dtype in attributes[self.type_list_attr]]
         dtype = self.dtype or tf.as_dtype(attributes[self.type_attr])
@@ -49,9 +51,11 @@ class Signature:
     """An operation's definition.
 
     Args:
-        kinds: of each attribute, such as `list(shape)`.
-        defaults: of the attributes that have one, as serialized AttrValues.
-        default_types: of those that are dtypes, lists of them, or numbers.
+        operands, results: in order.
+        kinds: attribute -> TensorFlow's name of its type, such as `list(shape)`.
+        defaults: attribute -> its default as a serialized AttrValue, if it has one.
+        default_types: attribute -> its default, of those that are dtypes, lists of dtypes, or numbers.
+        has_lists: whether an operand is a list.
     """
 
     operands: tuple[Argument, ...]
@@ -62,17 +66,22 @@ class Signature:
     has_lists: bool
 
     def by_operand(self, flat: Sequence[T], attributes: Mapping[str, Any]) -> list[T | list[T]]:
-        """Operands with those of a list in a list."""
+        """The flat operands of a node, grouped by the operands of the definition: a list where it takes a list.
+
+        Args:
+            flat: the operands, with those of lists one after the other.
+            attributes: of the node; they give the lengths of lists.
+        """
         if not self.has_lists:
             return list(flat)
-        rest, grouped = list(flat), list[T | list[T]]()
+        remaining, grouped = list(flat), list[T | list[T]]()
         for operand in self.operands:
             if operand.is_list:
                 count = operand.count(attributes)
-                grouped.append(rest[:count])
-                rest = rest[count:]
+                grouped.append(remaining[:count])
+                remaining = remaining[count:]
             else:
-                grouped.append(rest.pop(0))
+                grouped.append(remaining.pop(0))
         return grouped
 
 
@@ -99,15 +108,17 @@ def signature(op: str) -> Signature:
 
 
 def _argument(part) -> Argument:
+    """An operand or a result, from its protobuf."""
     dtype = tf.as_dtype(part.type) if part.type else None
     return Argument(part.name, dtype, part.type_attr, part.number_attr, part.type_list_attr)
 
 
 def _content(default):
+    """The content of a serialized default: a dtype, a number, or a list of dtypes."""
     kind = default.WhichOneof("value")
     return [*default.list.type] if kind == "list" else getattr(default, kind)
 
 
 def flat_operands(operands: Sequence) -> list:
-    """Operands with those of lists one after the other."""
+    """The operands with those of lists one after the other; the inverse of `Signature.by_operand`."""
     return [v for operand in operands for v in (operand if isinstance(operand, list | tuple) else [operand])]

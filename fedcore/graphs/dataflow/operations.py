@@ -25,24 +25,30 @@ from fedcore.graphs.dataflow.tf_keywords import keywords_of
 Operand: TypeAlias = Value | np.ndarray | float | int | bool | Sequence
 
 MOST_SHARED = 64
-"""Entries of the largest constant that is compared with others."""
+"""Entries of the largest constant that is compared with other constants of a block, so that equal ones are one node."""
 
 
 def current_block() -> Block:
     """The block to which nodes are added."""
     block = active_block()
-    assert block is not None
+    assert block is not None  # callers build a graph
     return block
 
 
-def _vocabulary(of_tensorflow: Callable) -> Callable[[Callable], Callable]:
-    """Declares the function that stands for one of TensorFlow's."""
+def _vocabulary(tf_function: Callable) -> Callable[[Callable], Callable]:
+    """Declares a function of this module that stands for one of TensorFlow's.
+
+    Args:
+        tf_function: the function that is called where no block is built.
+    """
 
     def declare(function: Callable) -> Callable:
+        """The function that adds nodes where a block is built, and calls TensorFlow's function elsewhere."""
+
         @functools.wraps(function)
         def call(*arguments, **keywords):
             if active_block() is None:
-                return of_tensorflow(*arguments, **keywords)
+                return tf_function(*arguments, **keywords)
             return function(*arguments, **keywords)
 
         return call
@@ -66,22 +72,30 @@ def operation(op: str, *inputs, **attributes):
         operands = {names[a.name]: operand for a, operand in zip(arguments, inputs, strict=True)}
         results = getattr(tf.raw_ops, op)(**operands, **{names[k]: v for k, v in attributes.items()})
         return list(results) if isinstance(results, tuple) else results
-    added = _added(op, inputs, attributes)
+    added = _add_node(op, inputs, attributes)
     return added[0] if len(added) == 1 else list(added)
 
 
 def add_node(op: str, inputs: Sequence[Value], attributes: Mapping[str, Any]) -> list[Value]:
-    """The results of a node for flat operands, also where the operation takes lists.
+    """Adds a node of any TensorFlow operation, and returns its results.
 
     Args:
+        inputs: flat operands, also where the operation takes lists.
         attributes: all that are not their defaults.
     """
     if op == "Const":
         return [constant(tf.make_ndarray(attributes["value"]), attributes["dtype"])]
-    return list(_added(op, signature(op).by_operand(inputs, attributes), attributes))
+    return list(_add_node(op, signature(op).by_operand(inputs, attributes), attributes))
 
 
-def _added(op: str, inputs: Sequence, attributes: Mapping[str, Any]) -> tuple[Value, ...]:
+def _add_node(op: str, inputs: Sequence, attributes: Mapping[str, Any]) -> tuple[Value, ...]:
+    """Adds a node, and returns its results; dtypes, shapes and inferred attributes come from TensorFlow's definition.
+
+    Args:
+        inputs: as the definition lists them; numbers and arrays become constants of the dtype of the tensors beside
+            them.
+        attributes: as for `operation`.
+    """
     arguments = signature(op).operands
     dtypes: dict[str, tf.DType] = {}
     for argument, operand in zip(arguments, inputs, strict=True):
@@ -90,14 +104,15 @@ def _added(op: str, inputs: Sequence, attributes: Mapping[str, Any]) -> tuple[Va
     operands: list[Value | list[Value]] = []
     for argument, operand in zip(arguments, inputs, strict=True):
         if argument.is_list:
-            operands.append(_operands(operand))
+            operands.append(_list_operand(operand))
         else:
             operands.append(value(operand, argument.dtype or dtypes.get(argument.type_attr)))
     inference = infer(op, operands, attributes)
     return current_block().add(op, flat_operands(operands), inference.attributes, inference.types)
 
 
-def _operands(values: Sequence) -> list[Value]:
+def _list_operand(values: Sequence) -> list[Value]:
+    """The values of an operand that is a list; numbers and arrays get the dtype of its first value."""
     first = next((v for v in values if isinstance(v, Value)), None)
     return [value(v, None if first is None else first.dtype) for v in values]
 
@@ -116,7 +131,13 @@ def value(operand: Operand, dtype: tf.DType | None = None) -> Value:
 
 @_vocabulary(tf.constant)
 def constant(content, dtype: tf.DType | None = None, shape=None) -> Value:
-    """A constant; equal small ones of a block are one node."""
+    """A constant value. Equal small constants of a block are one node, unless a control dependency applies to this one.
+
+    Args:
+        content: a number, an array, or nested lists of numbers.
+        dtype: Default: that of an array; float32 or int32 for Python's numbers.
+        shape: the content is broadcast to it.
+    """
     array = _array(content, dtype)
     if shape is not None:
         array = np.broadcast_to(array, tuple(shape))
@@ -133,6 +154,9 @@ def constant(content, dtype: tf.DType | None = None, shape=None) -> Value:
 
 
 def _array(content, dtype: tf.DType | None) -> np.ndarray:
+    """The content as an array. Without a dtype, Python's floats and integers become float32 and int32, as in
+    TensorFlow.
+    """
     if isinstance(content, np.ndarray | np.generic):
         return np.asarray(content) if dtype is None else np.asarray(content, tf.as_dtype(dtype).as_numpy_dtype)
     if dtype is not None:
@@ -165,18 +189,19 @@ def fill(shape, content) -> Value:
 
 @_vocabulary(tf.zeros_like)
 def zeros_like(x: Value) -> Value:
+    """Zeros of the shape and dtype of a value; a Fill if the shape is static."""
     if x.dtype != tf.variant and x.shape.is_fully_defined():
         return zeros(x.shape, x.dtype)
     return operation("ZerosLike", x)
 
 
 def placeholder_with_shape(x: Value, shape) -> Value:
-    """The value with less known of its shape; loops need that whose variables change their shapes."""
+    """The value with a less specific static shape, for loop variables whose shapes change."""
     return operation("PlaceholderWithDefault", x, shape=tf.TensorShape(shape))
 
 
 def _sizes(shape) -> Value:
-    """A shape as a vector: int32 if it is of numbers, or of their dtype if some are values."""
+    """A shape as a vector operand: int32 if it is of numbers, or of the values' dtype if some sizes are values."""
     if isinstance(shape, tf.TensorShape):
         shape = shape.as_list()
     if isinstance(shape, Value):
@@ -191,6 +216,7 @@ def _sizes(shape) -> Value:
 
 @_vocabulary(tf.shape)
 def shape(x: Value, out_type: tf.DType = tf.int32) -> Value:
+    """The shape of a value as a vector; a constant if the shape is static."""
     if x.shape.is_fully_defined():
         return constant(np.asarray(x.shape.as_list(), out_type.as_numpy_dtype))
     return operation("Shape", x, out_type=out_type)
@@ -198,6 +224,7 @@ def shape(x: Value, out_type: tf.DType = tf.int32) -> Value:
 
 @_vocabulary(tf.size)
 def size(x: Value, out_type: tf.DType = tf.int32) -> Value:
+    """The number of entries of a value; a constant if the shape is static."""
     if x.shape.is_fully_defined():
         return constant(np.asarray(x.shape.num_elements(), out_type.as_numpy_dtype))
     return operation("Size", x, out_type=out_type)
@@ -225,12 +252,14 @@ def squeeze(x: Value, axis) -> Value:
 
 @_vocabulary(tf.transpose)
 def transpose(x: Value, perm: Sequence[int] | None = None) -> Value:
+    """The value with its axes in another order; by default in reverse order."""
     order = [*range(x.shape.rank)][::-1] if perm is None else perm
     return operation("Transpose", x, constant(np.asarray(order, np.int32)))
 
 
 @_vocabulary(tf.linalg.matrix_transpose)
 def matrix_transpose(x: Value) -> Value:
+    """The value with its last two axes swapped."""
     rank = x.shape.rank
     return transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
@@ -250,24 +279,31 @@ def broadcast_dynamic_shape(x: Operand, y: Operand) -> Value:
 
 @_vocabulary(tf.gather)
 def gather(x: Operand, indices: Operand, axis: int | None = None, batch_dims: int = 0) -> Value:
+    """Slices of `x` at indices along an axis; by default the first one behind the batch axes."""
     along = batch_dims if axis is None else axis
     return operation("GatherV2", value(x), value(indices), constant(along, tf.int32), batch_dims=batch_dims)
 
 
 @_vocabulary(tf.gather_nd)
 def gather_nd(x: Value, indices: Operand, batch_dims: int = 0) -> Value:
-    """Of batch axes, there may be one: each row of indices then begins with the number of its batch."""
+    """Slices of `x` at index vectors, the last axis of `indices`.
+
+    Args:
+        batch_dims: 0 or 1 leading axes that both operands share. With 1, each index vector begins with its batch
+            number.
+    """
     indices = value(indices)
     if batch_dims:
         *axes, _ = indices.shape
         sizes = [shape(indices)[i] if s is None else s for i, s in enumerate(axes)]
-        numbers = reshape(range_(sizes[0], dtype=indices.dtype), [-1] + [1] * len(axes))
-        indices = concat([broadcast_to(numbers, [*sizes, 1]), indices], len(axes))
+        batch_numbers = reshape(range_(sizes[0], dtype=indices.dtype), [-1] + [1] * len(axes))
+        indices = concat([broadcast_to(batch_numbers, [*sizes, 1]), indices], len(axes))
     return operation("GatherNd", x, indices)
 
 
 @_vocabulary(tf.slice)
 def slice_(x: Value, begin, size) -> Value:
+    """The part of a given size that begins at given positions."""
     first = value(begin)
     return operation("Slice", x, first, value(size, first.dtype))
 
@@ -279,19 +315,25 @@ def reverse(x: Value, axis: Sequence[int]) -> Value:
 
 @_vocabulary(tf.pad)
 def pad(x: Operand, paddings, constant_values=0) -> Value:
+    """The tensor with entries appended before and behind each axis; the static shape is kept as far as it is known.
+
+    Args:
+        paddings: pairs (before, behind), one for each axis; numbers or values.
+    """
     x = value(x)
     if not isinstance(constant_values, Value) and np.ndim(constant_values) == 0 and constant_values == 0:
         padded = operation("Pad", x, _matrix(paddings))
     else:
         padded = operation("PadV2", x, _matrix(paddings), value(constant_values, x.dtype))
     if not isinstance(paddings, Value) and x.shape.rank is not None:
-        are_numbers = [not any(isinstance(v, Value) for v in row) for row in paddings]
-        sizes = zip(x.shape, paddings, are_numbers, strict=True)
-        padded.set_shape([n + sum(row) if n is not None and is_known else None for n, row, is_known in sizes])
+        are_static = [not any(isinstance(v, Value) for v in row) for row in paddings]
+        axes = zip(x.shape, paddings, are_static, strict=True)
+        padded.set_shape([n + sum(row) if n is not None and is_static else None for n, row, is_static in axes])
     return padded
 
 
 def _matrix(rows) -> Value:
+    """Paddings as one matrix operand; rows that hold values are stacked."""
     if isinstance(rows, Value) or not any(isinstance(v, Value) for row in rows for v in row):
         return value(rows)
     return stack([stack(row) if any(isinstance(v, Value) for v in row) else row for row in rows])
@@ -299,21 +341,28 @@ def _matrix(rows) -> Value:
 
 @_vocabulary(tf.unstack)
 def unstack(x: Value, num: int | None = None, axis: int = 0) -> list[Value]:
+    """The slices along an axis, as many as its static size by default."""
     count = x.shape[axis] if num is None else num
-    return list(_added("Unpack", [x], {"num": int(count), "axis": axis}))
+    return list(_add_node("Unpack", [x], {"num": int(count), "axis": axis}))
 
 
 @_vocabulary(tf.split)
 def split(x: Value, num_or_size_splits, axis: int = 0) -> list[Value]:
+    """The parts of a tensor along an axis.
+
+    Args:
+        num_or_size_splits: the number of equal parts, or the size of each part.
+    """
     along = constant(axis, tf.int32)
     if isinstance(num_or_size_splits, int):
-        return list(_added("Split", [along, x], {"num_split": num_or_size_splits}))
+        return list(_add_node("Split", [along, x], {"num_split": num_or_size_splits}))
     sizes = constant(np.asarray(num_or_size_splits, np.int32))
-    return list(_added("SplitV", [x, sizes, along], {"num_split": len(num_or_size_splits)}))
+    return list(_add_node("SplitV", [x, sizes, along], {"num_split": len(num_or_size_splits)}))
 
 
 @_vocabulary(tf.stack)
 def stack(values: Sequence[Operand], axis: int = 0) -> Value:
+    """The values along a new axis; numbers get the dtype of the first value."""
     first = next((v for v in values if isinstance(v, Value)), None)
     dtype = None if first is None else first.dtype
     return operation("Pack", [value(v, dtype) for v in values], axis=axis)
@@ -321,6 +370,7 @@ def stack(values: Sequence[Operand], axis: int = 0) -> Value:
 
 @_vocabulary(tf.concat)
 def concat(values: Sequence[Operand], axis: int) -> Value:
+    """The values side by side along an axis; numbers get the dtype of the first value."""
     first = next((v for v in values if isinstance(v, Value)), None)
     parts = [value(v, None if first is None else first.dtype) for v in values]
     if len(parts) == 1:
@@ -335,6 +385,7 @@ def tile(x: Value, multiples) -> Value:
 
 @_vocabulary(tf.one_hot)
 def one_hot(indices: Value, depth: int, on_value=None, off_value=None, axis: int = -1, dtype=None) -> Value:
+    """Vectors with `on_value` at the index and `off_value` elsewhere; by default 1 and 0 of float32."""
     dtype = dtype or next((v.dtype for v in (on_value, off_value) if isinstance(v, Value)), tf.float32)
     on, off = value(1 if on_value is None else on_value, dtype), value(0 if off_value is None else off_value, dtype)
     return operation("OneHot", indices, constant(depth, tf.int32), on, off, axis=axis)
@@ -342,6 +393,11 @@ def one_hot(indices: Value, depth: int, on_value=None, off_value=None, axis: int
 
 @_vocabulary(tf.range)
 def range_(*bounds: Operand, dtype: tf.DType | None = None) -> Value:
+    """The numbers from `start` (default 0) up to, but without, `limit`, in steps of `delta` (default 1).
+
+    Args:
+        dtype: Default: that of the first bound that is a value; int32 if none is.
+    """
     start, limit, delta = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     bound_dtype = next((b.dtype for b in (start, limit, delta) if isinstance(b, Value)), None)
     dtype = dtype or bound_dtype or tf.int32
@@ -358,12 +414,14 @@ def identity(x: Value) -> Value:
 
 @_vocabulary(tf.cast)
 def cast(x: Operand, dtype: tf.DType) -> Value:
+    """The entries in another dtype; a value that has the dtype is returned as it is."""
     x, dtype = value(x), tf.as_dtype(dtype)
     return x if x.dtype == dtype else operation("Cast", x, DstT=dtype)
 
 
 @_vocabulary(tf.where)
 def where(condition: Operand, x: Operand | None = None, y: Operand | None = None) -> Value:
+    """Entries of x or of y by a condition, by SelectV2; without x and y, the positions of the true entries."""
     if x is None or y is None:
         return operation("Where", value(condition))
     a, b = _pair(x, y)
@@ -371,23 +429,28 @@ def where(condition: Operand, x: Operand | None = None, y: Operand | None = None
 
 
 def _pair(x: Operand, y: Operand) -> tuple[Value, Value]:
+    """Two operands of one dtype: a number gets the dtype of the value beside it."""
     dtype = next((v.dtype for v in (x, y) if isinstance(v, Value)), None)
     a = value(x, dtype)
     return a, value(y, a.dtype)
 
 
-def _binary(op: str, of_tensorflow: Callable) -> Callable[[Operand, Operand], Value]:
-    def function(x: Operand, y: Operand) -> Value:
+def _binary(op: str, tf_function: Callable) -> Callable[[Operand, Operand], Value]:
+    """The function of two operands that adds a node of an operation, in the place of one of TensorFlow's."""
+
+    def add_operation(x: Operand, y: Operand) -> Value:
         return operation(op, *_pair(x, y))
 
-    return _vocabulary(of_tensorflow)(function)
+    return _vocabulary(tf_function)(add_operation)
 
 
-def _unary(op: str, of_tensorflow: Callable) -> Callable[[Operand], Value]:
-    def function(x: Operand) -> Value:
+def _unary(op: str, tf_function: Callable) -> Callable[[Operand], Value]:
+    """The function of one operand that adds a node of an operation, in the place of one of TensorFlow's."""
+
+    def add_operation(x: Operand) -> Value:
         return operation(op, value(x))
 
-    return _vocabulary(of_tensorflow)(function)
+    return _vocabulary(tf_function)(add_operation)
 
 
 add, subtract = _binary("AddV2", tf.add), _binary("Sub", tf.subtract)
@@ -403,6 +466,7 @@ softmax = _unary("Softmax", tf.nn.softmax)
 
 @_vocabulary(tf.divide)
 def divide(x: Operand, y: Operand) -> Value:
+    """The quotient, entry by entry; integers are divided as float64, as in TensorFlow."""
     a, b = _pair(x, y)
     if a.dtype.is_integer:
         a, b = cast(a, tf.float64), cast(b, tf.float64)
@@ -411,6 +475,7 @@ def divide(x: Operand, y: Operand) -> Value:
 
 @_vocabulary(tf.add_n)
 def add_n(values: Sequence[Value]) -> Value:
+    """The sum of values; a single one is passed on by an Identity."""
     return identity(values[0]) if len(values) == 1 else operation("AddN", list(values))
 
 
@@ -427,15 +492,18 @@ def einsum(equation: str, *operands: Value) -> Value:
 # --- reductions ---
 
 
-def _reduction(op: str, of_tensorflow: Callable) -> Callable:
-    def function(x: Operand, axis=None, keepdims: bool = False) -> Value:
+def _reduction(op: str, tf_function: Callable) -> Callable:
+    """The function that reduces axes by an operation, in the place of one of TensorFlow's. Default: all axes."""
+
+    def add_operation(x: Operand, axis=None, keepdims: bool = False) -> Value:
+        """Adds the reduction of the given axes, an integer, a list, or a value; of all axes by default."""
         x = value(x)
         if axis is None:
             axis = [*range(x.shape.rank)] if x.shape.rank is not None else range_(operation("Rank", x))
-        along = axis if isinstance(axis, Value) else constant(np.asarray(axis, np.int32))
-        return operation(op, x, along, keep_dims=keepdims)
+        axes = axis if isinstance(axis, Value) else constant(np.asarray(axis, np.int32))
+        return operation(op, x, axes, keep_dims=keepdims)
 
-    return _vocabulary(of_tensorflow)(function)
+    return _vocabulary(tf_function)(add_operation)
 
 
 reduce_sum, reduce_mean, reduce_prod = (
@@ -448,11 +516,13 @@ reduce_all, reduce_any = _reduction("All", tf.reduce_all), _reduction("Any", tf.
 reduce_euclidean_norm = _reduction("EuclideanNorm", tf.math.reduce_euclidean_norm)
 
 
-def _index(op: str, of_tensorflow: Callable) -> Callable:
-    def function(x: Value, axis: int, output_type: tf.DType = tf.int64) -> Value:
+def _index(op: str, tf_function: Callable) -> Callable:
+    """The function that finds the position of an extreme entry along an axis, in the place of one of TensorFlow's."""
+
+    def add_operation(x: Value, axis: int, output_type: tf.DType = tf.int64) -> Value:
         return operation(op, x, constant(axis, tf.int32), output_type=output_type)
 
-    return _vocabulary(of_tensorflow)(function)
+    return _vocabulary(tf_function)(add_operation)
 
 
 argmax, argmin = _index("ArgMax", tf.argmax), _index("ArgMin", tf.argmin)
@@ -472,14 +542,15 @@ def computed_by(x: Value, op: str) -> Node | None:
 
 
 def number_of_users(x: Value) -> int:
-    """How many operands of later operations the value is."""
-    return sum(_reads(node, x) for node in x.block.nodes)
+    """How often later nodes of the block read a value; results of the block are not counted."""
+    return sum(_count_reads(node, x) for node in x.block.nodes)
 
 
-def _reads(node: Node, x: Value) -> int:
-    inside = sum(_reads(n, x) for region in node.regions for n in region.nodes)
-    returned = sum(v is x for region in node.regions for v in region.results)
-    return inside + returned + sum(v is x for v in node.inputs)
+def _count_reads(node: Node, x: Value) -> int:
+    """How often a node reads a value: as an operand, in its regions, and as a result of these."""
+    in_regions = sum(_count_reads(n, x) for region in node.regions for n in region.nodes)
+    as_results = sum(v is x for region in node.regions for v in region.results)
+    return in_regions + as_results + sum(v is x for v in node.inputs)
 
 
 def placeholder(dtype: tf.DType, shape) -> Value:
@@ -488,7 +559,7 @@ def placeholder(dtype: tf.DType, shape) -> Value:
 
 
 def scratch(build: Callable[[], None]) -> None:
-    """Calls a function whose operations are not kept."""
+    """Calls a function that builds nodes to inspect them; the nodes are dropped."""
     with building(Block(current_block())):
         build()
 
@@ -497,7 +568,11 @@ def scratch(build: Callable[[], None]) -> None:
 
 
 def _subscript(x: Value, index) -> Value:
-    """x[index], by one StridedSlice, as TensorFlow has it."""
+    """x[index] by one StridedSlice, as TensorFlow builds it.
+
+    Each part of the index (number, slice, ellipsis or None) has an entry in the bounds, and a bit in the mask of its
+    kind.
+    """
     parts = index if isinstance(index, tuple) else (index,)
     begin, end, strides = list[Any](), list[Any](), list[Any]()
     masks = dict.fromkeys(("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0)
@@ -522,11 +597,12 @@ def _subscript(x: Value, index) -> Value:
 
 
 def _operator(op: str) -> Callable:
+    """The function of a Python operator: adds a node of an operation."""
     return lambda x, y: operation(op, *_pair(x, y))
 
 
 def _logical(op: str) -> Callable:
-    """Of bools, or of the bits of integers."""
+    """The function of a logical operator: of bools, or of the bits of integers."""
     return lambda x, y: operation(f"{'Logical' if value(x).dtype == tf.bool else 'Bitwise'}{op}", *_pair(x, y))
 
 

@@ -29,9 +29,9 @@ _log: contextvars.ContextVar[list[LoggedRegion] | None] = contextvars.ContextVar
 
 @contextlib.contextmanager
 def logged_regions() -> Iterator[list[LoggedRegion]]:
-    """Yields a list of the regions that become functions inside: each as it was built, and after passes that change it.
+    """Context that logs the regions which become functions: as they were built, and after each pass that changes them.
 
-    A function that is built twice is in the list twice; the later one is used.
+    Yields the list of them. A function that is built twice is in the list twice; the later one is used.
     """
     log: list[LoggedRegion] = []
     token = _log.set(log)
@@ -43,16 +43,21 @@ def logged_regions() -> Iterator[list[LoggedRegion]]:
 
 def final_regions(log: Sequence[LoggedRegion]) -> dict[str, Region]:
     """The region of each function after all passes."""
-    return {each.function: each.region for each in log}
+    return {entry.function: entry.region for entry in log}
 
 
 def run_logged_passes(function: str, region: Region, without: Collection[str] = ()) -> Region:
-    """The region after all stage passes but those of the given names, each noted in the log, if there is one."""
+    """The region after all stage passes; each change is noted in the log, if there is one.
+
+    Args:
+        function: name of the function that the region becomes.
+        without: names of passes that do not run.
+    """
     log = _log.get()
     log = [] if log is None else log
     log.append(LoggedRegion(function, None, region))
-    for each, result in stage_pass_results(region, without):
+    for stage_pass, result in stage_pass_results(region, without):
         if result is not region:
-            log.append(LoggedRegion(function, each.name, result))
+            log.append(LoggedRegion(function, stage_pass.name, result))
         region = result
     return region

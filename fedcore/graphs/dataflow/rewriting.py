@@ -73,7 +73,7 @@ class RegionCopy:
     """A copy of a region, node by node; subclasses leave out or replace nodes.
 
     Attributes:
-        is_changed: a node was left out or replaced.
+        is_changed: whether a node was left out or replaced.
     """
 
     def __init__(self) -> None:
@@ -81,23 +81,26 @@ class RegionCopy:
         self._values: dict[Value, Value] = {}
 
     def of(self, region: Region) -> Region:
-        """The copy; the same region if nothing is changed."""
-        copy = self._region(region)
+        """The copy of a region; the region itself if nothing is changed."""
+        copy = self._copy_region(region)
         return copy if self.is_changed else region
 
     def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
-        """The values in the place of a node's results.
+        """Adds the copy of a node, and returns the values in the place of its results; subclasses add other nodes.
 
         Args:
+            node: the node that is copied.
             block: of the copy, which is the active one.
-            inputs, regions: those of the copied node.
+            inputs, regions: copies of the node's operands and regions.
         """
         return block.add(node.op, inputs, node.attributes, [(v.dtype, v.shape) for v in node.outputs], regions)
 
     def is_left_out(self, node: Node) -> bool:
+        """Whether the copy has no node in the place of this one; nothing may read its results then."""
         return False
 
-    def _region(self, region: Region) -> Region:
+    def _copy_region(self, region: Region) -> Region:
+        """The copy of a region and of the regions in it. Values from outside of it are read as they are."""
         block = Block(active_block())
         values = self._values
         for value in region.arguments:
@@ -108,7 +111,7 @@ class RegionCopy:
                     self.is_changed = True
                     continue
                 inputs = [values.get(v, v) for v in node.inputs]
-                regions = [self._region(r) for r in node.regions]
+                regions = [self._copy_region(r) for r in node.regions]
                 block.ordered_behind = tuple(values.get(v, v) for v in node.after)
                 values.update(zip(node.outputs, self.add(node, block, inputs, regions), strict=True))
         return block.region([values.get(v, v) for v in region.results])
@@ -136,15 +139,22 @@ def rewrite(region: Region, *rules: Rule) -> Region:
 
 
 def _name(rule: Rule) -> str:
+    """The name of a rule, for messages."""
     return getattr(rule, "__name__", repr(rule))
 
 
 class _Rewriting(RegionCopy):
+    """A copy in which the first rule that applies to a node replaces it."""
+
     def __init__(self, rules: Sequence[Rule]):
         super().__init__()
         self._rules = rules
 
     def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
+        """Adds the copy of a node, then the values of the first rule that applies to it.
+
+        The copied node is removed again if nothing reads it. A rule may wrap it, and then it stays.
+        """
         outputs, position = super().add(node, block, inputs, regions), len(block.nodes) - 1
         for rule in self._rules:
             replacement = rule(block.nodes[position])
@@ -159,22 +169,30 @@ class _Rewriting(RegionCopy):
 
 
 def _reads_any(nodes: Iterable[Node], values: Sequence[Value]) -> bool:
-    reads = {v for node in nodes for v in (*node.inputs, *node.after)}
-    inner = [region for node in nodes for region in node.regions]
-    return not reads.isdisjoint(values) or any(
-        _reads_any(region.nodes, values) or not set(values).isdisjoint(region.results) for region in inner
+    """Whether nodes, or the regions that they run, read one of the values."""
+    read_values = {v for node in nodes for v in (*node.inputs, *node.after)}
+    inner_regions = [region for node in nodes for region in node.regions]
+    return not read_values.isdisjoint(values) or any(
+        _reads_any(region.nodes, values) or not set(values).isdisjoint(region.results) for region in inner_regions
     )
 
 
 def _check(rule: Rule, outputs: Sequence[Value], values: Sequence[Value]) -> None:
-    def types(each: Sequence[Value]) -> str:
-        return ", ".join(f"{v.dtype.name}{v.shape}" for v in each)
+    """Tests that a rule's values fit in the place of results.
+
+    Raises:
+        FedcoreError: their number, dtypes or shapes differ.
+    """
+
+    def describe_types(values: Sequence[Value]) -> str:
+        """Dtypes and shapes of values, for the message."""
+        return ", ".join(f"{v.dtype.name}{v.shape}" for v in values)
 
     fits = len(values) == len(outputs) and all(
         v.dtype == o.dtype and v.shape.is_compatible_with(o.shape) for v, o in zip(values, outputs, strict=True)
     )
     if not fits:
-        raise FedcoreError(f"the rule {_name(rule)} replaces {types(outputs)} by {types(values)}")
+        raise FedcoreError(f"the rule {_name(rule)} replaces {describe_types(outputs)} by {describe_types(values)}")
 
 
 # --- patterns ---
@@ -182,14 +200,14 @@ def _check(rule: Rule, outputs: Sequence[Value], values: Sequence[Value]) -> Non
 
 @attrs.frozen
 class Pattern:
-    """What a value is computed by.
+    """A condition on the operation that computes a value, and on its operands.
 
     Args:
         op: name of the operation; None for any value.
         operands: patterns of the operands, or None where they do not matter.
-        content: of a scalar constant; None for any.
+        content: of a scalar constant; None for any constant.
         name: the rule's parameter that gets the value.
-        attributes: those that the node has.
+        attributes: attributes that the node must have, with their values.
     """
 
     op: str | None = None
@@ -208,10 +226,14 @@ class Pattern:
         return f"op({', '.join([repr(self.op), *map(str, self.operands or ()), *name, *attributes])})"
 
     def match(self, value: Value, matches: dict[str, Value]) -> bool:
-        """Whether the value matches; adds what the variables match. A variable that stands twice matches one value."""
+        """Whether a value matches the pattern. A variable that stands twice in it matches one value.
+
+        Args:
+            matches: gets the value of each variable.
+        """
         if self.name is not None and matches.setdefault(self.name, value) is not value:
             return False
-        if self.op is None:
+        if self.op is None:  # a variable matches any value
             return True
         if self.op == "Const":
             return _is_constant(value, self.content)
@@ -226,6 +248,7 @@ class Pattern:
 
 
 def _is_constant(value: Value, content: float | None) -> bool:
+    """Whether a value is a scalar constant of a content; None: any constant."""
     array = static_value(value)
     if array is None:
         return False
@@ -264,23 +287,27 @@ def op(operation: str, *operands: Pattern, name: str | None = None, **attributes
 
 
 def pattern(*patterns: Pattern) -> Callable[[Callable[..., Value | None]], Rule]:
-    """Declares the rule for results that match the first of the patterns, or the next one.
+    """Declares a rule by patterns of results: the function gets the values that the variables match.
+
+    The first pattern that matches counts, unless the function returns None for it.
 
     Raises:
         TypeMismatch: no patterns, or other parameters of the rule than the patterns name.
     """
-    check_patterns(patterns, lambda each: isinstance(each, Pattern))
+    check_patterns(patterns, lambda candidate: isinstance(candidate, Pattern))
 
     def declare(function: Callable[..., Value | None]) -> Rule:
+        """The rule with the name and the docstring of the function."""
         check_parameters(function, patterns)
         roots: Collection[str | None] = {p.op for p in patterns}
 
         def rule(node: Node) -> Value | None:
+            """The replacement of a node by the declared function; None if no pattern matches."""
             if node.op not in roots or len(node.outputs) != 1:
                 return None
-            for number, each in enumerate(patterns):
+            for number, candidate in enumerate(patterns):
                 matches: dict[str, Value] = {}
-                if each.match(node.outputs[0], matches):
+                if candidate.match(node.outputs[0], matches):
                     log = _log.get()
                     if log is not None:
                         log.note_match(function.__name__, number)

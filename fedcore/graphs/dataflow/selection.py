@@ -27,10 +27,14 @@ def select_rows(condition: Value, if_true: Sequence[Value], if_false: Sequence[V
 
 
 def select_by_client(condition: Value, if_true: Sequence[Value], if_false: Sequence[Value]) -> list[Value]:
-    """`select_rows` without unnecessary copies.
+    """For each client entry k of `if_true` where its condition holds, else of `if_false`; avoids copies of large
+    values.
 
     If a value of `if_true` is the value of `if_false`, it is returned. If the condition holds for all clients, the
     large values of `if_true`, and those of unknown size, are passed through.
+
+    Args:
+        condition, if_true, if_false: as for `select_rows`.
     """
     results: list[Value] = []
     all_true = None
@@ -39,17 +43,22 @@ def select_by_client(condition: Value, if_true: Sequence[Value], if_false: Seque
             results.append(a)
         elif None in a.shape or math.prod(a.shape) >= FAST_PATH_ENTRIES:
             all_true = reduce_all(condition) if all_true is None else all_true
-            results += _selected_unless(all_true, condition, a, b)
+            results += _select_unless(all_true, condition, a, b)
         else:
             results += select_rows(condition, [a], [b])
     return results
 
 
-def _selected_unless(all_true: Value, condition: Value, a: Value, b: Value) -> list[Value]:
-    """[a] where `all_true` holds; else the selection, and only then `b` is broadcast."""
+def _select_unless(all_true: Value, condition: Value, a: Value, b: Value) -> list[Value]:
+    """[a] where `all_true` holds, without a copy; else the selection, and only then is `b` broadcast.
+
+    Args:
+        all_true: bool, whether the condition holds for all clients.
+        condition: bool [K].
+    """
     some_false = operation("LogicalNot", all_true)
     if b.shape == a.shape:
         return computed_if(some_false, lambda x: select_rows(condition, [x], [b]), [a], [a])
-    fill = computed_by(b, "Fill")
-    small = b if fill is None else fill.inputs[1]
-    return computed_if(some_false, lambda x, y: select_rows(condition, [x], [y]), [a, small], [a])
+    fill_node = computed_by(b, "Fill")
+    unfilled = b if fill_node is None else fill_node.inputs[1]
+    return computed_if(some_false, lambda x, y: select_rows(condition, [x], [y]), [a, unfilled], [a])

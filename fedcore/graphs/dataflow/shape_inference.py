@@ -13,10 +13,10 @@ from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.dataflow.op_signature import Signature, signature
 from fedcore.lru_cache import LruCache
 
-_OF_SIZES = {"Reshape": 1, "BroadcastTo": 1, "Fill": 0, "PlaceholderWithDefault": None}
-"""Operations whose result has the sizes that an operand says, with its position."""
+_SIZE_OPERANDS = {"Reshape": 1, "BroadcastTo": 1, "Fill": 0, "PlaceholderWithDefault": None}
+"""Operation whose result has the sizes that an operand holds -> the position of that operand; None: no operand."""
 
-_BY_ENTRY = frozenset(
+_ELEMENTWISE = frozenset(
     {
         *("AddV2", "Sub", "Mul", "RealDiv", "DivNoNan", "FloorDiv", "FloorMod", "Maximum", "Minimum", "AddN", "Neg"),
         *("Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalNot"),
@@ -30,7 +30,7 @@ _INFERENCES: LruCache[tuple, "Inference"] = LruCache(1 << 14)
 
 @attrs.frozen
 class Inference:
-    """What an operation's definition and its operands say.
+    """The attributes of a node and the types of its results, as TensorFlow's definition infers them from operands.
 
     Args:
         attributes: all but those that are their defaults.
@@ -42,23 +42,30 @@ class Inference:
 
 
 def infer(op: str, inputs: Sequence[Value | Sequence[Value]], attributes: Mapping[str, Any]) -> Inference:
-    """The inference for operands, each of which is a value, or values where the definition has a list of them.
+    """Attributes and result types of an operation with the given operands; repeated questions are answered from a
+    cache.
 
+    TensorFlow's shape function sees static operands as arrays. Where a vector of sizes is static only in part, the
+    known sizes narrow the shape.
+
+    Args:
+        inputs: each operand, or a list of values where the definition has a list.
+        attributes: those that are not inferred or defaults.
     Raises:
         ValueError: the operands do not fit; TensorFlow's message.
     """
-    declared = signature(op)
-    whole, flat = _whole(op, declared, inputs, attributes)
-    values = () if op in _BY_ENTRY else tuple(map(_small, flat))
+    definition = signature(op)
+    all_attributes, flat = _complete_attributes(op, definition, inputs, attributes)
+    static_operands = () if op in _ELEMENTWISE else tuple(map(_static_size, flat))
     key = (
         op,
-        tuple((name, hashable(value)) for name, value in whole.items()),
+        tuple((name, hashable(value)) for name, value in all_attributes.items()),
         tuple(v.shape for v in flat),
-        tuple(None if v is None else (v.dtype.str, v.shape, v.tobytes()) for v in values),
+        tuple(None if v is None else (v.dtype.str, v.shape, v.tobytes()) for v in static_operands),
     )
-    inference = _INFERENCES.get(key, lambda: _inference(op, declared, whole, flat, values))
-    position = _OF_SIZES.get(op)
-    if position is None or values[position] is not None:
+    inference = _INFERENCES.get(key, lambda: _run_shape_function(op, definition, all_attributes, flat, static_operands))
+    position = _SIZE_OPERANDS.get(op)
+    if position is None or static_operands[position] is not None:
         return inference
     sizes = known_sizes(flat[position])
     if sizes is None:
@@ -67,51 +74,62 @@ def infer(op: str, inputs: Sequence[Value | Sequence[Value]], attributes: Mappin
     return attrs.evolve(inference, types=((dtype, shape.merge_with(tf.TensorShape(sizes))),))
 
 
-def _whole(
-    op: str, declared: Signature, inputs: Sequence[Value | Sequence[Value]], attributes: Mapping[str, Any]
+def _complete_attributes(
+    op: str, definition: Signature, inputs: Sequence[Value | Sequence[Value]], attributes: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Value]]:
-    """(the attributes with those that operands decide, the operands without lists)."""
-    whole, flat = dict(attributes), list[Value]()
-    for operand, given in zip(declared.operands, inputs, strict=True):
-        values = [given] if isinstance(given, Value) else given
+    """(the attributes with those that operands decide, the operands without lists).
+
+    Raises:
+        ValueError: operands that must have one dtype have several.
+    """
+    all_attributes, flat = dict(attributes), list[Value]()
+    for argument, operand_values in zip(definition.operands, inputs, strict=True):
+        values = [operand_values] if isinstance(operand_values, Value) else operand_values
         flat += values
-        if operand.number_attr:
-            whole[operand.number_attr] = len(values)
-        if operand.type_list_attr:
-            whole[operand.type_list_attr] = [v.dtype for v in values]
-        if operand.type_attr and values:
-            dtype = whole.setdefault(operand.type_attr, values[0].dtype)
+        if argument.number_attr:
+            all_attributes[argument.number_attr] = len(values)
+        if argument.type_list_attr:
+            all_attributes[argument.type_list_attr] = [v.dtype for v in values]
+        if argument.type_attr and values:
+            dtype = all_attributes.setdefault(argument.type_attr, values[0].dtype)
             if any(v.dtype is not dtype and v.dtype != dtype for v in values):
                 names = ", ".join(v.dtype.name for v in values)
-                raise ValueError(f"{op} takes {operand.name} of {tf.as_dtype(dtype).name}, but is given {names}")
-    return whole, flat
+                raise ValueError(f"{op} takes {argument.name} of {tf.as_dtype(dtype).name}, but is given {names}")
+    return all_attributes, flat
 
 
-def _inference(
+def _run_shape_function(
     op: str,
     declared: Signature,
     attributes: dict[str, Any],
     inputs: Sequence[Value],
     values: Sequence[np.ndarray | None],
 ) -> Inference:
-    known = {**declared.default_types, **attributes}
-    dtypes = [dtype for result in declared.results for dtype in result.dtypes(known)]
+    """The inference by TensorFlow's shape function of an operation.
+
+    Args:
+        attributes: complete ones.
+        inputs: flat operands.
+        values: the arrays of static operands; None for other operands. Empty if the shape function reads no values.
+    """
+    attributes_with_defaults = {**declared.default_types, **attributes}
+    dtypes = [dtype for result in declared.results for dtype in result.dtypes(attributes_with_defaults)]
     shapes = [None if v.shape.rank is None else tuple(-1 if s is None else s for s in v.shape) for v in inputs]
-    of_results = private_api.infer_shapes(
+    result_shapes = private_api.infer_shapes(
         op, encoded_attributes(op, attributes), shapes, values or [None] * len(inputs)
     )
-    types = (tf.TensorShape(None if s is None else [None if n < 0 else n for n in s]) for s in of_results)
-    return Inference(attributes, tuple(zip(dtypes, types, strict=True)))
+    tensor_shapes = (tf.TensorShape(None if s is None else [None if n < 0 else n for n in s]) for s in result_shapes)
+    return Inference(attributes, tuple(zip(dtypes, tensor_shapes, strict=True)))
 
 
-def _small(value: Value) -> np.ndarray | None:
-    """The value, if it is known and may be one of sizes, axes or indices."""
-    if value.dtype not in _SIZES and value.shape.rank != 0:
+def _static_size(value: Value) -> np.ndarray | None:
+    """The array of an operand that is static and may hold sizes, axes or indices; None for other operands."""
+    if value.dtype not in _SIZE_DTYPES and value.shape.rank != 0:
         return None
     return static_value(value)
 
 
-_SIZES = frozenset({tf.int32, tf.int64, tf.bool})
+_SIZE_DTYPES = frozenset({tf.int32, tf.int64, tf.bool})
 
 
 def encoded_attributes(op: str, attributes: Mapping[str, Any]) -> tuple[tuple[str, bytes], ...]:
@@ -123,19 +141,20 @@ def encoded_attributes(op: str, attributes: Mapping[str, Any]) -> tuple[tuple[st
 _ENCODED: LruCache[tuple, tuple] = LruCache(4096)
 
 
-def _encode(declared: Signature, attributes: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
-    for name, kind in declared.kinds.items():
+def _encode(definition: Signature, attributes: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Name and serialized AttrValue of each attribute that a node has or that has a default."""
+    for name, kind in definition.kinds.items():
         if name in attributes:
             yield name, private_api_shapes.encoded(attributes[name], kind)
-        elif name in declared.defaults:
-            yield name, declared.defaults[name]
+        elif name in definition.defaults:
+            yield name, definition.defaults[name]
 
 
 _PLAIN = frozenset({int, bool, str, bytes, tf.DType, type(None)})
 
 
 def hashable(value):
-    """A key of an attribute: equal for equal values of one type."""
+    """A key of an attribute: equal for equal values of one type, so that 1, 1.0 and True differ."""
     kind = type(value)
     if kind in _PLAIN:
         return kind, value

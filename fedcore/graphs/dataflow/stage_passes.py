@@ -45,9 +45,11 @@ class StagePass:
 
     @property
     def summary(self) -> str:
+        """The first line of the docstring of the pass."""
         return (self.run.__doc__ or "").strip().split("\n")[0]
 
     def options(self) -> dict[str, object]:
+        """Name of each option of the pass -> its default."""
         parameters = list(inspect.signature(self.run).parameters.values())[1:]
         return {p.name: p.default for p in parameters}
 
@@ -56,11 +58,20 @@ def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows:
     """Registers a pass on regions; `fedcore opt -p name{option=value}` runs it on the text of a region.
 
     A pass of that name that is registered again, as in a notebook's cell, replaces the earlier one.
+
+    Args:
+        idempotent, exact, grows: as in `StagePass`.
+    Raises:
+        FedcoreError: the name is malformed, or that of a built-in pass.
     """
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise FedcoreError(f"a pass cannot be called {brief(name)}: pipelines name passes by letters, digits, _ and -")
 
     def register(fn):
+        """Puts the function into the registry; a third party may not take the name of a built-in pass.
+
+        Third parties' passes are counted, since executables that were built before are then stale.
+        """
         global _registrations
         is_built_in = fn.__module__.startswith(_BUILT_IN)
         if name in DEFAULT_STAGE_PIPELINE and not is_built_in:
@@ -80,7 +91,11 @@ def stage_pass_registrations() -> int:
 
 
 def get_stage_pass(name: str) -> StagePass:
-    """Raises FedcoreError: no stage pass has the name; lists those that there are."""
+    """The pass of a name; a built-in one is imported first.
+
+    Raises:
+        FedcoreError: no stage pass has the name; the message lists the names that there are.
+    """
     if name in DEFAULT_STAGE_PIPELINE:
         imported(f"{_BUILT_IN}{_module_name(name)}")
     if name not in _registry:
@@ -91,6 +106,7 @@ def get_stage_pass(name: str) -> StagePass:
 
 
 def _module_name(name: str) -> str:
+    """The module of a built-in pass: pass `a-b` is in `a_b`."""
     return name.replace("-", "_")
 
 
@@ -105,12 +121,12 @@ def stage_pass_results(region: Region, without: Collection[str] = ()) -> Iterato
     Args:
         without: names of passes that do not run.
     """
-    for each in all_stage_passes():
-        if each.name not in without:
-            region = each.run(region)
+    for stage_pass_ in all_stage_passes():
+        if stage_pass_.name not in without:
+            region = stage_pass_.run(region)
             if not isinstance(region, Region):
-                raise FedcoreError(f"the stage pass {each.name} returns {brief(region)}; it returns a region")
-            yield each, region
+                raise FedcoreError(f"the stage pass {stage_pass_.name} returns {brief(region)}; it returns a region")
+            yield stage_pass_, region
 
 
 def run_stage_passes(region: Region, without: Collection[str] = ()) -> Region:

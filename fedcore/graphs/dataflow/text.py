@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.graph import REGIONS, Node, Region, Value
-from fedcore.graphs.dataflow.text_attributes import type_text, written_attributes
+from fedcore.graphs.dataflow.text_attributes import print_attributes, type_text
 from fedcore.ir.printer import reference, symbol
 
 COMMENT = "   // "
@@ -39,44 +39,58 @@ def print_region(
         arguments: names of the first arguments; others have numbers.
         notes: a comment for each value that has one, such as `first_known.notes`.
     """
-    return _Printer(notes or {}).whole(region, name, list(arguments))
+    return _Printer(notes or {}).print(region, name, list(arguments))
 
 
 class _Printer:
-    """Writes one region; values are numbered in the order of the text."""
+    """Prints one region; values are numbered in the order of the text."""
 
     def __init__(self, notes: Mapping[Value, str]):
         self._notes = notes
         self._names: dict[Value, str] = {}
         self._count = 0
 
-    def whole(self, region: Region, name: str | None, arguments: list[str]) -> str:
+    def print(self, region: Region, name: str | None, arguments: list[str]) -> str:
+        """The text of the outermost region.
+
+        Args:
+            name: None if it has none.
+            arguments: names of its first arguments.
+        """
         self._names.update(zip(region.arguments, map(reference, arguments), strict=False))
         head = "region" if name is None else f"region {symbol(name)}"
-        return "\n".join([f"{head}{self._arguments(region)} {{", *self._body(region, "  "), "}"]) + "\n"
+        return "\n".join([f"{head}{self._print_arguments(region)} {{", *self._print_body(region, "  "), "}"]) + "\n"
 
     def _new_name(self, value: Value) -> str:
+        """Names a value by the next number."""
         self._names[value] = f"%{self._count}"
         self._count += 1
         return self._names[value]
 
-    def _arguments(self, region: Region) -> str:
+    def _print_arguments(self, region: Region) -> str:
+        """The arguments of a region with their types, in parentheses."""
         names = [self._names[v] if v in self._names else self._new_name(v) for v in region.arguments]
         return f"({', '.join(f'{n}: {type_text(v)}' for n, v in zip(names, region.arguments, strict=True))})"
 
-    def _body(self, region: Region, margin: str) -> Iterable[str]:
+    def _print_body(self, region: Region, margin: str) -> Iterable[str]:
+        """The lines of a region's nodes and of its results."""
         for node in region.nodes:
-            yield from self._node(node, margin)
+            yield from self._print_node(node, margin)
         yield f"{margin}return {', '.join(self._names[v] for v in region.results)}".rstrip()
 
-    def _node(self, node: Node, margin: str) -> Iterable[str]:
-        operands = self._operands(node)
+    def _print_node(self, node: Node, margin: str) -> Iterable[str]:
+        """The lines of a node, with those of the regions that it runs.
+
+        Args:
+            margin: spaces before each line.
+        """
+        operands = self._print_operands(node)
         names = [self._new_name(v) for v in node.outputs]
         text = f"{', '.join(names)} = " if names else ""
         text += f"{node.op}({operands})"
         text += f" : {', '.join(map(type_text, node.outputs))}" if names else ""
         text += f" after {', '.join(self._names[v] for v in node.after)}" if node.after else ""
-        attributes = written_attributes(node)
+        attributes = print_attributes(node)
         text += f" {{{', '.join(f'{k}={v}' for k, v in attributes.items())}}}" if attributes else ""
         note = next((self._notes[v] for v in node.outputs if self._notes.get(v)), "")
         note = f"{COMMENT}{note}" if note else ""
@@ -86,23 +100,24 @@ class _Printer:
         opening = f"{margin}{text} "
         for region in node.regions:
             outer = dict(self._names)
-            for value in region.arguments:  # a region of several nodes is written for each
+            for value in region.arguments:  # a region that several nodes run is printed for each
                 self._names.pop(value, None)
-            yield f"{opening}{self._arguments(region)} {{{note}"
-            yield from self._body(region, margin + "  ")
+            yield f"{opening}{self._print_arguments(region)} {{{note}"
+            yield from self._print_body(region, margin + "  ")
             self._names, opening, note = outer, f"{margin}}} ", ""
         yield f"{margin}}}"
 
-    def _operands(self, node: Node) -> str:
+    def _print_operands(self, node: Node) -> str:
+        """The names of a node's operands; those of a list stand in brackets."""
         names = iter([self._names[v] for v in node.inputs])
         if node.op in REGIONS:
             return ", ".join(names)
         parts = []
         for argument in private_api.op_definition(node.op).input_arg:
-            many = argument.number_attr or argument.type_list_attr
-            if not many:
+            list_attribute = argument.number_attr or argument.type_list_attr
+            if not list_attribute:
                 parts.append(next(names))
                 continue
-            count = int(node[many]) if argument.number_attr else len(node[many])
+            count = int(node[list_attribute]) if argument.number_attr else len(node[list_attribute])
             parts.append(f"[{', '.join(next(names) for _ in range(count))}]")
         return ", ".join(parts)

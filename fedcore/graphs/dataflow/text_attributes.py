@@ -1,4 +1,4 @@
-"""Attributes of nodes in text: which are written, and how.
+"""Attributes of nodes in text: which are printed, and how.
 
 Attributes that are defaults, and those that the operands tell (`T`, `N`), are left out; parsing infers them again.
 """
@@ -19,8 +19,8 @@ from fedcore.ir.printer import print_constant, print_value, symbol
 from fedcore.ir.value_notation import parse_constant
 from fedcore.types.dtypes import as_dtype, find_dtype
 
-MOST_WRITTEN = 64
-"""Entries of the largest constant whose entries are written, unless all are equal."""
+MOST_PRINTED = 64
+"""Entries of the largest constant whose entries are printed, unless all are equal."""
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "scan": {"parallel_iterations": 10, "kept_by_step": 0, "has_active": False},
@@ -32,13 +32,13 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 @attrs.frozen
-class AttributeForm:
+class AttributeDefinition:
     """An attribute in an operation's definition.
 
     Args:
         kind: TensorFlow's name of its type, such as `int` or `list(shape)`.
-        is_inferred: the operands tell it.
-        default: None if there is none.
+        is_inferred: whether the operands tell it.
+        default: a normal value, see `normal_value`; None if there is none.
     """
 
     kind: str
@@ -47,31 +47,36 @@ class AttributeForm:
 
 
 @functools.cache
-def attribute_forms(op: str) -> dict[str, AttributeForm]:
+def attribute_definitions(op: str) -> dict[str, AttributeDefinition]:
     """The attributes of a TensorFlow operation, in the order of its definition."""
     definition = private_api.op_definition(op)
     inferred = {n for a in definition.input_arg for n in (a.type_attr, a.number_attr, a.type_list_attr)}
     return {
-        a.name: AttributeForm(a.type, a.name in inferred, _default(a.default_value, a.type)) for a in definition.attr
+        a.name: AttributeDefinition(a.type, a.name in inferred, _default(a.default_value, a.type))
+        for a in definition.attr
     }
 
 
 def _default(content, kind: str):
+    """The default of an attribute as a normal value; None if it has none."""
     field = content.WhichOneof("value")
     if field is None:
         return None
     value = getattr(content, field)
     if field == "list":
-        parts = next((getattr(value, f) for f in ("s", "i", "f", "b", "type", "shape") if getattr(value, f)), ())
-        return normal_value([*parts], kind)
+        elements = next((getattr(value, f) for f in ("s", "i", "f", "b", "type", "shape") if getattr(value, f)), ())
+        return normal_value([*elements], kind)
     return normal_value(value, kind)
 
 
 def normal_value(value, kind: str):
-    """An attribute in the one form in which two are compared and written.
+    """An attribute in the one notation in which two are compared and printed.
 
-    Integers, floats (rounded to float32, as TensorFlow holds them), bools, text or bytes, `tf.DType`, tuples for lists
-    and shapes, None for an unknown rank or size, a symbol for a function, an array for a tensor.
+    It has integers, floats (rounded to float32, as TensorFlow holds them), bools, text or bytes, `tf.DType`, tuples for
+    lists and shapes, None for an unknown rank or size, a symbol for a function, and an array for a tensor.
+
+    Args:
+        kind: as in `AttributeDefinition`.
     """
     if kind.startswith("list("):
         return tuple(normal_value(v, kind[5:-1]) for v in value)
@@ -90,39 +95,40 @@ def normal_value(value, kind: str):
 
 
 def _text(value) -> str | bytes:
+    """A string attribute as text; bytes that are no text stay bytes."""
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError:
         return value
 
 
-def written_attributes(node: Node) -> dict[str, str]:
-    """The text of each attribute that is written."""
+def print_attributes(node: Node) -> dict[str, str]:
+    """Name -> text of each attribute that is printed: neither a default nor inferred from operands."""
     if node.op == "Const":
-        return {"value": write_array(node["value"])}
+        return {"value": print_array(node["value"])}
     if node.op in DEFAULTS:
         defaults = DEFAULTS[node.op].items()
         return {k: print_value(node.get(k, default)) for k, default in defaults if node.get(k, default) != default}
-    written = {}
-    for name, form in attribute_forms(node.op).items():
-        if name in node.attributes and not form.is_inferred:
-            value = normal_value(node[name], form.kind)
-            if form.default is None or value != form.default:
-                written[name] = write_value(value, form.kind)
-    return written
+    texts = {}
+    for name, definition in attribute_definitions(node.op).items():
+        if name in node.attributes and not definition.is_inferred:
+            value = normal_value(node[name], definition.kind)
+            if definition.default is None or value != definition.default:
+                texts[name] = print_normal_value(value, definition.kind)
+    return texts
 
 
-def write_value(value, kind: str) -> str:
-    """The text of a normal value."""
+def print_normal_value(value, kind: str) -> str:
+    """The text of a normal value of a kind, see `normal_value`."""
     if kind.startswith("list("):
-        return f"[{', '.join(write_value(v, kind[5:-1]) for v in value)}]"
+        return f"[{', '.join(print_normal_value(v, kind[5:-1]) for v in value)}]"
     if kind == "type":
         return dtype_name(value)
     if kind == "shape":
         return "..." if value is None else f"[{', '.join('?' if n is None else str(n) for n in value)}]"
     if kind == "func":
         return symbol(value.name)
-    return write_array(value) if kind == "tensor" else print_value(value)
+    return print_array(value) if kind == "tensor" else print_value(value)
 
 
 def dtype_name(dtype: tf.DType) -> str:
@@ -131,22 +137,29 @@ def dtype_name(dtype: tf.DType) -> str:
 
 
 def dtype_of(name: str) -> tf.DType:
-    """Raises TypeError: there is no dtype of that name."""
+    """The dtype of a name in the type language.
+
+    Raises:
+        TypeError: there is no dtype of that name.
+    """
     return tf.string if name == "str" else tf.as_dtype(name)
 
 
 # --- constants ---
 
 
-def write_array(array: np.ndarray) -> str:
-    """The entries of an array, row after row; one for all if they are equal; the digest of a large one."""
+def print_array(array: np.ndarray) -> str:
+    """The text of a constant: its entries, row after row, or a single one if all are equal.
+
+    The text of a large array is its digest: parsing then needs a table of arrays, see `read_array`.
+    """
     array = np.asarray(array)
-    constant = constant_of(array)
-    if constant is not None and array.size > 1 and _is_filled(constant, array):
-        constant = constant_of(array.reshape(-1)[:1].reshape(()))
-    elif array.size > MOST_WRITTEN:
-        constant = None
-    return str(Blob(digest_of_array(array))) if constant is None else print_constant(constant)
+    printed = constant_of(array)
+    if printed is not None and array.size > 1 and _is_filled(printed, array):
+        printed = constant_of(array.reshape(-1)[:1].reshape(()))
+    elif array.size > MOST_PRINTED:
+        printed = None
+    return str(Blob(digest_of_array(array))) if printed is None else print_constant(printed)
 
 
 def constant_of(array: np.ndarray) -> Constant | None:
@@ -159,10 +172,12 @@ def constant_of(array: np.ndarray) -> Constant | None:
 
 
 def _bytes(content) -> bytes:
+    """A text entry as bytes."""
     return content.encode() if isinstance(content, str) else bytes(content)
 
 
 def _is_filled(constant: Constant, array: np.ndarray) -> bool:
+    """Whether all entries of a constant are equal, bit by bit."""
     if isinstance(constant.data, tuple):
         return len(set(constant.data)) == 1
     return constant.data == constant.data[: array.itemsize] * array.size
@@ -175,19 +190,21 @@ def digest_of_array(array: np.ndarray) -> str:
 
 
 def read_array(value, dtype: tf.DType, shape: tuple[int, ...], blobs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The array of a constant in text.
+    """The array of a constant in text, the inverse of `print_array`.
 
     Args:
         value: entries as the grammar gives them, a single one for all of them, or a `Blob`.
-        blobs: the arrays that are named by digests.
+        blobs: arrays by their digests.
     Raises:
-        ValueError, OverflowError, TypeError: the entries are none of the dtype and the shape.
+        ValueError, OverflowError, TypeError: the entries do not fit the dtype and the shape.
         KeyError: no array has the digest.
     """
     if isinstance(value, Blob):
         return blobs[value.digest]
     element = as_dtype(dtype_name(dtype))
-    is_filled = bool(shape) and (not isinstance(value, tuple) or (element.is_complex and not _is_listed(value)))
+    is_filled = bool(shape) and (
+        not isinstance(value, tuple) or (element.is_complex and not _is_list_of_complex(value))
+    )
     constant = parse_constant(value, element, () if is_filled else shape)
     if isinstance(constant.data, tuple):
         array = np.array(constant.data, object).reshape(constant.shape)
@@ -196,8 +213,8 @@ def read_array(value, dtype: tf.DType, shape: tuple[int, ...], blobs: Mapping[st
     return np.full(shape, array[()], array.dtype) if is_filled else array
 
 
-def _is_listed(value: tuple) -> bool:
-    """Whether the value is a list of complex numbers, each of which is a list of two parts."""
+def _is_list_of_complex(value: tuple) -> bool:
+    """Whether a value is a list of complex numbers, each a list of two parts, and not a single complex number."""
     return all(isinstance(part, tuple) for part in value)
 
 

@@ -16,7 +16,7 @@ from fedcore.graphs.dataflow.shape_inference import infer
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.dataflow.text_attributes import (
     DEFAULTS,
-    attribute_forms,
+    attribute_definitions,
     dtype_of,
     read_array,
 )
@@ -64,24 +64,37 @@ class ParsedRegion:
     arguments: tuple[str, ...]
 
     def print(self, region: Region) -> str:
-        """The text of what became of the region, with the names of its arguments; numbers are no names."""
+        """The text of a region that passes have made of this one, with the names of its arguments.
+
+        Arguments that are numbered in the text have no names, and are numbered anew.
+        """
         names = () if any(name.isdigit() for name in self.arguments) else self.arguments
         return print_region(region, name=self.name, arguments=names)
 
 
 @attrs.frozen
 class _Types:
-    each: tuple
+    """The types of a node's results, as a part of its syntax."""
+
+    types: tuple
 
 
 @attrs.frozen
 class _Behind:
-    each: tuple
+    """The names of the values before which a node may not run, as a part of its syntax."""
+
+    names: tuple
 
 
 @attrs.frozen
 class _Body:
-    """A region in text."""
+    """A region in text.
+
+    Args:
+        arguments: pairs of a name and a type.
+        nodes: `_Node`s.
+        results: names.
+    """
 
     arguments: tuple
     nodes: tuple
@@ -93,7 +106,13 @@ class _Node:
     """An operation in text.
 
     Args:
+        results: names of its results.
         op: its token, which gives the position for errors.
+        operands: names, or lists of them.
+        types: of the results.
+        after: names of values before which it may not run.
+        attributes: as the grammar gives them.
+        bodies: the regions that it runs.
     """
 
     results: tuple
@@ -107,9 +126,12 @@ class _Node:
 
 @lark.v_args(inline=True)
 class _SyntaxBuilder(ValueBuilder):
-    """Transforms text to the syntax of regions, and at its end to regions."""
+    """Builds the syntax of regions from text; each method is a rule of the grammar. At the end it builds the
+    regions.
+    """
 
     def regions(self, *regions):
+        """The regions of the text, in order."""
         builder = _RegionBuilder(_blobs.get())
         return [
             ParsedRegion(name, builder.region(body, {}), tuple(name_of(token) for token, _ in body.arguments))
@@ -120,6 +142,7 @@ class _SyntaxBuilder(ValueBuilder):
         return (name_of(parts[0]) if len(parts) == 2 else None), parts[-1]
 
     def body(self, opening, *parts):
+        """The syntax of a region, whose parts the grammar passes in the order of the text."""
         arguments = tuple(p for p in parts if isinstance(p, tuple))
         nodes = tuple(p for p in parts if isinstance(p, _Node))
         results = parts[1 + len(arguments) + len(nodes) :]  # behind the brace
@@ -129,17 +152,20 @@ class _SyntaxBuilder(ValueBuilder):
         return name, type_
 
     def node(self, *parts):
-        at = next(i for i, p in enumerate(parts) if isinstance(p, lark.Token) and p.type == "NAME")
-        values: dict[str, Any] = {"operands": tuple(p for p in parts[at + 2 :] if isinstance(p, lark.Token | list))}
-        for part in parts[at + 1 :]:
+        """The syntax of a node, whose parts the grammar passes in the order of the text; most may be missing."""
+        op_index = next(i for i, p in enumerate(parts) if isinstance(p, lark.Token) and p.type == "NAME")
+        fields: dict[str, Any] = {
+            "operands": tuple(p for p in parts[op_index + 2 :] if isinstance(p, lark.Token | list))
+        }
+        for part in parts[op_index + 1 :]:
             if isinstance(part, _Types):
-                values["types"] = part.each
+                fields["types"] = part.types
             elif isinstance(part, _Behind):
-                values["after"] = part.each
+                fields["after"] = part.names
             elif isinstance(part, dict):
-                values["attributes"] = part
+                fields["attributes"] = part
         bodies = tuple(p for p in parts if isinstance(p, _Body))
-        return _Node(parts[:at], parts[at], bodies=bodies, **values)
+        return _Node(parts[:op_index], parts[op_index], bodies=bodies, **fields)
 
     def operands(self, *names):
         return list(names)
@@ -160,6 +186,13 @@ class _SyntaxBuilder(ValueBuilder):
         return self._type(name, None)
 
     def _type(self, name, shape):
+        """(dtype, static shape) of a name and its sizes.
+
+        Args:
+            shape: sizes, None for an unknown one; None for an unknown rank.
+        Raises:
+            Refused: there is no such dtype.
+        """
         try:
             return dtype_of(str(name)), tf.TensorShape(shape)
         except TypeError:
@@ -186,6 +219,13 @@ class _RegionBuilder:
         self._blobs = blobs
 
     def region(self, body: _Body, scope: Mapping[str, Value]) -> Region:
+        """The region of its syntax.
+
+        Args:
+            scope: name -> value of the regions around it.
+        Raises:
+            Refused: a name is not computed before it is read, or a node does not fit TensorFlow's definition.
+        """
         block = Block(active_block())
         names = dict(scope)
         for token, (dtype, shape) in body.arguments:
@@ -193,15 +233,19 @@ class _RegionBuilder:
         with building(block):
             for node in body.nodes:
                 block.ordered_behind = tuple(self._value(names, t) for t in node.after)
-                names.update(zip(map(name_of, node.results), self._outputs(block, node, names), strict=True))
+                names.update(zip(map(name_of, node.results), self._add_node(block, node, names), strict=True))
         return block.region([self._value(names, t) for t in body.results])
 
     def _value(self, names: Mapping[str, Value], token: lark.Token) -> Value:
+        """The value of a name."""
         if name_of(token) not in names:
             raise Refused(token, f"`{token}` is not computed before this line")
         return names[name_of(token)]
 
-    def _outputs(self, block: Block, node: _Node, names: Mapping[str, Value]) -> Sequence[Value]:
+    def _add_node(self, block: Block, node: _Node, names: Mapping[str, Value]) -> Sequence[Value]:
+        """The results of a node, which is added to the block, with attributes and types that TensorFlow infers or
+        checks.
+        """
         if len(node.results) != len(node.types):
             raise Refused(node.op, f"{len(node.results)} results have {len(node.types)} types")
         op = str(node.op)
@@ -217,11 +261,13 @@ class _RegionBuilder:
         return block.add(op, flat, self._attributes(node, operands), node.types)
 
     def _operand(self, names: Mapping[str, Value], operand):
+        """The value of a name, or the values of a list of names."""
         if isinstance(operand, list):
             return [self._value(names, t) for t in operand]
         return self._value(names, operand)
 
     def _constant(self, node: _Node) -> dict[str, Any]:
+        """The attributes of a constant: its array and its dtype."""
         (dtype, shape), value = node.types[0], node.attributes.get("value")
         try:
             return {"value": read_array(value, dtype, tuple(shape.as_list()), self._blobs), "dtype": dtype}
@@ -232,6 +278,7 @@ class _RegionBuilder:
             raise Refused(node.op, "the constant is none of its type") from None
 
     def _region_attributes(self, node: _Node, regions: Sequence[Region]) -> dict[str, Any]:
+        """The attributes of a node that runs regions, with defaults and those that follow from its regions."""
         op = str(node.op)
         allowed = (1, 2) if op == "if" else (REGIONS[op],)
         if len(regions) not in allowed:
@@ -245,41 +292,55 @@ class _RegionBuilder:
         return attributes
 
     def _attributes(self, node: _Node, operands: Sequence[Value | list[Value]]) -> Mapping[str, Any]:
+        """The attributes of a TensorFlow operation, with those that its operands tell; checks the types of its
+        results.
+        """
         op = str(node.op)
         definition = private_api.op_definition(op)
         if definition is None:
             raise Refused(node.op, f"TensorFlow has no operation {op}")
         if len(operands) != len(definition.input_arg):
             raise Refused(node.op, f"{op} has {len(definition.input_arg)} operands, not {len(operands)}")
-        forms, attributes = attribute_forms(op), {}
+        definitions, attributes = attribute_definitions(op), {}
         for key, value in node.attributes.items():
-            if key not in forms:
+            if key not in definitions:
                 raise Refused(node.op, f"{op} has no attribute {key}")
-            attributes[key] = self._attribute(node.op, key, value, forms[key].kind)
+            attributes[key] = self._convert_attribute(node.op, key, value, definitions[key].kind)
         try:
             inference = infer(op, operands, attributes)
         except ValueError as error:
             raise Refused(node.op, f"{error}") from None
-        self._check(node, inference.types)
+        self._check_types(node, inference.types)
         return inference.attributes
 
-    def _check(self, node: _Node, types: Sequence[tuple[tf.DType, tf.TensorShape]]) -> None:
+    def _check_types(self, node: _Node, types: Sequence[tuple[tf.DType, tf.TensorShape]]) -> None:
+        """Tests that the types in the text are those that TensorFlow infers, as far as these are known.
+
+        Args:
+            types: the inferred ones.
+        """
         if len(types) != len(node.types):
             raise Refused(node.op, f"{node.op} has {len(types)} results, not {len(node.types)}")
         for (dtype, shape), (written_dtype, written_shape) in zip(types, node.types, strict=True):
             if dtype != written_dtype or not shape.is_compatible_with(written_shape):
-                have, want = f"{written_dtype.name}{written_shape}", f"{dtype.name}{shape}"
-                raise Refused(node.op, f"a result is written as {have}, but its operands give {want}")
+                text_type, inferred_type = f"{written_dtype.name}{written_shape}", f"{dtype.name}{shape}"
+                raise Refused(node.op, f"a result is written as {text_type}, but its operands give {inferred_type}")
 
-    def _attribute(self, token: lark.Token, key: str, value, kind: str):
+    def _convert_attribute(self, token: lark.Token, key: str, value, kind: str):
+        """An attribute of a kind from its value in text, or an error at its operation that names both."""
         try:
-            return self._converted(token, value, kind)
+            return self._convert(token, value, kind)
         except (TypeError, ValueError, AttributeError):
             raise Refused(token, f"the attribute {key} of {token} is of the kind {kind}") from None
 
-    def _converted(self, token: lark.Token, value, kind: str):
+    def _convert(self, token: lark.Token, value, kind: str):
+        """An attribute of a kind, as TensorFlow takes it, from its value in text.
+
+        Args:
+            kind: as in `AttributeDefinition`.
+        """
         if kind.startswith("list("):
-            return [self._converted(token, v, kind[5:-1]) for v in value]
+            return [self._convert(token, v, kind[5:-1]) for v in value]
         if kind == "type":
             return dtype_of(value)
         if kind == "shape":
@@ -297,6 +358,7 @@ class _RegionBuilder:
 
 @functools.cache
 def _parser() -> lark.Lark:
+    """The parser of regions, which is built when it is first used."""
     return lark.Lark(
         TYPE_RULES + VALUE_RULES + _RULES,
         start="regions",

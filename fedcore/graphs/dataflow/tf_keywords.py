@@ -10,10 +10,14 @@ from fedcore.graphs import private_api
 
 @functools.cache
 def keywords_of(op: str) -> dict[str, str]:
-    """The keyword argument of `tf.raw_ops` for each input and attribute. Some are renamed; their order is kept."""
+    """Name of each input and attribute of an operation -> the keyword argument of `tf.raw_ops` for it.
+
+    Some are renamed, and no table says how. Their order is kept, so renamed keywords are matched
+    in order.
+    """
     definition = private_api.op_definition(op)
     declared = [a.name for a in (*definition.input_arg, *definition.attr)]
-    taken = list(inspect.signature(getattr(tf.raw_ops, op)).parameters)
-    renamed = iter(n for n in taken if n not in declared and n != "name")
+    parameters = list(inspect.signature(getattr(tf.raw_ops, op)).parameters)
+    renamed = iter(n for n in parameters if n not in declared and n != "name")
     inferred = {n for a in definition.input_arg for n in (a.type_attr, a.number_attr, a.type_list_attr)}
-    return {n: n if n in taken or n in inferred else next(renamed) for n in declared}
+    return {n: n if n in parameters or n in inferred else next(renamed) for n in declared}

@@ -39,14 +39,21 @@ def counted_loop(
     parallel_iterations: int,
     kept_by_step: int,
 ) -> list[tf.Tensor]:
-    """See `control_flow.scan`. The step has no side effects, and its operations have no control inputs."""
+    """The loop variables after a number of iterations; see `control_flow.scan`.
+
+    The loop needs a graph without automatic control dependencies; elsewhere it is put into a function without them.
+
+    Args:
+        step: has no side effects, and its operations have no control inputs.
+    """
 
     def build(iterations: tf.Tensor, *initial: tf.Tensor) -> list[tf.Tensor]:
+        """Builds the loop in the graph that is then active."""
         return _Loop(iterations, initial, parallel_iterations).build(step, kept_by_step)
 
-    here = tf.compat.v1.get_default_graph()
-    if private_api.is_unordered(here):
-        return build(*(here.capture(t) for t in (iterations, *initial)))
+    graph = tf.compat.v1.get_default_graph()
+    if private_api.is_unordered(graph):
+        return build(*(graph.capture(t) for t in (iterations, *initial)))
     # tf.function would add control dependencies from operations in the loop to operations after it. TensorFlow's
     # arithmetic optimiser rewrites `x + x` to `2 * x` with a control dependency that also fires on the untaken Switch
     # branch of the last iteration.
@@ -55,9 +62,13 @@ def counted_loop(
 
 
 class _Loop:
-    """A loop in the graph being built. Each loop variable is a Merge of its initial value and its NextIteration."""
+    """A loop in the graph being built. Each loop variable is a Merge of its initial value and its NextIteration.
+
+    Variable 0 is the number of the iteration. The lists have an entry for each variable.
+    """
 
     def __init__(self, iterations: tf.Tensor, initial: Sequence[tf.Tensor], parallel_iterations: int):
+        """Adds the number of the iteration, the condition that it is below `iterations`, and the loop variables."""
         self._graph = tf.compat.v1.get_default_graph()
         self._frame = self._graph.unique_name("counted_loop")
         self._parallel_iterations = parallel_iterations
@@ -72,50 +83,62 @@ class _Loop:
             self._add_variable(tensor)
 
     def _add_variable(self, initial: tf.Tensor) -> tf.Tensor:
+        """Adds a loop variable, and returns it as the step reads it."""
         self._merge(initial)
         return self._switch()
 
     def _merge(self, initial: tf.Tensor) -> tf.Tensor:
+        """The Merge of a variable; its second input, the NextIteration, is set once the step is built."""
         entered = self._enter(initial)
         self._initial.append(initial)
         self._merged.append(tf.raw_ops.Merge(inputs=[entered, entered]).output)
         return self._merged[-1]
 
     def _switch(self) -> tf.Tensor:
+        """The last added variable as the step reads it. If the loop ends, the Switch sends it to the exit instead."""
         exits, continues = tf.raw_ops.Switch(data=self._merged[-1], pred=self._condition)
         self._exits.append(exits)
         self._variables.append(_with_shape_of(continues, self._initial[-1]))
         return self._variables[-1]
 
     def _enter(self, tensor: tf.Tensor, *, constant: bool = False) -> tf.Tensor:
+        """A tensor of the graph around the loop, inside of the loop's frame.
+
+        Args:
+            constant: it enters once, for all iterations.
+        """
         entered = tf.raw_ops.Enter(
             data=tensor, frame_name=self._frame, is_constant=constant, parallel_iterations=self._parallel_iterations
         )
         return _with_shape_of(entered, tensor)
 
     def build(self, step: Callable, kept_by_step: int) -> list[tf.Tensor]:
-        """Builds the step and closes the loop; returns the loop variables after the last iteration."""
-        built: list[tf.Operation] = []
+        """Builds the step and closes the loop; returns the loop variables after the last iteration.
+
+        Accumulators of one dtype and length are carried as one tensor. A variable that the step returns unchanged is
+        not carried.
+
+        Args:
+            step, kept_by_step: as in `control_flow.scan`.
+        """
+        operations: list[tf.Operation] = []
         count = len(self._variables)
-        with self._recording(built):
+        with self._recording(operations):
             results, active = step(*self._variables)
-            after = [self._variables[0] + 1, *results]
-            accumulators = self._accumulators(after)
+            next_values = [self._variables[0] + 1, *results]
+            accumulators = self._group_accumulators(next_values)
         for addends in accumulators:
             self._add_variable(tf.stack([self._initial[i] for i in addends], -1))
-        with self._recording(built):
-            for variable, addends in zip(self._variables[count:], accumulators, strict=True):
-                after.append(variable + tf.stack([*addends.values()], -1))
-                for i in addends:
-                    after[i] = self._variables[i]
+        with self._recording(operations):
+            self._add_to_accumulators(accumulators, next_values, count)
             if active is not None:
-                selected = [i for i in range(1, len(after)) if not count - kept_by_step <= i < count]
-                pairs = [after[i] for i in selected], [self._variables[i] for i in selected]
+                selected = [i for i in range(1, len(next_values)) if not count - kept_by_step <= i < count]
+                pairs = [next_values[i] for i in selected], [self._variables[i] for i in selected]
                 for i, tensor in zip(selected, select_by_client(active, *pairs), strict=True):
-                    after[i] = tensor
-        changing = [i for i, (a, b) in enumerate(zip(after, self._variables, strict=True)) if a is not b]
-        next_iterations = {i: tf.raw_ops.NextIteration(data=after[i]) for i in changing}
-        self._hoist_invariants([*built, *(t.op for t in next_iterations.values())], next_iterations)
+                    next_values[i] = tensor
+        changing = [i for i, (a, b) in enumerate(zip(next_values, self._variables, strict=True)) if a is not b]
+        next_iterations = {i: tf.raw_ops.NextIteration(data=next_values[i]) for i in changing}
+        self._hoist_invariants([*operations, *(t.op for t in next_iterations.values())], next_iterations)
         for i, tensor in next_iterations.items():
             private_api.set_input(self._merged[i].op, 1, tensor)  # the back edge
         final = {i: _with_shape_of(tf.raw_ops.Exit(data=self._exits[i]), self._initial[i]) for i in changing}
@@ -123,37 +146,62 @@ class _Loop:
             final.update(zip(addends, tf.unstack(final[i], axis=-1), strict=True))
         return [tf.identity(final.get(i, initial)) for i, initial in enumerate(self._initial[:count])][1:]
 
-    @contextlib.contextmanager
-    def _recording(self, built: list[tf.Operation]) -> Iterator[None]:
-        """Appends the operations that are created in the context to the list."""
-        before = len(self._graph.get_operations())
-        yield
-        built.extend(self._graph.get_operations()[before:])
+    def _add_to_accumulators(
+        self, accumulators: list[dict[int, tf.Tensor]], next_values: list[tf.Tensor], count: int
+    ) -> None:
+        """Adds the stacked addends to the joined accumulators; the single ones are left unchanged by the step.
 
-    def _accumulators(self, after: list[tf.Tensor]) -> list[dict[int, tf.Tensor]]:
-        """Groups of accumulators of the same dtype and length: loop variable -> its addend."""
+        Args:
+            accumulators: groups of loop variables with their addends, as of `_group_accumulators`.
+            next_values: the loop variables after an iteration; gets those of the joined accumulators.
+            count: number of loop variables without the joined accumulators, which stand behind them.
+        """
+        for variable, addends in zip(self._variables[count:], accumulators, strict=True):
+            next_values.append(variable + tf.stack([*addends.values()], -1))
+            for i in addends:
+                next_values[i] = self._variables[i]
+
+    @contextlib.contextmanager
+    def _recording(self, operations: list[tf.Operation]) -> Iterator[None]:
+        """Appends the operations that are created in the context to the list."""
+        first = len(self._graph.get_operations())
+        yield
+        operations.extend(self._graph.get_operations()[first:])
+
+    def _group_accumulators(self, next_values: list[tf.Tensor]) -> list[dict[int, tf.Tensor]]:
+        """Groups of accumulators of one dtype and length: loop variable -> the addend that the step adds to it.
+
+        An accumulator is a vector that the step adds to and uses for nothing else. A group has two members at least.
+
+        Args:
+            next_values: the loop variables after an iteration.
+        """
         groups: dict[object, dict[int, tf.Tensor]] = {}
-        uses = collections.Counter(t.ref() for t in after)
-        for i, (tensor, before) in enumerate(zip(after, self._variables, strict=True)):
-            sole_use = uses[tensor.ref()] == 1 and not uses[before.ref()]
-            addend = _addend(tensor, before) if sole_use and tensor.shape.rank == 1 else None
+        uses = collections.Counter(t.ref() for t in next_values)
+        for i, (next_value, variable) in enumerate(zip(next_values, self._variables, strict=True)):
+            is_only_use = uses[next_value.ref()] == 1 and not uses[variable.ref()]
+            addend = _addend(next_value, variable) if is_only_use and next_value.shape.rank == 1 else None
             if addend is not None:
-                addend = addend if addend.shape == tensor.shape else tf.broadcast_to(addend, tensor.shape)
-                groups.setdefault((tensor.dtype, tensor.shape[0]), {})[i] = addend
+                addend = addend if addend.shape == next_value.shape else tf.broadcast_to(addend, next_value.shape)
+                groups.setdefault((next_value.dtype, next_value.shape[0]), {})[i] = addend
         return [addends for addends in groups.values() if len(addends) > 1]
 
-    def _hoist_invariants(self, built: list[tf.Operation], next_iterations: dict[int, tf.Tensor]) -> None:
-        """Rewires the step's operations: loop-variant operations read loop-invariant tensors through an Enter.
+    def _hoist_invariants(self, operations: list[tf.Operation], next_iterations: dict[int, tf.Tensor]) -> None:
+        """Rewires the operations of the step: loop-variant ones read loop-invariant tensors through an Enter.
 
         An operation is loop-variant if it depends on a loop variable that changes. Loop-invariant operations read the
         initial values, so they stay outside of the loop's frame.
+
+        Args:
+            operations: of the step, in the order in which they were added.
+            next_iterations: changing loop variable -> its NextIteration.
         """
         pairs = enumerate(zip(self._variables, self._initial, strict=True))
         unchanged = {variable.ref(): initial for i, (variable, initial) in pairs if i not in next_iterations}
         variant = {self._variables[i].op for i in next_iterations} | {t.op for t in next_iterations.values()}
-        variant |= {op for op in built if op.type in ("Enter", "NextIteration")}  # of a loop in the step
+        variant |= {op for op in operations if op.type in ("Enter", "NextIteration")}  # of a loop in the step
         entered: dict = {}
-        for op in built:
+        for op in operations:
             inputs = [unchanged.get(t.ref(), t) for t in op.inputs]
             if op in variant or any(t.op in variant for t in inputs):
                 variant.add(op)
@@ -167,16 +215,17 @@ class _Loop:
 
 
 def _with_shape_of(tensor: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
+    """The tensor, whose static shape is narrowed to that of another one."""
     tensor.set_shape(source.shape)
     return tensor
 
 
-def _addend(total: tf.Tensor, before: tf.Tensor) -> tf.Tensor | None:
-    """The tensor t if `total` is `before + t` and neither `total` nor `before` has another consumer; else None."""
-    if total.op.type != "AddV2" or before.consumers() != [total.op] or total.consumers():
+def _addend(total: tf.Tensor, variable: tf.Tensor) -> tf.Tensor | None:
+    """The tensor t if `total` is `variable + t` and neither of the two has another consumer; else None."""
+    if total.op.type != "AddV2" or variable.consumers() != [total.op] or total.consumers():
         return None
     x, y = total.op.inputs
-    return None if x is y else y if x is before else x
+    return None if x is y else y if x is variable else x
 
 
 # --- branches ---
@@ -194,7 +243,10 @@ def select_rows(condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Se
 def select_by_client(
     condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """See `selection.select_by_client`."""
+    """See `selection.select_by_client`.
+
+    The large values are selected together, so that one test serves all of them.
+    """
     large = [
         i
         for i, t in enumerate(if_true)
@@ -211,15 +263,20 @@ def select_by_client(
 def _select_unless_all_true(
     condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
+    """The selections of large values; where the condition holds for all clients, `if_true` passes without a copy.
+
+    Args:
+        condition: bool [K].
+    """
     if not if_true:
         return []
     all_true = tf.reduce_all(condition)
     results = []
     for a, b in zip(if_true, if_false, strict=True):
-        untouched, passed = tf.raw_ops.Switch(data=a, pred=all_true)
+        unselected, passed = tf.raw_ops.Switch(data=a, pred=all_true)
         if b.shape != a.shape:  # broadcast on the slow path only
             b, _ = tf.raw_ops.Switch(data=_fill_value(b), pred=all_true)
-        (selected,) = select_rows(condition, [untouched], [b])
+        (selected,) = select_rows(condition, [unselected], [b])
         merged = tf.raw_ops.Merge(inputs=[selected, passed]).output
         merged.set_shape(a.shape)
         results.append(merged)
@@ -234,12 +291,14 @@ def _fill_value(tensor: tf.Tensor) -> tf.Tensor:
 def computed_if(
     condition: tf.Tensor, compute: Callable, operands: Sequence[tf.Tensor], otherwise: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """See `control_flow.computed_if`."""
-    taken = [tf.raw_ops.Switch(data=t, pred=condition).output_true for t in operands]
-    for switched, t in zip(taken, operands, strict=True):
+    """See `control_flow.computed_if`. A Switch for each operand feeds one side, and a Merge takes the side that ran."""
+    operands_if_true = [tf.raw_ops.Switch(data=t, pred=condition).output_true for t in operands]
+    for switched, t in zip(operands_if_true, operands, strict=True):
         switched.set_shape(t.shape)
-    left = [tf.raw_ops.Switch(data=t, pred=condition).output_false for t in otherwise]
-    merged = [tf.raw_ops.Merge(inputs=[a, b]).output for a, b in zip(compute(*taken), left, strict=True)]
+    values_if_false = [tf.raw_ops.Switch(data=t, pred=condition).output_false for t in otherwise]
+    merged = [
+        tf.raw_ops.Merge(inputs=[a, b]).output for a, b in zip(compute(*operands_if_true), values_if_false, strict=True)
+    ]
     for result, t in zip(merged, otherwise, strict=True):
         result.set_shape(t.shape)
     return merged
@@ -257,7 +316,7 @@ def while_loop(
     shapes: Sequence[tf.TensorShape],
     parallel_iterations: int,
 ) -> list[tf.Tensor]:
-    """See `control_flow.while_loop`."""
+    """See `control_flow.while_loop`; TensorFlow refuses a loop without variables, so it is left out."""
     if not initial:
         return []
     return list(
@@ -269,7 +328,7 @@ def while_loop(
 
 
 def call(body: Callable, operands: Sequence[tf.Tensor], kind: str) -> list[tf.Tensor]:
-    """See `control_flow.call`."""
+    """See `control_flow.call`, which has the meaning of `kind`."""
     if kind == "unordered":
         return called_unordered(body, list(operands))
     if kind == "xla":

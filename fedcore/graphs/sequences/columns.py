@@ -23,7 +23,7 @@ from fedcore.graphs.sequences.row_selection import DrawnElements, Rows, batch_ro
 from fedcore.graphs.sequences.steps import INFINITE, Step
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.seeds import fold_in
-from fedcore.types import TensorType, Type, tensor_leaves
+from fedcore.types import TensorType, Type, map_tensors, tensor_leaves
 
 
 class Columns:
@@ -46,6 +46,7 @@ class Columns:
     __slots__ = (
         "__weakref__",
         "_given_order",
+        "_in_groups",
         "_order",
         "arrays",
         "draws",
@@ -76,6 +77,7 @@ class Columns:
         self.layout, self.draws, is_random, self.is_in_order = _derived(element, groups is not None, ragged, steps)
         self.is_random = is_random and order is None
         self._given_order = self._order = order
+        self._in_groups: Columns | bool = False  # not known; True: the sequence itself, without a cycle of references
 
     def __reduce__(self):
         return _columns, (self.element, self.arrays, self.groups, self.ragged, self.steps, self._given_order)
@@ -109,6 +111,29 @@ class Columns:
     def then(self, step: Step) -> "Columns":
         """The sequence with one more step."""
         return self._with_steps((*self.steps, step))
+
+    @property
+    def in_groups(self) -> "Columns":
+        """The sequence with each element as a group of rows, so that its layout does not depend on their number.
+
+        The sequence itself if its elements do not have one static first dimension in all leaves, or have maps.
+        """
+        if self._in_groups is False:
+            self._in_groups = self._regrouped() or True
+        return self._in_groups if isinstance(self._in_groups, Columns) else self
+
+    def _regrouped(self) -> "Columns | None":
+        types = tensor_leaves(self.element)
+        are_arrays = all(isinstance(a, np.ndarray) for a in self.arrays)
+        if not types or self.layout != Layout(self.element) or not are_arrays or not all(t.shape for t in types):
+            return None
+        size, *others = (t.sizes[0] for t in types)
+        if size is None or any(n != size for n in others):
+            return None
+        element = map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), self.element)
+        arrays = [a.reshape(self.row_count * size, *a.shape[2:]) for a in self.arrays]
+        splits = size * np.arange(self.row_count + 1, dtype=np.int64)
+        return Columns(element, arrays, groups=splits, steps=self.steps, order=self._given_order)
 
     @property
     def row_count(self) -> int:

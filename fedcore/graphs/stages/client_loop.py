@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from fedcore.collection_pause import without_collection
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.graphdef.parsed_graph import operations_of_graphs
@@ -133,8 +134,9 @@ def realize_loop(
     body.__name__ = profiler_name(stage.module, stage.name)
     signature = [*stage.shared_specs, tf.TensorSpec([clients], tf.int64), *(s for leaf in specs for s in leaf)]
     traced = tf.function(body, autograph=False, input_signature=signature)
-    call = with_kernels_of(stage.function, traced.get_concrete_function())
-    return Realized(call, type_, in_order=True)
+    with without_collection():
+        call = with_kernels_of(stage.function, traced.get_concrete_function())
+    return Realized(call, type_)
 
 
 def _filled_at_run_time(tensor: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

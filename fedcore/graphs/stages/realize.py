@@ -13,9 +13,9 @@ from collections.abc import Sequence as SequenceOf
 import attrs
 import tensorflow as tf
 
+from fedcore.collection_pause import without_collection
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import scope
-from fedcore.graphs.graphdef.sum_terms import sums_explode
 from fedcore.graphs.sequences.columns import Columns, drawn
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.sequence_results import result_tensors, result_value
@@ -42,9 +42,6 @@ class Realized:
         call: takes the flat tensors of all arguments and returns flat tensors.
         result: type of the result.
         pure: the result depends on the tensors only, not on the seed, and there are no side effects.
-        optimised: the graphs inside are optimised already; a second optimisation would take about a second.
-        in_order: TensorFlow must not regroup sums: they add clients in order, or regrouping would make the graph
-            explode.
         assumes_finite: numbers of the partial's leaves. If one of them is not finite, the function may have taken for
             finite what is not, and its result does not count.
         joined_sizes: of a function that adds one client to a partial: the columns of the factors that it takes and
@@ -57,15 +54,13 @@ class Realized:
     call: TracedFunction
     result: Type
     pure: bool = False
-    optimised: bool = False
-    in_order: bool = False
     assumes_finite: tuple[int, ...] = ()
     joined_sizes: tuple[int, ...] = ()
     products: "Products | None" = None
     unchanged: tuple[tuple[int, int], ...] = ()
 
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
-        out = cancellation.call(self.call, tensors, optimised=self.optimised, in_order=self.in_order)
+        out = cancellation.call(self.call, tensors)
         return result_value(list(out), self.result)
 
     def get_ready(self, tensors: SequenceOf) -> None:
@@ -211,12 +206,10 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
         flag = tf.TensorSpec([], tf.bool)
         specs = [flag, flag, *specs, *(spec(t) for t in tensor_leaves(stage.partial_type))]
     body.__name__ = profiler_name(stage.module, stage.name)
-    realized = _realized(tf.function(body, autograph=False, input_signature=specs), type_, in_order=from_partial)
+    realized = _realized(tf.function(body, autograph=False, input_signature=specs), type_)
     return attrs.evolve(realized, call=with_kernels_of(stage.function, realized.call))
 
 
-def _realized(traced, result: Type, *, pure: bool = False, in_order: bool = False) -> Realized:
-    with private_api.quick_operations(shares_constants=True):
-        concrete = traced.get_concrete_function()
-    in_order = in_order or sums_explode(concrete.graph.as_graph_def())
-    return Realized(concrete, result, pure=pure, in_order=in_order)
+def _realized(traced, result: Type, *, pure: bool = False) -> Realized:
+    with private_api.quick_operations(shares_constants=True), without_collection():
+        return Realized(traced.get_concrete_function(), result, pure=pure)

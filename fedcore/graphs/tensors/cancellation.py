@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.core.protobuf import config_pb2
 
 from fedcore.graphs import private_api
 
@@ -14,18 +14,6 @@ def _as_traced() -> tuple:
     config = config_pb2.ConfigProto(allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return private_api.call_attributes(config.SerializeToString())
-
-
-@functools.cache
-def _in_order(options: bytes) -> tuple:
-    config = config_pb2.ConfigProto.FromString(options)
-    config.graph_options.rewrite_options.arithmetic_optimization = rewriter_config_pb2.RewriterConfig.OFF
-    return private_api.call_attributes(config.SerializeToString())
-
-
-@functools.cache
-def _as_process(options: bytes) -> tuple:
-    return private_api.call_attributes(options)
 
 
 class Cancellation:
@@ -52,26 +40,18 @@ class Cancellation:
         self,
         function: tf.types.experimental.ConcreteFunction,
         tensors: Sequence[tf.Tensor],
-        *,
-        optimised: bool = False,
-        in_order: bool = False,
     ) -> list[tf.Tensor]:
-        """Runs a traced function and returns its flat results.
+        """Runs a traced function as it is, without Grappler, and returns its flat results.
+
+        The graphs inside are optimised when a plan is made. Optimising them again took half of the first call of a
+        large model, and its rounds were no faster.
 
         TensorFlow's own call keeps its cancellation manager in a global that all threads share. So this method
         executes the function itself.
 
-        Args:
-            optimised: the graph is optimised already; otherwise TensorFlow optimises it at its first run.
-            in_order: the order of additions is kept; otherwise TensorFlow may regroup sums.
         Raises:
             tf.errors.CancelledError: `cancel` was called.
         """
-        if optimised:
-            attributes = _as_traced()
-        else:
-            config = private_api.call_config()
-            attributes = _in_order(config) if in_order else _as_process(config)
         name = function.name.decode() if isinstance(function.name, bytes) else function.name
         inputs = [*tensors, *function.captured_inputs]
-        return private_api.execute(name, len(function.outputs), inputs, attributes, self._manager)
+        return private_api.execute(name, len(function.outputs), inputs, _as_traced(), self._manager)

@@ -11,7 +11,7 @@ from fedcore.intrinsics import sequence_reduce
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
-from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.optimizers import build_sgdm
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.training import constant_work, weights_type_of
@@ -44,7 +44,7 @@ def build_gradient(model: PureModel, weights_type: Type):
     @tf_computation
     def step(carry, batch, weights):
         at = roles.replace(weights, ModelWeights(weights.trainable, carry.assigned))
-        gradients, output, non_trainable, metrics = gradients_of(model, at, carry.metrics, batch)
+        gradients, output, non_trainable, metrics = dense_gradients_of(model, at, carry.metrics, batch)
         moved = roles.changing(ModelWeights(weights.trainable, non_trainable)).non_trainable
         pairs = zip(carry.gradients, gradients, strict=True)
         summed = tuple(total + g * tf.cast(output.num_examples, g.dtype) for total, g in pairs)

@@ -17,7 +17,7 @@ from fedcore.intrinsics import (
 )
 from fedcore.learning.algorithms.composition import ServerWork, build_server_work
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
-from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import weights_type_of
@@ -100,7 +100,7 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
     @tf_computation
     def step(carry, batch, start, work, own):
         weights = roles.replace(start, carry.weights)
-        gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch)
+        gradients, _, non_trainable, metrics = dense_gradients_of(model, weights, carry.metrics, batch)
         parts = zip(carry.weights.trainable, gradients, own, work["control"], strict=True)
         trainable = tuple(w - tf.cast(work["learning_rate"], w.dtype) * (g - ci + c) for w, g, ci, c in parts)
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)

@@ -14,7 +14,7 @@ from fedcore.computation.files import computation_from
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.ir import bundle
 from fedcore.learning.models.functional_model import FunctionalModel, inputs_type
-from fedcore.learning.models.gradients import gradients_of, with_gradients
+from fedcore.learning.models.gradients import dense_gradients_of, with_gradients
 from fedcore.learning.models.held_variables import HoldsVariables
 from fedcore.learning.models.model_weights import ModelWeights, weights_and_values
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
@@ -125,12 +125,12 @@ def _computations(model: PureModel, weights: ModelWeights | None, inputs: Type) 
 
     @tf_computation(weights_type, metrics, batch)
     def train(weights, metrics, batch):
-        gradients, output, non_trainable, after = gradients_of(model, ModelWeights(*weights), metrics, batch)
+        gradients, output, non_trainable, after = dense_gradients_of(model, ModelWeights(*weights), metrics, batch)
         return gradients, _told(output), non_trainable, after
 
     @tf_computation(weights_type, metrics, batch)
     def evaluate(weights, metrics, batch):
-        gradients, output, non_trainable, after = gradients_of(
+        gradients, output, non_trainable, after = dense_gradients_of(
             model, ModelWeights(*weights), metrics, batch, training=False
         )
         return gradients, _told(output), non_trainable, after

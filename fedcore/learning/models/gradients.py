@@ -8,13 +8,29 @@ from fedcore.learning.models.pure_model import PureModel
 
 
 def gradients_of(model: PureModel, weights, metrics: dict, batch, training: bool = True) -> tuple:
-    """The gradients of a batch's mean loss by the trainable weights, and what `PureModel.step` gives."""
+    """The gradients of a batch's mean loss by the trainable weights, and what `PureModel.step` gives.
+
+    The gradient of a weight that the loss does not depend on is None: optimizers leave such a weight as it is, as those
+    of Keras do, also where they decay weights.
+    """
     with tf.GradientTape() as tape:
         tape.watch(weights.trainable)
         output, non_trainable, after = model.step(weights, metrics, batch, training)
-    gradients = tape.gradient(output.loss, weights.trainable, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    found = zip(gradients, weights.trainable, strict=True)
-    return tuple(_of_shape(tf.convert_to_tensor(g), w.shape) for g, w in found), output, non_trainable, after
+    gradients = tape.gradient(output.loss, weights.trainable)
+    pairs = zip(gradients, weights.trainable, strict=True)
+    tensors = tuple(None if g is None else _of_shape(tf.convert_to_tensor(g), w.shape) for g, w in pairs)
+    return tensors, output, non_trainable, after
+
+
+def dense_gradients_of(model: PureModel, weights, metrics: dict, batch, training: bool = True) -> tuple:
+    """As `gradients_of`, with zeros for a weight that the loss does not depend on."""
+    gradients, *others = gradients_of(model, weights, metrics, batch, training)
+    return or_zeros(gradients, weights.trainable), *others
+
+
+def or_zeros(gradients: Sequence, weights: Sequence[tf.Tensor]) -> tuple:
+    """The gradients, with zeros in the place of None."""
+    return tuple(tf.zeros_like(w) if g is None else g for g, w in zip(gradients, weights, strict=True))
 
 
 def _of_shape(gradient: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import tensorflow as tf
 
+from fedcore.collection_pause import without_collection
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.tensors.specs import element_spec
@@ -146,6 +147,7 @@ def functional_model_from_keras(
 class _KerasModel(HoldsVariables):
     batch_type: StructType
 
+    @without_collection()
     def __init__(self, model: keras.Model, input_spec, arguments: dict):
         if not isinstance(model, keras.Model):
             raise TracingError(f"from_keras_model takes a Keras 3 model, not {brief(model)}")

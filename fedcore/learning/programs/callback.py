@@ -52,7 +52,7 @@ class Callback:
         """The training has ended, not by an exception."""
 
     def get_state(self) -> Any:
-        """What a checkpoint keeps of the callback: a structure of arrays, numbers and texts. Default: None.
+        """The callback's part of a checkpoint: a structure of arrays, numbers and texts. Default: None.
 
         It is taken at the end of the round and written beside the next one; it may change meanwhile.
         """

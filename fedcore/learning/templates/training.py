@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.intrinsics import sequence_reduce
 from fedcore.learning.models import ModelWeights, PureModel
-from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.gradients import gradients_of, or_zeros
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import Weighting, weight_and_report
@@ -80,6 +80,7 @@ def build_training(
         weights = roles.replace(start, carry.weights)
         gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch)
         if proximal_strength:
+            gradients = or_zeros(gradients, carry.weights.trainable)
             pairs = zip(gradients, carry.weights.trainable, start.trainable, strict=True)
             gradients = tuple(g + proximal_strength * (w - s) for g, w, s in pairs)
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, gradients)

@@ -111,8 +111,8 @@ class RayClientsExecutor:
         """Notes the seconds of a run."""
         stage = work.digest, work.stage
         with self._lock:
-            before = self._times.find(stage, (0.0, 0))
-            self._times.put(stage, (before[0] + seconds, before[1] + slices))
+            total_seconds, total_slices = self._times.find(stage, (0.0, 0))
+            self._times.put(stage, (total_seconds + seconds, total_slices + slices))
 
     def close(self) -> None:
         if self._sliced is not None:

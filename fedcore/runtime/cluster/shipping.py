@@ -84,7 +84,10 @@ def unpacked(
         tensor: digest -> tensor; by default the tensor of the array.
     """
     if tensor is None and arrays is not None:
-        tensor = lambda digest: tf.convert_to_tensor(arrays[digest])  # noqa: E731
+
+        def tensor(digest: str) -> tf.Tensor:
+            return tf.convert_to_tensor(arrays[digest])
+
     unpickler = _Unpickler(io.BytesIO(parcel.data), buffers=parcel.buffers)
     unpickler.objects = {"plan": plan, "array": None if arrays is None else arrays.__getitem__, "tensor": tensor}
     return unpickler.load()

@@ -12,15 +12,22 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 
 @batching_rule("Transpose")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, order: BatchedValue) -> BatchedValue:
+    """A transpose of each client's value; the client axis stays in front, and the padded axis moves with its
+    entries.
+    """
     axes = [int(a) for a in evaluation.constant_operand(node, order)]
     padded_axis = None if x.padded_axis is None else axes.index(x.padded_axis)
-    moved = [0, *(a + 1 for a in axes)] if x.batched else axes
-    tensor = transposed(evaluation.tensor(x), moved)
+    batched_order = [0, *(a + 1 for a in axes)] if x.batched else axes
+    tensor = fuse_transposes(evaluation.tensor(x), batched_order)
     return BatchedValue(tensor, x.batched, padded_axis, x.entries_per_row, padding=x.padding)
 
 
-def transposed(tensor: Value, order: list[int]) -> Value:
-    """ops.transpose; transposes in a row become one, or none."""
+def fuse_transposes(tensor: Value, order: list[int]) -> Value:
+    """`ops.transpose`, where transposes in a row become one transpose, or none if they cancel.
+
+    Args:
+        order: the axes of the tensor in their new order.
+    """
     node = ops.computed_by(tensor, "Transpose")
     inner_order = None if node is None else ops.static_value(node.inputs[1])
     if node is not None and inner_order is not None:
@@ -31,7 +38,13 @@ def transposed(tensor: Value, order: list[int]) -> Value:
 def common_axes(
     evaluation: BatchedEvaluation, node: Node, values: tuple[BatchedValue, ...]
 ) -> tuple[list[Value], BatchedValue]:
-    """(tensors, axes): all tensors have a client axis if one operand is batched; `axes` has no tensor."""
+    """(the tensors of operands that are put side by side, a value without a tensor that has the axes of the result).
+
+    If one operand has a client axis, all tensors get one.
+
+    Raises:
+        NoBatchingRule: the operands have their batches along different axes, or only some have one.
+    """
     axes = {(x.padded_axis, x.entries_per_row) for x in values if x.padded_axis is not None}
     if len(axes) > 1:
         raise NoBatchingRule(node.op, "the operands have their batches along different axes")
@@ -39,42 +52,50 @@ def common_axes(
     if padded_axis is not None and any(x.padded_axis is None for x in values):
         raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
     batched = any(x.batched for x in values)
-    joined = BatchedValue(None, batched, padded_axis, entries_per_row, padding=common_padding(values))
-    return [evaluation.with_client_axis(x) if batched else evaluation.tensor(x) for x in values], joined
+    result_axes = BatchedValue(None, batched, padded_axis, entries_per_row, padding=common_padding(values))
+    return [evaluation.with_client_axis(x) if batched else evaluation.tensor(x) for x in values], result_axes
 
 
 @batching_rule("Pack")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+    """The values stacked along a new axis, behind which a padded axis moves by one."""
     tensors, axes = common_axes(evaluation, node, values)
-    at = node.get("axis", 0)
-    at = at + evaluation.rank(values[0]) + 1 if at < 0 else at
-    padded_axis = None if axes.padded_axis is None else axes.padded_axis + int(at <= axes.padded_axis)
-    stacked = ops.stack(tensors, at + int(axes.batched))
+    position = node.get("axis", 0)
+    position = position + evaluation.rank(values[0]) + 1 if position < 0 else position
+    padded_axis = None if axes.padded_axis is None else axes.padded_axis + int(position <= axes.padded_axis)
+    stacked = ops.stack(tensors, position + int(axes.batched))
     return BatchedValue(stacked, axes.batched, padded_axis, axes.entries_per_row, padding=axes.padding)
 
 
 @batching_rule("ConcatV2")
 def _(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
+    """The values side by side along an axis, which is not the batch.
+
+    Raises:
+        NoBatchingRule: the axis is the batch, whose padding would stand between the operands' rows.
+    """
     *values, axis = operands
     tensors, axes = common_axes(evaluation, node, tuple(values))
-    at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(values[0])
-    if at == axes.padded_axis:
+    position = int(evaluation.constant_operand(node, axis)) % evaluation.rank(values[0])
+    if position == axes.padded_axis:
         raise NoBatchingRule("ConcatV2", "it concatenates along the batch")
-    return axes.with_tensor(ops.concat(tensors, at + int(axes.batched)), padding=axes.padding)
+    return axes.with_tensor(ops.concat(tensors, position + int(axes.batched)), padding=axes.padding)
 
 
 @batching_rule("Unpack")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> list[BatchedValue]:
-    at = node.get("axis", 0) % evaluation.rank(x)
-    if at == x.padded_axis:
+    """The slices along an axis, which is not the batch: clients would have different numbers of slices."""
+    position = node.get("axis", 0) % evaluation.rank(x)
+    if position == x.padded_axis:
         raise NoBatchingRule("Unpack", "it splits the batch")
-    padded_axis = None if x.padded_axis is None else x.padded_axis - int(at < x.padded_axis)
-    parts = ops.unstack(evaluation.tensor(x), node["num"], at + int(x.batched))
+    padded_axis = None if x.padded_axis is None else x.padded_axis - int(position < x.padded_axis)
+    parts = ops.unstack(evaluation.tensor(x), node["num"], position + int(x.batched))
     return [BatchedValue(t, x.batched, padded_axis, x.entries_per_row, padding=x.padding) for t in parts]
 
 
 @batching_rule("Split")
 def _(evaluation: BatchedEvaluation, node: Node, axis: BatchedValue, x: BatchedValue) -> list[BatchedValue]:
+    """Equal parts along an axis, see `_split`."""
     return _split(evaluation, node, x, axis, node["num_split"])
 
 
@@ -82,14 +103,22 @@ def _(evaluation: BatchedEvaluation, node: Node, axis: BatchedValue, x: BatchedV
 def _(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, sizes: BatchedValue, axis: BatchedValue
 ) -> list[BatchedValue]:
+    """Parts of given sizes along an axis, see `_split`."""
     return _split(evaluation, node, x, axis, [int(s) for s in evaluation.constant_operand(node, sizes)])
 
 
 def _split(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue, parts) -> list[BatchedValue]:
-    at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
-    if at == x.padded_axis:
+    """The parts of a value along an axis, which is not the batch.
+
+    Args:
+        parts: the number of equal parts, or the size of each part.
+    """
+    position = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
+    if position == x.padded_axis:
         raise NoBatchingRule(node.op, "it splits the batch")
-    return [x.with_tensor(t, padding=x.padding) for t in ops.split(evaluation.tensor(x), parts, at + int(x.batched))]
+    return [
+        x.with_tensor(t, padding=x.padding) for t in ops.split(evaluation.tensor(x), parts, position + int(x.batched))
+    ]
 
 
 @batching_rule("StridedSlice")
@@ -101,10 +130,17 @@ def _(
     end: BatchedValue,
     strides: BatchedValue,
 ) -> BatchedValue:
+    """A slice with bounds that all clients share, which takes the whole batch.
+
+    A shared tensor is sliced as by one client, with the bounds at the padded size.
+    """
     padded_axis = _padded_axis_after_slice(evaluation, node, x, evaluation.rank(x), begin, end, strides)
     if not x.batched:
-        bounds = [(v, evaluation.known_value(v)) for v in (begin, end, strides)]
-        tensors = [evaluation.tensor(v) if k is None else ops.constant(k.values[0]) for v, k in bounds]
+        known_bounds = [(bound, evaluation.known_value(bound)) for bound in (begin, end, strides)]
+        tensors = [
+            evaluation.tensor(bound) if known is None else ops.constant(known.values[0])
+            for bound, known in known_bounds
+        ]
         (part,) = emit(node.op, [evaluation.tensor(x), *tensors], node.attributes)
     else:
         operands, attributes = _bounds_with_client_axis(evaluation, node, begin, end, strides)
@@ -122,34 +158,49 @@ def _(
     strides: BatchedValue,
     dy: BatchedValue,
 ) -> BatchedValue:
-    known = evaluation.known_value(shape)
+    """The gradient of a slice: zeros of the operand's shape, with the gradient in the place of the slice.
+
+    The shape gets the client axis in front, and the bounds take all clients.
+
+    Raises:
+        NoBatchingRule: the shape depends on a client's data, or the batch is along another axis in the gradient.
+    """
+    known_shape = evaluation.known_value(shape)
     operands, attributes = _bounds_with_client_axis(evaluation, node, begin, end, strides)
-    if known is None:
+    if known_shape is None:
         if not shape.client_invariant or dy.padded_axis is not None:
             raise NoBatchingRule(node.op, "its shape is not known")
-        of_client = evaluation.tensor(shape)
-        whole = ops.concat([ops.constant([evaluation.clients], of_client.dtype), of_client], 0)
-        return BatchedValue(emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)[0], True)
-    axis, entries_per_row = evaluation.batch_axis(node, known)
+        client_shape = evaluation.tensor(shape)
+        batched_shape = ops.concat([ops.constant([evaluation.clients], client_shape.dtype), client_shape], 0)
+        return BatchedValue(
+            emit(node.op, [batched_shape, *operands, evaluation.with_client_axis(dy)], attributes)[0], True
+        )
+    axis, entries_per_row = evaluation.batch_axis(node, known_shape)
     axes_of_shape = BatchedValue(None, padded_axis=axis, entries_per_row=entries_per_row)
     if (
-        _padded_axis_after_slice(evaluation, node, axes_of_shape, len(known.values[0]), begin, end, strides)
+        _padded_axis_after_slice(evaluation, node, axes_of_shape, len(known_shape.values[0]), begin, end, strides)
         != dy.padded_axis
     ):
         raise NoBatchingRule(node.op, "the batch is along another axis in the gradient")
-    sizes = known.values[0]
-    whole = ops.constant(np.concatenate([[evaluation.clients], sizes]).astype(sizes.dtype))
-    (tensor,) = emit(node.op, [whole, *operands, evaluation.with_client_axis(dy)], attributes)
+    sizes = known_shape.values[0]
+    batched_shape = ops.constant(np.concatenate([[evaluation.clients], sizes]).astype(sizes.dtype))
+    (tensor,) = emit(node.op, [batched_shape, *operands, evaluation.with_client_axis(dy)], attributes)
     return BatchedValue(tensor, True, axis, entries_per_row, padding=dy.padding)
 
 
 def _bounds_with_client_axis(evaluation: BatchedEvaluation, node: Node, *bounds: BatchedValue) -> tuple[list, dict]:
-    """Operands and attributes of a strided slice of a tensor with a client axis, which is taken whole."""
+    """(operands, attributes) of a strided slice of a tensor with a client axis, which the slice takes whole.
+
+    Each mask has a bit for each axis, so it is shifted by one for the client axis.
+
+    Raises:
+        NoBatchingRule: the bounds differ between clients.
+    """
     operands = []
     for bound, first in zip(bounds, (0, 0, 1), strict=True):
-        known = evaluation.known_value(bound)
-        if known is not None:
-            value = known.values[0]
+        known_bound = evaluation.known_value(bound)
+        if known_bound is not None:
+            value = known_bound.values[0]
             operands.append(ops.constant(np.concatenate([[first], value]).astype(value.dtype)))
             continue
         if not bound.client_invariant:
@@ -171,7 +222,17 @@ def _padded_axis_after_slice(
     end: BatchedValue,
     strides: BatchedValue,
 ) -> int | None:
-    """The padded axis after a strided slice. The slice takes the whole batch, and all clients have the same bounds."""
+    """The padded axis after a strided slice that takes the whole batch, with bounds that all clients share.
+
+    The bounds have an entry for each indexed axis, for each new axis, and for an ellipsis. The loop follows `axis` in
+    the operand and `position` in the result until it reaches the padded axis.
+
+    Args:
+        x: its padded axis is that before the slice; it needs no tensor.
+        rank: number of axes of one client's value before the slice.
+    Raises:
+        NoBatchingRule: the slice takes a part of the batch, or its bounds differ between clients.
+    """
     if x.padded_axis is None:
         if not (begin.client_invariant and end.client_invariant and strides.client_invariant):
             raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
@@ -186,13 +247,14 @@ def _padded_axis_after_slice(
     masks = {m: node.get(f"{m}_mask", 0) for m in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
 
     def has(mask: str, i: int) -> bool:
+        """Whether bit i of a mask is set."""
         return bool(masks[mask] >> i & 1)
 
-    indexed = sum(not has("new_axis", i) and not has("ellipsis", i) for i in range(count))
+    indexed_axes = sum(not has("new_axis", i) and not has("ellipsis", i) for i in range(count))
     padded_axis, axis, position = x.padded_axis, 0, 0
     for i in range(count):
         if has("ellipsis", i):
-            skipped = rank - indexed
+            skipped = rank - indexed_axes
             if axis <= padded_axis < axis + skipped:
                 return position + padded_axis - axis
             axis, position = axis + skipped, position + skipped
@@ -203,10 +265,10 @@ def _padded_axis_after_slice(
                 raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
             axis, position = axis + 1, position + int(not has("shrink_axis", i))
         else:
-            whole_start = has("begin", i) or all(v[i] == 0 for v in starts.values)
+            begins_at_start = has("begin", i) or all(v[i] == 0 for v in starts.values)
             ends = zip(stops.values, evaluation.probes, strict=True)
-            whole_end = has("end", i) or all(v[i] == p * x.entries_per_row for v, p in ends)
-            if has("shrink_axis", i) or steps[i] != 1 or not whole_start or not whole_end:
+            ends_at_end = has("end", i) or all(v[i] == p * x.entries_per_row for v, p in ends)
+            if has("shrink_axis", i) or steps[i] != 1 or not begins_at_start or not ends_at_end:
                 raise NoBatchingRule(node.op, "it takes some rows of the batch")
             return position
     return position + padded_axis - axis
@@ -216,6 +278,11 @@ def _padded_axis_after_slice(
 def _(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, begin: BatchedValue, size: BatchedValue
 ) -> BatchedValue:
+    """A slice with constant begin and size, which takes the whole batch: the size is -1 or the batch size there.
+
+    Raises:
+        NoBatchingRule: the slice takes a part of the batch, or its size differs between clients.
+    """
     starts, sizes = evaluation.constant_operand(node, begin), evaluation.known_value(size)
     if sizes is None:
         raise NoBatchingRule("Slice", "the size of the slice is not known")
@@ -223,36 +290,42 @@ def _(
         if not sizes.is_constant:
             raise NoBatchingRule("Slice", "the size of the slice differs between clients")
     else:
-        wanted = [
+        takes_all_rows = [
             v[x.padded_axis] in (-1, p * x.entries_per_row)
             for v, p in zip(sizes.values, evaluation.probes, strict=True)
         ]
-        if starts[x.padded_axis] != 0 or not all(wanted) or not sizes.polynomial:
+        if starts[x.padded_axis] != 0 or not all(takes_all_rows) or not sizes.polynomial:
             raise NoBatchingRule("Slice", "it takes some rows of the batch")
         if any((np.delete(v, x.padded_axis) != np.delete(sizes.values[0], x.padded_axis)).any() for v in sizes.values):
             raise NoBatchingRule("Slice", "the size of the slice differs between clients")
-    first = sizes.values[0]
+    slice_size = sizes.values[0]
     if x.batched:
-        starts, first = np.concatenate([[0], starts]), np.concatenate([[-1], first])
-    return x.with_tensor(ops.slice_(evaluation.tensor(x), starts, first), padding=x.padding)
+        starts, slice_size = np.concatenate([[0], starts]), np.concatenate([[-1], slice_size])
+    return x.with_tensor(ops.slice_(evaluation.tensor(x), starts, slice_size), padding=x.padding)
 
 
 @batching_rule("Pad", "PadV2", "MirrorPad")
 def _(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, paddings: BatchedValue, *value: BatchedValue
 ) -> BatchedValue:
+    """Each client's value with padding along other axes than the batch; the client axis gets none.
+
+    Raises:
+        NoBatchingRule: rows would be added to the batch, or the padding value differs between clients.
+    """
     amounts = evaluation.constant_operand(node, paddings)
     if x.padded_axis is not None and amounts[x.padded_axis].any():
         raise NoBatchingRule(node.op, "it adds rows to the batch")
     if any(not v.client_invariant for v in value):
         raise NoBatchingRule(node.op, "the padding value differs between clients")
-    whole = np.concatenate([[[0, 0]], amounts]).astype(amounts.dtype) if x.batched else amounts
-    operands = [evaluation.tensor(x), ops.constant(whole), *(evaluation.tensor(v) for v in value)]
+    batched_amounts = np.concatenate([[[0, 0]], amounts]).astype(amounts.dtype) if x.batched else amounts
+    operands = [evaluation.tensor(x), ops.constant(batched_amounts), *(evaluation.tensor(v) for v in value)]
     return x.with_tensor(*emit(node.op, operands, node.attributes))
 
 
 @batching_rule("ReverseV2")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
+    """Each client's value reversed along axes that are not the batch: padded rows would come first."""
     if not evaluation.rank(x):
         return x
     axes = [int(a) % evaluation.rank(x) for a in evaluation.constant_operand(node, axis)]
@@ -270,19 +343,26 @@ def _(
     on: BatchedValue,
     off: BatchedValue,
 ) -> BatchedValue:
+    """A vector for each index, with `on` at the index and `off` elsewhere, along a new axis.
+
+    The axis stands at `axis`, by default behind all others; a padded axis behind it moves by one.
+
+    Raises:
+        NoBatchingRule: the on and off values differ between clients.
+    """
     if not on.client_invariant or not off.client_invariant:
         raise NoBatchingRule("OneHot", "its on and off values differ between clients")
     rank = evaluation.rank(indices)
-    at = node.get("axis", -1)
-    at = rank if at < 0 else at
-    padded_axis = None if indices.padded_axis is None else indices.padded_axis + int(at <= indices.padded_axis)
+    position = node.get("axis", -1)
+    position = rank if position < 0 else position
+    padded_axis = None if indices.padded_axis is None else indices.padded_axis + int(position <= indices.padded_axis)
     classes = int(evaluation.constant_operand(node, depth))
     tensor = ops.one_hot(
         evaluation.tensor(indices),
         classes,
         evaluation.tensor(on),
         evaluation.tensor(off),
-        at + int(indices.batched),
+        position + int(indices.batched),
         node["T"],
     )
     return BatchedValue(tensor, indices.batched, padded_axis, indices.entries_per_row)
@@ -290,17 +370,19 @@ def _(
 
 @batching_rule("Cumsum")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
-    at = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
-    if at == x.padded_axis:
+    """A cumulative sum along an axis that is not the batch."""
+    summed_axis = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
+    if summed_axis == x.padded_axis:
         raise NoBatchingRule("Cumsum", "it adds along the batch")
-    along = ops.constant(at + int(x.batched), evaluation.tensor(axis).dtype)
-    return x.with_tensor(*emit("Cumsum", [evaluation.tensor(x), along], node.attributes))
+    axis_operand = ops.constant(summed_axis + int(x.batched), evaluation.tensor(axis).dtype)
+    return x.with_tensor(*emit("Cumsum", [evaluation.tensor(x), axis_operand], node.attributes))
 
 
 @batching_rule("TopKV2")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, count: BatchedValue) -> list[BatchedValue]:
+    """The largest entries along the last axis, which is not the batch, and their positions."""
     if x.padded_axis == evaluation.rank(x) - 1:
         raise NoBatchingRule("TopKV2", "it takes from the batch")
     evaluation.constant_operand(node, count)
-    out = emit("TopKV2", [evaluation.tensor(x), evaluation.tensor(count)], node.attributes)
-    return [x.with_tensor(t) for t in out]
+    results = emit("TopKV2", [evaluation.tensor(x), evaluation.tensor(count)], node.attributes)
+    return [x.with_tensor(t) for t in results]

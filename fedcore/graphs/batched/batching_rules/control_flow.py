@@ -11,9 +11,9 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.batching_rules.tensor_lists import ANY_SHAPE
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.batched.joined_products import with_joined_products
-from fedcore.graphs.batched.loop_products import products_behind
-from fedcore.graphs.batched.trip_count import known_counters, trip_count, unrolled
+from fedcore.graphs.batched.joined_products import join_products
+from fedcore.graphs.batched.loop_products import ProductsBehindLoop, products_behind
+from fedcore.graphs.batched.trip_count import iterations_at_once, known_counters, trip_count
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import cond, while_loop
 from fedcore.graphs.dataflow.graph import Value
@@ -24,6 +24,7 @@ from fedcore.graphs.graphdef.parsed_graph import Body, Node
 
 @batching_rule("PartitionedCall", "StatefulPartitionedCall")
 def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
+    """A call is evaluated in place: the operations of the function are emitted for all clients."""
     return evaluation.run(body.called(node["f"].name), values)
 
 
@@ -31,9 +32,13 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
 def _(
     evaluation: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *data: BatchedValue
 ) -> list[BatchedValue]:
-    """An assertion whose condition is known to hold is dropped. A condition that all clients share is checked once."""
-    known = evaluation.known_value(condition)
-    if known is not None and known.is_constant and known.values[0].all():
+    """An assertion that is known to hold is dropped. An assertion over values that all clients share is emitted once.
+
+    Raises:
+        NoBatchingRule: clients differ in the condition, or in the values of the message.
+    """
+    known_condition = evaluation.known_value(condition)
+    if known_condition is not None and known_condition.is_constant and known_condition.values[0].all():
         return []
     if not all(value.client_invariant for value in (condition, *data)):
         raise NoBatchingRule("Assert", "its condition differs between clients")
@@ -45,27 +50,34 @@ def _(
 def _(
     evaluation: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *values: BatchedValue
 ) -> list[BatchedValue]:
-    """A known condition selects the branch at build time."""
+    """A branch that all clients take together. A known condition selects it while the graph is built.
+
+    The results of both branches get a client axis, so that they have equal shapes.
+
+    Raises:
+        NoBatchingRule: clients may take different branches, or the branches have their batches along different axes.
+    """
     if not condition.client_invariant:
         raise NoBatchingRule(node.op, "clients may take different branches")
     branches = [body.called(node[name].name) for name in ("then_branch", "else_branch")]
-    known = evaluation.known_value(condition)
-    if known is not None:
-        return evaluation.run(branches[0 if known.values[0] else 1], values)
-    axes: list[list[tuple]] = []
+    known_condition = evaluation.known_value(condition)
+    if known_condition is not None:
+        return evaluation.run(branches[0 if known_condition.values[0] else 1], values)
+    result_axes: list[list[tuple]] = []  # of each branch
 
     def take(branch: Body):
-        inner = evaluation.for_nested_graph()
-        out = inner.run(branch, values)
-        axes.append([_axes(x) for x in out])
-        return [inner.with_client_axis(x) for x in out]
+        """The results of a branch, [K, …]; notes their axes."""
+        branch_evaluation = evaluation.for_nested_graph()
+        results = branch_evaluation.run(branch, values)
+        result_axes.append([_axes(x) for x in results])
+        return [branch_evaluation.with_client_axis(x) for x in results]
 
     tensors = cond(evaluation.tensor(condition), lambda: take(branches[0]), lambda: take(branches[1]))
-    if [a[1:] for a in axes[0]] != [a[1:] for a in axes[1]]:
+    if [a[1:] for a in result_axes[0]] != [a[1:] for a in result_axes[1]]:
         raise NoBatchingRule(node.op, "the results of the branches have their batches along different axes")
     return [
         BatchedValue(t, True, padded_axis, entries_per_row)
-        for t, (_, padded_axis, entries_per_row) in zip(tensors, axes[0], strict=True)
+        for t, (_, padded_axis, entries_per_row) in zip(tensors, result_axes[0], strict=True)
     ]
 
 
@@ -73,194 +85,263 @@ def _(
 def _(
     evaluation: BatchedEvaluation, node: Node, body: Body, index: BatchedValue, *values: BatchedValue
 ) -> list[BatchedValue]:
-    """Runs the branches that clients of the group take; each client gets the results of its own branch."""
+    """Runs each branch that a client of the group takes; each client gets the results of its own branch.
+
+    A number out of range selects the last branch, as in TensorFlow.
+    """
     branches = [body.called(branch.name) for branch in node["branches"]]
     if any(x.padded_axis is not None for x in values):
         raise NoBatchingRule(node.op, "a branch reads a batch")
-    chosen = evaluation.with_client_axis(index)
+    branch_numbers = evaluation.with_client_axis(index)
     last = len(branches) - 1
-    chosen = ops.where((chosen < 0) | (chosen > last), last, chosen)
+    branch_numbers = ops.where((branch_numbers < 0) | (branch_numbers > last), last, branch_numbers)
     results: list[Value] = []
     for number, branch in enumerate(branches):
-        results = _of_branch(evaluation, branch, values, ops.equal(chosen, number), results)
+        results = _update_by_branch(evaluation, branch, values, ops.equal(branch_numbers, number), results)
     return [BatchedValue(t, True) for t in results]
 
 
-def _of_branch(
+def _update_by_branch(
     evaluation: BatchedEvaluation,
     branch: Body,
     values: Sequence[BatchedValue],
     takes: Value,
-    before: list[Value],
+    earlier_results: list[Value],
 ) -> list[Value]:
-    """The results of a branch for the clients that take it, and the results before for the others.
+    """The results of a branch for the clients that take it, and the earlier results for the others.
 
     A branch that no client takes does not run: it may fail.
 
     Args:
-        takes: bool [K].
-        before: results of the branches before; none for the first branch.
+        takes: bool [K], the clients that take the branch.
+        earlier_results: results of the branches before, [K, …]; empty for the first branch.
     """
     results: list[Value] = []
 
-    def run() -> list[Value]:
+    def run_branch() -> list[Value]:
+        """The results of the branch for clients that take it, and the earlier results for the others."""
         inner = evaluation.for_nested_graph()
         results[:] = [inner.with_client_axis(x) for x in inner.run(branch, values)]
-        return select_by_client(takes, results, before) if before else results
+        return select_by_client(takes, results, earlier_results) if earlier_results else results
 
-    def others() -> list[Value]:
-        return before or [_zeros(t) for t in results]  # `cond` builds `run` first
+    def keep_earlier_results() -> list[Value]:
+        """The earlier results where no client takes the branch; zeros before the first branch."""
+        return earlier_results or [_zeros_like(t) for t in results]  # `cond` builds `run_branch` first
 
-    return cond(ops.reduce_any(takes), run, others)
+    return cond(ops.reduce_any(takes), run_branch, keep_earlier_results)
 
 
-def _zeros(tensor: Value) -> Value:
+def _zeros_like(tensor: Value) -> Value:
+    """Zeros for clients that take no branch yet; other branches replace them."""
     if tensor.dtype == tf.variant or not tensor.shape.is_fully_defined():
         raise NoBatchingRule("StatelessCase", "a branch has a result of unknown size")
     return ops.zeros(tensor.shape, tensor.dtype)
 
 
 def _axes(value: BatchedValue) -> tuple[bool, int | None, int]:
+    """The axes of a value: whether it has a client axis, its padded axis, and the entries per row along it."""
     return value.batched, value.padded_axis, value.entries_per_row
+
+
+@attrs.frozen
+class _LoopVariables:
+    """The loop variables of a loop as they are in every iteration, with their axes and padding.
+
+    Args:
+        changing: positions of the variables that the body changes; only these are carried.
+        values: all loop variables; those that change have no tensor of any one iteration.
+        others: the values that the body returns behind its loop variables: collected operands and indices.
+    """
+
+    changing: list[int]
+    values: list[BatchedValue]
+    others: list[BatchedValue]
+
+    def with_tensors(self, tensors: Sequence[Value]) -> list[BatchedValue]:
+        """All loop variables in one iteration, from the tensors of the changing ones."""
+        values = list(self.values)
+        for i, tensor in zip(self.changing, tensors, strict=False):
+            values[i] = attrs.evolve(values[i], tensor=tensor)
+        return values
 
 
 @batching_rule("StatelessWhile", "While")
 def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
-    """The condition is client-invariant. Loop variables that the body returns unchanged are not carried; those that
-    only collect products are computed behind the loop. Several iterations of a known number are built as one.
+    """A loop whose condition all clients share, so that they take equally many iterations.
+
+    The loop is made cheaper in four ways. Two products that the body adds become one. Loop variables that the body
+    returns unchanged are not carried. Products that only add to a loop variable are computed behind the loop. If the
+    number of iterations is known, several are built as one.
     """
-    step, test = body.called(node["body"].name), body.called(node["cond"].name)
-    step, test, all_values = with_joined_products(evaluation, step, test, values)
-    counters = known_counters(evaluation, step, all_values)
-    trips = trip_count(evaluation, step, test, all_values, counters)
-    behind = products_behind(step)
-    while True:
-        reduced = behind.reduced(step)
-        changing, state, others = _loop_variables(evaluation, node, reduced, test, all_values)
-        fitting = behind.that_fit(evaluation, others, all_values)
-        if fitting == behind:
-            break
-        behind = fitting
+    loop_body, condition = body.called(node["body"].name), body.called(node["cond"].name)
+    loop_body, condition, initial = join_products(evaluation, loop_body, condition, values)
+    counter_starts = known_counters(evaluation, loop_body, initial)
+    iterations = trip_count(evaluation, loop_body, condition, initial, counter_starts)
+    products, reduced_body, variables = _move_products_behind(evaluation, node, loop_body, condition, initial)
+    changing, carried = variables.changing, len(variables.changing)
 
-    def values_of(tensors: Sequence[Value]) -> list[BatchedValue]:
-        whole = list(state)
-        for i, tensor in zip(changing, tensors, strict=False):
-            whole[i] = attrs.evolve(state[i], tensor=tensor)
-        return whole
-
-    def condition_holds(*tensors):
+    def condition_holds(*tensors: Value) -> Value:
+        """Whether another iteration runs."""
         inner = evaluation.for_nested_graph()
-        return inner.tensor(inner.run(test, values_of(tensors))[0])
+        return inner.tensor(inner.run(condition, variables.with_tensors(tensors))[0])
 
-    def advance(*variables):
-        tensors, inner = list(variables), evaluation.for_nested_graph()
-        for _ in range(unrolled(reduced, trips)):
-            out = inner.run(reduced, values_of(tensors))
-            after = [inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i]) for i in changing]
-            kept = zip(tensors[len(changing) :], behind.kept(inner, out[len(state) :]), strict=True)
-            tensors = [*after, *(ops.operation("TensorListPushBack", list_, t) for list_, t in kept)]
-        return tensors
+    def advance(*tensors: Value) -> list[Value]:
+        """The changing loop variables after one or several iterations, then the lists with collected tensors."""
+        state, inner = list(tensors), evaluation.for_nested_graph()
+        for _ in range(iterations_at_once(reduced_body, iterations)):
+            results = inner.run(reduced_body, variables.with_tensors(state))
+            next_state = [_carried_tensor(inner, results[i], variables.values[i]) for i in changing]
+            collected = products.tensors_to_collect(inner, results[len(variables.values) :])
+            for list_, tensor in zip(state[carried:], collected, strict=True):
+                next_state.append(ops.operation("TensorListPushBack", list_, tensor))
+            state = next_state
+        return state
 
-    start = [_initial_tensor(evaluation, all_values[i], state[i]) for i in changing]
-    start += [ops.operation("EmptyTensorList", ANY_SHAPE, -1, element_dtype=v.tensor.dtype) for v in others]
-    shapes = [state[i].tensor.shape for i in changing] + [tf.TensorShape([])] * (len(start) - len(changing))
+    start = [_initial_tensor(evaluation, initial[i], variables.values[i]) for i in changing]
+    start += [ops.operation("EmptyTensorList", ANY_SHAPE, -1, element_dtype=v.tensor.dtype) for v in variables.others]
+    shapes = [variables.values[i].tensor.shape for i in changing] + [tf.TensorShape([])] * len(variables.others)
     end = while_loop(condition_holds, advance, start, shapes, parallel_iterations=1)
-    products = behind.results(evaluation, end[len(changing) :], others, all_values, trips)
-    results = {
-        i: attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant) if i in changing else value
-        for i, value in enumerate(values_of(end))
-    }
-    if trips is not None:
-        for i, first in counters.items():
-            results[i] = attrs.evolve(results[i], known=KnownValue.of_constant(first + first.dtype.type(trips)))
-    return [products.get(i, results[i]) for i in range(len(values))]
+    product_results = products.results(evaluation, end[carried:], variables.others, initial, iterations)
+    results = dict(enumerate(variables.with_tensors(end)))
+    for i in changing:
+        results[i] = attrs.evolve(results[i], has_elements=results[i].tensor.dtype == tf.variant)
+    if iterations is not None:
+        for i, first in counter_starts.items():
+            last = KnownValue.of_constant(first + first.dtype.type(iterations))
+            results[i] = attrs.evolve(results[i], known=last)
+    return [product_results.get(i, results[i]) for i in range(len(values))]
 
 
-def _loop_variables(
-    evaluation: BatchedEvaluation, node: Node, step: Body, test: Body, values: Sequence[BatchedValue]
-) -> tuple[list[int], list[BatchedValue], list[BatchedValue]]:
-    """(the positions of the loop variables that change, all loop variables in an iteration, what the body returns
-    behind them).
+def _move_products_behind(
+    evaluation: BatchedEvaluation, node: Node, loop_body: Body, condition: Body, initial: Sequence[BatchedValue]
+) -> tuple[ProductsBehindLoop, Body, _LoopVariables]:
+    """(the products that are computed behind the loop, the body without them, its loop variables).
 
-    The axes and the padding of the loop variables are a fixed point: the body is built on scratch graphs until they
-    stay the same.
+    Whether a product fits is known only from the values of a body without it. So the search begins with all of them,
+    and drops those that do not fit until all do.
     """
-    changing = [i for i in range(len(step.arguments)) if not step.is_unchanged(i)]
-    state = [_loop_value(evaluation, values[i]) if i in changing else value for i, value in enumerate(values)]
+    products = products_behind(loop_body)
     while True:
-        after, others = _values_after_step(evaluation, node, step, test, state, changing)
-        joined = [_join(node, value, after[i]) if i in after else value for i, value in enumerate(state)]
-        converged = all(_same_carry(a, b) for a, b in zip(state, joined, strict=True))
-        state = joined
+        reduced_body = products.remove_from(loop_body)
+        variables = _find_loop_variables(evaluation, node, reduced_body, condition, initial)
+        fitting = products.that_fit(evaluation, variables.others, initial)
+        if fitting == products:
+            return products, reduced_body, variables
+        products = fitting
+
+
+def _find_loop_variables(
+    evaluation: BatchedEvaluation, node: Node, loop_body: Body, condition: Body, initial: Sequence[BatchedValue]
+) -> _LoopVariables:
+    """The loop variables with the axes and the padding that they have in every iteration.
+
+    These are a fixed point: the body is built on scratch graphs until an iteration leaves them as they are.
+    """
+    changing = [i for i in range(len(loop_body.arguments)) if not loop_body.is_unchanged(i)]
+    values = [_loop_value(evaluation, initial[i]) if i in changing else value for i, value in enumerate(initial)]
+    while True:
+        results, others = _values_after_iteration(evaluation, node, loop_body, condition, values, changing)
+        joined = [_join(node, value, results[i]) if i in results else value for i, value in enumerate(values)]
+        converged = all(_has_equal_axes(a, b) for a, b in zip(values, joined, strict=True))
+        values = joined
         if converged:
-            return changing, state, others
+            return _LoopVariables(changing, values, others)
 
 
 def _loop_value(evaluation: BatchedEvaluation, value: BatchedValue) -> BatchedValue:
-    """A loop variable before the first iteration, with nothing known but its axes and its padding."""
+    """A loop variable before the first iteration, without its known value, which later iterations do not have."""
     if value.tensor is None:
         return BatchedValue(evaluation.tensor(value), value.batched)
     return attrs.evolve(value, known=None)
 
 
-def _initial_tensor(evaluation: BatchedEvaluation, value: BatchedValue, state: BatchedValue) -> Value:
-    if value.has_elements and state.batched != value.batched:
+def _initial_tensor(evaluation: BatchedEvaluation, value: BatchedValue, variable: BatchedValue) -> Value:
+    """The tensor with which a loop variable starts; it has a client axis if the variable has one in later iterations.
+
+    Raises:
+        NoBatchingRule: a list has elements without a client axis already, and gets elements with one.
+    """
+    if value.has_elements and variable.batched != value.batched:
         raise NoBatchingRule("TensorListSetItem", "only some elements of the list differ between clients")
-    return evaluation.with_client_axis(value) if state.batched else evaluation.tensor(value)
+    return evaluation.with_client_axis(value) if variable.batched else evaluation.tensor(value)
 
 
-def _values_after_step(
-    evaluation: BatchedEvaluation, node: Node, step: Body, test: Body, state: list[BatchedValue], changing: list[int]
+def _carried_tensor(evaluation: BatchedEvaluation, result: BatchedValue, variable: BatchedValue) -> Value:
+    """The tensor of a loop variable after an iteration; it has a client axis if the variable has one."""
+    return evaluation.with_client_axis(result) if variable.batched else evaluation.tensor(result)
+
+
+def _values_after_iteration(
+    evaluation: BatchedEvaluation,
+    node: Node,
+    loop_body: Body,
+    condition: Body,
+    variables: list[BatchedValue],
+    changing: list[int],
 ) -> tuple[dict[int, BatchedValue], list[BatchedValue]]:
-    """(the loop variables after one iteration, what the body returns behind them), built in a scratch graph."""
-    after: dict[int, BatchedValue] = {}
+    """(changing loop variables after one iteration, other results of the body), built in a scratch graph.
+
+    Raises:
+        NoBatchingRule: the condition differs between clients.
+    """
+    results: dict[int, BatchedValue] = {}
     others: list[BatchedValue] = []
 
-    def scratch():
+    def build_iteration() -> None:
+        """Evaluates the condition and the body on placeholders, and notes the results of the body."""
         inner = evaluation.for_nested_graph()
-        inputs = list(state)
+        inputs = list(variables)
         for i in changing:
-            tensor = state[i].tensor
-            inputs[i] = attrs.evolve(state[i], tensor=ops.placeholder(tensor.dtype, tensor.shape))
-        if not inner.run(test, inputs)[0].client_invariant:
+            tensor = variables[i].tensor
+            inputs[i] = attrs.evolve(variables[i], tensor=ops.placeholder(tensor.dtype, tensor.shape))
+        if not inner.run(condition, inputs)[0].client_invariant:
             raise NoBatchingRule(node.op, "clients may take different numbers of steps")
-        out = inner.run(step, inputs)
+        outputs = inner.run(loop_body, inputs)
         for i in changing:
-            tensor = inner.with_client_axis(out[i]) if state[i].batched else inner.tensor(out[i])
-            after[i] = attrs.evolve(out[i], tensor=tensor, batched=out[i].batched or state[i].batched)
-        others.extend(attrs.evolve(x, tensor=inner.tensor(x)) for x in out[len(state) :])
+            tensor = _carried_tensor(inner, outputs[i], variables[i])
+            results[i] = attrs.evolve(outputs[i], tensor=tensor, batched=outputs[i].batched or variables[i].batched)
+        others.extend(attrs.evolve(x, tensor=inner.tensor(x)) for x in outputs[len(variables) :])
 
-    ops.scratch(scratch)
-    return after, others
+    ops.scratch(build_iteration)
+    return results, others
 
 
-def _join(node: Node, before: BatchedValue, after: BatchedValue) -> BatchedValue:
-    """The least general value that covers a loop variable before and after an iteration; its tensor is abstract."""
-    batched = before.batched or after.batched
-    is_list = before.tensor.dtype == tf.variant
-    if before.padded_axis != after.padded_axis and not (is_list and before.padded_axis is None):
+def _join(node: Node, earlier: BatchedValue, later: BatchedValue) -> BatchedValue:
+    """The least general value that covers a loop variable before and after an iteration; its tensor is abstract.
+
+    Raises:
+        NoBatchingRule: the variable has its batch along another axis after the iteration.
+    """
+    batched = earlier.batched or later.batched
+    is_list = earlier.tensor.dtype == tf.variant
+    if earlier.padded_axis != later.padded_axis and not (is_list and earlier.padded_axis is None):
         raise NoBatchingRule(node.op, "a loop variable changes its batch axis")
-    old, new = _shape_with_client_axis(before, after), _shape_with_client_axis(after, before)
-    shape = old if old.is_compatible_with(new) and old.rank == new.rank else tf.TensorShape(None)
+    earlier_shape, later_shape = _shape_with_client_axis(earlier, later), _shape_with_client_axis(later, earlier)
+    shape = (
+        earlier_shape
+        if earlier_shape.is_compatible_with(later_shape) and earlier_shape.rank == later_shape.rank
+        else tf.TensorShape(None)
+    )
     if shape.rank is not None:
-        shape = tf.TensorShape([a if a == b else None for a, b in zip(old, new, strict=True)])
-    tensor = _AbstractTensor(before.tensor.dtype, shape)
-    element_value = after.element_value
-    if before.has_elements and element_value is not None and not element_value.equals(before.element_value):
+        shape = tf.TensorShape([a if a == b else None for a, b in zip(earlier_shape, later_shape, strict=True)])
+    tensor = _AbstractTensor(earlier.tensor.dtype, shape)
+    element_value = later.element_value
+    if earlier.has_elements and element_value is not None and not element_value.equals(earlier.element_value):
         element_value = None
     return BatchedValue(
         tensor,
         batched,
-        after.padded_axis,
-        after.entries_per_row,
-        padding=before.padding & after.padding,
-        element_shape=after.element_shape,
-        has_elements=before.has_elements,
+        later.padded_axis,
+        later.entries_per_row,
+        padding=earlier.padding & later.padding,
+        element_shape=later.element_shape,
+        has_elements=earlier.has_elements,
         element_value=element_value,
     )
 
 
 def _shape_with_client_axis(value: BatchedValue, other: BatchedValue) -> tf.TensorShape:
+    """The static shape of a value's tensor, with the client axis of another value if only that one has it."""
     shape = value.tensor.shape
     if value.batched or not other.batched or value.tensor.dtype == tf.variant:
         return shape
@@ -275,7 +356,8 @@ class _AbstractTensor:
     shape: tf.TensorShape
 
 
-def _same_carry(a: BatchedValue, b: BatchedValue) -> bool:
+def _has_equal_axes(a: BatchedValue, b: BatchedValue) -> bool:
+    """Whether two values of a loop variable agree in axes, padding, shape, and in whether their elements are known."""
     if a is b:
         return True
     if (a.element_value is None) != (b.element_value is None):

@@ -13,7 +13,7 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 def unrolled_over_clients(
     evaluation: BatchedEvaluation, node: Node, operands: list[Value | list[Value]]
 ) -> list[Value]:
-    """Emits the operation once for each client and stacks the results: tensors [K, …].
+    """The results of an operation that is emitted once for each client, stacked to tensors [K, …].
 
     Args:
         operands: each a shared tensor, or a list with a tensor for each client.
@@ -26,17 +26,22 @@ def unrolled_over_clients(
 
 
 def per_client(evaluation: BatchedEvaluation, value: BatchedValue, *, masked: bool = False) -> Value | list[Value]:
-    """The tensor of a shared value; else a list with a tensor for each client."""
+    """An operand for `unrolled_over_clients`: the tensor of a shared value, else a list with a tensor for each client.
+
+    Args:
+        masked: padded rows become zeros.
+    """
     tensor = evaluation.masked(value) if masked else evaluation.tensor(value)
-    return (
-        ops.unstack(tensor, evaluation.clients)
-        if value.batched or (masked and value.padded_axis is not None)
-        else tensor
-    )
+    has_client_axis = value.batched or (masked and value.padded_axis is not None)
+    return ops.unstack(tensor, evaluation.clients) if has_client_axis else tensor
 
 
 def image_batch_axis(node: Node, *values: BatchedValue) -> int | None:
-    """The common batch axis of batches of images: the leading axis, or None."""
+    """The common batch axis of batches of images: the leading axis, or None if they are no batches.
+
+    Raises:
+        NoBatchingRule: the operands' batches are along other axes.
+    """
     axes = {x.padded_axis for x in values}
     if len(axes) > 1 or not axes <= {None, 0}:
         raise NoBatchingRule(node.op, "the batch is not the leading axis of all operands")
@@ -53,15 +58,16 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, kernel: Batche
     batch = image_batch_axis(node, x)
     if kernel.padded_axis is not None:
         raise NoBatchingRule(node.op, "the kernel has a batch axis")
-    if node.op == "Conv2D" and _is_one_for_all(evaluation, node, x, kernel):
+    if node.op == "Conv2D" and _takes_joined_images(evaluation, node, x, kernel):
         (out,) = emit(node.op, [without_client_axis(evaluation.tensor(x)), evaluation.tensor(kernel)], node.attributes)
-        return BatchedValue(_with_client_axis(evaluation, out), True, batch, x.entries_per_row)
+        return BatchedValue(_split_client_axis(evaluation, out), True, batch, x.entries_per_row)
     (tensor,) = unrolled_over_clients(evaluation, node, [per_client(evaluation, x), per_client(evaluation, kernel)])
     return BatchedValue(tensor, True, batch, x.entries_per_row)
 
 
-def _is_one_for_all(evaluation: BatchedEvaluation, node: Node, images: BatchedValue, kernel: BatchedValue) -> bool:
-    """Whether all clients share the kernel, and an image's bits do not depend on how many images there are.
+def _takes_joined_images(evaluation: BatchedEvaluation, node: Node, images: BatchedValue, kernel: BatchedValue) -> bool:
+    """Whether one convolution may take the images of all clients: they share the kernel, and bits do not depend on the
+    number.
 
     oneDNN computes each image by itself. TensorFlow's own kernels, which it uses by default on most processors without
     AVX-512, make one product of the pixels of all images.
@@ -73,20 +79,30 @@ def _is_one_for_all(evaluation: BatchedEvaluation, node: Node, images: BatchedVa
 def _(
     evaluation: BatchedEvaluation, node: Node, sizes: BatchedValue, kernel: BatchedValue, dy: BatchedValue
 ) -> BatchedValue:
+    """The gradient of a convolution for its images: emitted once or for each client, as the convolution is.
+
+    Args:
+        sizes: the shape of one client's images.
+        dy: the gradient of the result.
+    """
     batch = image_batch_axis(node, dy)
     if kernel.padded_axis is not None:
         raise NoBatchingRule(node.op, "the kernel has a batch axis")
-    known = evaluation.known_value(sizes)
-    if known is None and not sizes.client_invariant:
+    known_sizes = evaluation.known_value(sizes)
+    if known_sizes is None and not sizes.client_invariant:
         raise NoBatchingRule(node.op, "the shape of the images is not known")
-    sizes_of_client = () if known is None else tuple(known.values[0])
-    if node.op == "Conv2DBackpropInput" and len(sizes_of_client) == 4 and _is_one_for_all(evaluation, node, dy, kernel):
+    sizes_of_client = () if known_sizes is None else tuple(known_sizes.values[0])
+    if (
+        node.op == "Conv2DBackpropInput"
+        and len(sizes_of_client) == 4
+        and _takes_joined_images(evaluation, node, dy, kernel)
+    ):
         rows, *image = sizes_of_client
-        whole = ops.constant([evaluation.clients * rows, *image], tf.int32)
-        dys = without_client_axis(evaluation.tensor(dy))
-        (out,) = emit(node.op, [whole, evaluation.tensor(kernel), dys], node.attributes)
-        return BatchedValue(_with_client_axis(evaluation, out), True, batch, dy.entries_per_row)
-    shape = evaluation.tensor(sizes) if known is None else ops.constant(known.values[0])
+        joined_sizes = ops.constant([evaluation.clients * rows, *image], tf.int32)
+        joined_gradients = without_client_axis(evaluation.tensor(dy))
+        (out,) = emit(node.op, [joined_sizes, evaluation.tensor(kernel), joined_gradients], node.attributes)
+        return BatchedValue(_split_client_axis(evaluation, out), True, batch, dy.entries_per_row)
+    shape = evaluation.tensor(sizes) if known_sizes is None else ops.constant(known_sizes.values[0])
     (tensor,) = unrolled_over_clients(
         evaluation, node, [shape, per_client(evaluation, kernel), per_client(evaluation, dy)]
     )
@@ -111,27 +127,30 @@ def _(
 
 @batching_rule("MaxPool", "AvgPool", "MaxPoolGrad", "MaxPool3D", "AvgPool3D", "MaxPool3DGrad")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+    """Pooling of the images of all clients at once: each image is pooled by itself."""
     batch = image_batch_axis(node, *values)
     tensors = [evaluation.with_client_axis(x) for x in values]
-    folded = [without_client_axis(t) for t in tensors]
-    (out,) = emit(node.op, folded, node.attributes)
-    return BatchedValue(_with_client_axis(evaluation, out), True, batch, values[0].entries_per_row)
+    joined_images = [without_client_axis(t) for t in tensors]
+    (out,) = emit(node.op, joined_images, node.attributes)
+    return BatchedValue(_split_client_axis(evaluation, out), True, batch, values[0].entries_per_row)
 
 
 @batching_rule("AvgPoolGrad", "AvgPool3DGrad")
 def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, dy: BatchedValue) -> BatchedValue:
+    """The gradient of pooling for the images of all clients at once."""
     batch = image_batch_axis(node, dy)
-    known = evaluation.known_value(shape)
-    if known is None:
+    known_shape = evaluation.known_value(shape)
+    if known_shape is None:
         raise NoBatchingRule(node.op, "the shape of the images is not known")
-    count, *sizes = known.values[0]
-    whole = ops.constant([evaluation.clients * count, *sizes], tf.int32)
-    dys = evaluation.with_client_axis(dy)
-    (out,) = emit(node.op, [whole, without_client_axis(dys)], node.attributes)
-    return BatchedValue(_with_client_axis(evaluation, out), True, batch, dy.entries_per_row)
+    count, *sizes = known_shape.values[0]
+    joined_shape = ops.constant([evaluation.clients * count, *sizes], tf.int32)
+    gradients = evaluation.with_client_axis(dy)
+    (out,) = emit(node.op, [joined_shape, without_client_axis(gradients)], node.attributes)
+    return BatchedValue(_split_client_axis(evaluation, out), True, batch, dy.entries_per_row)
 
 
-def _with_client_axis(evaluation: BatchedEvaluation, tensor: Value) -> Value:
+def _split_client_axis(evaluation: BatchedEvaluation, tensor: Value) -> Value:
+    """[K * rows, …] -> [K, rows, …]: images of all clients, side by side, by client."""
     rows = tensor.shape[0]
     return ops.reshape(
         tensor, [evaluation.clients, -1 if rows is None else rows // evaluation.clients, *tensor.shape[1:]]
@@ -140,20 +159,30 @@ def _with_client_axis(evaluation: BatchedEvaluation, tensor: Value) -> Value:
 
 @batching_rule("FusedBatchNormV3", "FusedBatchNormV2", "FusedBatchNorm")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, *parameters: BatchedValue) -> list[BatchedValue]:
+    """A batch normalisation for each client, since clients have statistics of their own.
+
+    Raises:
+        NoBatchingRule: it computes statistics of a padded batch, which would include padded rows.
+    """
     training = node.get("is_training", True)
     batch = image_batch_axis(node, x)
     if batch is not None and training:
         raise NoBatchingRule(node.op, "its statistics would include padded rows")
-    out = unrolled_over_clients(
+    results = unrolled_over_clients(
         evaluation, node, [per_client(evaluation, x), *(per_client(evaluation, p) for p in parameters)]
     )
-    return [BatchedValue(out[0], True, batch, x.entries_per_row), *(BatchedValue(t, True) for t in out[1:])]
+    return [BatchedValue(results[0], True, batch, x.entries_per_row), *(BatchedValue(t, True) for t in results[1:])]
 
 
 @batching_rule("FusedBatchNormGradV3", "FusedBatchNormGradV2", "FusedBatchNormGrad")
 def _(
     evaluation: BatchedEvaluation, node: Node, dy: BatchedValue, x: BatchedValue, *parameters: BatchedValue
 ) -> list[BatchedValue]:
+    """The gradient of a batch normalisation for each client; padded rows of `dy` become zeros.
+
+    Raises:
+        NoBatchingRule: the statistics are those of a padded batch.
+    """
     batch = image_batch_axis(node, dy, x)
     if batch is not None and node.get("is_training", True):
         raise NoBatchingRule(node.op, "its statistics would include padded rows")
@@ -162,5 +191,5 @@ def _(
         per_client(evaluation, x, masked=x.padding is Padding.UNKNOWN),
         *(per_client(evaluation, p) for p in parameters),
     ]
-    out = unrolled_over_clients(evaluation, node, operands)
-    return [BatchedValue(out[0], True, batch, x.entries_per_row), *(BatchedValue(t, True) for t in out[1:])]
+    results = unrolled_over_clients(evaluation, node, operands)
+    return [BatchedValue(results[0], True, batch, x.entries_per_row), *(BatchedValue(t, True) for t in results[1:])]

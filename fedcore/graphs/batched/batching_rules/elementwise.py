@@ -45,64 +45,85 @@ _DIVISIONS = "Div FloorDiv TruncateDiv TruncateMod FloorMod Mod"
 _ZERO_AT_ZERO = (
     "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu Real Imag Conj Softsign Add AddV2 Sub AddN Complex"
 )
+"""Operations whose result is zero where all operands are."""
 _EXACT_GRADIENTS = "ReluGrad Relu6Grad LeakyReluGrad"
 _GRADIENTS_OF_OPERANDS = f"{_EXACT_GRADIENTS} EluGrad SeluGrad SoftsignGrad SoftplusGrad"
-"""Their first operand is the gradient of the result; it is the second of the others."""
+"""Gradients whose first operand is the gradient of the result."""
 _GRADIENTS_OF_RESULTS = "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad"
+"""Gradients whose second operand is the gradient of the result; the first one is the result."""
 
 
 @batching_rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The operand; no node is added."""
     return x
 
 
 @batching_rule("IdentityN")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
+    """The operands; no node is added."""
     return list(values)
 
 
-def _padding(node: Node, values: Sequence[BatchedValue]) -> Padding:
-    zeros = node.op in _ZERO_AT_ZERO.split() and all(Padding.ZEROS in x.padding for x in values)
-    return rowwise_padding(values) | (Padding.ZEROS if zeros else Padding.UNKNOWN)
+def _elementwise_padding(node: Node, values: Sequence[BatchedValue]) -> Padding:
+    """The padding of the result of an elementwise operation: zeros if the operands' are, and the operation keeps
+    zeros.
+    """
+    is_zero = node.op in _ZERO_AT_ZERO.split() and all(Padding.ZEROS in x.padding for x in values)
+    return rowwise_padding(values) | (Padding.ZEROS if is_zero else Padding.UNKNOWN)
 
 
 @batching_rule("Cast")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The entries in another dtype; padded rows stay copies or zeros."""
     return x.with_tensor(emit("Cast", [evaluation.tensor(x)], node.attributes)[0], padding=x.padding)
 
 
 @batching_rule(*_EXACT_UNARY.split())
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """An operation whose entries round equally in vector and scalar instructions, on all clients at once.
+
+    Behind a bias of a convolution it is emitted without the client axis, so that TensorFlow fuses both with the
+    convolution.
+    """
     tensor = evaluation.tensor(x)
-    if _of_images(x) and ops.computed_by(images := without_client_axis(tensor), "BiasAdd"):
+    if _may_be_images(x) and ops.computed_by(images := without_client_axis(tensor), "BiasAdd"):
         (out,) = emit(node.op, [images], node.attributes)
         return x.with_tensor(ops.reshape(out, tensor.shape))
-    return x.with_tensor(*emit(node.op, [tensor], node.attributes), padding=_padding(node, [x]))
+    return x.with_tensor(*emit(node.op, [tensor], node.attributes), padding=_elementwise_padding(node, [x]))
 
 
 @batching_rule(*_INEXACT_UNARY.split())
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
-    def apply(t):
+    """An operation whose entries round differently in vector and scalar instructions, on whole vector registers."""
+
+    def compute(t):
         return emit(node.op, [t], node.attributes)[0]
 
     tensor = evaluation.tensor(x)
-    return x.with_tensor(evaluation.apply_in_packets(apply, tensor) if x.batched else apply(tensor))
+    return x.with_tensor(evaluation.apply_in_packets(compute, tensor) if x.batched else compute(tensor))
 
 
 @batching_rule("ZerosLike", "OnesLike")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """Zeros or ones of the operand's shape, which all clients share unless only the graph knows the shape."""
     padding = ANY_PADDING if node.op == "ZerosLike" else Padding.COPIES
-    shape = None if node["T"] == tf.variant else evaluation.known_shape(x)
-    if shape is None:
+    known_shape = None if node["T"] == tf.variant else evaluation.known_shape(x)
+    if known_shape is None:
         (tensor,) = emit(node.op, [evaluation.tensor(x)], node.attributes)
         return x.with_tensor(tensor, element_shape=x.element_shape, padding=padding)
-    tensor = ops.fill(shape.values[0], ops.constant(int(node.op == "OnesLike"), node["T"]))
+    tensor = ops.fill(known_shape.values[0], ops.constant(int(node.op == "OnesLike"), node["T"]))
     return BatchedValue(tensor, False, x.padded_axis, x.entries_per_row, padding=padding)
 
 
 @batching_rule("Bitcast")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
-    """A smaller dtype adds an axis at the end; a larger one removes the last axis."""
+    """The bits of the entries as another dtype. A smaller dtype adds an axis at the end; a larger one removes the last
+    axis.
+
+    Raises:
+        NoBatchingRule: the removed axis is the batch.
+    """
     if node["T"].size < node["type"].size and x.padded_axis == evaluation.rank(x) - 1:
         raise NoBatchingRule("Bitcast", "it removes the batch axis")
     return x.with_tensor(*emit("Bitcast", [evaluation.tensor(x)], node.attributes))
@@ -111,7 +132,15 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 def aligned(
     evaluation: BatchedEvaluation, node: Node, values: tuple[BatchedValue, ...]
 ) -> tuple[list[Value], BatchedValue]:
-    """(tensors that broadcast like the values of one client, the axes of the result as a value without a tensor)."""
+    """(tensors that broadcast as the values of one client do, a value without a tensor that has the axes of the
+    result).
+
+    A batched operand of lower rank gets axes of size 1 behind its client axis.
+
+    Raises:
+        NoBatchingRule: the operands have their batches along different axes of the result, or one has an axis of
+            constant size there.
+    """
     rank = max(evaluation.rank(x) for x in values)
     batched = any(x.batched for x in values)
     axes = {(x.padded_axis + rank - evaluation.rank(x), x.entries_per_row) for x in values if x.padded_axis is not None}
@@ -122,18 +151,18 @@ def aligned(
             axis_of_x = axis - (rank - evaluation.rank(x))
             if x.padded_axis is None and axis_of_x >= 0 and evaluation.shape(x)[axis_of_x] != 1:
                 raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
-    batch, entries_per_row = next(iter(axes), (None, 1))
+    padded_axis, entries_per_row = next(iter(axes), (None, 1))
     tensors = []
     for x in values:
         tensor = evaluation.tensor(x)
         if x.batched:
             tensor = insert_unit_axes(tensor, rank - evaluation.rank(x))
         tensors.append(tensor)
-    return tensors, BatchedValue(None, batched, batch, entries_per_row, padding=rowwise_padding(values))
+    return tensors, BatchedValue(None, batched, padded_axis, entries_per_row, padding=rowwise_padding(values))
 
 
 def insert_unit_axes(tensor: Value, count: int) -> Value:
-    """A batched tensor with `count` axes of size 1 after the client axis."""
+    """A batched tensor [K, …] with `count` axes of size 1 behind the client axis, [K, 1…, …]."""
     if not count:
         return tensor
     if tensor.shape.is_fully_defined():
@@ -152,77 +181,100 @@ def _nonzero_divisor(evaluation: BatchedEvaluation, node: Node, y: BatchedValue)
 
 @batching_rule("Mul")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
-    for value, factor, sole in ((x, y, node.sole[0]), (y, x, node.sole[1])):
-        known = evaluation.known_value(factor)
-        if known is not None and known.is_constant and not known.values[0].ndim and known.values[0] == 1:
+    """A product, entry by entry. Its padded rows are zeros if those of one operand are.
+
+    A factor 1 is dropped. A matrix product that is read by nothing else is scaled by a factor for each client before it
+    is computed, if that is cheaper (`scaled_product`).
+    """
+    for value, factor, is_sole_user in ((x, y, node.sole[0]), (y, x, node.sole[1])):
+        known_factor = evaluation.known_value(factor)
+        if (
+            known_factor is not None
+            and known_factor.is_constant
+            and not known_factor.values[0].ndim
+            and known_factor.values[0] == 1
+        ):
             return value
-        if sole and value.batched and value.tensor is not None and not evaluation.rank(factor):
-            scaled = scaled_product(value, evaluation.tensor(factor))
-            if scaled is not None:
-                return attrs.evolve(value, tensor=scaled)
+        if is_sole_user and value.batched and value.tensor is not None and not evaluation.rank(factor):
+            cheaper_product = scaled_product(value, evaluation.tensor(factor))
+            if cheaper_product is not None:
+                return attrs.evolve(value, tensor=cheaper_product)
     tensors, axes = aligned(evaluation, node, (x, y))
     return axes.with_tensor(*emit("Mul", tensors, node.attributes), padding=product_padding((x, y)))
 
 
 @batching_rule(*_EXACT_BINARY.split())
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+    """An operation of two operands that rounds equally in vector and scalar instructions, on all clients at once."""
     tensors, axes = aligned(evaluation, node, (x, _nonzero_divisor(evaluation, node, y)))
-    return axes.with_tensor(*emit(node.op, tensors, node.attributes), padding=_padding(node, (x, y)))
+    return axes.with_tensor(*emit(node.op, tensors, node.attributes), padding=_elementwise_padding(node, (x, y)))
 
 
 @batching_rule(*_INEXACT_BINARY.split())
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+    """An operation of two operands that rounds differently in vector and scalar instructions, on whole vector
+    registers.
+
+    Operands are broadcast to the shape of the result first, except for scalars: TensorFlow rewrites Pow by a constant
+    scalar 2 to Square.
+    """
     tensors, axes = aligned(evaluation, node, (x, _nonzero_divisor(evaluation, node, y)))
     if not axes.batched:
         return axes.with_tensor(*emit(node.op, tensors, node.attributes))
     shape = tf.broadcast_static_shape(tensors[0].shape, tensors[1].shape)
     if not shape.is_fully_defined():
         shape = ops.broadcast_dynamic_shape(ops.shape(tensors[0]), ops.shape(tensors[1]))
-    # A scalar stays a scalar: TensorFlow rewrites Pow by a constant scalar 2 to Square.
-    wide = [t for t in tensors if t.shape.rank]
-    wide = [t if t.shape == shape else ops.broadcast_to(t, shape) for t in wide]
+    broadcast_operands = [t for t in tensors if t.shape.rank]
+    broadcast_operands = [t if t.shape == shape else ops.broadcast_to(t, shape) for t in broadcast_operands]
 
-    def apply(*parts):
-        rest = iter(parts)
-        return emit(node.op, [next(rest) if t.shape.rank else t for t in tensors], node.attributes)[0]
+    def compute(*parts):
+        """The operation on parts of the broadcast operands, and on the scalars."""
+        remaining_parts = iter(parts)
+        return emit(node.op, [next(remaining_parts) if t.shape.rank else t for t in tensors], node.attributes)[0]
 
-    return axes.with_tensor(evaluation.apply_in_packets(apply, *wide))
+    return axes.with_tensor(evaluation.apply_in_packets(compute, *broadcast_operands))
 
 
 @batching_rule(*_GRADIENTS_OF_OPERANDS.split(), *_GRADIENTS_OF_RESULTS.split())
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
-    """Gradients do not broadcast. Most are inexact: only vector instructions fuse multiplication and addition.
+    """A gradient of an elementwise operation, whose operands have equal shapes.
 
-    A gradient of zero stays zero: its factor is finite where the client's own results are finite.
+    Most gradients are inexact: only vector instructions fuse multiplication and addition. A gradient of zero stays
+    zero: its factor is finite wherever the client's own results are finite.
     """
     _, axes = aligned(evaluation, node, (x, y))
     tensors = [evaluation.with_client_axis(v) if axes.batched else evaluation.tensor(v) for v in (x, y)]
 
-    def apply(*parts):
+    def compute(*parts):
         return emit(node.op, parts, node.attributes)[0]
 
     is_exact = node.op in _EXACT_GRADIENTS.split()
-    out = apply(*tensors) if is_exact or not axes.batched else evaluation.apply_in_packets(apply, *tensors)
-    gradient, other = (x, y) if node.op in _GRADIENTS_OF_OPERANDS.split() else (y, x)
-    zeros = Padding.ZEROS in gradient.padding and (is_exact or other.padding is not Padding.UNKNOWN)
-    return axes.with_tensor(out, padding=axes.padding | (Padding.ZEROS if zeros else Padding.UNKNOWN))
+    result = compute(*tensors) if is_exact or not axes.batched else evaluation.apply_in_packets(compute, *tensors)
+    gradient, factor = (x, y) if node.op in _GRADIENTS_OF_OPERANDS.split() else (y, x)
+    is_zero = Padding.ZEROS in gradient.padding and (is_exact or factor.padding is not Padding.UNKNOWN)
+    return axes.with_tensor(result, padding=axes.padding | (Padding.ZEROS if is_zero else Padding.UNKNOWN))
 
 
 @batching_rule("SelectV2", "ClipByValue")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+    """A selection between two values, or a value clipped to bounds, entry by entry.
+
+    A condition for each client selects whole values without copies. Otherwise Select is used where no operand has to be
+    broadcast, since broadcasting in SelectV2 is slow.
+    """
     tensors, axes = aligned(evaluation, node, values)
     if node.op == "ClipByValue":
         if tensors[0].dtype.is_complex:
             raise NoBatchingRule("ClipByValue", "its dtype is complex")
         x, least, most = tensors  # in this order, which matters where the least is above the most
         return axes.with_tensor(ops.maximum(ops.minimum(x, most), least))
-    condition, yes, no = values
+    condition, if_true, if_false = values
     padding = _padding_of_selection(evaluation, *values)
     if (
         condition.batched
         and not evaluation.rank(condition)
-        and yes.batched
-        and evaluation.rank(yes) >= evaluation.rank(no)
+        and if_true.batched
+        and evaluation.rank(if_true) >= evaluation.rank(if_false)
     ):
         selected = select_by_client(evaluation.tensor(condition), [tensors[1]], [tensors[2]])
         return axes.with_tensor(*selected, padding=padding)
@@ -237,19 +289,20 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
 def _padding_of_selection(
     evaluation: BatchedEvaluation, condition: BatchedValue, x: BatchedValue, y: BatchedValue
 ) -> Padding:
-    zeros = evaluation.has_zero_padding(x) and evaluation.has_zero_padding(y)
-    return rowwise_padding((condition, x, y)) | (Padding.ZEROS if zeros else Padding.UNKNOWN)
+    """The padding of a selection between x and y: zeros if both have zeros there."""
+    has_zeros = evaluation.has_zero_padding(x) and evaluation.has_zero_padding(y)
+    return rowwise_padding((condition, x, y)) | (Padding.ZEROS if has_zeros else Padding.UNKNOWN)
 
 
 @batching_rule("Select")
 def _(
     evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, x: BatchedValue, y: BatchedValue
 ) -> BatchedValue:
-    """A vector condition selects rows; other conditions work as in SelectV2."""
-    missing = evaluation.rank(x) - evaluation.rank(condition)
-    if missing and evaluation.rank(condition) == 1:
+    """A selection by a condition of equal shape, or of whole rows by a vector condition."""
+    missing_axes = evaluation.rank(x) - evaluation.rank(condition)
+    if missing_axes and evaluation.rank(condition) == 1:
         tensor = evaluation.tensor(condition)
-        for _ in range(missing):
+        for _ in range(missing_axes):
             tensor = ops.expand_dims(tensor, -1)
         condition = condition.with_tensor(tensor)
     tensors, axes = aligned(evaluation, node, (condition, x, y))
@@ -258,33 +311,49 @@ def _(
 
 @batching_rule("AddN")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+    """The sum of values, or of tensor lists element by element.
+
+    Values of which only some have a client axis are added one after the other, by broadcasting.
+
+    Raises:
+        NoBatchingRule: only some of the lists have elements with a client axis.
+    """
     if node["T"] == tf.variant:
-        of_lists = next((x for x in values if x.batched), values[0])
-        if any(x.has_elements and x.batched != of_lists.batched for x in values):
+        list_with_axes = next((x for x in values if x.batched), values[0])
+        if any(x.has_elements and x.batched != list_with_axes.batched for x in values):
             raise NoBatchingRule("AddN", "only some of the lists differ between clients")
         total = ops.add_n([evaluation.tensor(x) for x in values])
-        return of_lists.with_tensor(total, element_shape=of_lists.element_shape, padding=common_padding(values))
+        return list_with_axes.with_tensor(
+            total, element_shape=list_with_axes.element_shape, padding=common_padding(values)
+        )
     tensors, axes = aligned(evaluation, node, values)
     if len({x.batched for x in values}) > 1:
         total = tensors[0]
         for tensor in tensors[1:]:
             total = total + tensor
-        return axes.with_tensor(total, padding=_padding(node, values))
-    return axes.with_tensor(ops.add_n(tensors), padding=_padding(node, values))
+        return axes.with_tensor(total, padding=_elementwise_padding(node, values))
+    return axes.with_tensor(ops.add_n(tensors), padding=_elementwise_padding(node, values))
 
 
 @batching_rule("BiasAdd")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, bias: BatchedValue) -> BatchedValue:
+    """The sum of rows and a bias along the last axis.
+
+    Behind a convolution it is emitted without the client axis, so that TensorFlow fuses both.
+
+    Raises:
+        NoBatchingRule: channels are not the last axis.
+    """
     if node.get("data_format", b"NHWC") != b"NHWC":
         raise NoBatchingRule("BiasAdd", "its data format is not NHWC")
-    (tensor, b), axes = aligned(evaluation, node, (x, bias))
-    if _of_images(x) and not bias.batched and ops.computed_by(images := without_client_axis(tensor), "Conv2D"):
-        (out,) = emit("BiasAdd", [images, b], node.attributes)
-        return axes.with_tensor(ops.reshape(out, tensor.shape))
-    return axes.with_tensor(tensor + b)
+    (tensor, bias_tensor), axes = aligned(evaluation, node, (x, bias))
+    if _may_be_images(x) and not bias.batched and ops.computed_by(images := without_client_axis(tensor), "Conv2D"):
+        (biased_images,) = emit("BiasAdd", [images, bias_tensor], node.attributes)
+        return axes.with_tensor(ops.reshape(biased_images, tensor.shape))
+    return axes.with_tensor(tensor + bias_tensor)
 
 
-def _of_images(x: BatchedValue) -> bool:
+def _may_be_images(x: BatchedValue) -> bool:
     """Whether a value may be a convolution of the images of all clients, into which TensorFlow fuses operations.
 
     These are emitted without the client axis, since TensorFlow fuses nothing across a Reshape.

@@ -12,46 +12,77 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 def _(
     evaluation: BatchedEvaluation, node: Node, params: BatchedValue, indices: BatchedValue, *axis: BatchedValue
 ) -> BatchedValue:
-    at = int(evaluation.constant_operand(node, axis[0])) % evaluation.rank(params) if axis else 0
+    """Slices of `params` at indices, by one GatherV2 for all clients where both operands allow it.
+
+    An operand with a client axis shifts the gathered axis by one. If both have one, it is a further batch axis of the
+    operation. If only the indices have one, the gathered axis of the result is moved behind it.
+    """
+    gathered_axis = int(evaluation.constant_operand(node, axis[0])) % evaluation.rank(params) if axis else 0
     batch_dims = node.get("batch_dims", 0)
     batch_dims += evaluation.rank(indices) if batch_dims < 0 else 0
     padded_axis, entries_per_row = _padded_axis_after_gather(
-        node, params, indices, at, batch_dims, evaluation.rank(indices)
+        node, params, indices, gathered_axis, batch_dims, evaluation.rank(indices)
     )
     if params.batched and indices.batched:
-        out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at + 1, batch_dims=batch_dims + 1)
+        out = ops.gather(
+            evaluation.tensor(params), evaluation.tensor(indices), axis=gathered_axis + 1, batch_dims=batch_dims + 1
+        )
     elif params.batched:
         if batch_dims:
             out = ops.gather(
-                evaluation.tensor(params), evaluation.with_client_axis(indices), axis=at + 1, batch_dims=batch_dims + 1
+                evaluation.tensor(params),
+                evaluation.with_client_axis(indices),
+                axis=gathered_axis + 1,
+                batch_dims=batch_dims + 1,
             )
         else:
-            out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at + 1)
+            out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=gathered_axis + 1)
     elif not indices.batched:
-        out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at, batch_dims=batch_dims)
+        out = ops.gather(
+            evaluation.tensor(params), evaluation.tensor(indices), axis=gathered_axis, batch_dims=batch_dims
+        )
     elif batch_dims:
         out = ops.gather(
-            evaluation.with_client_axis(params), evaluation.tensor(indices), axis=at + 1, batch_dims=batch_dims + 1
+            evaluation.with_client_axis(params),
+            evaluation.tensor(indices),
+            axis=gathered_axis + 1,
+            batch_dims=batch_dims + 1,
         )
     else:
-        out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=at)
-        if at:
-            order = [at, *range(at), *range(at + 1, out.shape.rank)]
+        out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=gathered_axis)
+        if gathered_axis:
+            order = [gathered_axis, *range(gathered_axis), *range(gathered_axis + 1, out.shape.rank)]
             out = ops.transpose(out, order)
     padding = rowwise_padding([indices]) if params.padded_axis is None else Padding.UNKNOWN
     return BatchedValue(out, params.batched or indices.batched, padded_axis, entries_per_row, padding=padding)
 
 
 def _padded_axis_after_gather(
-    node: Node, params: BatchedValue, indices: BatchedValue, at: int, batch_dims: int, rank: int
+    node: Node, params: BatchedValue, indices: BatchedValue, gathered_axis: int, batch_dims: int, rank: int
 ):
-    """(padded axis, entries per row) of a gather. Indices into a batch select real rows, so a gather may remove it."""
+    """(padded axis, entries per row) of a gather; (None, 1) if the result has no batch.
+
+    Indices into a batch select real rows, so a gather along the batch of `params` removes it.
+
+    Args:
+        gathered_axis: the gathered axis of `params`.
+        batch_dims: number of leading axes that both operands share.
+        rank: number of axes of one client's indices.
+    Raises:
+        NoBatchingRule: the result would have two batch axes.
+    """
     axes = set()
     if indices.padded_axis is not None:
-        shifted = indices.padded_axis if indices.padded_axis < batch_dims else at + indices.padded_axis - batch_dims
+        shifted = (
+            indices.padded_axis
+            if indices.padded_axis < batch_dims
+            else gathered_axis + indices.padded_axis - batch_dims
+        )
         axes.add((shifted, indices.entries_per_row))
-    if params.padded_axis is not None and params.padded_axis != at:
-        shifted = params.padded_axis if params.padded_axis < at else params.padded_axis - 1 + rank - batch_dims
+    if params.padded_axis is not None and params.padded_axis != gathered_axis:
+        shifted = (
+            params.padded_axis if params.padded_axis < gathered_axis else params.padded_axis - 1 + rank - batch_dims
+        )
         axes.add((shifted, params.entries_per_row))
     if len(axes) > 1:
         raise NoBatchingRule(node.op, "the result would have two batch axes")
@@ -60,6 +91,11 @@ def _padded_axis_after_gather(
 
 @batching_rule("GatherNd")
 def _(evaluation: BatchedEvaluation, node: Node, params: BatchedValue, indices: BatchedValue) -> BatchedValue:
+    """Slices of `params` at index vectors; a client axis of `params` is a batch axis of the operation.
+
+    Raises:
+        NoBatchingRule: a gathered slice would hold the batch, or the batch is the axis of the index vectors.
+    """
     if params.padded_axis is not None and params.padded_axis >= evaluation.shape(indices)[-1]:
         raise NoBatchingRule("GatherNd", "the gathered slices have a batch axis")
     if indices.padded_axis == evaluation.rank(indices) - 1:
@@ -75,37 +111,40 @@ def _(evaluation: BatchedEvaluation, node: Node, params: BatchedValue, indices: 
 def _(
     evaluation: BatchedEvaluation, node: Node, rows: BatchedValue, segments: BatchedValue, count: BatchedValue
 ) -> BatchedValue:
-    """One segment sum for all clients: the segments of client k are k * count … (k + 1) * count - 1.
+    """One segment sum for all clients: client k has the segments k * count … (k + 1) * count - 1.
 
-    A negative segment number drops the row. A number that is too large stays an error.
+    Padded rows get a negative segment number, which drops a row. A number that is too large stays an error.
     """
-    number = int(evaluation.constant_operand(node, count))
+    segments_per_client = int(evaluation.constant_operand(node, count))
     if (rows.padded_axis, rows.entries_per_row) != (segments.padded_axis, segments.entries_per_row):
         raise NoBatchingRule(node.op, "rows and their segment numbers have different batch axes")
     ids, values = evaluation.with_client_axis(segments), evaluation.with_client_axis(rows)
     first = ops.reshape(
-        ops.range_(evaluation.clients, dtype=ids.dtype) * number, [evaluation.clients] + [1] * evaluation.rank(segments)
+        ops.range_(evaluation.clients, dtype=ids.dtype) * segments_per_client,
+        [evaluation.clients] + [1] * evaluation.rank(segments),
     )
-    valid = ids >= 0
+    is_valid = ids >= 0
     if segments.padded_axis is not None:
-        valid = valid & evaluation.mask(evaluation.rank(segments), segments.padded_axis, segments.entries_per_row)
-    beyond = ops.constant(evaluation.clients * number, ids.dtype)
-    ids = ops.where(valid, ops.where(ids < number, ids + first, beyond), ops.constant(-1, ids.dtype))
-    total = ops.constant(evaluation.clients * number, evaluation.tensor(count).dtype)
+        is_valid = is_valid & evaluation.mask(evaluation.rank(segments), segments.padded_axis, segments.entries_per_row)
+    beyond = ops.constant(evaluation.clients * segments_per_client, ids.dtype)
+    ids = ops.where(is_valid, ops.where(ids < segments_per_client, ids + first, beyond), ops.constant(-1, ids.dtype))
+    total = ops.constant(evaluation.clients * segments_per_client, evaluation.tensor(count).dtype)
     (out,) = emit(node.op, [values, ids, total], node.attributes)
-    return BatchedValue(ops.reshape(out, [evaluation.clients, number, *out.shape[1:]]), True)
+    return BatchedValue(ops.reshape(out, [evaluation.clients, segments_per_client, *out.shape[1:]]), True)
 
 
 @batching_rule("ScatterNd")
 def _(
     evaluation: BatchedEvaluation, node: Node, indices: BatchedValue, updates: BatchedValue, shape: BatchedValue
 ) -> BatchedValue:
-    """Padded updates are zeros, added at the indices of the rows that they copy."""
-    known = evaluation.known_value(shape)
-    if known is None:
+    """A scatter for each client. Padded updates become zeros, which are added at the indices of the rows that they
+    copy.
+    """
+    known_shape = evaluation.known_value(shape)
+    if known_shape is None:
         raise NoBatchingRule("ScatterNd", "its shape is not known")
-    axis, entries_per_row = evaluation.batch_axis(node, known)
-    sizes = ops.constant(known.values[0])
+    axis, entries_per_row = evaluation.batch_axis(node, known_shape)
+    sizes = ops.constant(known_shape.values[0])
     operands = [per_client(evaluation, indices), per_client(evaluation, updates, masked=True), sizes]
     (tensor,) = unrolled_over_clients(evaluation, node, operands)
     return BatchedValue(tensor, True, axis, entries_per_row)
@@ -115,6 +154,11 @@ def _(
 def _(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, indices: BatchedValue, updates: BatchedValue
 ) -> BatchedValue:
+    """A scatter into a tensor for each client; padded updates become zeros, which change no sum.
+
+    Raises:
+        NoBatchingRule: padded updates would overwrite entries.
+    """
     if node.op == "TensorScatterUpdate" and updates.padded_axis is not None:
         raise NoBatchingRule(node.op, "it would write padded rows")
     operands = [

@@ -1,11 +1,14 @@
-"""Operations that keep the form of a `LowRank`: products, sums, multiples by one number a client, a choice of zeros."""
+"""Rules for low-rank matrices: products, sums, multiples by one number a client, and a choice between matrix and zeros.
+
+A rule returns None where its result would not be low-rank; the batching rule then gets the dense matrices.
+"""
 
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, product_padding
 from fedcore.graphs.batched.batching_rules.matmul import contraction_operands
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.batched.low_rank import LowRank, divided_by, divided_unless_zero, low_rank_rule, negative, times
+from fedcore.graphs.batched.low_rank import LowRank, divide_by, divide_by_unless_zero, low_rank_rule, negative, times
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.parsed_graph import Node
@@ -13,21 +16,25 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 
 @low_rank_rule("Identity", "StopGradient", "PreventGradient", "Snapshot")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The low-rank matrix itself; no node is added."""
     return x
 
 
 @low_rank_rule("MatMul")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
-    """A batch times a LowRank is dense; the product of two batches over their rows, a gradient, is a LowRank."""
+    """A product with a low-rank matrix is dense. The product of two batches over their rows, a gradient, is low-rank.
+
+    Only gradients of the shapes of low-rank kernels stay factors; other small products are computed at once.
+    """
     transpose_x, transpose_y = node.get("transpose_a", False), node.get("transpose_b", False)
     if x.low_rank is None and evaluation.clients == 1 and not x.batched:
-        return _of_one_client(evaluation, x, y, transpose_x=transpose_x, transpose_y=transpose_y)
+        return _one_client_product(evaluation, x, y, transpose_x=transpose_x, transpose_y=transpose_y)
     if x.low_rank is not None or not x.batched:
         return None
     if y.low_rank is not None:
         if transpose_x or x.padded_axis == 1:
             return None
-        tensor = y.low_rank.multiplied(evaluation.tensor(x), transposed=transpose_y)
+        tensor = y.low_rank.product_with(evaluation.tensor(x), transposed=transpose_y)
         return BatchedValue(tensor, True, x.padded_axis, x.entries_per_row, padding=product_padding((x, y)))
     if not transpose_x or transpose_y or not y.batched or (x.padded_axis, y.padded_axis) != (0, 0):
         return None
@@ -38,13 +45,16 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
     return _value(LowRank((n, m), evaluation.clients, factors=(factors,)))
 
 
-def _of_one_client(
+def _one_client_product(
     evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue, *, transpose_x: bool, transpose_y: bool
 ) -> BatchedValue | None:
-    """The product where no batch has a client axis."""
+    """The product where the only client's batches have no client axis; as the rule of MatMul.
+
+    Its batches are of any size, so nothing is padded.
+    """
     if y.low_rank is not None:
         rows = evaluation.as_lane(x)
-        return None if transpose_x else BatchedValue(y.low_rank.multiplied(rows, transposed=transpose_y)[0])
+        return None if transpose_x else BatchedValue(y.low_rank.product_with(rows, transposed=transpose_y)[0])
     if (
         not transpose_x
         or transpose_y
@@ -57,24 +67,30 @@ def _of_one_client(
 
 @low_rank_rule("Mul", "RealDiv", "DivNoNan")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
+    """A low-rank matrix times or divided by one number, or by one for each client: its coefficients are scaled."""
     if x.low_rank is None and node.op == "Mul":
         x, y = y, x
     if x.low_rank is None or y.low_rank is not None or y.padded_axis is not None or evaluation.rank(y):
         return None
-    return _value(x.low_rank.mapped(_BY_NUMBER[node.op](evaluation.tensor(y))))
+    return _value(x.low_rank.map_linear(_LINEAR_FUNCTIONS[node.op](evaluation.tensor(y))))
 
 
-_BY_NUMBER = {"Mul": times, "RealDiv": divided_by, "DivNoNan": divided_unless_zero}
+_LINEAR_FUNCTIONS = {"Mul": times, "RealDiv": divide_by, "DivNoNan": divide_by_unless_zero}
+"""Operation -> number -> the linear function for `LowRank.map_linear`."""
 
 
 @low_rank_rule("Neg")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue | None:
-    return None if x.low_rank is None else _value(x.low_rank.mapped(negative))
+    """The negative of a low-rank matrix: its coefficients and right factors are negated."""
+    return None if x.low_rank is None else _value(x.low_rank.map_linear(negative))
 
 
 @low_rank_rule("Add", "AddV2", "AddN", "Sub")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue | None:
-    """The sum with a matrix that all clients share is a LowRank too."""
+    """A sum or a difference of low-rank matrices, and of matrices that all clients share, which become terms of it.
+
+    None if an operand is neither.
+    """
     shape = next((x.low_rank.shape for x in values if x.low_rank is not None), None)
     if shape is None:
         return None
@@ -83,20 +99,24 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
     for term in terms:
         if term is None:
             return None
-        sign = negative if node.op == "Sub" and total is not None else None
-        term = term if sign is None else term.mapped(sign)
-        total = term if total is None else total.plus(term)
-    assert total is not None
+        if total is None:
+            total = term
+        else:
+            total = total.plus(term.map_linear(negative) if node.op == "Sub" else term)
+    assert total is not None  # a sum has operands
     return _value(total)
 
 
 @low_rank_rule("Sum")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedValue) -> BatchedValue | None:
-    """The sum of all entries of one client's matrix, where only its being finite is asked for."""
+    """The sum of all entries of each client's matrix, where only IsFinite reads it.
+
+    The result is finite exactly where the sum is, which is all that is asked for; no matrix is computed.
+    """
     if x.low_rank is None or node.get("keep_dims") or not evaluation.is_only_used_by(node, "IsFinite"):
         return None
-    known = evaluation.known_value(axes)
-    if known is None or sorted(known.values[0].reshape(-1).tolist()) != [0, 1]:
+    known_axes = evaluation.known_value(axes)
+    if known_axes is None or sorted(known_axes.values[0].reshape(-1).tolist()) != [0, 1]:
         return None
     sums = x.low_rank.finite_if_sum_is(evaluation.assumed_finite)
     return BatchedValue(sums[0]) if evaluation.clients == 1 else BatchedValue(sums, True)
@@ -106,18 +126,23 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedV
 def _(
     evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, x: BatchedValue, y: BatchedValue
 ) -> BatchedValue | None:
-    """The matrix or zeros, by one condition for each client."""
+    """The matrix or zeros, by one condition for each client: zeros where a client's results are not finite."""
     if x.low_rank is None or evaluation.rank(condition) or not _is_zero(evaluation.tensor(y)):
         return None
     return _value(x.low_rank.or_zero(evaluation.tensor(condition), evaluation.assumed_finite or ()))
 
 
 def _is_zero(tensor: Value) -> bool:
+    """Whether a tensor is filled with zeros."""
     node = ops.computed_by(tensor, "Fill")
     return node is not None and ops.static_value(node.inputs[1]) == 0
 
 
 def _term(evaluation: BatchedEvaluation, x: BatchedValue, shape: tuple[int, int]) -> LowRank | None:
+    """An operand of a sum as a low-rank matrix: a matrix that all clients share becomes a term with coefficient 1.
+
+    None if it is neither that nor a low-rank matrix of the given shape.
+    """
     if x.low_rank is not None:
         return x.low_rank if x.low_rank.shape == shape else None
     if not x.client_invariant or evaluation.shape(x) != tf.TensorShape(shape):
@@ -126,4 +151,5 @@ def _term(evaluation: BatchedEvaluation, x: BatchedValue, shape: tuple[int, int]
 
 
 def _value(low_rank: LowRank) -> BatchedValue:
+    """The value of a low-rank matrix, which has a client axis once it is dense."""
     return BatchedValue(None, True, low_rank=low_rank)

@@ -32,27 +32,34 @@ The rule does not read the number of rows, since the padded size of a batch depe
 def product(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue, *, transpose_x: bool, transpose_y: bool
 ) -> BatchedValue:
-    """x @ y over the last two axes; both operands have the same rank.
+    """x @ y over the last two axes, for operands of equal rank; the rule of all matrix products.
 
-    A shared operand is multiplied with the matrix of each client. Kernels join the rows of all clients, except where
-    the bits of a row would then depend on their number (`own_rows`).
+    A batch along a row or column axis stays the batch of the result. A batch along the inner axis is summed over, so
+    both operands must have it, and padded rows add zeros. A shared operand is multiplied with the matrix of each
+    client: kernels join the rows of all clients, except where the bits of a row would then depend on their number
+    (`own_rows`).
+
+    Args:
+        transpose_x, transpose_y: whether the last two axes of an operand are swapped first.
+    Raises:
+        NoBatchingRule: the ranks differ, or batches are along axes that do not fit together.
     """
     rank = evaluation.rank(x)
     if rank != evaluation.rank(y):
         raise NoBatchingRule(node.op, "the operands have different ranks")
     row_x, inner_x = (rank - 1, rank - 2) if transpose_x else (rank - 2, rank - 1)
     inner_y, column_y = (rank - 1, rank - 2) if transpose_y else (rank - 2, rank - 1)
-    axes = {
-        (moved.get(value.padded_axis, value.padded_axis), value.entries_per_row)
-        for value, inner, moved in ((x, inner_x, {row_x: rank - 2}), (y, inner_y, {column_y: rank - 1}))
-        if value.padded_axis not in (None, inner)
-    }
-    if len(axes) > 1:
+    batch_axes = set()  # of the result
+    for value, inner, own_axis, result_axis in ((x, inner_x, row_x, rank - 2), (y, inner_y, column_y, rank - 1)):
+        if value.padded_axis not in (None, inner):
+            axis = result_axis if value.padded_axis == own_axis else value.padded_axis
+            batch_axes.add((axis, value.entries_per_row))
+    if len(batch_axes) > 1:
         raise NoBatchingRule(node.op, "the result would have two batch axes")
-    padded_axis, entries_per_row = next(iter(axes), (None, 1))
-    contracted = x.padded_axis == inner_x, y.padded_axis == inner_y
-    if any(contracted):
-        if not all(contracted) or x.entries_per_row != y.entries_per_row:
+    padded_axis, entries_per_row = next(iter(batch_axes), (None, 1))
+    is_contracted = x.padded_axis == inner_x, y.padded_axis == inner_y
+    if any(is_contracted):
+        if not all(is_contracted) or x.entries_per_row != y.entries_per_row:
             raise NoBatchingRule(node.op, "one operand has a batch where another has an axis of constant size")
         if evaluation.tensor(x).dtype.is_complex:
             raise NoBatchingRule(node.op, "complex products over a batch: their order follows the size of the batch")
@@ -67,9 +74,8 @@ def product(
     if evaluation.products and x.batched and not y.batched and rank == 2 and not transpose_x:
         tensor = product_with_shared(evaluation.products, a, b, transposed=transpose_y)
     elif evaluation.products and x.batched != y.batched:
-        clients = range(evaluation.clients)
-        pairs = [(a[k : k + 1] if x.batched else a, b[k : k + 1] if y.batched else b) for k in clients]
-        products = [ops.operation("BatchMatMulV2", p, q, adj_x=transpose_x, adj_y=transpose_y) for p, q in pairs]
+        tensors = [[t[k : k + 1] if v.batched else t for v, t in ((x, a), (y, b))] for k in range(evaluation.clients)]
+        products = [ops.operation("BatchMatMulV2", *pair, adj_x=transpose_x, adj_y=transpose_y) for pair in tensors]
         tensor = ops.concat(products, 0)
     else:
         tensor = ops.operation("BatchMatMulV2", a, b, adj_x=transpose_x, adj_y=transpose_y)
@@ -78,23 +84,25 @@ def product(
 
 
 def contraction_operands(evaluation: BatchedEvaluation, x: BatchedValue, y: BatchedValue) -> tuple[Value, Value]:
-    """The tensors of two batches for a product over their rows: padded rows add zero.
+    """The tensors of two batches for a product that sums over their rows, such that padded rows add zero.
 
-    A copy of a real row is finite if the client's results are finite, so its product with zero is zero.
+    It is enough that one operand has zeros in padded rows, if those of the other are finite. A copy of a real row is
+    finite wherever the client's results are finite.
     """
-    zeros = Padding.ZEROS in x.padding | y.padding
+    has_zeros = Padding.ZEROS in x.padding | y.padding
     a = evaluation.masked(x) if x.padding is Padding.UNKNOWN else evaluation.tensor(x)
-    masks_y = y.padding is Padding.UNKNOWN or (x.padding is not Padding.UNKNOWN and not zeros)
+    masks_y = y.padding is Padding.UNKNOWN or (x.padding is not Padding.UNKNOWN and not has_zeros)
     return a, evaluation.masked(y) if masks_y else evaluation.tensor(y)
 
 
 def scaled_product(value: BatchedValue, factor: Value) -> Value | None:
     """factor * (a @ b) as (factor * a) @ b or a @ (factor * b); None if no operand is much smaller than the product.
 
+    In a step of gradient descent the factor is the learning rate, and the gradient is then read once only.
+
     Args:
         value: a matrix product a @ b, [K, n, m], of two operands with a client axis.
-        factor: a scalar, or one for each client, [K]. In a step of gradient descent it is the learning rate, and the
-            gradient is then read once only.
+        factor: a scalar, or one for each client, [K].
     """
     tensor = value.tensor
     node = ops.computed_by(tensor, "BatchMatMulV2")
@@ -104,14 +112,17 @@ def scaled_product(value: BatchedValue, factor: Value) -> Value | None:
     n, m = tensor.shape[1:]
     if not tensor.shape.is_fully_defined() or max(n, m) < MIN_SCALED_COLUMNS or a.shape[0] != b.shape[0]:
         return None
-    each = ops.reshape(factor, [-1, 1, 1])
-    a, b = (a * each, b) if n < m else (a, b * each)
+    client_factor = ops.reshape(factor, [-1, 1, 1])
+    a, b = (a * client_factor, b) if n < m else (a, b * client_factor)
     adjoint = {f"adj_{i}": bool(node[f"adj_{i}"]) for i in "xy"}
     return ops.operation("BatchMatMulV2", a, b, **adjoint)
 
 
 @batching_rule("MatMul")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+    """A product of two matrices by `product`. Complex dtypes are refused: BatchMatMul would conjugate where it
+    transposes.
+    """
     transpose_x, transpose_y = node.get("transpose_a", False), node.get("transpose_b", False)
     if node["T"].is_complex:
         raise NoBatchingRule("MatMul", "its dtype is complex")
@@ -120,13 +131,18 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
 
 @batching_rule("BatchMatMul", "BatchMatMulV2")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+    """A product of matrices over the last two axes, after leading axes of size 1 are added, as broadcasting has it."""
     rank = max(evaluation.rank(x), evaluation.rank(y))
-    x, y = (_expanded_to_rank(evaluation, value, rank) for value in (x, y))
+    x, y = (_expand_to_rank(evaluation, value, rank) for value in (x, y))
     return product(evaluation, node, x, y, transpose_x=node.get("adj_x", False), transpose_y=node.get("adj_y", False))
 
 
-def _expanded_to_rank(evaluation: BatchedEvaluation, value: BatchedValue, rank: int) -> BatchedValue:
-    """The value with leading axes of size 1, as in broadcasting."""
+def _expand_to_rank(evaluation: BatchedEvaluation, value: BatchedValue, rank: int) -> BatchedValue:
+    """The value with leading axes of size 1, until one client's value has the given rank, as in broadcasting.
+
+    The client axis stays in front: it is no axis of one client's value, so the new axes of a batched value stand behind
+    it.
+    """
     missing = rank - evaluation.rank(value)
     if not missing:
         return value
@@ -139,7 +155,13 @@ def _expanded_to_rank(evaluation: BatchedEvaluation, value: BatchedValue, rank: 
 
 @batching_rule("Einsum")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
-    """Adds a letter for the client axis to every operand and to the result."""
+    """The equation with a letter for the client axis in front of every operand and of the result.
+
+    If a batch axis is summed over, the padded rows of its operands become zeros.
+
+    Raises:
+        NoBatchingRule: the equation has an ellipsis or a repeated axis, or the operands' batches do not fit together.
+    """
     equation = node["equation"].decode()
     inputs, output = equation.split("->")
     terms = inputs.split(",")
@@ -155,18 +177,30 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
     letter, entries_per_row = next(iter(batches), ("", 1))
     if letter and any(letter in term and x.padded_axis is None for term, x in zip(terms, values, strict=True)):
         raise NoBatchingRule("Einsum", "one operand has a batch where another has an axis of constant size")
-    whole = [BatchedValue(evaluation.with_client_axis(x), True, x.padded_axis, x.entries_per_row) for x in values]
-    summed = bool(letter) and letter not in output
-    client = next(c for c in "zyxwvu" if c not in equation)
-    named = ",".join(client + term for term in terms) + "->" + client + output
-    tensor = ops.einsum(named, *(evaluation.masked(x) if summed else evaluation.tensor(x) for x in whole))
-    return BatchedValue(tensor, True, output.index(letter) if letter and not summed else None, entries_per_row)
+    with_clients = [
+        BatchedValue(evaluation.with_client_axis(x), True, x.padded_axis, x.entries_per_row) for x in values
+    ]
+    is_summed = bool(letter) and letter not in output
+    client_letter = next(c for c in "zyxwvu" if c not in equation)
+    client_equation = ",".join(client_letter + term for term in terms) + "->" + client_letter + output
+    tensor = ops.einsum(
+        client_equation, *(evaluation.masked(x) if is_summed else evaluation.tensor(x) for x in with_clients)
+    )
+    return BatchedValue(tensor, True, output.index(letter) if letter and not is_summed else None, entries_per_row)
 
 
 @batching_rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")
 def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: BatchedValue) -> list[BatchedValue]:
-    axis = [x.padded_axis for x in (logits, labels) if x.padded_axis is not None]
-    if any(a != 0 for a in axis) or logits.entries_per_row != labels.entries_per_row or len(axis) == 1:
+    """(losses, gradients of the logits) of the rows of all clients, [K * rows, classes], in one call.
+
+    Rows and classes are padded to whole vector registers, so that the other clients decide no bits. The gradient of
+    padded rows is set to zeros.
+
+    Raises:
+        NoBatchingRule: the batch is not the leading axis of both operands, or their shapes differ.
+    """
+    padded_axes = [x.padded_axis for x in (logits, labels) if x.padded_axis is not None]
+    if any(a != 0 for a in padded_axes) or logits.entries_per_row != labels.entries_per_row or len(padded_axes) == 1:
         raise NoBatchingRule(node.op, "the batch is not the leading axis of both operands")
     if node.op == "SoftmaxCrossEntropyWithLogits" and evaluation.rank(labels) != evaluation.rank(logits):
         raise NoBatchingRule(node.op, "labels and logits have different shapes")
@@ -175,43 +209,54 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
     rows = -1 if rows is None else rows
     classes = ops.shape(x)[2] if classes is None else classes
 
-    def apply(a, b):
-        is_dense = b.shape.rank == 2
-        wide = _whole_packets(a, 0 if is_dense or evaluation.products else LONG_RUN)
-        if is_dense and wide is not a:
-            b = ops.pad(b, [[0, 0], [0, wide.shape[1] - a.shape[1]]])
-        if not is_dense and a.dtype == tf.float32 and (a.shape[0] or 0) > 0 and (a.shape[1] or 0) >= MANY_CLASSES:
-            return _cross_entropy(wide, b, a.shape[1])
-        return emit(node.op, [wide, b], node.attributes)
+    def compute_rows(row_logits, row_labels):
+        """[losses, gradients] of rows of logits and labels; sparse labels of many classes take the quicker
+        `_cross_entropy`.
+        """
+        is_dense = row_labels.shape.rank == 2
+        padded_logits = _pad_classes(row_logits, 0 if is_dense or evaluation.products else LONG_RUN)
+        if is_dense and padded_logits is not row_logits:
+            row_labels = ops.pad(row_labels, [[0, 0], [0, padded_logits.shape[1] - row_logits.shape[1]]])
+        if (
+            not is_dense
+            and row_logits.dtype == tf.float32
+            and (row_logits.shape[0] or 0) > 0
+            and (row_logits.shape[1] or 0) >= MANY_CLASSES
+        ):
+            return _cross_entropy(padded_logits, row_labels, row_logits.shape[1])
+        return emit(node.op, [padded_logits, row_labels], node.attributes)
 
     flat_labels = ops.reshape(y, [-1, *y.shape[2:]])
     if y.shape.rank == x.shape.rank and y.shape[1:] != x.shape[1:]:
         raise NoBatchingRule(node.op, "labels and logits have different shapes")
-    loss, gradient = evaluation.apply_rows_in_packets(apply, ops.reshape(x, [-1, classes]), flat_labels)
-    gradient = _columns(gradient, classes)
+    loss, gradient = evaluation.apply_rows_in_packets(compute_rows, ops.reshape(x, [-1, classes]), flat_labels)
+    gradient = _first_columns(gradient, classes)
     axes = BatchedValue(
         None, True, logits.padded_axis, logits.entries_per_row, padding=rowwise_padding((logits, labels))
     )
-    loss_of = axes.with_tensor(ops.reshape(loss, [evaluation.clients, rows]))
-    gradient_of = axes.with_tensor(ops.reshape(gradient, [evaluation.clients, rows, classes]))
+    losses = axes.with_tensor(ops.reshape(loss, [evaluation.clients, rows]))
+    gradients = axes.with_tensor(ops.reshape(gradient, [evaluation.clients, rows, classes]))
     if logits.padded_axis is not None:
         # The gradient of padded rows is masked here, so that no operation behind it has to mask.
-        gradient_of = axes.with_tensor(evaluation.masked(gradient_of), padding=Padding.ZEROS)
-    return [loss_of, gradient_of]
+        gradients = axes.with_tensor(evaluation.masked(gradients), padding=Padding.ZEROS)
+    return [losses, gradients]
 
 
 def _cross_entropy(logits: Value, labels: Value, classes: int) -> list[Value]:
-    """(losses [rows], gradients of the logits [rows, n]) of logits [rows, n] and labels [rows].
+    """[losses [rows], gradients of the logits [rows, n]] of logits [rows, n] and labels [rows].
 
-    As SparseSoftmaxCrossEntropyWithLogits, whose kernel evaluates an exponential at a time: by a softmax. The sum of a
-    row's exponentials, which the loss needs, is the inverse of the largest probability.
+    It computes SparseSoftmaxCrossEntropyWithLogits by a softmax: TensorFlow's kernel evaluates one exponential at a
+    time. The sum of a row's exponentials, which the loss needs, is the inverse of the largest probability.
 
     Args:
-        classes: labels are below it. TensorFlow's kernel refuses others, so it gets the least and the largest label.
+        classes: labels are below it. TensorFlow's kernel refuses other labels, so it gets the least and the largest
+            label.
     """
     ends = ops.stack([ops.reduce_min(labels), ops.reduce_max(labels)])
-    of_ends, _ = ops.operation("SparseSoftmaxCrossEntropyWithLogits", ops.zeros([2, classes]), ends)
-    labels += ops.cast(ops.reduce_sum(of_ends) * 0.0, labels.dtype)  # so that nothing reads them before that
+    losses_of_ends, _ = ops.operation("SparseSoftmaxCrossEntropyWithLogits", ops.zeros([2, classes]), ends)
+    labels += ops.cast(
+        ops.reduce_sum(losses_of_ends) * 0.0, labels.dtype
+    )  # so that labels are read only once they are checked
     probabilities = ops.softmax(logits)
     largest = ops.reduce_max(probabilities, 1)
     losses = ops.reduce_max(logits, 1) - ops.gather(logits, labels, batch_dims=1) - ops.log(largest)
@@ -222,31 +267,40 @@ def _cross_entropy(logits: Value, labels: Value, classes: int) -> list[Value]:
 
 @batching_rule("Softmax", "LogSoftmax")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """A softmax over the last axis, of the rows of all clients at once, padded to whole vector registers.
+
+    Raises:
+        NoBatchingRule: the batch is the last axis.
+    """
     tensor = evaluation.tensor(x)
     if x.padded_axis == evaluation.rank(x) - 1:
         raise NoBatchingRule(node.op, "the batch is the last axis")
 
-    def apply(rows):
-        (out,) = emit(node.op, [_whole_packets(rows, 0 if evaluation.products else LONG_RUN)], node.attributes)
-        return [_columns(out, rows.shape[1])]
+    def compute_rows(rows):
+        (out,) = emit(node.op, [_pad_classes(rows, 0 if evaluation.products else LONG_RUN)], node.attributes)
+        return [_first_columns(out, rows.shape[1])]
 
     if not x.batched:
         return x.with_tensor(*emit(node.op, [tensor], node.attributes))
-    (out,) = evaluation.apply_rows_in_packets(apply, ops.reshape(tensor, [-1, tensor.shape[-1]]))
+    (out,) = evaluation.apply_rows_in_packets(compute_rows, ops.reshape(tensor, [-1, tensor.shape[-1]]))
     return x.with_tensor(ops.reshape(out, ops.shape(tensor) if None in tensor.shape.as_list() else tensor.shape))
 
 
-def _whole_packets(logits: Value, longer_than: int) -> Value:
-    """Rows of logits of more entries, with further classes of probability 0, so that each row is whole packets.
+def _pad_classes(logits: Value, longer_than: int) -> Value:
+    """Logits with further classes of probability 0, so that each row is whole vector registers.
 
     Kernels evaluate rows in an order, and with instructions, that depend on where they begin in memory. oneDNN's
     softmax does so for long rows only.
+
+    Args:
+        logits: [rows, classes].
+        longer_than: rows of at most this many classes are not padded.
     """
     classes = logits.shape[1]
-    extra = 0 if classes is None or classes <= longer_than else packet_padding(classes, logits.dtype)
-    return ops.pad(logits, [[0, 0], [0, extra]], constant_values=logits.dtype.min / 4) if extra else logits
+    missing = 0 if classes is None or classes <= longer_than else packet_padding(classes, logits.dtype)
+    return ops.pad(logits, [[0, 0], [0, missing]], constant_values=logits.dtype.min / 4) if missing else logits
 
 
-def _columns(rows: Value, count: int | Value | None) -> Value:
-    """The first columns of a matrix."""
+def _first_columns(rows: Value, count: int | Value | None) -> Value:
+    """The first columns of a matrix, without those that were padded; an unknown number means that none were."""
     return rows[:, :count] if isinstance(count, int) and rows.shape[1] != count else rows

@@ -10,6 +10,7 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 
 @batching_rule("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg")
 def _(evaluation: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[BatchedValue]:
+    """The key, the counter or the algorithm that follow from each client's seed."""
     return [BatchedValue(t, True) for t in unrolled_over_clients(evaluation, node, [per_client(evaluation, seed)])]
 
 
@@ -20,16 +21,23 @@ def _(evaluation: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[Bat
     *("StatelessRandomUniformInt", "StatelessRandomUniformFullInt"),
 )
 def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, *operands: BatchedValue) -> BatchedValue:
-    """A random number depends only on the seed and its position, so padding a batch does not change its rows."""
-    known = evaluation.known_value(shape)
-    if known is None:
+    """Random numbers of each client's seed; one tensor for all clients if they share the seed.
+
+    A random number depends only on the seed and its position, so padding a batch along the leading axis does not change
+    the numbers of its rows.
+
+    Raises:
+        NoBatchingRule: the shape depends on a client's data, or the batch is not the leading axis.
+    """
+    known_shape = evaluation.known_value(shape)
+    if known_shape is None:
         raise NoBatchingRule(node.op, "its shape is not known")
-    axis, entries_per_row = evaluation.batch_axis(node, known)
+    axis, entries_per_row = evaluation.batch_axis(node, known_shape)
     if axis not in (None, 0):
         raise NoBatchingRule(node.op, "the batch is not the leading axis")
     if any(x.padded_axis is not None for x in operands):
         raise NoBatchingRule(node.op, "its seed or its bounds are a batch")
-    sizes = ops.constant(known.values[0])
+    sizes = ops.constant(known_shape.values[0])
     if not any(x.batched for x in operands):
         (tensor,) = emit(node.op, [sizes, *(evaluation.tensor(x) for x in operands)], node.attributes)
         return BatchedValue(tensor, False, axis, entries_per_row)
@@ -39,6 +47,7 @@ def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, *operands:
 
 @batching_rule("StatelessMultinomial", "StatelessParameterizedTruncatedNormal", "StatelessShuffle")
 def _(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
+    """Random numbers for each client, of an operand that is no batch: its padding would change the numbers."""
     if any(x.padded_axis is not None for x in operands):
         raise NoBatchingRule(node.op, "an operand has a batch axis")
     (tensor,) = unrolled_over_clients(evaluation, node, [per_client(evaluation, x) for x in operands])

@@ -16,10 +16,12 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 
 
 def _lowest(dtype: tf.DType):
+    """The entry that changes no maximum."""
     return -np.inf if dtype.is_floating else dtype.min
 
 
 def _highest(dtype: tf.DType):
+    """The entry that changes no minimum."""
     return np.inf if dtype.is_floating else dtype.max
 
 
@@ -36,34 +38,42 @@ _REDUCTIONS = {
 
 @batching_rule(*_REDUCTIONS)
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
+    """A reduction of each client's value. Over the batch it reads real rows only.
+
+    Padded rows are filled with the entry that changes no result. A mean over the batch divides the sum by the client's
+    own number of rows. `reduce_aligned` adds in an order that other clients do not decide.
+
+    Raises:
+        NoBatchingRule: the axes are not known, or a mean over the batch is not supported.
+    """
     if evaluation.known_value(axis) is None and axis.client_invariant and x.padded_axis is None:
         return _reduce_dynamic_axes(evaluation, node, x, evaluation.tensor(axis))
     rank = evaluation.rank(x)
     axes = sorted({int(a) % rank for a in evaluation.constant_operand(node, axis).reshape(-1)})
-    keep = node.get("keep_dims", False)
+    keepdims = node.get("keep_dims", False)
     if not axes:
         return x
     reduce, identity = _REDUCTIONS[node.op]
-    rows = x.padded_axis if x.padded_axis in axes else None
-    batch = rows is not None
-    shift = int(x.batched or batch)
+    reduced_batch = x.padded_axis if x.padded_axis in axes else None
+    reduces_batch = reduced_batch is not None
+    shift = int(x.batched or reduces_batch)
     batched_axes = [a + shift for a in axes]
-    padded_axis = (
-        None
-        if x.padded_axis is None or batch
-        else x.padded_axis - (0 if keep else sum(a < x.padded_axis for a in axes))
-    )
-    if rows is None:
-        of_lanes = functools.partial(reduce_aligned, reduce) if x.batched else reduce
-        out = of_lanes(evaluation.tensor(x), batched_axes, keepdims=keep)
+    if reduced_batch is None:
+        padded_axis = x.padded_axis
+        if padded_axis is not None and not keepdims:
+            padded_axis -= sum(a < padded_axis for a in axes)
+        reduce_tensor = functools.partial(reduce_aligned, reduce) if x.batched else reduce
+        reduced = reduce_tensor(evaluation.tensor(x), batched_axes, keepdims=keepdims)
         padding = x.padding if node.op == "Sum" else rowwise_padding([x])
-        return BatchedValue(out, x.batched, padded_axis, x.entries_per_row, padding=padding)
-    rows += 1
+        return BatchedValue(reduced, x.batched, padded_axis, x.entries_per_row, padding=padding)
+    reduced_batch += 1
     if identity is not None:
         fill = identity(evaluation.tensor(x).dtype)
         filled = evaluation.masked(x, fill)
-        return BatchedValue(reduce_aligned(reduce, filled, batched_axes, keepdims=keep, rows=rows, fill=fill), True)
-    total = reduce_aligned(ops.reduce_sum, evaluation.masked(x), batched_axes, keepdims=keep, rows=rows)
+        return BatchedValue(
+            reduce_aligned(reduce, filled, batched_axes, keepdims=keepdims, rows=reduced_batch, fill=fill), True
+        )
+    total = reduce_aligned(ops.reduce_sum, evaluation.masked(x), batched_axes, keepdims=keepdims, rows=reduced_batch)
     return BatchedValue(_mean_of_sum(evaluation, node, x, axes, total), True)
 
 
@@ -80,17 +90,29 @@ def _reduce_dynamic_axes(evaluation: BatchedEvaluation, node: Node, x: BatchedVa
 
 
 def _mean_of_sum(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: list[int], total: Value) -> Value:
-    """The mean over the batch and other axes, from the sum. The mean of no rows is 0/0, as for one client alone."""
-    others = [evaluation.shape(x)[a] for a in axes if a != x.padded_axis]
-    if None in others or not total.dtype.is_floating:
+    """The mean over the batch and maybe other axes, from the sum. The mean of no rows is 0/0, as for one client alone.
+
+    Args:
+        axes: the reduced axes of one client's value.
+        total: the sum, [K, …].
+    Raises:
+        NoBatchingRule: the mean is of integers, or over an axis of unknown size.
+    """
+    other_sizes = [evaluation.shape(x)[a] for a in axes if a != x.padded_axis]
+    if None in other_sizes or not total.dtype.is_floating:
         raise NoBatchingRule(node.op, "a mean over a batch of integers, or over an axis of unknown size")
-    assert evaluation.sizes is not None
-    count = evaluation.sizes * int(np.prod([x.entries_per_row, *others]))
+    assert evaluation.sizes is not None  # the mean is over a batch
+    count = evaluation.sizes * int(np.prod([x.entries_per_row, *other_sizes]))
     return total / ops.reshape(ops.cast(count, total.dtype), [evaluation.clients] + [1] * (total.shape.rank - 1))
 
 
 @batching_rule("BiasAddGrad")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The sum over all axes but the last one, where padded rows are zeros.
+
+    Raises:
+        NoBatchingRule: channels are not the last axis, or the batch is.
+    """
     if node.get("data_format", b"NHWC") != b"NHWC":
         raise NoBatchingRule("BiasAddGrad", "its data format is not NHWC")
     rank = evaluation.rank(x)
@@ -106,15 +128,19 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 @batching_rule("ArgMax", "ArgMin")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
-    reduced = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
-    find = ops.argmax if node.op == "ArgMax" else ops.argmin
-    if x.padded_axis == reduced:
+    """The position of the largest or smallest entry along an axis.
+
+    Along the batch, padded rows get an entry that never wins over a real one in front of them.
+    """
+    reduced_axis = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
+    arg_reduction = ops.argmax if node.op == "ArgMax" else ops.argmin
+    if x.padded_axis == reduced_axis:
         dtype = evaluation.tensor(x).dtype
         tensor = evaluation.masked(x, _lowest(dtype) if node.op == "ArgMax" else _highest(dtype))
-        return BatchedValue(find(tensor, reduced + 1, node["output_type"]), True)
-    padded_axis = None if x.padded_axis is None else x.padded_axis - int(reduced < x.padded_axis)
+        return BatchedValue(arg_reduction(tensor, reduced_axis + 1, node["output_type"]), True)
+    padded_axis = None if x.padded_axis is None else x.padded_axis - int(reduced_axis < x.padded_axis)
     return BatchedValue(
-        find(evaluation.tensor(x), reduced + int(x.batched), node["output_type"]),
+        arg_reduction(evaluation.tensor(x), reduced_axis + int(x.batched), node["output_type"]),
         x.batched,
         padded_axis,
         x.entries_per_row,
@@ -125,20 +151,26 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
 def _(
     evaluation: BatchedEvaluation, node: Node, predictions: BatchedValue, targets: BatchedValue, k: BatchedValue
 ) -> BatchedValue:
+    """Whether each row's target is among its k largest predictions, for the rows of all clients at once.
+
+    Raises:
+        NoBatchingRule: predictions and targets have different batches, or k differs between clients.
+    """
     if predictions.padded_axis != targets.padded_axis or predictions.entries_per_row != targets.entries_per_row:
         raise NoBatchingRule(node.op, "the batch is not the leading axis of both operands")
     if k.batched or predictions.padded_axis not in (None, 0):
         raise NoBatchingRule(node.op, "the classes, or how many of them count, differ between clients")
     x, y = evaluation.with_client_axis(predictions), evaluation.with_client_axis(targets)
     rows = ops.reshape(x, [-1, ops.shape(x)[2] if x.shape[2] is None else x.shape[2]])
-    (found,) = emit(node.op, [rows, ops.reshape(y, [-1]), evaluation.tensor(k)], node.attributes)
-    found = ops.reshape(found, ops.shape(y) if None in y.shape.as_list() else y.shape)
+    (is_in_top,) = emit(node.op, [rows, ops.reshape(y, [-1]), evaluation.tensor(k)], node.attributes)
+    is_in_top = ops.reshape(is_in_top, ops.shape(y) if None in y.shape.as_list() else y.shape)
     padding = rowwise_padding((predictions, targets))
-    return BatchedValue(found, True, predictions.padded_axis, predictions.entries_per_row, padding=padding)
+    return BatchedValue(is_in_top, True, predictions.padded_axis, predictions.entries_per_row, padding=padding)
 
 
 @batching_rule("L2Loss")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """Half the sum of squares of each client's value, where padded rows are zeros."""
     if not x.batched and x.padded_axis is None:
         return BatchedValue(ops.l2_loss(evaluation.tensor(x)))
     tensor = evaluation.masked(x)
@@ -152,11 +184,15 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 def _(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, size: BatchedValue, weights: BatchedValue
 ) -> BatchedValue:
-    """The operation counts the rows of a matrix: one row for each client."""
+    """How often each number occurs in each client's vector: the operation counts the rows of a matrix.
+
+    Raises:
+        NoBatchingRule: the value is a batch or a matrix already.
+    """
     if x.padded_axis is not None or evaluation.rank(x) != 1:
         raise NoBatchingRule(node.op, "it counts a batch or a matrix")
-    number = ops.constant(int(evaluation.constant_operand(node, size)), evaluation.tensor(size).dtype)
-    weightless = not weights.batched and evaluation.shape(weights) == (0,)
-    of_rows = evaluation.tensor(weights) if weightless else evaluation.with_client_axis(weights)
-    (counts,) = emit(node.op, [evaluation.with_client_axis(x), number, of_rows], node.attributes)
+    bin_count = ops.constant(int(evaluation.constant_operand(node, size)), evaluation.tensor(size).dtype)
+    has_no_weights = not weights.batched and evaluation.shape(weights) == (0,)
+    row_weights = evaluation.tensor(weights) if has_no_weights else evaluation.with_client_axis(weights)
+    (counts,) = emit(node.op, [evaluation.with_client_axis(x), bin_count, row_weights], node.attributes)
     return BatchedValue(counts, True)

@@ -19,11 +19,16 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 
 @batching_rule("Shape")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The shape of one client's value as a known value; only a shape without a batch may be left to the graph.
+
+    Raises:
+        NoBatchingRule: the value has a batch, and another axis of unknown size.
+    """
     dtype = node.get("out_type", tf.int32)
-    known = evaluation.known_shape(x)
-    if known is not None:
-        values = [v.astype(dtype.as_numpy_dtype) for v in known.values]
-        return BatchedValue(None, not known.is_constant, known=KnownValue.from_probes(values))
+    known_shape = evaluation.known_shape(x)
+    if known_shape is not None:
+        values = [v.astype(dtype.as_numpy_dtype) for v in known_shape.values]
+        return BatchedValue(None, not known_shape.is_constant, known=KnownValue.from_probes(values))
     if x.padded_axis is not None:
         raise NoBatchingRule("Shape", "another axis than the batch is of unknown size")
     return BatchedValue(ops.shape(evaluation.tensor(x), dtype)[int(x.batched) :])
@@ -31,61 +36,80 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 @batching_rule("ShapeN")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
+    """The shapes of several values, by the rule of Shape."""
     shape = Node(node.name, "Shape", (), {"out_type": node.get("out_type", tf.int32)})
     return [value for x in values for value in evaluation.evaluate(shape, [x])]
 
 
 @batching_rule("Size")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The number of entries of one client's value; as its shape, see Shape."""
     dtype = node.get("out_type", tf.int32)
-    known = evaluation.known_shape(x)
-    if known is None:
+    known_shape = evaluation.known_shape(x)
+    if known_shape is None:
         if x.padded_axis is not None:
             raise NoBatchingRule("Size", "another axis than the batch is of unknown size")
         return BatchedValue(ops.reduce_prod(ops.shape(evaluation.tensor(x), dtype)[int(x.batched) :]))
-    values = [np.prod(v).astype(dtype.as_numpy_dtype) for v in known.values]
-    sizes = KnownValue.from_probes(values)
-    return BatchedValue(None, not sizes.is_constant, known=sizes)
+    values = [np.prod(v).astype(dtype.as_numpy_dtype) for v in known_shape.values]
+    known_size = KnownValue.from_probes(values)
+    return BatchedValue(None, not known_size.is_constant, known=known_size)
 
 
 @batching_rule("Rank")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """The number of axes of one client's value, which is static."""
     return BatchedValue(None, known=KnownValue.of_constant(np.int32(evaluation.rank(x))))
 
 
 def reshape_target(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue
 ) -> KnownValue | None:
-    """The shape of one client's value after a Reshape, with -1 resolved; None if it is not static."""
-    wanted, have = evaluation.known_value(shape), evaluation.known_shape(x)
-    if wanted is None:
+    """The shape of one client's value after a Reshape, with -1 resolved; None if it is not static.
+
+    Args:
+        x: the value that is reshaped.
+        shape: the operand with its new shape.
+    """
+    target, current = evaluation.known_value(shape), evaluation.known_shape(x)
+    if target is None:
         return None
-    if have is None:
-        return wanted if wanted.is_constant and (wanted.values[0] >= 0).all() else None
-    return KnownValue.from_probes([_without_wildcard(w, h) for w, h in zip(wanted.values, have.values, strict=True)])
+    if current is None:
+        return target if target.is_constant and (target.values[0] >= 0).all() else None
+    return KnownValue.from_probes([_without_wildcard(w, h) for w, h in zip(target.values, current.values, strict=True)])
 
 
-def _without_wildcard(wanted: np.ndarray, have: np.ndarray) -> np.ndarray:
-    wanted = np.asarray(wanted, np.int64).reshape(-1)
-    rest = int(np.prod(wanted[wanted >= 0]))
-    return np.where(wanted < 0, int(np.prod(have)) // max(rest, 1), wanted)
+def _without_wildcard(target: np.ndarray, current: np.ndarray) -> np.ndarray:
+    """A target shape whose -1, if there is one, is the size that keeps the number of entries.
+
+    Args:
+        target: the target shape.
+        current: the shape before.
+    """
+    target = np.asarray(target, np.int64).reshape(-1)
+    known_entries = int(np.prod(target[target >= 0]))
+    return np.where(target < 0, int(np.prod(current)) // max(known_entries, 1), target)
 
 
 @batching_rule("Reshape")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue) -> BatchedValue:
-    known = reshape_target(evaluation, node, x, shape)
-    if known is None:
+    """Each client's value in another shape, in which the batch is one axis, or is merged with axes behind it.
+
+    Raises:
+        NoBatchingRule: the shape is not known, or the result has no axis that is the batch.
+    """
+    target_shape = reshape_target(evaluation, node, x, shape)
+    if target_shape is None:
         if x.padded_axis is not None or not shape.client_invariant:
             raise NoBatchingRule("Reshape", "its shape is not known")
-        wanted = evaluation.tensor(shape)
-        return BatchedValue(_reshaped(evaluation, x, wanted), x.batched)
-    axis, entries_per_row = evaluation.batch_axis(node, known)
+        shape_tensor = evaluation.tensor(shape)
+        return BatchedValue(_reshape_to_operand(evaluation, x, shape_tensor), x.batched)
+    axis, entries_per_row = evaluation.batch_axis(node, target_shape)
     if (axis is None) != (x.padded_axis is None):
         raise NoBatchingRule("Reshape", "the result has no batch axis")
-    sizes = known.values[0]
+    sizes = target_shape.values[0]
     if axis is not None and x.padded_axis is not None:
-        before = np.prod(evaluation.shape(x).as_list()[: x.padded_axis])
-        if before != np.prod(sizes[:axis]):
+        leading_entries = np.prod(evaluation.shape(x).as_list()[: x.padded_axis])
+        if leading_entries != np.prod(sizes[:axis]):
             raise NoBatchingRule("Reshape", "it merges the batch with a preceding axis")
     tensor, target = evaluation.tensor(x), [evaluation.clients, *sizes] if x.batched else [*sizes]
     if tensor.shape.is_fully_defined() and tensor.shape.as_list() == target:
@@ -93,44 +117,62 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
     return BatchedValue(ops.reshape(tensor, target), x.batched, axis, entries_per_row, padding=x.padding)
 
 
-def _reshaped(evaluation: BatchedEvaluation, x: BatchedValue, wanted) -> Value:
+def _reshape_to_operand(evaluation: BatchedEvaluation, x: BatchedValue, shape) -> Value:
+    """The tensor in a shape that only the graph knows, with the client axis in front if the value has one.
+
+    Args:
+        shape: the shape of one client's value, a vector.
+    """
     tensor = evaluation.tensor(x)
     if not x.batched:
-        return ops.reshape(tensor, wanted)
-    static = ops.static_value(wanted)
+        return ops.reshape(tensor, shape)
+    static = ops.static_value(shape)
     if static is not None:
         return ops.reshape(tensor, [evaluation.clients, *static])
-    return ops.reshape(tensor, ops.concat([ops.constant([evaluation.clients], wanted.dtype), wanted], 0))
+    return ops.reshape(tensor, ops.concat([ops.constant([evaluation.clients], shape.dtype), shape], 0))
 
 
 @batching_rule("Fill")
 def _(evaluation: BatchedEvaluation, node: Node, dims: BatchedValue, value: BatchedValue) -> BatchedValue:
-    known = evaluation.known_value(dims)
-    if known is None:
+    """A tensor of one entry. A size that is the batch size makes its axis the batch."""
+    known_dims = evaluation.known_value(dims)
+    if known_dims is None:
         if not dims.client_invariant:
             raise NoBatchingRule("Fill", "its shape is not known")
         return broadcast(evaluation, value, evaluation.tensor(dims), None, 1)
-    axis, entries_per_row = evaluation.batch_axis(node, known)
-    return broadcast(evaluation, value, known.values[0], axis, entries_per_row)
+    axis, entries_per_row = evaluation.batch_axis(node, known_dims)
+    return broadcast(evaluation, value, known_dims.values[0], axis, entries_per_row)
 
 
 @batching_rule("BroadcastTo")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue) -> BatchedValue:
-    known = evaluation.known_value(shape)
-    if known is None:
+    """Each client's value broadcast to a shape; a size that is the batch size makes its axis the batch.
+
+    Raises:
+        NoBatchingRule: the shape is not known, or the batch is along another axis in the result.
+    """
+    known_shape = evaluation.known_value(shape)
+    if known_shape is None:
         if not shape.client_invariant or x.padded_axis is not None:
             raise NoBatchingRule("BroadcastTo", "its shape is not known")
         return broadcast(evaluation, x, evaluation.tensor(shape), None, 1)
-    axis, entries_per_row = evaluation.batch_axis(node, known)
-    if x.padded_axis is not None and x.padded_axis + len(known.values[0]) - evaluation.rank(x) != axis:
+    axis, entries_per_row = evaluation.batch_axis(node, known_shape)
+    if x.padded_axis is not None and x.padded_axis + len(known_shape.values[0]) - evaluation.rank(x) != axis:
         raise NoBatchingRule("BroadcastTo", "the batch is along another axis in the result")
-    return broadcast(evaluation, x, known.values[0], axis, entries_per_row)
+    return broadcast(evaluation, x, known_shape.values[0], axis, entries_per_row)
 
 
 def broadcast(
     evaluation: BatchedEvaluation, x: BatchedValue, shape, axis: int | None, entries_per_row: int
 ) -> BatchedValue:
-    """One client's value broadcast to a shape; a shared value stays shared."""
+    """One client's value broadcast to a shape; a value that all clients share stays shared.
+
+    Args:
+        shape: of one client's result: an array, or a tensor if only the graph knows it.
+        axis, entries_per_row: the padded axis of the result.
+    Raises:
+        NoBatchingRule: the number of axes of the result is unknown.
+    """
     tensor = evaluation.tensor(x)
     if not x.batched:
         return BatchedValue(
@@ -140,11 +182,12 @@ def broadcast(
     if rank is None:
         raise NoBatchingRule("BroadcastTo", "its number of axes is unknown")
     tensor = ops.reshape(tensor, [evaluation.clients, *[1] * (rank - evaluation.rank(x)), *_sizes(evaluation, x)])
-    whole = (
-        [evaluation.clients, *shape] if isinstance(shape, np.ndarray) else ops.concat([[evaluation.clients], shape], 0)
-    )
+    if isinstance(shape, np.ndarray):
+        batched_shape = [evaluation.clients, *shape]
+    else:
+        batched_shape = ops.concat([[evaluation.clients], shape], 0)
     return BatchedValue(
-        ops.broadcast_to(tensor, whole), True, axis, entries_per_row, padding=_broadcast_padding(evaluation, x)
+        ops.broadcast_to(tensor, batched_shape), True, axis, entries_per_row, padding=_broadcast_padding(evaluation, x)
     )
 
 
@@ -156,29 +199,39 @@ def _broadcast_padding(evaluation: BatchedEvaluation, x: BatchedValue) -> Paddin
 
 
 def _sizes(evaluation: BatchedEvaluation, x: BatchedValue) -> list:
+    """The sizes of one client's value: numbers, and scalar tensors where only the graph knows a size."""
     shape = evaluation.shape(x)
     if shape.is_fully_defined():
         return shape.as_list()
-    dynamic = ops.shape(evaluation.tensor(x))[int(x.batched) :]
-    return [dynamic[i] if s is None else s for i, s in enumerate(shape)]
+    size_tensors = ops.shape(evaluation.tensor(x))[int(x.batched) :]
+    return [size_tensors[i] if s is None else s for i, s in enumerate(shape)]
 
 
 @batching_rule("Tile")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, multiples: BatchedValue) -> BatchedValue:
-    known, have = evaluation.known_value(multiples), evaluation.known_shape(x)
-    if known is None or (have is None and x.padded_axis is not None):
+    """Each client's value repeated along axes that are not the batch.
+
+    An axis of size 1 that is repeated as often as the batch has rows becomes the batch.
+
+    Raises:
+        NoBatchingRule: the repetitions depend on a client's data, or repeat the batch.
+    """
+    known_multiples, known_shape = evaluation.known_value(multiples), evaluation.known_shape(x)
+    if known_multiples is None or (known_shape is None and x.padded_axis is not None):
         if not multiples.client_invariant or x.padded_axis is not None:
             raise NoBatchingRule("Tile", "its shape is not known")
-        times = evaluation.tensor(multiples)
-        times = ops.concat([ops.ones([1], times.dtype), times], 0) if x.batched else times
-        return BatchedValue(ops.tile(evaluation.tensor(x), times), x.batched)
-    counts = known.values[0]
+        multiples_tensor = evaluation.tensor(multiples)
+        multiples_tensor = (
+            ops.concat([ops.ones([1], multiples_tensor.dtype), multiples_tensor], 0) if x.batched else multiples_tensor
+        )
+        return BatchedValue(ops.tile(evaluation.tensor(x), multiples_tensor), x.batched)
+    counts = known_multiples.values[0]
     if x.padded_axis is not None and counts[x.padded_axis] != 1:
         raise NoBatchingRule("Tile", "it repeats the batch")
     axis, entries_per_row = x.padded_axis, x.entries_per_row
-    if not known.is_constant:
-        axis, entries_per_row = evaluation.batch_axis(node, known)
-        if have is None or x.padded_axis is not None or have.values[0][axis] != 1:
+    if not known_multiples.is_constant:
+        axis, entries_per_row = evaluation.batch_axis(node, known_multiples)
+        if known_shape is None or x.padded_axis is not None or known_shape.values[0][axis] != 1:
             raise NoBatchingRule("Tile", "it repeats an axis of another size than 1 along the batch")
     tensor = ops.tile(evaluation.tensor(x), [1, *counts] if x.batched else counts)
     return BatchedValue(tensor, x.batched, axis, entries_per_row, padding=_broadcast_padding(evaluation, x))
@@ -186,11 +239,12 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, multiples: Bat
 
 @batching_rule("ExpandDims")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
-    at = int(evaluation.constant_operand(node, axis).reshape(()))
-    at = at + evaluation.rank(x) + 1 if at < 0 else at
-    padded_axis = None if x.padded_axis is None else x.padded_axis + int(at <= x.padded_axis)
+    """Each client's value with a further axis of size 1, behind which a padded axis moves by one."""
+    new_axis = int(evaluation.constant_operand(node, axis).reshape(()))
+    new_axis = new_axis + evaluation.rank(x) + 1 if new_axis < 0 else new_axis
+    padded_axis = None if x.padded_axis is None else x.padded_axis + int(new_axis <= x.padded_axis)
     return BatchedValue(
-        ops.expand_dims(evaluation.tensor(x), at + int(x.batched)),
+        ops.expand_dims(evaluation.tensor(x), new_axis + int(x.batched)),
         x.batched,
         padded_axis,
         x.entries_per_row,
@@ -200,6 +254,13 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
 
 @batching_rule("Squeeze")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+    """Each client's value without axes of size 1, behind which a padded axis moves forward.
+
+    Without axes, TensorFlow removes all of size 1. That is refused where the batch may have one row.
+
+    Raises:
+        NoBatchingRule: the batch would be removed, or an axis of unknown size.
+    """
     rank = evaluation.rank(x)
     shape = evaluation.shape(x)
     axes = sorted(int(a) % rank for a in node.get("squeeze_dims") or [])
@@ -220,15 +281,17 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 @batching_rule("EnsureShape")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
-    wanted = [*tf.TensorShape(node["shape"])]
-    if x.padded_axis is not None and wanted[x.padded_axis] is not None:
+    """A check of the static shape of each client's value, which may not ask for a number of rows."""
+    expected_sizes = [*tf.TensorShape(node["shape"])]
+    if x.padded_axis is not None and expected_sizes[x.padded_axis] is not None:
         raise NoBatchingRule("EnsureShape", "it asks for a number of rows")
-    tensor = ops.ensure_shape(evaluation.tensor(x), [None, *wanted] if x.batched else wanted)
+    tensor = ops.ensure_shape(evaluation.tensor(x), [None, *expected_sizes] if x.batched else expected_sizes)
     return x.with_tensor(tensor, padding=x.padding)
 
 
 @batching_rule("BroadcastGradientArgs")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> list[BatchedValue]:
+    """Refused: known shapes are folded, and shapes that all clients share emitted, before a rule is asked."""
     raise NoBatchingRule("BroadcastGradientArgs", "the shapes differ between clients or are not known")
 
 
@@ -236,13 +299,19 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
 def _(
     evaluation: BatchedEvaluation, node: Node, start: BatchedValue, limit: BatchedValue, delta: BatchedValue
 ) -> BatchedValue:
-    """The numbers 0, 1, … up to the batch size are an axis with an entry for each row."""
-    first, step, known = (
+    """The numbers 0, 1, … up to the batch size: all clients share them, and their axis is the batch.
+
+    Raises:
+        NoBatchingRule: the limits depend on a client's data in another way.
+    """
+    first, step, known_limit = (
         evaluation.constant_operand(node, start),
         evaluation.constant_operand(node, delta),
         evaluation.known_value(limit),
     )
-    if known is None or first != 0 or step != 1:
+    if known_limit is None or first != 0 or step != 1:
         raise NoBatchingRule("Range", "its limits differ between clients")
-    axis, entries_per_row = evaluation.batch_axis(node, KnownValue.from_probes([v.reshape(1) for v in known.values]))
-    return BatchedValue(ops.range_(0, known.values[0], 1, node["Tidx"]), False, axis, entries_per_row)
+    axis, entries_per_row = evaluation.batch_axis(
+        node, KnownValue.from_probes([v.reshape(1) for v in known_limit.values])
+    )
+    return BatchedValue(ops.range_(0, known_limit.values[0], 1, node["Tidx"]), False, axis, entries_per_row)

@@ -1,13 +1,15 @@
 """Tensor lists, in which loops store one value for each iteration.
 
-The list of a batched value holds batched elements [K, …]: one list serves all clients.
+One list serves all clients: the list of a batched value holds batched elements [K, …]. The handle of a list has no axes
+of its own, so the fields `batched`, `padded_axis`, `entries_per_row` and `padding` of its `BatchedValue` describe its
+elements, which all have the same axes.
 """
 
 import attrs
 import numpy as np
 
 from fedcore.graphs.batched.batched_value import ANY_PADDING, BatchedValue, KnownValue, NoBatchingRule, batching_rule
-from fedcore.graphs.batched.batching_rules.arrays import transposed
+from fedcore.graphs.batched.batching_rules.arrays import fuse_transposes
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
@@ -20,19 +22,33 @@ ANY_SHAPE = np.int32(-1)
 def _element_shape(
     evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, handle: BatchedValue | None = None
 ) -> KnownValue | None:
-    """Shape of one client's element, with -1 for unknown sizes; None if the rank is unknown."""
+    """Shape of one client's element, with -1 for unknown sizes; None if the rank is unknown.
+
+    The shape that the list has recorded goes before the operand, which gradients often give as unknown.
+
+    Args:
+        shape: the operand with the shape of the elements.
+        handle: the list; None for one that is being created.
+    Raises:
+        NoBatchingRule: the shape depends on a client's data.
+    """
     if handle is not None and handle.element_shape is not None:
         return handle.element_shape
-    known = evaluation.known_value(shape)
-    if known is None and not shape.client_invariant:
+    known_shape = evaluation.known_value(shape)
+    if known_shape is None and not shape.client_invariant:
         raise NoBatchingRule(node.op, "the shape of its elements is not known")
-    return known if known is not None and known.values[0].ndim else None
+    return known_shape if known_shape is not None and known_shape.values[0].ndim else None
+
+
+def _element(handle: BatchedValue, tensor: Value) -> BatchedValue:
+    """The value of an element that is read from a list; the fields of the list describe it."""
+    return BatchedValue(tensor, handle.batched, handle.padded_axis, handle.entries_per_row, padding=handle.padding)
 
 
 def _element_shape_operand(
     evaluation: BatchedEvaluation, handle: BatchedValue, element_shape: KnownValue | None
 ) -> Value:
-    """The operand for the element shape: with a client axis if the list is batched; -1 if unknown."""
+    """The element shape as an operand of TensorFlow: [K, …] for a batched list; -1 if it is unknown."""
     if element_shape is None:
         return ops.constant(ANY_SHAPE)
     clients = [evaluation.clients] if handle.batched else []
@@ -41,7 +57,11 @@ def _element_shape_operand(
 
 @batching_rule("TensorListReserve", "EmptyTensorList")
 def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, count: BatchedValue) -> BatchedValue:
-    """The list is shared until a batched element is stored."""
+    """A new list, whose elements all clients share until a batched element is stored.
+
+    It records the shape of its elements, since TensorFlow does not infer it, and with it the padded axis. A list
+    without elements counts as padded with anything.
+    """
     element_shape = _element_shape(evaluation, node, shape)
     (tensor,) = emit(node.op, [ops.constant(ANY_SHAPE), evaluation.tensor(count)], node.attributes)
     padded_axis, entries_per_row = (None, 1) if element_shape is None else evaluation.batch_axis(node, element_shape)
@@ -50,13 +70,20 @@ def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, count: Bat
 
 @batching_rule("TensorListFromTensor")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue) -> BatchedValue:
+    """A list of the slices of a tensor along its leading axis, [K, T, …] -> T elements [K, …].
+
+    The client axis moves behind the axis of the elements, and the padded axis loses the leading one before it.
+
+    Raises:
+        NoBatchingRule: the elements would be rows of the batch, whose number differs between clients.
+    """
     if x.padded_axis == 0:
         raise NoBatchingRule(node.op, "it makes a list of the rows of the batch")
     tensor = evaluation.with_client_axis(x)
     order = [1, 0, *range(2, tensor.shape.rank)]
-    handle = ops.operation("TensorListFromTensor", transposed(tensor, order), ANY_SHAPE)
-    whole = _known_element_shape(evaluation, x)
-    element_shape = None if whole is None else KnownValue.from_probes([v[1:] for v in whole.values])
+    handle = ops.operation("TensorListFromTensor", fuse_transposes(tensor, order), ANY_SHAPE)
+    tensor_shape = _known_element_shape(evaluation, x)
+    element_shape = None if tensor_shape is None else KnownValue.from_probes([v[1:] for v in tensor_shape.values])
     return BatchedValue(
         handle,
         True,
@@ -70,6 +97,14 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
 
 @batching_rule("TensorListStack")
 def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: BatchedValue) -> BatchedValue:
+    """The elements of a list along a new leading axis: T elements [K, …] -> [K, T, …], or [T, …] if all clients share
+    them.
+
+    The client axis is moved to the front, and the padded axis behind the new one.
+
+    Raises:
+        NoBatchingRule: the rank of the elements is unknown.
+    """
     element_shape = _element_shape(evaluation, node, shape, handle)
     tensor = ops.operation(
         "TensorListStack",
@@ -82,7 +117,7 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: Ba
         raise NoBatchingRule(node.op, "the shape of its elements is not known")
     padded_axis = None if handle.padded_axis is None else handle.padded_axis + 1
     if handle.batched:
-        tensor = transposed(tensor, [1, 0, *range(2, tensor.shape.rank)])
+        tensor = fuse_transposes(tensor, [1, 0, *range(2, tensor.shape.rank)])
     return BatchedValue(tensor, handle.batched, padded_axis, handle.entries_per_row, padding=handle.padding)
 
 
@@ -90,6 +125,7 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: Ba
 def _(
     evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, index: BatchedValue, shape: BatchedValue
 ) -> BatchedValue:
+    """An element of a list, with the axes that the list has recorded. All clients read the same position."""
     element_shape = _element_shape(evaluation, node, shape, handle)
     operands = [
         evaluation.tensor(handle),
@@ -97,50 +133,51 @@ def _(
         _element_shape_operand(evaluation, handle, element_shape),
     ]
     (item,) = emit(node.op, operands, node.attributes)
-    return BatchedValue(
-        _with_static_shape(evaluation, handle, element_shape, item),
-        handle.batched,
-        handle.padded_axis,
-        handle.entries_per_row,
-        padding=handle.padding,
-    )
+    return _element(handle, _with_static_shape(evaluation, handle, element_shape, item))
 
 
 @batching_rule("TensorListSetItem")
 def _(
     evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, index: BatchedValue, item: BatchedValue
 ) -> BatchedValue:
+    """The list with another element at a position that all clients share."""
     position = _common_index(evaluation, node, index)
     return _list_with_element(evaluation, node, handle, item, lambda x: [evaluation.tensor(handle), position, x])
 
 
 @batching_rule("TensorListPushBack")
 def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, item: BatchedValue) -> BatchedValue:
+    """The list with a further element at its end."""
     return _list_with_element(evaluation, node, handle, item, lambda x: [evaluation.tensor(handle), x])
 
 
 @batching_rule("TensorListPopBack")
 def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: BatchedValue) -> list[BatchedValue]:
+    """(the list without its last element, that element).
+
+    If every element has one known value, the popped element is that value: gradients of loops read shapes in this way.
+    """
     element_shape = _element_shape(evaluation, node, shape, handle)
-    rest, item = emit(
+    remaining_handle, item = emit(
         node.op, [evaluation.tensor(handle), _element_shape_operand(evaluation, handle, element_shape)], node.attributes
     )
-    rest_of_list = attrs.evolve(handle, tensor=rest)
+    remaining_list = attrs.evolve(handle, tensor=remaining_handle)
     if handle.element_value is not None:
-        return [rest_of_list, _popped_known_value(evaluation, handle.element_value)]
+        return [remaining_list, _popped_known_value(evaluation, handle.element_value)]
     item = _with_static_shape(evaluation, handle, element_shape, item)
-    popped = BatchedValue(item, handle.batched, handle.padded_axis, handle.entries_per_row, padding=handle.padding)
-    return [rest_of_list, popped]
+    return [remaining_list, _element(handle, item)]
 
 
 @batching_rule("TensorListLength")
 def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> BatchedValue:
+    """The number of elements, which all clients share."""
     (length,) = emit(node.op, [evaluation.tensor(handle)], node.attributes)
     return BatchedValue(length)
 
 
 @batching_rule("TensorListElementShape")
 def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> BatchedValue:
+    """The recorded shape of one client's element as a known value; -1 if the rank is unknown."""
     dtype = node["shape_type"].as_numpy_dtype
     if handle.element_shape is None:
         return BatchedValue(None, known=KnownValue.of_constant(dtype(-1)))
@@ -151,7 +188,7 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> Batche
 def _with_static_shape(
     evaluation: BatchedEvaluation, handle: BatchedValue, element_shape: KnownValue | None, item: Value
 ) -> Value:
-    """Sets the static shape of an element, which TensorFlow does not infer."""
+    """The element with the static shape that its list has recorded, which TensorFlow does not infer."""
     if element_shape is not None:
         clients = [evaluation.clients] if handle.batched else []
         item.set_shape([*clients, *(None if s < 0 else int(s) for s in element_shape.values[0])])
@@ -159,6 +196,10 @@ def _with_static_shape(
 
 
 def _popped_known_value(evaluation: BatchedEvaluation, element_value: KnownValue) -> BatchedValue:
+    """A popped element as a known value.
+
+    A value that is not affine in the batch size has no tensor; it can still serve as a shape.
+    """
     if element_value.is_constant or element_value.affine(evaluation.probes):
         return BatchedValue(None, not element_value.is_constant, known=element_value)
     tensor_error = NoBatchingRule("TensorListPopBack", "its elements are sizes that differ between clients")
@@ -166,6 +207,11 @@ def _popped_known_value(evaluation: BatchedEvaluation, element_value: KnownValue
 
 
 def _common_index(evaluation: BatchedEvaluation, node: Node, index: BatchedValue) -> Value:
+    """The tensor of a list index that all clients share.
+
+    Raises:
+        NoBatchingRule: clients use different indices.
+    """
     if not index.client_invariant:
         raise NoBatchingRule(node.op, "clients use different indices of the list")
     return evaluation.tensor(index)
@@ -174,6 +220,16 @@ def _common_index(evaluation: BatchedEvaluation, node: Node, index: BatchedValue
 def _list_with_element(
     evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, item: BatchedValue, operands
 ) -> BatchedValue:
+    """The list after an operation stores an element, with the axes of that element.
+
+    Its known element value stays only if the new element agrees with it.
+
+    Args:
+        item: the stored element.
+        operands: tensor of the element, [K, …] or shared -> operands of the operation.
+    Raises:
+        NoBatchingRule: the list has shared elements already, and the new one differs between clients.
+    """
     batched = handle.batched or item.batched
     if batched and handle.has_elements and not handle.batched:
         raise NoBatchingRule(node.op, "only some elements of the list differ between clients")
@@ -197,7 +253,8 @@ def _list_with_element(
 
 
 def _known_element_shape(evaluation: BatchedEvaluation, item: BatchedValue) -> KnownValue | None:
-    known = evaluation.known_shape(item)
-    if known is not None or item.tensor is None or item.tensor.shape.rank is None:
-        return known
+    """The shape of a value that becomes an element, with -1 for unknown sizes; None if its rank is unknown."""
+    static_shape = evaluation.known_shape(item)
+    if static_shape is not None or item.tensor is None or item.tensor.shape.rank is None:
+        return static_shape
     return KnownValue.of_constant(np.array([-1 if s is None else s for s in evaluation.shape(item)], np.int64))

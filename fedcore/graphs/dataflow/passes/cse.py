@@ -29,12 +29,19 @@ def cse(region: Region) -> Region:
 
 
 class _Merging(RegionCopy):
+    """A copy in which an equal node of the block stands in the place of a later one."""
+
     def __init__(self) -> None:
         super().__init__()
         self._nodes: dict[tuple, Sequence[Value]] = {}
         self._attributes: dict[int, tuple] = {}  # nodes of equal attributes mostly share the mapping
 
     def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
+        """The results of an equal node of the block, if there is one; else those of the copied node.
+
+        Nodes are equal if they have one operation, equal attributes, and the same operands and control dependencies. A
+        node whose results have better known shapes than those of the earlier one stays.
+        """
         if regions or has_effect(node.op):
             return super().add(node, block, inputs, regions)
         key = (id(block), node.op, self._content(node), *map(id, inputs), -1, *map(id, block.ordered_behind))
@@ -46,7 +53,9 @@ class _Merging(RegionCopy):
         return outputs
 
     def _content(self, node: Node) -> object:
-        """A key of the attributes."""
+        """A key of a node's attributes: equal for equal attributes. A large constant is keyed by its array's
+        identity.
+        """
         if node.op == "Const":
             array = node["value"]
             if array.size > MOST_COMPARED or array.dtype == object:
@@ -59,5 +68,5 @@ class _Merging(RegionCopy):
 
 
 def _has_types_of(outputs: Sequence[Value], node: Node) -> bool:
-    """Whether no shape is known better of the node's results."""
+    """Whether earlier results have the dtypes and static shapes of a node's results, so that they can replace them."""
     return all(a.dtype == b.dtype and a.shape == b.shape for a, b in zip(outputs, node.outputs, strict=True))

@@ -27,16 +27,26 @@ def dce(region: Region) -> Region:
 
 
 class _WithoutDead(RegionCopy):
+    """A copy without the given dead nodes."""
+
     def __init__(self, dead: set[Node]):
         super().__init__()
         self._dead = dead
 
     def is_left_out(self, node: Node) -> bool:
+        """Dead nodes have no copy."""
         return node in self._dead
 
 
 def _note_dead(region: Region, read: set[Value], dead: set[Node]) -> None:
-    """Adds the values that the region reads, and its nodes that nothing needs."""
+    """Finds the nodes of a region, and of the regions in it, that no result and no effect needs.
+
+    Nodes are visited from the last to the first, so that all readers of a node are visited before it.
+
+    Args:
+        read: gets the values that live nodes and results read.
+        dead: gets the dead nodes.
+    """
     read.update(region.results)
     for node in reversed(region.nodes):
         if not read.isdisjoint(node.outputs) or _has_effect(node):
@@ -48,8 +58,10 @@ def _note_dead(region: Region, read: set[Value], dead: set[Node]) -> None:
 
 
 def _has_effect(node: Node) -> bool:
+    """Whether a node has effects, by itself or by a node of the regions that it runs."""
     return has_effect(node.op) if not node.regions else any(map(_has_effect, _nodes_within(node)))
 
 
 def _nodes_within(node: Node) -> Iterable[Node]:
+    """The nodes of the regions that a node runs."""
     return (inner for region in node.regions for inner in region.nodes)

@@ -21,7 +21,7 @@ _TOTAL = frozenset(
 """Operations that cannot fail where the shapes of all operands are known."""
 
 _COPIES = frozenset({"BroadcastTo", "Tile", "Fill"})
-"""Operations that make a large value of a small one, which the next operation overwrites in its buffer."""
+"""Operations that copy a small value to a large buffer. The next operation overwrites it, so each use needs a copy."""
 
 
 @stage_pass("hoist", grows=True)
@@ -52,8 +52,8 @@ def hoist(region: Region) -> Region:
       where they are read. Out of a scan, which is lowered in place, they move too.
     """
     hoisting = _Hoisting()
-    after = hoisting.of(region)
-    return after if hoisting.is_changed else region
+    hoisted = hoisting.copy(region)
+    return hoisted if hoisting.is_changed else region
 
 
 @attrs.define(eq=False)
@@ -62,46 +62,56 @@ class _Frame:
 
     Args:
         op: of the node that runs it; empty for the outermost region.
-        is_left: nodes may move out of it.
-        constants: the copies in its block, by the copied value.
+        allows_leaving: whether nodes may move out of it.
+        block: of the copy.
+        constants: copied value -> its copy in this block, for values that depend on constants only.
     """
 
     op: str
-    is_left: bool
+    allows_leaving: bool
     block: Block
     constants: dict[Value, Value] = attrs.field(factory=dict)
 
     @property
     def is_in_place(self) -> bool:
         """Whether the region's operations are added to the TensorFlow graph around it."""
-        return self.op in ("scan", "if") and self.is_left
+        return self.op in ("scan", "if") and self.allows_leaving
 
 
 class _Hoisting:
-    """Copies a region; a value's depth is the number of regions around the one that holds it.
+    """Copies a region, and adds each node to the outermost region that it may move to.
+
+    The depth of a value is the number of regions around the one that holds it. Constants, and values computed of them
+    only, are copied once a node reads them, to where that node is.
 
     Attributes:
-        is_changed: a node has moved, or a loop variable is gone.
+        is_changed: whether a node has moved, or a loop variable is gone.
     """
 
     def __init__(self) -> None:
+        """Starts without frames; each region that is being copied has one."""
         self.is_changed = False
         self._frames: list[_Frame] = []
         self._values: dict[Value, Value] = {}
         self._depths: dict[Value, int] = {}  # of copies
         self._constant_depths: dict[Value, int] = {}  # of constants and what is computed of them only, not yet copied
 
-    def of(self, region: Region) -> Region:
-        return self._region(region, "", is_left=False)
+    def copy(self, region: Region) -> Region:
+        """The copy of an outermost region, whose nodes have moved out of loops."""
+        return self._copy_region(region, "", allows_leaving=False)
 
-    def _region(self, region: Region, op: str, *, is_left: bool, replaced: dict[int, Value] | None = None) -> Region:
+    def _copy_region(
+        self, region: Region, op: str, *, allows_leaving: bool, replaced: dict[int, Value] | None = None
+    ) -> Region:
         """The copy of a region.
 
         Args:
+            op: of the node that runs it.
+            allows_leaving: as in `_Frame`.
             replaced: number of an argument that the copy does not have -> the value in its place.
         """
         replaced = replaced or {}
-        self._frames.append(_Frame(op, is_left, Block(self._frames[-1].block if self._frames else None)))
+        self._frames.append(_Frame(op, allows_leaving, Block(self._frames[-1].block if self._frames else None)))
         depth, block = len(self._frames) - 1, self._frames[-1].block
         for i, argument in enumerate(region.arguments):
             if i in replaced:
@@ -110,34 +120,44 @@ class _Hoisting:
                 self._values[argument] = copy = block.argument(argument.dtype, argument.shape)
                 self._depths[copy] = depth
         for node in region.nodes:
-            self._node(node, depth)
+            self._copy_node(node, depth)
         results = [self._operand(v, depth) for v in region.results]
         self._frames.pop()
         return block.region(results)
 
-    def _node(self, node: Node, depth: int) -> None:
+    def _copy_node(self, node: Node, depth: int) -> None:
+        """Copies a node of the region at a depth to where it may move.
+
+        A node of constants only is not copied yet; its depth is noted. Out of loops that are lowered in place, it moves
+        too.
+        """
         if node.op == "scan":
-            self._scan(node, depth)
+            self._copy_scan(node, depth)
         elif node.regions:
-            self._runner(node, depth)
+            self._copy_runner(node, depth)
         elif self._is_constant(node):
-            home = depth
-            while node.op != "Const" and self._frames[home].is_in_place:
-                home -= 1
-            self._constant_depths.update(dict.fromkeys(node.outputs, home))
+            constant_depth = depth
+            while node.op != "Const" and self._frames[constant_depth].is_in_place:
+                constant_depth -= 1
+            self._constant_depths.update(dict.fromkeys(node.outputs, constant_depth))
         else:
-            self._add(node, self._destination(node, depth))
+            self._add_copy(node, self._destination(node, depth))
 
     def _is_constant(self, node: Node) -> bool:
+        """Whether a node may move, and is computed of constants only."""
         return not _is_fixed(node) and all(v in self._constant_depths for v in node.inputs)
 
     def _destination(self, node: Node, depth: int) -> int:
-        """The depth to which a node moves: that right outside of a loop, or its own."""
+        """The depth to which a node moves: right outside of the outermost loop that it can leave, or its own depth.
+
+        It has to stay at or below the deepest of its operands. It leaves a branch or a function only together with a
+        loop around it.
+        """
         destination = depth
         if _is_fixed(node):
             return destination
-        first = max(self._depths[self._values[v]] for v in node.inputs if v not in self._constant_depths)
-        while depth > first and self._may_leave(node, self._frames[depth]):
+        operand_depth = max(self._depths[self._values[v]] for v in node.inputs if v not in self._constant_depths)
+        while depth > operand_depth and self._may_leave(node, self._frames[depth]):
             depth -= 1
             if self._frames[depth + 1].op in ("scan", "while"):
                 destination = depth
@@ -145,41 +165,60 @@ class _Hoisting:
 
     @staticmethod
     def _may_leave(node: Node, frame: _Frame) -> bool:
+        """Whether a node may move out of a region.
+
+        A `while` may take no step, so nodes leave it only if they cannot fail. Copies of small values leave only
+        regions that are lowered in place: a function of TensorFlow overwrites its own copy.
+        """
         if frame.op == "while" and not _cannot_fail(node):
             return False
-        return frame.is_in_place or (frame.is_left and node.op not in _COPIES)
+        return frame.is_in_place or (frame.allows_leaving and node.op not in _COPIES)
 
-    def _add(self, node: Node, depth: int, regions: Sequence[Region] = ()) -> None:
-        """Adds a copy to the region at a depth."""
+    def _add_copy(self, node: Node, depth: int, regions: Sequence[Region] = ()) -> None:
+        """Adds the copy of a node to the region at a depth.
+
+        Args:
+            regions: copies of the regions that it runs.
+        """
         block = self._frames[depth].block
         self.is_changed |= depth < len(self._frames) - 1
         block.ordered_behind = tuple(self._operand(v, depth) for v in node.after)
         inputs = [self._operand(v, depth) for v in node.inputs]
         outputs = block.add(node.op, inputs, node.attributes, [(v.dtype, v.shape) for v in node.outputs], regions)
-        self._note(node.outputs, outputs, depth)
+        self._note_copies(node.outputs, outputs, depth)
 
-    def _note(self, values: Iterable[Value], copies: Iterable[Value], depth: int) -> None:
+    def _note_copies(self, values: Iterable[Value], copies: Iterable[Value], depth: int) -> None:
+        """Notes the copies of values, and their depth. A copy from outside, such as an initial value, keeps its own
+        depth.
+        """
         for value, copy in zip(values, copies, strict=True):
             self._values[value] = copy
-            self._depths.setdefault(copy, depth)  # a value in the place of a result may be from outside
+            self._depths.setdefault(copy, depth)
 
     def _operand(self, value: Value, depth: int) -> Value:
-        """The copy of a value that nodes at a depth read; a constant is copied to where it is, or to them."""
+        """The copy of a value that a node at a depth reads.
+
+        A value of constants only is copied here, to the depth where it may be, or to the reader if that is further out.
+        """
         if value not in self._constant_depths:
             return self._values[value]
-        home = self._constant_depths[value]
-        frame = self._frames[min(home, depth)]
+        constant_depth = self._constant_depths[value]
+        frame = self._frames[min(constant_depth, depth)]
         if value not in frame.constants:
             node = value.node
-            assert node is not None
-            inputs = [self._operand(v, min(home, depth)) for v in node.inputs]
+            assert node is not None  # no argument depends on constants only
+            inputs = [self._operand(v, min(constant_depth, depth)) for v in node.inputs]
             frame.block.ordered_behind = ()
             outputs = frame.block.add(node.op, inputs, node.attributes, [(v.dtype, v.shape) for v in node.outputs])
             frame.constants.update(zip(node.outputs, outputs, strict=True))
         return frame.constants[value]
 
-    def _scan(self, node: Node, depth: int) -> None:
-        """Copies a scan without the variables that its body returns unchanged, if another one is left."""
+    def _copy_scan(self, node: Node, depth: int) -> None:
+        """Copies a scan without the loop variables that its body returns unchanged.
+
+        In the body, their initial values stand in the place of the arguments. One variable at least is kept: a scan has
+        results.
+        """
         (body,) = node.regions
         count, *initial = (self._operand(v, depth) for v in node.inputs)
         pairs = zip(body.arguments[1:], body.results, strict=False)
@@ -190,29 +229,37 @@ class _Hoisting:
         replaced = {i: v for i, (v, c) in enumerate(zip(initial, changes, strict=True), 1) if not c}
         for value in replaced.values():
             self._depths.setdefault(value, depth)
-        copy = self._region(body, "scan", is_left=True, replaced=replaced)
+        copy = self._copy_region(body, "scan", allows_leaving=True, replaced=replaced)
         results = [r for r, c in zip(copy.results, changes, strict=False) if c] + list(copy.results[len(changes) :])
-        kept = sum(changes[len(changes) - node["kept_by_step"] :])
-        carried = [v for v, c in zip(initial, changes, strict=True) if c]
+        kept_by_step = sum(changes[len(changes) - node["kept_by_step"] :])
+        changing_initial = [v for v, c in zip(initial, changes, strict=True) if c]
         types = [(v.dtype, v.shape) for v, c in zip(node.outputs, changes, strict=True) if c]
         block = self._frames[depth].block
         block.ordered_behind = tuple(self._operand(v, depth) for v in node.after)
         region = attrs.evolve(copy, results=tuple(results))
-        outputs = block.add("scan", [count, *carried], {**node.attributes, "kept_by_step": kept}, types, [region])
-        changed = iter(outputs)
-        self._note(node.outputs, [next(changed) if c else v for v, c in zip(initial, changes, strict=True)], depth)
+        outputs = block.add(
+            "scan", [count, *changing_initial], {**node.attributes, "kept_by_step": kept_by_step}, types, [region]
+        )
+        changing_outputs = iter(outputs)
+        self._note_copies(
+            node.outputs, [next(changing_outputs) if c else v for v, c in zip(initial, changes, strict=True)], depth
+        )
 
-    def _runner(self, node: Node, depth: int) -> None:
-        """Copies a node that runs regions."""
-        is_left = node.op == "while" or (len(node.regions) == 1 and node.get("kind", "unordered") == "unordered")
-        regions = [self._region(region, node.op, is_left=is_left) for region in node.regions]
-        self._add(node, depth, regions)
+    def _copy_runner(self, node: Node, depth: int) -> None:
+        """Copies a node that runs regions; nodes may leave a `while`, and a function that TensorFlow does not fuse
+        or compile.
+        """
+        allows_leaving = node.op == "while" or (len(node.regions) == 1 and node.get("kind", "unordered") == "unordered")
+        regions = [self._copy_region(region, node.op, allows_leaving=allows_leaving) for region in node.regions]
+        self._add_copy(node, depth, regions)
 
 
 def _is_fixed(node: Node) -> bool:
+    """Whether a node has to stay where it is: it has effects, a control dependency, or a tensor list as a result."""
     is_list = any(v.dtype == tf.variant for v in node.outputs)
     return is_list or bool(node.after) or has_effect(node.op)
 
 
 def _cannot_fail(node: Node) -> bool:
+    """Whether a node may be computed though the loop that holds it takes no step."""
     return node.op in _TOTAL and all(v.shape.is_fully_defined() for v in (*node.inputs, *node.outputs))

@@ -24,6 +24,7 @@ class CollectionPause:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
+        """Context in which the collector does not run. The last thread that leaves it turns the collector on again."""
         with self._lock:
             self._resumes = gc.isenabled() if not self._threads else self._resumes
             self._threads += 1
