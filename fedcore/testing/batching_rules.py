@@ -8,7 +8,7 @@ from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.testing.laws import LawBroken
 from fedcore.testing.rule_cases import RuleCase
-from fedcore.testing.rule_gradients import gradients_of
+from fedcore.testing.rule_gradients import build_gradient_cases
 from fedcore.testing.rule_layouts import Layout, padded_layouts, unpadded_layouts
 from fedcore.testing.rule_operands import cases_of_function, cases_of_operation
 from fedcore.testing.rule_runs import Run, run_all
@@ -62,7 +62,7 @@ def check_batching_rule(
             raise TypeMismatch(f"specs are of a function's arguments; {op} is an operation, so give cases=")
         _require_rule(op)
         subjects = cases_of_operation(op, cases)
-        gradients = gradients_of(subjects)
+        gradients = build_gradient_cases(subjects)
     else:
         if not callable(op) or specs is None:
             problem = "a function needs specs=, of its arguments" if callable(op) else f"not {brief(op)}"

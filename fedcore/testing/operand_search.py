@@ -57,7 +57,7 @@ class Candidate:
 
 
 @attrs.frozen(eq=False)
-class Found:
+class OperandMatch:
     """Operands of one client that TensorFlow takes."""
 
     attributes: Mapping[str, Any]
@@ -85,7 +85,7 @@ class Runnable(Protocol):
     def refusal(self, arrays: Sequence[np.ndarray]) -> str | None: ...
 
 
-def find_operands(op: str, of: Callable[[Mapping], Runnable]) -> tuple[list[Found], list[Trial]]:
+def find_operands(op: str, of: Callable[[Mapping], Runnable]) -> tuple[list[OperandMatch], list[Trial]]:
     """(operands of several ranks, dtypes and attributes; the failures, if there are no operands).
 
     Args:
@@ -98,19 +98,19 @@ def find_operands(op: str, of: Callable[[Mapping], Runnable]) -> tuple[list[Foun
     for rank in _RANKS_OF_WINDOWS:
         base, *others = _attribute_sets(op, rank)
         search.add_ranks(base)
-        if search.found:
+        if search.matches:
             break
-    ranks = sorted({each.candidates[search.main(base)].array.ndim for each in search.found})
+    ranks = sorted({each.candidates[search.main(base)].array.ndim for each in search.matches})
     for attributes in others if ranks else ():
         search.add_variation(attributes, ranks)
-    return search.found, search.trials(base)
+    return search.matches, search.trials(base)
 
 
 class _Search:
     def __init__(self, op: str, of: Callable[[Mapping], Runnable]):
         self.op = op
         self.of = of
-        self.found: list[Found] = []
+        self.matches: list[OperandMatch] = []
         self._reasons: dict[str, int] = {}
 
     def main(self, attributes: Mapping) -> int:
@@ -121,12 +121,12 @@ class _Search:
     def add_ranks(self, attributes: Mapping) -> None:
         """Operands of each rank; of many axes, and square ones, only if there are few others; and long ones."""
         for shape in RANKED_SHAPES:
-            if len(shape) < 4 or len(self.found) < 2:
+            if len(shape) < 4 or len(self.matches) < 2:
                 self.add(attributes, shape, MOST_FOUND if len(shape) == 2 else 1)
-        for shape in SQUARE_SHAPES if len(self.found) < 2 else ():
+        for shape in SQUARE_SHAPES if len(self.matches) < 2 else ():
             self.add(attributes, shape, 1)
         main = self.main(attributes)
-        ranks = {each.candidates[main].array.ndim for each in self.found}
+        ranks = {each.candidates[main].array.ndim for each in self.matches}
         for shape in LONG_SHAPES:
             if len(shape) in ranks:
                 self.add(attributes, shape, 1)
@@ -145,22 +145,22 @@ class _Search:
             if key in seen or not self._fits(attributes, candidates):
                 continue
             seen.add(key)
-            self.found.append(Found(attributes, self._in_domain(attributes, candidates)))
+            self.matches.append(OperandMatch(attributes, self._in_domain(attributes, candidates)))
             if len(seen) == most:
                 return
 
     def add_variation(self, attributes: Mapping, ranks: Sequence[int]) -> None:
         """Operands for other attributes: of a middle rank, else of any."""
-        before = len(self.found)
+        match_count = len(self.matches)
         for rank in sorted(ranks, key=lambda r: abs(r - 2)):
             if rank >= len(RANKED_SHAPES):
                 continue
             self.add(attributes, RANKED_SHAPES[rank], 1)
-            if len(self.found) > before:
+            if len(self.matches) > match_count:
                 return
 
     def trials(self, attributes: Mapping) -> list[Trial]:
-        if self.found:
+        if self.matches:
             return []
         names = operand_names(self.op, attributes)
         reason = max(self._reasons, key=lambda r: self._reasons[r], default="no values of its dtypes are known")
@@ -211,17 +211,17 @@ def _likely_first(choices: Sequence[Sequence[Candidate]]) -> Iterator[tuple[Cand
     """The combinations, by the sum of the positions of their parts."""
     most = sum(len(each) - 1 for each in choices)
     for total in range(most + 1):
-        yield from _of_total(choices, total)
+        yield from _combinations_of_total(choices, total)
 
 
-def _of_total(choices: Sequence[Sequence[Candidate]], total: int) -> Iterator[tuple[Candidate, ...]]:
+def _combinations_of_total(choices: Sequence[Sequence[Candidate]], total: int) -> Iterator[tuple[Candidate, ...]]:
     if not choices:
         if not total:
             yield ()
         return
     for i, candidate in enumerate(choices[0][: total + 1]):
-        for rest in _of_total(choices[1:], total - i):
-            yield (candidate, *rest)
+        for tail in _combinations_of_total(choices[1:], total - i):
+            yield (candidate, *tail)
 
 
 # --- attributes ---
@@ -359,4 +359,4 @@ def _values_of(kind: str, shape: tuple[int, ...]) -> list:
     return values[kind]
 
 
-__all__ = ["Candidate", "Found", "Trial", "find_operands"]
+__all__ = ["Candidate", "OperandMatch", "Trial", "find_operands"]

@@ -57,7 +57,7 @@ def results_function(region: Region) -> Callable[[Sequence[np.ndarray]], list[np
     It runs as it is: TensorFlow's own rewrites would hide a difference, such as that of `x + 0.0` and x for -0.0.
     """
     function, calls = region_function(region, name="region"), Cancellation()
-    return lambda arguments: [t.numpy() for t in calls.call(function, [*map(tf.constant, arguments)], optimised=True)]
+    return lambda arguments: [t.numpy() for t in calls.call(function, [*map(tf.constant, arguments)])]
 
 
 def node_count(region: Region) -> int:

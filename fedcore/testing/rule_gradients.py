@@ -17,7 +17,7 @@ MOST_CASES = 2
 """The largest cases with floats, of which gradients are checked."""
 
 
-def gradients_of(cases: Cases) -> Cases:
+def build_gradient_cases(cases: Cases) -> Cases:
     """The gradients of some cases by their floats, without and with a batch; empty where TensorFlow has none."""
     chosen = sorted((c for c in cases if _float_positions(c[1])), key=lambda each: each[1].entries)
     gradients: Cases = []
@@ -57,8 +57,8 @@ def _gradient_function(subject: Operation, case: RuleCase) -> Callable:
     """From the operands that are data to the gradients by floats, for gradients of the results between -1 and 1."""
 
     def gradient(*tensors: tf.Tensor) -> Sequence[tf.Tensor]:
-        rest = iter(tensors)
-        operands = [tf.constant(o.array[0]) if o.is_static else next(rest) for o in case.operands]
+        tensor_iterator = iter(tensors)
+        operands = [tf.constant(o.array[0]) if o.is_static else next(tensor_iterator) for o in case.operands]
         variables = [operands[i] for i in _float_positions(case)]
         with tf.GradientTape() as tape:
             tape.watch(variables)
@@ -66,12 +66,12 @@ def _gradient_function(subject: Operation, case: RuleCase) -> Callable:
         if not results:
             raise FedcoreError("no result is a float")
         gradients = tape.gradient(results, variables, [tf.nn.softsign(t) for t in results])
-        found = [g for g in gradients if g is not None]
-        if not found:
+        known_gradients = [g for g in gradients if g is not None]
+        if not known_gradients:
             raise FedcoreError("no operand has a gradient")
-        return tuple(map(tf.convert_to_tensor, found))
+        return tuple(map(tf.convert_to_tensor, known_gradients))
 
     return gradient
 
 
-__all__ = ["gradients_of"]
+__all__ = ["build_gradient_cases"]

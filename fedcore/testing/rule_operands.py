@@ -1,4 +1,4 @@
-"""The cases of a batching rule: operands that are found, that a user gives, or that specs describe."""
+"""The cases of a batching rule: operands found by its definition, those of a user, or those that specs describe."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from fedcore.graphs.graphdef.parsed_graph import attribute_value, body_of
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.locations import describe
 from fedcore.ir.module import Graph
-from fedcore.testing.operand_search import Found, find_operands
+from fedcore.testing.operand_search import OperandMatch, find_operands
 from fedcore.testing.rule_cases import Operand, RuleCase, case_of_arrays, operand_names, spread_over_clients
 from fedcore.testing.rule_subjects import Function, Operation, Subject
 from fedcore.types import TensorType, tensor_leaves, to_type
@@ -49,41 +49,41 @@ class OperandsNotFound(InvalidValue):
         return type(self), (self.op, self.operand, self.why)
 
 
-def cases_of_operation(op: str, given: Iterable[Sequence]) -> Cases:
-    """The cases of an operation: the given ones, else those that are found.
+def cases_of_operation(op: str, user_cases: Iterable[Sequence]) -> Cases:
+    """The cases of an operation: the user's, or operands found by its definition if the user has none.
 
     Raises:
         OperandsNotFound: there are none.
     """
-    given = list(given)
-    if given:
-        return [_case_of_operands(op, each) for each in given]
+    user_cases = list(user_cases)
+    if user_cases:
+        return [_case_of_operands(op, case) for case in user_cases]
     if op_class(op) == "crash" or op in _CRASHING_SHAPE_FUNCTIONS:
         raise OperandsNotFound(op, "", "TensorFlow ends the process where operands do not fit, so none are tried")
 
-    found, failures = find_operands(op, functools.partial(Operation, op))
+    matches, failures = find_operands(op, functools.partial(Operation, op))
     for failure in failures:
         raise OperandsNotFound(op, failure.operand, failure.reason)
-    cases = [_case_of_found(op, each) for each in found]
+    cases = [_case_of_match(op, match) for match in matches]
     return [(Operation(op, case.attributes), case) for case in cases if case is not None]
 
 
-def _case_of_found(op: str, found: Found) -> RuleCase | None:
-    arrays, static = [c.array for c in found.candidates], [c.is_static for c in found.candidates]
-    alone = Operation(op, found.attributes).alone
-    return case_of_arrays(operand_names(op, found.attributes), arrays, static, found.attributes, alone)
+def _case_of_match(op: str, match: OperandMatch) -> RuleCase | None:
+    arrays, static = [c.array for c in match.candidates], [c.is_static for c in match.candidates]
+    alone = Operation(op, match.attributes).alone
+    return case_of_arrays(operand_names(op, match.attributes), arrays, static, match.attributes, alone)
 
 
-def _case_of_operands(op: str, given: Sequence) -> tuple[Subject, RuleCase]:
+def _case_of_operands(op: str, user_case: Sequence) -> tuple[Subject, RuleCase]:
     """The case of one client's operands, and maybe attributes at the end."""
-    *operands, last = given
+    *operands, last = user_case
     attributes = dict(last) if isinstance(last, Mapping) else {}
     operands = operands if isinstance(last, Mapping) else [*operands, last]
     declared = signature(op).operands
     if len(operands) != len(declared):
         names = ", ".join(a.name for a in declared)
         raise TypeMismatch(
-            f"a case of {op} has {len(declared)} operands ({names}), not {len(operands)}: {brief(given)}"
+            f"a case of {op} has {len(declared)} operands ({names}), not {len(operands)}: {brief(user_case)}"
         )
     whole = {a.name: attribute_value(a.default_value) for a in private_api.op_definition(op).attr
              if a.HasField("default_value")}  # fmt: skip
@@ -127,13 +127,13 @@ def cases_in_graph(op: str, graph: Graph, data: bytes) -> list[tuple]:
     return cases
 
 
-def cases_of_function(fn: Callable, specs: Sequence, given: Iterable[Sequence]) -> Cases:
-    """The cases of a function: operands that its specs describe, and the given ones."""
+def cases_of_function(fn: Callable, specs: Sequence, user_cases: Iterable[Sequence]) -> Cases:
+    """The cases of a function: operands that its specs describe, and the user's."""
     specs = tuple(map(_tensor_spec, specs))
     subject = Function(describe(fn), fn, specs)
     if subject.graph.seeded:
         raise TypeMismatch(f"{subject.name} draws random numbers: give them a seed that is an argument")
-    arrays = [[_array_of_spec(s, i) for i, s in enumerate(specs)], *map(list, given)]
+    arrays = [[_array_of_spec(s, i) for i, s in enumerate(specs)], *map(list, user_cases)]
     return [(subject, _case_of_arguments(subject, list(map(np.asarray, each)))) for each in arrays]
 
 
@@ -149,12 +149,12 @@ def _case_of_arguments(subject: Function, arrays: list[np.ndarray]) -> RuleCase:
     return RuleCase(tuple(operands))
 
 
-def _tensor_spec(given) -> tf.TensorSpec:
-    if isinstance(given, tf.TensorSpec):
-        return given
-    type_ = to_type(given)
+def _tensor_spec(declared) -> tf.TensorSpec:
+    if isinstance(declared, tf.TensorSpec):
+        return declared
+    type_ = to_type(declared)
     if not isinstance(type_, TensorType):
-        raise TypeMismatch(f"specs are tensors, not {brief(given)}")
+        raise TypeMismatch(f"specs are tensors, not {brief(declared)}")
     return spec(type_)
 
 

@@ -22,7 +22,7 @@ from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value, new_region
-from fedcore.graphs.emission.realize import emitted
+from fedcore.graphs.emission.realize import emit_body
 from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.graphs.graphdef.checked_operations import add_operation, emit
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
@@ -42,7 +42,7 @@ class Subject(Protocol):
 
     @property
     def title(self) -> str:
-        """The same with the place of the batching rule."""
+        """The name with the place of the batching rule."""
 
     @property
     def roundings(self) -> int:
@@ -192,10 +192,10 @@ def run_batched(runs: Sequence[BatchedRun]) -> list[Results | Exception]:
     built: list[list[BatchedValue] | Exception] = []
 
     def body(*values: Value) -> list[Value]:
-        rest = iter(values)
+        operand_iterator = iter(values)
         tensors: list[Value] = []
         for run, each in zip(runs, arguments, strict=True):
-            lengths, *operands = itertools.islice(rest, len(each))
+            lengths, *operands = itertools.islice(operand_iterator, len(each))
             try:
                 of_run, results = run.build(lengths, iter(operands))
             except Exception as error:
@@ -209,11 +209,11 @@ def run_batched(runs: Sequence[BatchedRun]) -> list[Results | Exception]:
         with private_api.quick_operations(), without_function_optimisation():  # as the runtime traces and runs it
             tensors = [*itertools.chain(*arguments)]
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
-            function = tf.function(lambda *values: emitted(body, values), autograph=False)
-            found = iter(function.get_concrete_function(*specs)(*tensors))
+            function = tf.function(lambda *values: emit_body(body, values), autograph=False)
+            results = iter(function.get_concrete_function(*specs)(*tensors))
     except Exception as error:
         return [error] if len(runs) == 1 else [run_batched([run])[0] for run in runs]
-    return [b if isinstance(b, Exception) else [(next(found).numpy(), value) for value in b] for b in built]
+    return [b if isinstance(b, Exception) else [(next(results).numpy(), value) for value in b] for b in built]
 
 
 def _products() -> str:
