@@ -203,7 +203,7 @@ def test_finite_matrices_are_told_from_others_by_their_factors(left, right, fini
         own = ops.constant([[[1.0, 2.0], [3.0, np.inf if k else 0.0]] for k in range(2)])
         product = LowRank((2, 2), 2, factors=(factors,))
         both = LowRank((2, 2), 2, ((own, 2.0),), (factors,))
-        return [product.dense(), *(ops.is_finite(m.finite_if_sum_is()) for m in (product, both))]
+        return [product.dense(), *(ops.is_finite(m.finiteness_of_sum()) for m in (product, both))]
 
     dense, of_product, of_both = results_of(body)
     assert of_product.tolist() == [True, finite]

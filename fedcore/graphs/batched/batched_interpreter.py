@@ -100,7 +100,14 @@ class BatchedInterpreter:
             function_kind = "fused"
 
         def call(*arguments, seed=None):
-            """The result of a call of the graph. Batch sizes go along only if an argument has padded rows."""
+            """The result of a call of the graph for all clients.
+
+            Batch sizes go along only if an argument has padded rows. A function of its own assumes nothing finite: the
+            list of assumptions would get values of its region, which the graph around it cannot read.
+
+            Args:
+                seed: int64, [K] or [] for all clients.
+            """
             values = flatten(arguments)
             sizes = self._batch_sizes if any(value.padded_axis is not None for value in values) else None
             build = functools.partial(

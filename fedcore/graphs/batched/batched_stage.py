@@ -49,7 +49,7 @@ class BatchedFold(StageFold):
 
     Args:
         layout: of the packed clients.
-        assumes: left factors may be taken to be finite, which `LowRank.finite_if_sum_is` then does.
+        assumes: left factors may be taken to be finite, which `LowRank.finiteness_of_sum` then does.
 
     Attributes:
         is_blind: of a left factor that was taken for finite, no leaf of the partial would tell that it is not.

@@ -119,7 +119,7 @@ def batching_policy(
         _check_types(function, broadcasts)
         _check_operations(module, function, client_operations, batched, builds_graphs=False)
     except TrainsConvolutions as error:
-        rank = _rank_of_loop(module, function, broadcasts) if low_rank else 0
+        rank = _rank_for_single_clients(module, function, broadcasts) if low_rank else 0
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
     except NoBatchingRule as error:
         return error
@@ -175,23 +175,33 @@ def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
     return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in found)
 
 
-def _rank_of_loop(module: Module, stage: Function, broadcasts: int) -> int:
-    """The rank of `_low_rank`; 0 if the stage for one client cannot be interpreted by `LaneInterpreter`."""
-    operations = [op for function in _functions_of(module, stage) for op in function.operations]
-    if any(op.kind not in BATCHABLE for op in operations) or not all(map(_has_static_result, operations)):
-        return 0
-    if not all(is_straight(operations_of(g.digest, module.blob(g.digest))) for g in _graphs_of(module, stage)):
+def _rank_for_single_clients(module: Module, stage: Function, broadcasts: int) -> int:
+    """The rank from which kernels are kept low-rank where clients run one by one.
+
+    0 if `LaneInterpreter` cannot run the stage, or if only training of one step would gain.
+    """
+    if not _runs_by_lane(module, stage):
         return 0
     client_operations, _, _ = split_stage(stage)
-    batched = {p.name for p in stage.parameters[1 + broadcasts :]}
     shared = {p.name for p in stage.parameters[1 : 1 + broadcasts]}
-    for op in client_operations:
-        if not {o.name for o in op.operands if isinstance(o, Ref)} <= shared:
-            batched.add(op.name)
-        else:
-            shared.add(op.name)
+    batched = {p.name for p in stage.parameters[1 + broadcasts :]}
+    for op in client_operations:  # a result that depends on broadcasts only is shared
+        is_shared = {o.name for o in op.operands if isinstance(o, Ref)} <= shared
+        (shared if is_shared else batched).add(op.name)
     rank = _low_rank(module, stage, client_operations, batched).rank
     return rank if rank > ONE_STEP else 0
+
+
+def _runs_by_lane(module: Module, stage: Function) -> bool:
+    """Whether `LaneInterpreter` can run a stage: operations with batching rules and static results, and graphs without
+    control flow.
+    """
+    operations = [op for function in _functions_of(module, stage) for op in function.operations]
+    return (
+        all(op.kind in BATCHABLE for op in operations)
+        and all(map(_has_static_result, operations))
+        and all(is_straight(operations_of(g.digest, module.blob(g.digest))) for g in _graphs_of(module, stage))
+    )
 
 
 def _functions_of(module: Module, function: Function) -> Iterator[Function]:

@@ -26,6 +26,7 @@ from fedcore.graphs.batched.client_contribution import (
     Contribution,
     FactoredContribution,
     Factors,
+    PackedLeaves,
     Tensors,
     function_of_number,
     joined_product,
@@ -138,71 +139,99 @@ def _sums_by_group(
     merges: bool,
     joined: bool,
 ) -> list[Value]:
-    """The sum of each block's clients, leaves [blocks, …], or if groups merge their blocks, of each group, [groups, …].
+    """The sums of the clients of each block, leaves [blocks, …]; with `merges` of each group, leaves [groups, …].
 
     Args:
-        merges: a group merges its blocks.
+        merges: a group merges its blocks, whose number is a power of two.
         group, lane_of, count, width, parallel, joined: as in `sum_blocks_by_group`.
     """
     blocks, block = lane_of.shape
-    blocks_of_group = width // block
+    summation = _GroupSummation(width, width // block, merges, joined)
     clients = ops.reduce_sum(ops.cast(lane_of >= 0, tf.int64))
     packed = packed_leaves(specs)
 
-    def merge_blocks(total: Value) -> Value:
-        """The sums of a group's blocks, added level by level as in the merge tree; unchanged if groups do not merge."""
-        for siblings in range(blocks_of_group.bit_length() - 1 if merges else 0):
-            pairs = ops.reshape(total, [blocks_of_group >> siblings + 1, 2, *total.shape[1:]])
-            total = ops.reduce_sum(pairs, 1)
-        return total
-
     def sum_group(first_lane: Value) -> Tensors:
-        """The sum of each packed leaf by block, for the group that begins at a lane (int64)."""
-        leaves = group(first_lane)
-        present = ops.minimum(clients - first_lane, width)
-        lanes = ops.range_(present)
-        block_of = lanes // block
-
-        def sum_by_block(values: Value) -> Value:
-            """The values [width, …] added up by block, without those of absent clients."""
-            total = ops.operation(
-                "SparseSegmentSumWithNumSegments", values, lanes, block_of, ops.constant(blocks_of_group)
-            )
-            return merge_blocks(total)
-
-        def split_blocks(factor: Value) -> Value:
-            """[width, r, …] -> [blocks of a group, clients of a block * r, …]: the factors of a block, one behind
-            the other.
-            """
-            return ops.reshape(factor, [blocks_of_group, -1, factor.shape[2]])
-
-        totals = []
-        for p in packed:
-            factors = leaves[p.positions[0]]
-            if not isinstance(factors, tuple):
-                totals.append(sum_by_block(p.pack(leaves)))
-            elif joined:
-                left, right = factors
-                is_present = ops.range_(width, dtype=tf.int64) < present
-                (right,) = select_by_client(is_present, [right], [ops.zeros([])])
-                totals.append(sum_of_products(split_blocks(left), split_blocks(right), merge_blocks))
-            else:
-                totals.append(sum_of_products(factors[0], factors[1], sum_by_block))
-        return totals
+        """The sums of the packed leaves of the group that begins at a lane (int64)."""
+        leaves, present = group(first_lane), ops.minimum(clients - first_lane, width)
+        return [summation.sum_leaf(_packed_leaf(p, leaves), present) for p in packed]
 
     # The lists have room for a whole call; groups behind the last client leave zeros.
-    groups = -(-blocks // blocks_of_group)
-    shapes = [[1 if merges else blocks_of_group, *p.spec.shape] for p in packed]
+    groups = -(-blocks // summation.blocks)
+    shapes = [[summation.rows, *p.spec.shape] for p in packed]
     lists = [reserve_list(ops.constant(groups), shape, p.spec.dtype) for p, shape in zip(packed, shapes, strict=True)]
-    leaf_sums: dict[int, Value] = {}
     lists = write_results(
         function_of_number(sum_group), count, [(list_, 0) for list_ in lists], width, parallel_iterations=parallel
     )
+    leaf_sums: dict[int, Value] = {}
     for p, list_, shape in zip(packed, lists, shapes, strict=True):
         stack = ops.operation("TensorListStack", list_, shape, element_dtype=p.spec.dtype, num_elements=groups)
         rows = ops.reshape(stack, [groups * shape[0], *p.spec.shape])  # not -1, since a leaf may have no elements
         leaf_sums.update(p.unpack(rows[: groups if merges else blocks]))
     return [leaf_sums[i] for i in range(len(specs))]
+
+
+def _packed_leaf(packed: PackedLeaves, leaves: Sequence[Value | Factors]) -> Value | Factors:
+    """The tensor [width, …] of leaves that are packed together, or the factors of a leaf that stays alone."""
+    leaf = leaves[packed.positions[0]]
+    return leaf if isinstance(leaf, tuple) else packed.pack(leaves)
+
+
+@attrs.frozen
+class _GroupSummation:
+    """Adds up the clients of one group by block. Client i of the group, in its i-th lane, belongs to block i // block.
+
+    Args:
+        width: lanes of a group.
+        blocks: of a group; with `merges` a power of two.
+        merges: the sums of the blocks are added to one.
+        joined: the sum of a block's factors is one product.
+    """
+
+    width: int
+    blocks: int
+    merges: bool
+    joined: bool
+
+    @property
+    def rows(self) -> int:
+        """Leading size of the sums."""
+        return 1 if self.merges else self.blocks
+
+    def sum_leaf(self, leaf: Value | Factors, present: Value) -> Value:
+        """The sums of a leaf, [rows, …].
+
+        Args:
+            leaf: [width, …], or factors.
+            present: int64, the number of clients; the last lanes may be empty.
+        """
+        if not isinstance(leaf, tuple):
+            return self._sum_by_block(leaf, present)
+        left, right = leaf
+        if not self.joined:
+            return sum_of_products(left, right, lambda products: self._sum_by_block(products, present))
+        # The joined rows of a block are multiplied whole, so those of absent clients have to be zeros.
+        is_present = ops.range_(self.width, dtype=tf.int64) < present
+        (right,) = select_by_client(is_present, [right], [ops.zeros([])])
+        return sum_of_products(self._join_rows(left), self._join_rows(right), self._merge)
+
+    def _sum_by_block(self, values: Value, present: Value) -> Value:
+        """The values [width, …] added up by block, without those of absent clients."""
+        positions = ops.range_(present)
+        block_of = positions // (self.width // self.blocks)
+        number = ops.constant(self.blocks)
+        return self._merge(ops.operation("SparseSegmentSumWithNumSegments", values, positions, block_of, number))
+
+    def _join_rows(self, factor: Value) -> Value:
+        """[width, r, …] -> [blocks, clients of a block * r, …]: the factors of a block's clients behind one another."""
+        return ops.reshape(factor, [self.blocks, -1, factor.shape[2]])
+
+    def _merge(self, sums: Value) -> Value:
+        """The sums of the blocks added level by level, as in the merge tree; unchanged if groups do not merge."""
+        siblings = self.blocks
+        while self.merges and siblings > 1:
+            siblings //= 2
+            sums = ops.reduce_sum(ops.reshape(sums, [siblings, 2, *sums.shape[1:]]), 1)
+        return sums
 
 
 def _add_leaves(left: Tensors, right: Tensors) -> Tensors:

@@ -545,20 +545,22 @@ class _Store:
         self.lists = [reserve_list(last + 1, [-1, *shape], dtype) for shape in self._shapes]
 
     def contribution(self, width: int) -> "Contribution":
-        """The contribution of these groups; the last element of its lists is set to zeros, or to factors without rows.
+        """The contribution of these groups, once their results are in the lists.
+
+        Absent clients read the element behind those of the groups: zeros, or factors without rows.
 
         Args:
             width: lanes of a group.
         """
         groups = ops.add_n(self.numbers)
-        lists = []
+        index, lists = ops.cast(groups, tf.int32), []
         for list_, shape in zip(self.lists, self._shapes, strict=True):
-            absent_value = ops.zeros([1, *(max(s, 0) for s in shape)], self.leaves.spec.dtype)
-            index = ops.cast(groups, tf.int32)
+            absent_value = ops.zeros([1, *(max(s, 0) for s in shape)], self.leaves.spec.dtype)  # -1 rows: none
             lists.append(ops.operation("TensorListSetItem", list_, index, absent_value))
         lanes = Lanes(width, self.first * width, groups * width)
         if self.kind is False:
             return ClientContribution(self.leaves, lists[0], lanes)
+        # Where the left factor is an input known from the data, lists hold the right one only.
         left, right = [self.kind, *lists] if isinstance(self.kind, KnownInput) else lists
         return FactoredContribution(self.leaves, left, right, lanes)
 

@@ -335,29 +335,34 @@ class ProductsBehindLoop:
         product: ProductElements,
         rows: Value,
         indices: Value,
-        operand: BatchedValue,
+        x: BatchedValue,
         state: Sequence[BatchedValue],
     ) -> BatchedValue:
-        """The list whose elements are sums of the products of the iterations that have their index.
+        """A list as long as the loop variable's; element i is the sum of x_t @ matrix over the iterations t of index i.
 
-        One product computes the elements of all iterations, and a segment sum puts them into their places.
+        One product computes the summands of all iterations, and a segment sum puts them into their places.
 
         Args:
-            rows: the left operands of all iterations, [K, B * T, n].
-            indices: the number of the element in each iteration, [T].
-            operand: the left operand of one iteration.
+            product: x, the matrix and the index, as loop variables and operands.
+            rows: the x_t of all iterations, [K, B * T, n].
+            indices: the index of each iteration, [T].
+            x: the x_t of one iteration, [K, B, n].
             state: the loop variables before the loop.
         """
         matrix = evaluation.with_client_axis(state[product.matrix])
-        row_products = ops.operation("BatchMatMulV2", rows, matrix, adj_y=product.transposed)
-        shape = [evaluation.clients, int(evaluation.shape(operand)[0]), int(row_products.shape[2])]
-        by_iteration = ops.transpose(ops.reshape(row_products, [*shape[:2], -1, shape[2]]), [2, 0, 1, 3])
+        row_products = ops.operation("BatchMatMulV2", rows, matrix, adj_y=product.transposed)  # [K, B * T, m]
+        shape = [evaluation.clients, int(evaluation.shape(x)[0]), int(row_products.shape[2])]  # of an element
+        summands = ops.transpose(ops.reshape(row_products, [*shape[:2], -1, shape[2]]), [2, 0, 1, 3])  # [T, K, B, m]
         count = ops.operation("TensorListLength", evaluation.tensor(state[product.variable]))
-        elements = ops.unsorted_segment_sum(by_iteration, indices, count)
-        handle = ops.operation("TensorListFromTensor", elements, shape)
-        element = attrs.evolve(operand, tensor=ops.ensure_shape(elements[0], shape), padding=Padding.ZEROS)
-        element_shape = evaluation.known_shape(element)
-        return attrs.evolve(element, tensor=handle, element_shape=element_shape, has_elements=True)
+        elements = ops.unsorted_segment_sum(summands, indices, count)
+        # Padded rows of x_t are zeros, as `tensors_to_collect` made them, so those of the elements are too.
+        element = attrs.evolve(x, tensor=ops.ensure_shape(elements[0], shape), padding=Padding.ZEROS)
+        return attrs.evolve(
+            element,
+            tensor=ops.operation("TensorListFromTensor", elements, shape),
+            element_shape=evaluation.known_shape(element),
+            has_elements=True,
+        )
 
 
 def _sum_rows(

@@ -146,32 +146,22 @@ class LowRank:
         total.set_shape(shape)
         return total
 
-    def finite_if_sum_is(self, assumed: list[Value] | None = None) -> Value:
-        """float32 [K]: a number that is finite exactly where the sum of all entries of a client's matrix is.
+    def finiteness_of_sum(self, assumed: list[Value] | None = None) -> Value:
+        """float32 [K] in the place of the sums of the clients' entries, for readers that ask only if they are finite.
 
-        The number has no other meaning, and near the largest float it may differ by rounding. It is cheap: the sum is
-        at most sqrt(n m) times the sum of |left row| |right row| over the factors' rows. Only where this bound
-        overflows, or a factor is not finite, are the factors multiplied.
+        Factors are not multiplied: an upper bound of the sum of their product's entries is added instead
+        (`_bound_or_sum`). Near the largest float the answer may differ from that for the sum.
 
         Args:
-            assumed: list that gets the left factors, without reading any factor: they, and their products, are
-                taken to be finite. None: all factors are read.
+            assumed: list that gets the left factors. They and their products are then taken to be finite, and add
+                nothing. None: all factors are read.
         """
         total = ops.zeros([self.clients])
         for left, right in self.factors:
             if assumed is not None:
                 assumed.append(left)
                 continue
-            norms = ops.reduce_euclidean_norm(left, 2) * ops.reduce_euclidean_norm(right, 2)
-            upper_bound = ops.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
-            is_finite = ops.reduce_all(ops.is_finite(upper_bound))
-            (exact,) = computed_if(
-                ~is_finite,
-                lambda x, y: [ops.reduce_sum(product_of_factors(x, y), [1, 2])],
-                [left, right],
-                [upper_bound],
-            )
-            total += exact
+            total += self._bound_or_sum(left, right)
         for matrix, coefficient in self.terms:
             if self._always_exists(matrix):
                 total += coefficient * ops.reduce_sum(matrix, [-2, -1])
@@ -180,6 +170,24 @@ class LowRank:
                     lambda t, m, c=coefficient: t + c * ops.reduce_sum(m, [-2, -1]), [total], matrix, total
                 )
         return total
+
+    def _bound_or_sum(self, left: Value, right: Value) -> Value:
+        """float32 [K]: bounds of the sums of the entries of products left.T @ right [n, m], or these sums.
+
+        The product is the sum over rows r of the outer products of left_r and right_r, so by the inequality of Cauchy
+        and Schwarz its entries add up to at most sqrt(n m) times the sum of |left_r| |right_r|. If the bound of any
+        client is not finite, the factors of all clients are multiplied.
+        """
+        norms = ops.reduce_euclidean_norm(left, 2) * ops.reduce_euclidean_norm(right, 2)
+        upper_bound = ops.reduce_sum(norms, 1) * math.sqrt(math.prod(self.shape))
+        has_finite_bounds = ops.reduce_all(ops.is_finite(upper_bound))
+        (bound_or_sum,) = computed_if(
+            ~has_finite_bounds,
+            lambda x, y: [ops.reduce_sum(product_of_factors(x, y), [1, 2])],
+            [left, right],
+            [upper_bound],
+        )
+        return bound_or_sum
 
     def or_zero(self, condition: Value, assumed: Iterable[Value] = ()) -> "LowRank":
         """The matrices of the clients whose condition (bool [K] or []) holds; zeros for the other clients.

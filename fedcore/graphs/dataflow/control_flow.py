@@ -58,17 +58,17 @@ def while_loop(
     *,
     parallel_iterations: int = PARALLEL_ITERATIONS,
 ) -> list[Value]:
-    """The loop variables after the last iteration: another one runs as long as `test` of them is true.
+    """Repeats `body` while `test` of the loop variables is true; returns the loop variables after the last iteration.
 
     Args:
         test: loop variables -> bool.
-        body: loop variables -> loop variables after an iteration.
+        body: loop variables -> loop variables after an iteration; a number or an array gets the variable's dtype.
         initial: the initial loop variables.
         shapes: static shape of each loop variable in all iterations.
         parallel_iterations: number of iterations that may overlap.
     """
     start = [value(v) for v in initial]
-    types = [(v.dtype, shape) for v, shape in zip(start, shapes, strict=True)]
+    types = [(v.dtype, s) for v, s in zip(start, shapes, strict=True)]
     regions = [
         new_region(types, lambda *variables: [value(test(*variables))]),
         new_region(types, lambda *variables: [value(r, t) for r, (t, _) in zip(body(*variables), types, strict=True)]),

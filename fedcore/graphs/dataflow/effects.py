@@ -7,13 +7,13 @@ from fedcore.graphs.dataflow.graph import REGIONS
 
 
 @functools.cache
-def has_effect(op: str) -> bool:
-    """Whether an operation of TensorFlow has effects or a state.
+def has_effect(op_type: str) -> bool:
+    """Whether operations of a type have effects or a state, so that nodes that nothing reads stay, and equal ones too.
 
-    It stays though nothing reads it, and two equal ones are not merged. The effects of an operation with regions are
-    those of the nodes in them.
+    False for a type with regions: its effects are those of the nodes in them. A type that TensorFlow does not know is
+    taken to have effects.
     """
-    if op in REGIONS:
+    if op_type in REGIONS:
         return False
-    definition = private_api.op_definition(op)
+    definition = private_api.op_definition(op_type)
     return definition is None or definition.is_stateful

@@ -73,7 +73,7 @@ def first_known(region: Region, arguments: Sequence[Known]) -> Mapping[Value, Fa
         arguments: `BROADCAST` or `DATA` for each argument of the region.
     """
     analysis = _Analysis()
-    analysis.run(region, [Facts(time) for time in arguments], 0)
+    analysis.analyse_region(region, [Facts(time) for time in arguments], 0)
     return analysis.facts
 
 
@@ -90,10 +90,11 @@ class _Analysis:
     def __init__(self) -> None:
         self.facts: dict[Value, Facts] = {}
 
-    def run(self, region: Region, arguments: Sequence[Facts], depth: int) -> list[Facts]:
-        """The facts of a region's results.
+    def analyse_region(self, region: Region, arguments: Sequence[Facts], depth: int) -> list[Facts]:
+        """Notes the facts of all values of a region in `facts`; returns those of its results, joined over all visits.
 
         Args:
+            arguments: facts of the region's arguments in this visit.
             depth: number of loops around the region.
         """
         for value, facts in zip(region.arguments, arguments, strict=True):
@@ -113,7 +114,10 @@ class _Analysis:
         self.facts[value] = attrs.evolve(_join([earlier, facts]), depth=depth)
 
     def _analyse_node(self, node: Node, depth: int) -> Sequence[Facts]:
-        """The facts of the results of a node, after those of the regions that it runs."""
+        """The facts of a node's results. The regions that it runs are analysed first.
+
+        A constant at build time depends on nothing; any other result on the operands and on the control dependencies.
+        """
         operands = [self.facts[v] for v in node.inputs]
         if node.op == "scan":
             return self._analyse_scan(node, operands, depth)
@@ -122,8 +126,8 @@ class _Analysis:
         if node.op == "if":
             return self._analyse_if(node, operands, depth)
         if node.op == "call":
-            return self.run(node.regions[0], operands, depth)
-        if node.op == "Const" or (len(node.outputs) == 1 and static_value(node.outputs[0]) is not None):
+            return self.analyse_region(node.regions[0], operands, depth)
+        if len(node.outputs) == 1 and static_value(node.outputs[0]) is not None:
             return [Facts()]
         return [_join([*operands, *(self.facts[v] for v in node.after)])] * len(node.outputs)
 
@@ -134,10 +138,10 @@ class _Analysis:
         """
         condition, *others = operands
         if len(node.regions) == 2:
-            branches = [self.run(region, [], depth) for region in node.regions]
+            branches = [self.analyse_region(region, [], depth) for region in node.regions]
         else:
             count = node["operands"]
-            branches = [self.run(node.regions[0], others[:count], depth), others[count:]]
+            branches = [self.analyse_region(node.regions[0], others[:count], depth), others[count:]]
         return [_join([condition, *results]) for results in zip(*branches, strict=True)]
 
     def _analyse_scan(self, node: Node, operands: Sequence[Facts], depth: int) -> list[Facts]:
@@ -150,7 +154,7 @@ class _Analysis:
             """The facts of the loop variables after an iteration; `active` decides which rows change, so it decides
             all of them.
             """
-            results = self.run(body, [Facts(loops=1 << depth), *variables], depth + 1)
+            results = self.analyse_region(body, [Facts(loops=1 << depth), *variables], depth + 1)
             active = results[len(variables) :]  # decides which rows stay
             return [_join([r, *active]) for r in results[: len(variables)]]
 
@@ -164,8 +168,8 @@ class _Analysis:
 
         def step(variables: Sequence[Facts]) -> list[Facts]:
             """The facts of the loop variables after an iteration; notes those of the test."""
-            tests[:] = self.run(test, variables, depth + 1)
-            return self.run(body, variables, depth + 1)
+            tests[:] = self.analyse_region(test, variables, depth + 1)
+            return self.analyse_region(body, variables, depth + 1)
 
         return self._analyse_loop(step, operands, changes, tests, depth)
 

@@ -289,15 +289,16 @@ def gather_nd(x: Value, indices: Operand, batch_dims: int = 0) -> Value:
     """Slices of `x` at index vectors, the last axis of `indices`.
 
     Args:
-        batch_dims: 0 or 1 leading axes that both operands share. With 1, each index vector begins with its batch
-            number.
+        batch_dims: 0, or 1 if entry b of `indices` reads entry b of `x`. GatherNd knows no batches, so b is then put in
+            front of each index vector.
     """
     indices = value(indices)
+    assert batch_dims in (0, 1)
     if batch_dims:
-        *axes, _ = indices.shape
-        sizes = [shape(indices)[i] if s is None else s for i, s in enumerate(axes)]
-        batch_numbers = reshape(range_(sizes[0], dtype=indices.dtype), [-1] + [1] * len(axes))
-        indices = concat([broadcast_to(batch_numbers, [*sizes, 1]), indices], len(axes))
+        *static_sizes, _ = indices.shape
+        sizes = [shape(indices)[i] if s is None else s for i, s in enumerate(static_sizes)]
+        batch_numbers = reshape(range_(sizes[0], dtype=indices.dtype), [-1] + [1] * len(sizes))
+        indices = concat([broadcast_to(batch_numbers, [*sizes, 1]), indices], len(sizes))
     return operation("GatherNd", x, indices)
 
 

@@ -118,7 +118,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedV
     known_axes = evaluation.known_value(axes)
     if known_axes is None or sorted(known_axes.values[0].reshape(-1).tolist()) != [0, 1]:
         return None
-    sums = x.low_rank.finite_if_sum_is(evaluation.assumed_finite)
+    sums = x.low_rank.finiteness_of_sum(evaluation.assumed_finite)
     return BatchedValue(sums[0]) if evaluation.clients == 1 else BatchedValue(sums, True)
 
 

@@ -154,16 +154,20 @@ def _(
     """Whether each row's target is among its k largest predictions, for the rows of all clients at once.
 
     Raises:
-        NoBatchingRule: predictions and targets have different batches, or k differs between clients.
+        NoBatchingRule: k differs between clients, the classes are the batch, or predictions and targets have different
+            batches.
     """
+    if k.batched:
+        raise NoBatchingRule(node.op, "k differs between clients")
+    if predictions.padded_axis not in (None, 0):
+        raise NoBatchingRule(node.op, "the classes are the batch")
     if predictions.padded_axis != targets.padded_axis or predictions.entries_per_row != targets.entries_per_row:
-        raise NoBatchingRule(node.op, "the batch is not the leading axis of both operands")
-    if k.batched or predictions.padded_axis not in (None, 0):
-        raise NoBatchingRule(node.op, "the classes, or how many of them count, differ between clients")
-    x, y = evaluation.with_client_axis(predictions), evaluation.with_client_axis(targets)
-    rows = ops.reshape(x, [-1, ops.shape(x)[2] if x.shape[2] is None else x.shape[2]])
-    (is_in_top,) = emit(node.op, [rows, ops.reshape(y, [-1]), evaluation.tensor(k)], node.attributes)
-    is_in_top = ops.reshape(is_in_top, ops.shape(y) if None in y.shape.as_list() else y.shape)
+        raise NoBatchingRule(node.op, "predictions and targets have different batches")
+    scores, labels = evaluation.with_client_axis(predictions), evaluation.with_client_axis(targets)
+    classes = ops.shape(scores)[2] if scores.shape[2] is None else scores.shape[2]
+    operands = [ops.reshape(scores, [-1, classes]), ops.reshape(labels, [-1]), evaluation.tensor(k)]
+    (is_in_top,) = emit(node.op, operands, node.attributes)
+    is_in_top = ops.reshape(is_in_top, ops.shape(labels) if None in labels.shape.as_list() else labels.shape)
     padding = rowwise_padding((predictions, targets))
     return BatchedValue(is_in_top, True, predictions.padded_axis, predictions.entries_per_row, padding=padding)
 
