@@ -111,7 +111,11 @@ def _sigterm_interrupts() -> Iterator[None]:
 
     def ignored(unraisable):
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            _raise_later(unraisable.exc_type)
+            while True:
+                try:
+                    return _raise_later(unraisable.exc_type)
+                except KeyboardInterrupt:  # another one, in this hook; an error here would be ignored too
+                    continue
         else:
             hook_before(unraisable)
 

@@ -9,6 +9,7 @@ from fedcore.compiler import compile_module, parse_pipeline
 from fedcore.errors import InvalidValue
 from fedcore.ir import parse_module, verify
 from fedcore.testing.laws import LawBroken
+from fedcore.whole_files import write_whole
 
 ARROW = "// ==>\n"
 UPDATE = "FEDCORE_UPDATE_GOLDENS"
@@ -45,7 +46,7 @@ def check_golden(path: str | Path, *, update: bool | None = None) -> None:
     result = (_rewritten_region if path.suffix == REGION else _compiled_module)(head, run[1])
     if update if update is not None else os.environ.get(UPDATE, "0") not in ("", "0"):
         if head + ARROW + result != text:
-            path.write_text(head + ARROW + result)
+            write_whole(path, head + ARROW + result)
         return
     if result != want:
         lines = difflib.unified_diff(want.splitlines(), result.splitlines(), "the file", "now", lineterm="", n=2)

@@ -67,6 +67,11 @@ CASES = {
         (floats(6, 3), {"num": 6}),
         (floats(2, 6), {"num": 6, "axis": -1}),
     ],
+    "StridedSliceGrad": [
+        (ints(6, 3), ints(1, 0), ints(5, 3), ints(2, 1), floats(2, 3)),
+        (ints(6, 3), ints(4, 1), ints(0, 2), ints(-1, 1), floats(4), {"shrink_axis_mask": 2}),
+        (ints(6, 3), ints(0, 0), ints(2, 3), ints(1, 1), floats(2, 3), {"end_mask": 2}),
+    ],
     "StatelessRandomGetKeyCounter": [(SEED,)],
     **{f"Stateless{how}V2": [(ints(6, 3), KEY, COUNTER, ALGORITHM, FLOAT)] for how in FLOAT_NUMBERS},
     "StatelessRandomUniformIntV2": [(ints(6), KEY, COUNTER, ALGORITHM, *RANGE, INT)],
