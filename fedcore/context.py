@@ -34,6 +34,7 @@ from fedcore.runtime.recording import Recording, record_compilation, trace_direc
 from fedcore.runtime.report import Report
 from fedcore.scalars import seed_number
 from fedcore.seeds import fold_in
+from fedcore.slow_steps import slow_step
 from fedcore.types import FederatedType, StructType, Type, contains
 
 MAX_PLANS = 256
@@ -81,7 +82,7 @@ def _compiled(module: Module, pipeline: str) -> Module:
     stored = stored_plans()
     plan = None if stored is None else stored.get(module, pipeline)
     if plan is None:
-        with without_collection():
+        with without_collection(), slow_step(f"planning {module.main.name}"):
             plan = in_a_thread(lambda: _checked(compile_module(module, pipeline), module, pipeline))
         if stored is not None:
             stored.put(module, plan, pipeline)

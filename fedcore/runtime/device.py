@@ -2,6 +2,7 @@
 
 import functools
 import queue
+import re
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -16,6 +17,7 @@ from fedcore.graphs.stages.realize import Realized
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.stopping import Stop
+from fedcore.slow_steps import slow_step
 
 MAX_PACKED_BYTES = 512 << 20
 """Size of a device's cache of packed client data, for clients that take part in several calls."""
@@ -72,7 +74,7 @@ class DeviceExecutor:
                 compiling.is_done = True
 
     def _compile(self, function: Realized, tensors: Sequence) -> None:
-        with tf.device(self.device):
+        with tf.device(self.device), slow_step(f"compiling {_stage_name(function)} for {self._suffix}"):
             function.get_ready(tensors)
 
     def call(self, function: Realized, tensors: Sequence, stop: Stop) -> tuple:
@@ -115,6 +117,12 @@ def _do(jobs: _Jobs) -> None:
         except BaseException as error:
             done.set_exception(error)
         del job, done  # they hold tensors
+
+
+def _stage_name(function: Realized) -> str:
+    """The name of the computation and its stage, without what TensorFlow adds to the names of functions."""
+    name = function.call.name
+    return re.sub(r"^__inference_|_[0-9]+$", "", name.decode() if isinstance(name, bytes) else name)
 
 
 def _number(dtype: np.dtype, data: bytes) -> tf.Tensor:

@@ -1,9 +1,10 @@
 """LRU cache of executables (realized functions)."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from fedcore.graphs.stages.realize import Realized
 from fedcore.lru_cache import LruCache
+from fedcore.slow_steps import slow_step
 
 MAX_EXECUTABLES = 128
 
@@ -20,3 +21,10 @@ class ExecutableCache(LruCache[Hashable, Realized]):
 
     def __init__(self, max_functions: int = MAX_EXECUTABLES):
         super().__init__(max_functions)
+
+    def get(self, key: Hashable, compute: Callable[[], Realized]) -> Realized:
+        def compute_in_step() -> Realized:
+            with slow_step("building the TensorFlow function of a stage"):
+                return compute()
+
+        return super().get(key, compute_in_step)

@@ -22,6 +22,7 @@ from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.active import no_builder
 from fedcore.ir.module import Graph, digest_of
+from fedcore.slow_steps import slow_step
 from fedcore.types import (
     FunctionType,
     SequenceType,
@@ -99,8 +100,8 @@ def trace_leaves(
         result.append(type_)
         return [tf.identity(t) for t in out]
 
-    quick = private_api.quick_operations(with_stacks=True)
-    with no_builder(), own_variables() as own, default_seeds(), constant_tables(), without_checks(), quick:
+    quick, step = private_api.quick_operations(with_stacks=True), slow_step(f"tracing {describe}")
+    with step, no_builder(), own_variables() as own, default_seeds(), constant_tables(), without_checks(), quick:
         concrete = tf.function(main, autograph=False).get_concrete_function(*specs)
     graph = concrete.graph
     graph_def = graph.as_graph_def()
