@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import lark
 
-from fedcore.errors import Location
+from fedcore.errors import Location, ParseError
 from fedcore.ir.limits import check_text
 from fedcore.ir.module import (
     STAGES,
@@ -228,6 +228,17 @@ def parse_module(text: str) -> Module:
         return _read(text, lines=True)
     except _WrongLine:
         return _read(text, lines=False)
+    except ParseError as error:
+        raise _without_second_module(text, error) from None
+
+
+def _without_second_module(text: str, error: ParseError) -> ParseError:
+    """The error, or a plainer one if it is at the head of a second module, as in a dump of all stages."""
+    head = text.split("\n")[error.line - 1]
+    if error.line == 1 or not re.match(r"fedcore \d+ \w+", head):
+        return error
+    advice = "a file has one; `fedcore dump --stage` writes one stage"
+    return ParseError(f"a second module begins here: {advice}", text, error.line, 1)
 
 
 class _WrongLine(Exception):
