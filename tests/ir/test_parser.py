@@ -137,6 +137,6 @@ def test_forty_thousand_operations_print_and_parse_in_seconds(type_):
 
 def test_a_dump_of_several_stages_is_refused_at_the_second():
     one = "fedcore 1 traced\n\nfn @main(%x: {float32}@CLIENTS) -> {float32}@CLIENTS {\n  return %x\n}\n"
-    with pytest.raises(ParseError, match="a second module begins here: .*--stage") as refused:
+    with pytest.raises(ParseError, match=r"a second module begins here: .*--stage") as refused:
         parse_module(one + "\n// lowered\n" + one)
     assert refused.value.line == 8
