@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 import attrs
+import numpy as np
 
 from fedcore.data import dataset_of, is_table
 from fedcore.errors import TypeMismatch
@@ -21,6 +22,7 @@ from fedcore.types import (
     StructType,
     TensorType,
     Type,
+    fits,
     leaves,
     strip_placement,
 )
@@ -112,7 +114,20 @@ def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientVa
             f"{path} is a client value of type {type_}: give a list with one element per client, "
             f"not {type(value).__name__}{fix}"
         )
+    if _is_column(value, type_.member):
+        return ClientValues(value, lambda x, _: np.asarray(x), path, type_.member)
     return ClientValues(value, lambda x, p: prepare(x, type_.member, p, sequence), path, type_.member)
+
+
+def _is_column(value, member: Type) -> bool:
+    """Whether a value is an array of numbers of all clients, whose rows have the member's type as they are."""
+    return (
+        type(value) is np.ndarray
+        and value.dtype.kind in "biufc"
+        and value.dtype.isnative
+        and isinstance(member, TensorType)
+        and fits(TensorType(value.dtype, value.shape[1:]), member)
+    )
 
 
 def leaf_numbers(main: Function) -> dict[str, int]:

@@ -231,15 +231,16 @@ class ClientSlice:
         A vectorised stage cannot run a batch without rows: it would take the batch for the end of its client. Clients
         with other batch sizes differ too, since the batch size decides when factors of kernels are added up.
         """
-        sequences = [[leaf for leaf in leaves if isinstance(leaf, Columns)] for leaves in self.leaves.each]
-        first = [(s.layout, s.batch_size) for s in sequences[0]] if sequences else []
-        for of_client in sequences:
-            if (
-                any(s.ragged or s.has_empty_batch for s in of_client)
-                or [(s.layout, s.batch_size) for s in of_client] != first
-            ):
+        clients = self.leaves.each
+        places = [i for i, leaf in enumerate(clients[0]) if isinstance(leaf, Columns)] if clients else []
+        layouts = [(clients[0][i].layout, clients[0][i].batch_size) for i in places]
+        for leaves in clients if places else ():
+            sequences = [leaves[i] for i in places]
+            if any(s.ragged or s.has_empty_batch for s in sequences):
                 return None
-        return tuple([layout for layout, _ in first])
+            if [(s.layout, s.batch_size) for s in sequences] != layouts:
+                return None
+        return tuple([layout for layout, _ in layouts])
 
     def with_only(self, indices: Iterable[int]) -> "ClientSlice":
         """This slice with only the clients of these indices; all other clients are left out."""
