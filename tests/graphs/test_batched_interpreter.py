@@ -129,3 +129,19 @@ def test_contexts_of_groups_are_restored():
             assert inner_inputs is not known_inputs
         assert interpreter._layout is longer
     assert interpreter._layout is layout
+
+
+def test_a_reduction_ends_though_neither_state_nor_batch_decides_a_step():
+    vector = fc.to_type("float32[2]")
+
+    @fc.federated_computation(
+        fc.FederatedType(vector, fc.SERVER), fc.FederatedType(fc.SequenceType(vector), fc.CLIENTS)
+    )
+    def sum_of_squares(numbers, batches):
+        def square(shared, client_batches):
+            return fc.sequence_reduce(client_batches, shared, lambda state, batch: fc.generic_multiply(shared, shared))
+
+        return fc.federated_sum(fc.federated_map(square, (fc.federated_broadcast(numbers), batches)))
+
+    clients = [[np.ones(2, np.float32)] * 3] * 4
+    np.testing.assert_array_equal(sum_of_squares(np.float32([2, 3]), clients), [16, 36])
