@@ -142,10 +142,13 @@ class _Pool:
         return scan(step, ops.reduce_max(self.steps), [x, y])[0]
 
     def accumulation(self, x: Value, y: Value, depth: int) -> Value:
-        def step(number: Value, total: Value):
-            return [total + self.inner([y, y * 0.25], depth)], None
+        def step(number: Value, total: Value, largest: Value, steps: Value):
+            addend = self.inner([y, y * 0.25], depth)
+            return [total + addend, ops.reduce_max(addend, [1, 2]) + largest, steps + 1.0], None
 
-        return ops.operation("Tanh", scan(step, ops.constant(2, tf.int64), [x])[0])
+        zeros = ops.zeros([CLIENTS])
+        total, largest, steps = scan(step, ops.constant(2, tf.int64), [x, zeros, zeros])
+        return ops.operation("Tanh", total + ops.reshape(largest / steps, [CLIENTS, 1, 1]))
 
     def while_loop(self, x: Value, y: Value, depth: int) -> Value:
         shapes = [tf.TensorShape([]), tf.TensorShape(SHAPE)]

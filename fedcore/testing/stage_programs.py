@@ -21,22 +21,23 @@ def stage_cases() -> list[tuple[Region, list[np.ndarray]]]:
 
 
 def mean_of_training():
-    """Clients train a linear model of three features by gradient descent."""
-    model = fc.to_type(("float32", (3,)))
+    """Clients train a linear model of three features by gradient descent, and add up squared errors and examples."""
+    model = fc.to_type((("float32", (3,)), "float32", "float32"))
     batch_type = fc.to_type((("float32", (None, 3)), ("float32", (None,))))
 
     @fc.tf_computation(model, batch_type)
-    def step(weights, batch):
-        x, y = batch
+    def step(state, batch):
+        (weights, loss, examples), (x, y) = state, batch
         error = tf.linalg.matvec(x, weights) - y
-        return weights - 0.1 * tf.linalg.matvec(x, error, transpose_a=True)
+        weights -= 0.1 * tf.linalg.matvec(x, error, transpose_a=True)
+        return weights, loss + tf.reduce_sum(error**2), examples + tf.cast(tf.shape(y)[0], tf.float32)
 
     @fc.federated_computation(
         fc.FederatedType(model, fc.SERVER), fc.FederatedType(fc.SequenceType(batch_type), fc.CLIENTS)
     )
-    def next_round(weights, batches):
-        shared = fc.federated_broadcast(weights)
-        return fc.federated_mean(fc.federated_map(lambda w, b: fc.sequence_reduce(b, w, step), (shared, batches)))
+    def next_round(state, batches):
+        shared = fc.federated_broadcast(state)
+        return fc.federated_mean(fc.federated_map(lambda s, b: fc.sequence_reduce(b, s, step), (shared, batches)))
 
     return next_round
 

@@ -143,54 +143,35 @@ def test_inactive_rows_are_frozen():
         np.testing.assert_array_equal(have, want)
 
 
-def test_accumulators_of_a_dtype_are_carried_as_one_tensor():
-    ends = tf.constant([3, 1], tf.int64)
+def test_a_loop_in_a_step_reads_what_neither_loop_changes():
+    def step(number, x):
+        return counted_loop(lambda inner, x: ((x * tf.exp(rate),), None), tf.constant(2, tf.int64), [x]), None
 
-    def step(number, x, loss, hits, steps, examples):
-        totals = loss + x, hits + tf.constant([1.0, 0.5]), steps + 1, examples + tf.constant([20, 10])
-        return (x * 0.5, *totals), ends > number
-
-    initial = np.float32([1, 2]), np.float32([0, 0]), np.float32([3, 0]), np.int32([0, 0]), np.int32([5, 0])
-    found, graph = run_loop(step, *initial, iterations=3)
-    want = [[0.125, 1.0], [1.75, 2.0], [6.0, 0.5], [3, 1], [65, 10]]
-    for have, wanted in zip(found, want, strict=True):
-        np.testing.assert_array_equal(have, np.array(wanted, have.dtype))
-    # The number of the step, x, and the totals of each type as one.
-    assert in_loop(graph).count("NextIteration") == 4
+    rate = tf.constant(1.0)
+    results, graph = run_loop(step, np.float32(1), iterations=2)
+    np.testing.assert_allclose(results, [np.exp(4)], rtol=1e-6)
+    assert not {"Exp", "Const"} & set(in_loop(graph))
 
 
-def test_a_sum_that_the_step_reads_again_is_no_accumulator():
-    def step(number, count, total, seen, mean, last):
-        count, total, seen = count + 1, total + 2, seen + 3
-        return (count, total, seen, mean + 1 / count, total), None
-
-    zeros = [np.float32([0, 0])] * 5
-    found, graph = run_loop(step, *zeros, iterations=3)
-    np.testing.assert_allclose(found, np.repeat([[3], [6], [9], [1 + 1 / 2 + 1 / 3], [6]], 2, axis=1), rtol=1e-6)
-    # The number of the step, the count, which is read again, the total, which is two of the state, and two as one.
-    assert in_loop(graph).count("NextIteration") == 5
+def test_a_loop_ends_whose_step_returns_what_it_does_not_change():
+    results, _ = run_loop(lambda number, x, y: ((tf.exp(y), y), None), np.float32(3), np.float32(1), iterations=2)
+    np.testing.assert_allclose(results, [np.exp(1), 1], rtol=1e-6)
 
 
-def test_a_sum_whose_previous_value_is_returned_too_is_no_accumulator():
-    def step(number, total, other, before):
-        return (total + 1, other + 2, total), None
+def test_a_loop_ends_though_a_loop_in_its_step_reads_nothing_of_it():
+    def step(number, x):
+        return counted_loop(lambda inner, y: ((y * 2,), None), tf.constant(3, tf.int64), [tf.constant(1)]), None
 
-    found, _ = run_loop(step, *[np.float32([0, 0])] * 3, iterations=3)
-    np.testing.assert_array_equal(found, np.float32([[3, 3], [6, 6], [2, 2]]))
-
-
-def test_a_loop_variable_that_the_step_reads_or_doubles_is_no_accumulator():
-    def step(number, a, b, c):
-        return (a + 1, b + a, c + c), None
-
-    found, graph = run_loop(step, np.float32([1, 2]), np.float32([0, 0]), np.float32([1, 1]), iterations=3)
-    np.testing.assert_array_equal(found, np.float32([[4, 5], [6, 9], [8, 8]]))
-    assert in_loop(graph).count("NextIteration") == 4
+    results, _ = run_loop(step, 5, iterations=2)
+    assert results == [8]
 
 
-def test_a_scalar_is_added_to_every_row_of_an_accumulator():
-    def step(number, a, b):
-        return (a + 1.5, b + 2.5), None
+def test_a_row_that_is_broadcast_is_frozen_where_a_client_is_inactive():
+    large = tf_control_flow.FAST_PATH_ENTRIES
 
-    found, _ = run_loop(step, np.float32([1, 2]), np.float32([0, 0]), iterations=2)
-    np.testing.assert_array_equal(found, np.float32([[4, 5], [5, 5]]))
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, large]), tf.TensorSpec([1, None])])
+    def select(if_true, if_false):
+        return tf_control_flow.select_by_client(tf.constant([True, False]), [if_true], [if_false])
+
+    (rows,) = select(tf.ones([2, large]), tf.fill([1, large], 7.0))
+    np.testing.assert_array_equal(rows, np.repeat(np.float32([[1], [7]]), large, 1))

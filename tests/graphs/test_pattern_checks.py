@@ -5,6 +5,7 @@ import re
 import pytest
 
 from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.graphs.dataflow.pattern_checks import check_operation, check_parameters
 from fedcore.graphs.dataflow.rewriting import const, op, pattern, var
 from fedcore.graphs.dataflow.stage_passes import StagePass
 from fedcore.testing import LawBroken, check_stage_pass, stage_passes
@@ -131,3 +132,15 @@ def test_a_rewrite_that_is_wrong_for_negative_zero_is_found(monkeypatch):
     monkeypatch.setattr(stage_passes, "SPECIAL_FLOATS", (-0.0,))
     with pytest.raises(LawBroken, match=r"keeps the bits of results\n  result 0 .* for floats such as -0.0"):
         check_stage_pass(StagePass("add-zero", dropping_zeros), regions=0, cases=cases)
+
+
+def test_a_rule_may_have_defaults_or_take_all_names():
+    for function in (lambda x, y=None: x, lambda **values: values["x"]):
+        check_parameters(function, [op("Neg", var("x"))])
+    with pytest.raises(TypeMismatch, match="the rule takes x too"):
+        check_parameters(lambda y=None: y, [op("Neg", var("x"))])
+
+
+def test_a_node_with_regions_takes_any_number_of_operands():
+    for count in range(3):
+        check_operation("scan", [var("x")] * count, ["has_active"], lambda _: True)

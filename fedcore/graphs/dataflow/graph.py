@@ -50,7 +50,6 @@ class Value:
         shape: as far as it is known; `set_shape` narrows it while the graph is built.
         block: where it is computed.
         node: the operation that computes it; None for an argument of a region.
-        index: the number of the node's result, or of the region's argument.
         may_be_static: whether no argument decides it, other than by its shape. Only then is it worth looking for
             its array.
         static: the array that it is for all arguments; None until `constant_values.static_value` has found it.
@@ -60,7 +59,6 @@ class Value:
     shape: tf.TensorShape
     block: "Block"
     node: Optional["Node"] = None
-    index: int = 0
     may_be_static: bool = False
     static: np.ndarray | None = attrs.field(default=None, init=False)
 
@@ -216,7 +214,7 @@ class Block:
 
     def argument(self, dtype: tf.DType, shape) -> Value:
         """Adds an argument to the region, and returns it."""
-        value = Value(tf.as_dtype(dtype), tf.TensorShape(shape), self, index=len(self.arguments))
+        value = Value(tf.as_dtype(dtype), tf.TensorShape(shape), self)
         self.arguments.append(value)
         return value
 
@@ -236,7 +234,7 @@ class Block:
         """
         node = Node(op, tuple(inputs), attributes, tuple(regions), self.ordered_behind)
         may_be_static = op in _SHAPE_OPERATIONS or (not regions and all(v.may_be_static for v in inputs))
-        outputs = tuple(Value(dtype, shape, self, node, i, may_be_static) for i, (dtype, shape) in enumerate(types))
+        outputs = tuple(Value(dtype, shape, self, node, may_be_static) for dtype, shape in types)
         object.__setattr__(node, "outputs", outputs)
         self.nodes.append(node)
         return outputs

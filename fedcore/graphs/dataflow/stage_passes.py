@@ -16,7 +16,7 @@ from fedcore.graphs.dataflow.graph import Region
 from fedcore.ir.first_use import imported
 from fedcore.ir.registry import note_declaration
 
-DEFAULT_STAGE_PIPELINE = ("hoist", "cse", "dce")
+DEFAULT_STAGE_PIPELINE = ("pack-accumulators", "hoist", "cse", "dce")
 """The built-in passes, in order. Pass `a-b` is in the module `passes.a_b`, which is imported when it is named."""
 
 _NAME = re.compile(r"[A-Za-z0-9_\-]+")

@@ -6,20 +6,18 @@ In:  a step (iteration number, *loop variables) -> loop variables, the number of
 Out: the loop variables after the last iteration; their shapes are those of the initial values.
 
 `tf.while_loop` turns its body into a function. Each iteration then executes the constants and the loop-invariant
-operations of the body again, and captured values become loop variables. This loop differs in three ways:
+operations of the body again, and captured values become loop variables. This loop differs in two ways:
 
 - Loop-invariant operations stay outside; only their results enter the loop, as constants of its frame.
 - A loop variable that the step returns unchanged is not carried.
-- Accumulators (loop variables that the step only adds to, such as metrics) of one dtype and length are carried as one
-  tensor: n accumulators [K] become [K, n].
 
 Example: the initial values are total [2] and rate []; the step returns (total + exp(rate) * [2, 3], rate). The product
 `exp(rate) * [2, 3]` is computed once, before the loop. The loop holds two additions: to the iteration number, and to
 the total.
 """
 
-import collections
 import contextlib
+import contextvars
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -61,6 +59,10 @@ def counted_loop(
         return called_unordered(build, [iterations, *initial])
 
 
+_loop: contextvars.ContextVar["_Loop | None"] = contextvars.ContextVar("fedcore_counted_loop", default=None)
+"""The loop whose step is being built."""
+
+
 class _Loop:
     """A loop in the graph being built. Each loop variable is a Merge of its initial value and its NextIteration.
 
@@ -76,16 +78,17 @@ class _Loop:
         self._merged: list[tf.Tensor] = []
         self._variables: list[tf.Tensor] = []  # the step's operands: the true output of each Switch
         self._exits: list[tf.Tensor] = []  # the false output of each Switch
-        number = self._merge(tf.constant(0, tf.int64))
+        self._frame_operations: set[tf.Operation] = set()  # Enter and NextIteration, also those of loops in the step
+        outer = _loop.get()
+        is_nested = outer is not None and outer._graph is self._graph
+        # A loop in a step runs only if the number of the outer iteration does: that of the last iteration is dead.
+        zero = tf.minimum(outer._variables[0], 0) if outer is not None and is_nested else tf.constant(0, tf.int64)
+        number = self._merge(zero)
         self._condition = tf.raw_ops.LoopCond(input=number < self._enter(iterations, constant=True))
         self._switch()
         for tensor in initial:
-            self._add_variable(tensor)
-
-    def _add_variable(self, initial: tf.Tensor) -> tf.Tensor:
-        """Adds a loop variable, and returns it as the step reads it."""
-        self._merge(initial)
-        return self._switch()
+            self._merge(tensor)
+            self._switch()
 
     def _merge(self, initial: tf.Tensor) -> tf.Tensor:
         """The Merge of a variable; its second input, the NextIteration, is set once the step is built."""
@@ -94,12 +97,11 @@ class _Loop:
         self._merged.append(tf.raw_ops.Merge(inputs=[entered, entered]).output)
         return self._merged[-1]
 
-    def _switch(self) -> tf.Tensor:
-        """The last added variable as the step reads it. If the loop ends, the Switch sends it to the exit instead."""
+    def _switch(self) -> None:
+        """Adds the last variable as the step reads it. If the loop ends, the Switch sends it to the exit instead."""
         exits, continues = tf.raw_ops.Switch(data=self._merged[-1], pred=self._condition)
         self._exits.append(exits)
         self._variables.append(_with_shape_of(continues, self._initial[-1]))
-        return self._variables[-1]
 
     def _enter(self, tensor: tf.Tensor, *, constant: bool = False) -> tf.Tensor:
         """A tensor of the graph around the loop, inside of the loop's frame.
@@ -110,81 +112,45 @@ class _Loop:
         entered = tf.raw_ops.Enter(
             data=tensor, frame_name=self._frame, is_constant=constant, parallel_iterations=self._parallel_iterations
         )
+        self._frame_operations.add(entered.op)
         return _with_shape_of(entered, tensor)
 
     def build(self, step: Callable, kept_by_step: int) -> list[tf.Tensor]:
         """Builds the step and closes the loop; returns the loop variables after the last iteration.
 
-        Accumulators of one dtype and length are carried as one tensor. A variable that the step returns unchanged is
-        not carried.
+        A variable that the step returns unchanged is not carried.
 
         Args:
             step, kept_by_step: as in `control_flow.scan`.
         """
-        operations: list[tf.Operation] = []
-        count = len(self._variables)
-        with self._recording(operations):
+        outer_loop = _loop.get()
+        with self._recording() as operations:
             results, active = step(*self._variables)
             next_values = [self._variables[0] + 1, *results]
-            accumulators = self._group_accumulators(next_values)
-        for addends in accumulators:
-            self._add_variable(tf.stack([self._initial[i] for i in addends], -1))
-        with self._recording(operations):
-            self._add_to_accumulators(accumulators, next_values, count)
             if active is not None:
-                selected = [i for i in range(1, len(next_values)) if not count - kept_by_step <= i < count]
-                pairs = [next_values[i] for i in selected], [self._variables[i] for i in selected]
-                for i, tensor in zip(selected, select_by_client(active, *pairs), strict=True):
-                    next_values[i] = tensor
+                selected = slice(1, len(next_values) - kept_by_step)
+                next_values[selected] = select_by_client(active, next_values[selected], self._variables[selected])
         changing = [i for i, (a, b) in enumerate(zip(next_values, self._variables, strict=True)) if a is not b]
         next_iterations = {i: tf.raw_ops.NextIteration(data=next_values[i]) for i in changing}
+        self._frame_operations.update(t.op for t in next_iterations.values())
         self._hoist_invariants([*operations, *(t.op for t in next_iterations.values())], next_iterations)
         for i, tensor in next_iterations.items():
             private_api.set_input(self._merged[i].op, 1, tensor)  # the back edge
+        if outer_loop is not None:
+            outer_loop._frame_operations |= self._frame_operations
         final = {i: _with_shape_of(tf.raw_ops.Exit(data=self._exits[i]), self._initial[i]) for i in changing}
-        for i, addends in enumerate(accumulators, count):
-            final.update(zip(addends, tf.unstack(final[i], axis=-1), strict=True))
-        return [tf.identity(final.get(i, initial)) for i, initial in enumerate(self._initial[:count])][1:]
-
-    def _add_to_accumulators(
-        self, accumulators: list[dict[int, tf.Tensor]], next_values: list[tf.Tensor], count: int
-    ) -> None:
-        """Adds the stacked addends to the joined accumulators; the single ones are left unchanged by the step.
-
-        Args:
-            accumulators: groups of loop variables with their addends, as of `_group_accumulators`.
-            next_values: the loop variables after an iteration; gets those of the joined accumulators.
-            count: number of loop variables without the joined accumulators, which stand behind them.
-        """
-        for variable, addends in zip(self._variables[count:], accumulators, strict=True):
-            next_values.append(variable + tf.stack([*addends.values()], -1))
-            for i in addends:
-                next_values[i] = self._variables[i]
+        return [tf.identity(final.get(i, initial)) for i, initial in enumerate(self._initial)][1:]
 
     @contextlib.contextmanager
-    def _recording(self, operations: list[tf.Operation]) -> Iterator[None]:
-        """Appends the operations that are created in the context to the list."""
-        first = len(self._graph.get_operations())
-        yield
-        operations.extend(self._graph.get_operations()[first:])
-
-    def _group_accumulators(self, next_values: list[tf.Tensor]) -> list[dict[int, tf.Tensor]]:
-        """Groups of accumulators of one dtype and length: loop variable -> the addend that the step adds to it.
-
-        An accumulator is a vector that the step adds to and uses for nothing else. A group has two members at least.
-
-        Args:
-            next_values: the loop variables after an iteration.
-        """
-        groups: dict[object, dict[int, tf.Tensor]] = {}
-        uses = collections.Counter(t.ref() for t in next_values)
-        for i, (next_value, variable) in enumerate(zip(next_values, self._variables, strict=True)):
-            is_only_use = uses[next_value.ref()] == 1 and not uses[variable.ref()]
-            addend = _addend(next_value, variable) if is_only_use and next_value.shape.rank == 1 else None
-            if addend is not None:
-                addend = addend if addend.shape == next_value.shape else tf.broadcast_to(addend, next_value.shape)
-                groups.setdefault((next_value.dtype, next_value.shape[0]), {})[i] = addend
-        return [addends for addends in groups.values() if len(addends) > 1]
+    def _recording(self) -> Iterator[list[tf.Operation]]:
+        """Context in which the step is built; yields a list that gets its operations at the end."""
+        first, operations = len(self._graph.get_operations()), list[tf.Operation]()
+        token = _loop.set(self)
+        try:
+            yield operations
+        finally:
+            _loop.reset(token)
+        operations += self._graph.get_operations()[first:]
 
     def _hoist_invariants(self, operations: list[tf.Operation], next_iterations: dict[int, tf.Tensor]) -> None:
         """Rewires the operations of the step: loop-variant ones read loop-invariant tensors through an Enter.
@@ -198,8 +164,8 @@ class _Loop:
         """
         pairs = enumerate(zip(self._variables, self._initial, strict=True))
         unchanged = {variable.ref(): initial for i, (variable, initial) in pairs if i not in next_iterations}
-        variant = {self._variables[i].op for i in next_iterations} | {t.op for t in next_iterations.values()}
-        variant |= {op for op in operations if op.type in ("Enter", "NextIteration")}  # of a loop in the step
+        variant = {self._variables[i].op for i in next_iterations} | self._frame_operations
+        starts = {t.op for t in next_iterations.values()}
         entered: dict = {}
         for op in operations:
             inputs = [unchanged.get(t.ref(), t) for t in op.inputs]
@@ -209,6 +175,8 @@ class _Loop:
                     if t.op not in variant and t.ref() not in entered:
                         entered[t.ref()] = self._enter(t, constant=True)
                 inputs = [entered.get(t.ref(), t) for t in inputs]
+            if op in starts and inputs[0].op in self._frame_operations:  # else it would start iterations without end
+                inputs = [tf.raw_ops.Switch(data=inputs[0], pred=self._condition).output_true]
             for i, (new, old) in enumerate(zip(inputs, op.inputs, strict=True)):
                 if new is not old:
                     private_api.set_input(op, i, new)
@@ -218,14 +186,6 @@ def _with_shape_of(tensor: tf.Tensor, source: tf.Tensor) -> tf.Tensor:
     """The tensor, whose static shape is narrowed to that of another one."""
     tensor.set_shape(source.shape)
     return tensor
-
-
-def _addend(total: tf.Tensor, variable: tf.Tensor) -> tf.Tensor | None:
-    """The tensor t if `total` is `variable + t` and neither of the two has another consumer; else None."""
-    if total.op.type != "AddV2" or variable.consumers() != [total.op] or total.consumers():
-        return None
-    x, y = total.op.inputs
-    return None if x is y else y if x is variable else x
 
 
 # --- branches ---
@@ -275,17 +235,12 @@ def _select_unless_all_true(
     for a, b in zip(if_true, if_false, strict=True):
         unselected, passed = tf.raw_ops.Switch(data=a, pred=all_true)
         if b.shape != a.shape:  # broadcast on the slow path only
-            b, _ = tf.raw_ops.Switch(data=_fill_value(b), pred=all_true)
+            b, _ = tf.raw_ops.Switch(data=b, pred=all_true)
         (selected,) = select_rows(condition, [unselected], [b])
         merged = tf.raw_ops.Merge(inputs=[selected, passed]).output
         merged.set_shape(a.shape)
         results.append(merged)
     return results
-
-
-def _fill_value(tensor: tf.Tensor) -> tf.Tensor:
-    """The scalar operand, if the tensor is the result of a Fill; else the tensor."""
-    return tensor.op.inputs[1] if tensor.op.type == "Fill" else tensor
 
 
 def computed_if(
