@@ -234,8 +234,8 @@ class ClientSlice:
         clients = self.leaves.each
         places = [i for i, leaf in enumerate(clients[0]) if isinstance(leaf, Columns)] if clients else []
         layouts = [(clients[0][i].layout, clients[0][i].batch_size) for i in places]
-        for leaves in clients if places else ():
-            sequences = [leaves[i] for i in places]
+        for client in clients if places else ():
+            sequences = [client[i] for i in places]
             if any(s.ragged or s.has_empty_batch for s in sequences):
                 return None
             if [(s.layout, s.batch_size) for s in sequences] != layouts:
