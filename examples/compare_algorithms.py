@@ -52,7 +52,7 @@ def processes(model_fn):
 def run(process, data, evaluate, rounds):
     """The test accuracy after every round."""
     sample = fc.simulation.build_uniform_sampling_fn(sorted(data), seed=2)
-    stateful = isinstance(process, algorithms.ScaffoldProcess)
+    stateful = isinstance(process, fc.learning.ClientStateProcess)
     own = {c: process.initial_client_state() for c in data} if stateful else {}
     with fc.use(seed=0):
         state = process.initialize()

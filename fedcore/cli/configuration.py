@@ -21,8 +21,12 @@ RUN_SETTINGS = {
     "evaluation_clients": int,
     "checkpoint_every": int,
     "retries": int,
+    "client_states": str,
 }
-"""The settings of the table `run`, each an argument of `fc.learning.programs.train`."""
+"""The settings of the table `run`, each an argument of `fc.learning.programs.train`.
+
+`client_states` is `memory`, or the path of an SQLite file, from the directory of the run.
+"""
 
 Configuration = dict[str, Any]
 
@@ -59,8 +63,9 @@ def check_configuration(configuration: Configuration, shown: str) -> None:
         if name not in RUN_SETTINGS:
             raise FedcoreError(f"{shown}: the table [run] has no {name}; it may have {', '.join(RUN_SETTINGS)}")
         if type(value) is not RUN_SETTINGS[name]:
-            raise FedcoreError(f"{shown}: run.{name} is a whole number, not {brief(value)}")
-        if not -_LARGEST <= value <= _LARGEST:
+            kind = "a whole number" if RUN_SETTINGS[name] is int else "a text"
+            raise FedcoreError(f"{shown}: run.{name} is {kind}, not {brief(value)}")
+        if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
             raise FedcoreError(f"{shown}: run.{name} is a whole number of 64 bits, not {brief(value)}")
     for name, value in configuration.items():
         if name != "program" and not isinstance(value, dict):

@@ -113,6 +113,8 @@ def run_training(directory: Path, file: Path, project: Project, configuration: C
 
     run = dict(configuration["run"])
     rounds = run.pop("rounds")
+    if "client_states" in run:
+        run["client_states"] = _client_states(directory, run["client_states"])
     if project.evaluation is not None:
         run |= {"evaluation": project.evaluation, "evaluation_data": project.test}
     try:
@@ -121,6 +123,13 @@ def run_training(directory: Path, file: Path, project: Project, configuration: C
     except OSError as error:
         again = f"fedcore resume {directory} goes on after the last checkpoint"
         raise FedcoreError(f"training fails: {error}\n  {again}") from error
+
+
+def _client_states(directory: Path, setting: str) -> Any:
+    """The store that a configuration names."""
+    from fedcore.program import MemoryClientStates, SQLiteClientStates
+
+    return MemoryClientStates() if setting == "memory" else SQLiteClientStates(directory / setting)
 
 
 def evaluated(directory: Path, project: Project) -> tuple[int, dict[str, Any]]:

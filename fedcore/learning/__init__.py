@@ -18,6 +18,7 @@ The examples of this package use these names:
 """
 
 from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs, templates
+from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.compression import compression_aggregator
 from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
 from fedcore.learning.debug_measurements import add_debug_measurements, add_debug_measurements_with_mixed_dtype
@@ -34,6 +35,8 @@ from fedcore.tff_names import tff_name
 
 __all__ = [
     "BatchOutput",
+    "ClientStateOutput",
+    "ClientStateProcess",
     "ClientWeighting",
     "LearningAlgorithmState",
     "LearningProcess",

@@ -5,7 +5,7 @@ and write files need no TensorFlow.
 
 The examples of this package use these names:
     >>> import asyncio, pathlib, tempfile
-    >>> import fedcore as fc, tensorflow as tf
+    >>> import fedcore as fc, numpy as np, tensorflow as tf
     >>> folder = tempfile.mkdtemp()
 """
 
@@ -21,6 +21,7 @@ _PLACES = {
     "Capability": "data_source",
     "ClientIdDataSource": "client_id_data_source",
     "ClientIdDataSourceIterator": "client_id_data_source",
+    "ClientStates": "client_states",
     "ComputationArg": "annotations",
     "DatasetDataSource": "dataset_data_source",
     "DatasetDataSourceIterator": "dataset_data_source",
@@ -40,6 +41,7 @@ _PLACES = {
     "MaterializableValueReference": "value_reference",
     "MaterializedStructure": "annotations",
     "MaterializedValue": "annotations",
+    "MemoryClientStates": "client_states",
     "MemoryReleaseManager": "memory_release_manager",
     "NativeFederatedContext": "native_federated_context",
     "NativeValueReference": "native_federated_context",
@@ -55,6 +57,7 @@ _PLACES = {
     "ReleasableValue": "annotations",
     "ReleaseManager": "release_manager",
     "ReleasedValueNotFoundError": "release_manager",
+    "SQLiteClientStates": "sqlite_client_states",
     "SavedModelFileReleaseManager": "saved_model_file_release_manager",
     "Serializable": "serializable",
     "TensorBoardReleaseManager": "tensorboard_release_manager",

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedcore.errors import InvalidValue
 
 CHECKPOINTS, METRICS, SUMMARIES = "checkpoints", "metrics.csv", "tensorboard"
+CLIENT_STATES = "client_states.sqlite"  # of a training whose clients keep states
 RELEASES = "releases.jsonl"  # of a training with a ledger
 
 

@@ -111,6 +111,21 @@ def test_a_run_is_trained_resumed_listed_and_shown(project, fedcore):
     )
 
 
+@pytest.mark.parametrize("store", [None, "memory", "own.sqlite"])
+def test_clients_keep_states_between_commands(project, fedcore, store):
+    program = PROGRAM.replace("import tiny", "import tiny, remembering").replace(
+        'tiny.build(optimizer["noise"])', "remembering.build()"
+    )
+    (project / "own_program.py").write_text(program)
+    setting = () if store is None else ("--set", f"run.client_states={store}")
+    fedcore("train", "train.toml", *setting)
+    resumed = fedcore("resume", "runs/001", "--rounds", "6", "--format", "json")
+    whole = fedcore("train", "train.toml", *setting, "--set", "run.rounds=6", "--format", "json")
+    assert resumed["runs"][0]["metrics"] == whole["runs"][0]["metrics"]
+    file = {None: "client_states.sqlite", "own.sqlite": "own.sqlite"}.get(store)
+    assert [path.name for path in Path("runs/001").glob("*.sqlite")] == ([file] if file else [])
+
+
 def test_a_damaged_training_hides_no_other(project, fedcore):
     fedcore("train", "train.toml", "--set", "run.rounds=1")
     fedcore("train", "train.toml", "--set", "run.rounds=1")

@@ -19,6 +19,7 @@ RECIPES = [
     "encoder",
     "optimizer",
     "algorithm",
+    "algorithm whose clients keep a state",
     "dataset",
 ]
 

@@ -14,6 +14,7 @@ SECTIONS = ["Types", "Args:", "Returns:", "Raises:", "Source:", "Example:"]
 CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing from the caller
     "analytics.heavy_hitters.iblt.CharacterEncoding",
     "learning.BatchOutput",
+    "learning.ClientStateOutput",
     "aggregators.AggregationFactory",
     *(f"aggregators.encoders.{n}" for n in ("AdaptiveEncoder", "Bits", "Encoder", "Integers")),
     *(f"aggregators.encoders.{n}" for n in ("entropy", "hadamard", "identity")),
@@ -22,7 +23,6 @@ CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing f
     "learning.LearningProcessOutput",
     "learning.LoopImplementation",
     "learning.ModelWeights",
-    "learning.algorithms.ScaffoldOutput",
     "learning.metrics.MetricsAggregatorType",
     "learning.metrics.NumBatchesCounter",
     "learning.metrics.NumExamplesCounter",

@@ -252,7 +252,7 @@ ALGORITHMS = {
 
 
 def run_round(process, state):
-    if isinstance(process, algorithms.ScaffoldProcess):
+    if isinstance(process, fc.learning.ClientStateProcess):
         return process.next(state, DATA, [process.initial_client_state() for _ in DATA])
     return process.next(state, DATA)
 
@@ -271,7 +271,7 @@ def test_an_algorithm_takes_frozen_weights_as_constants(name):
     trained = run_round(process, state).state.model
     for before, after in zip(state.model.non_trainable[:2], trained.non_trainable[:2], strict=True):
         assert before.tobytes() == after.tobytes()
-    with_states = isinstance(head, algorithms.ScaffoldProcess)
+    with_states = isinstance(head, fc.learning.ClientStateProcess)
     states = [[head.initial_client_state() for _ in DATA]] if with_states else []
     wanted = head.next(head_state, features, *states).state.model
     for have, want in zip(

@@ -1,6 +1,7 @@
 """Federated algorithms, one file each."""
 
 from fedcore.learning.algorithms.fed_avg import build_unweighted_fed_avg, build_weighted_fed_avg
+from fedcore.learning.algorithms.fed_avg_with_client_states import build_fed_avg_with_client_states
 from fedcore.learning.algorithms.fed_avg_with_error_feedback import build_fed_avg_with_error_feedback
 from fedcore.learning.algorithms.fed_avg_with_schedule import build_weighted_fed_avg_with_optimizer_schedule
 from fedcore.learning.algorithms.fed_eval import build_fed_eval
@@ -18,12 +19,11 @@ from fedcore.learning.algorithms.mime_lite import (
     build_weighted_mime_lite,
 )
 from fedcore.learning.algorithms.personalization import build_personalization_eval_computation
-from fedcore.learning.algorithms.scaffold import ScaffoldOutput, ScaffoldProcess, build_scaffold
+from fedcore.learning.algorithms.scaffold import build_scaffold
 from fedcore.tff_names import tff_name
 
 __all__ = [
-    "ScaffoldOutput",
-    "ScaffoldProcess",
+    "build_fed_avg_with_client_states",
     "build_fed_avg_with_error_feedback",
     "build_fed_eval",
     "build_fed_kmeans",

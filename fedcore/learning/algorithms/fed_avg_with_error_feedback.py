@@ -17,7 +17,7 @@ from fedcore.intrinsics import (
     message,
 )
 from fedcore.learning.algorithms.composition import build_server_work
-from fedcore.learning.algorithms.scaffold import ScaffoldOutput, ScaffoldProcess
+from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import trace_model
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import build_client_work
@@ -34,7 +34,7 @@ def build_fed_avg_with_error_feedback(
     encoder_fn,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     metrics_aggregator=None,
-) -> ScaffoldProcess:
+) -> ClientStateProcess:
     """Builds federated averaging whose clients send codes, and add to their next change what a code left out.
 
     Types, for the changing weights U, batches B and metrics M of the model:
@@ -49,9 +49,8 @@ def build_fed_avg_with_error_feedback(
         encoder_fn: as for `fc.aggregators.EncodedSumFactory`. A biased encoder such as `top_k` converges only with
             error feedback.
     Returns:
-        A process; the caller keeps the clients' states, by client, and passes those of the round's cohort in the order
-        of its data. A client without examples, or whose change is not finite, keeps its state. A round without clients
-        leaves the weights as they were. The mean of the decoded changes is weighted.
+        A process; a client's state begins with zeros. A client without examples, or whose change is not finite, keeps
+        its state. A round without clients leaves the weights as they were. The mean of the decoded changes is weighted.
     Raises:
         TypeMismatch: the function returns no encoder, or an adaptive one.
         FedcoreError: as for `build_weighted_fed_avg`.
@@ -117,7 +116,7 @@ def build_fed_avg_with_error_feedback(
             client_work=federated_map(work.advance, state.client_work),
             finalizer=updated[0],
         )
-        return ScaffoldOutput(after, round_metrics(client_work=federated_zip({"train": train_metrics})), left_out)
+        return ClientStateOutput(after, round_metrics(client_work=federated_zip({"train": train_metrics})), left_out)
 
     names = {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
-    return ScaffoldProcess(initialize, next_round, names, initial_client_state)
+    return ClientStateProcess(initialize, next_round, initial_client_state, hyperparameters=names)

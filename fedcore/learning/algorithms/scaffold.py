@@ -1,6 +1,6 @@
 """SCAFFOLD: control variates take the drift out of local steps; clients keep a state of their own."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import tensorflow as tf
@@ -16,60 +16,15 @@ from fedcore.intrinsics import (
     sequence_reduce,
 )
 from fedcore.learning.algorithms.composition import ServerWork, build_server_work
+from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import dense_gradients_of
-from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import weights_type_of
 from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.scalars import real_number, whole_number
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
-
-
-class ScaffoldOutput(NamedTuple):
-    """The result of a round of SCAFFOLD.
-
-    Types: `<state=State@SERVER,metrics=M@SERVER,client_states={C}@CLIENTS>`; the states of the clients are in the
-    order of the round's data.
-
-    Example:
-        >>> process = fc.learning.algorithms.build_scaffold(model_fn, 0.1, num_clients=2)
-        >>> output = process.next(process.initialize(), [client_a], [process.initial_client_state()])
-        >>> len(output.client_states)
-        1
-    """
-
-    state: object
-    metrics: object
-    client_states: object
-
-
-class ScaffoldProcess(LearningProcess):
-    """A learning process whose clients keep a control variate C between the rounds that they take part in.
-
-    Types, for batches B and the type C of the trainable weights:
-        initialize            (-> State@SERVER)
-        initial_client_state  (-> C)
-        next                  (<State@SERVER,{B*}@CLIENTS,{C}@CLIENTS> ->
-                               <state=State@SERVER,metrics=M@SERVER,client_states={C}@CLIENTS>)
-
-    Raises:
-        TypeMismatch: `next` does not take what `initialize` gives, or does not return it.
-    Example:
-        >>> process = fc.learning.algorithms.build_scaffold(model_fn, 0.1, num_clients=2)
-        >>> print(process.initial_client_state.type_signature)
-        (-> <float32[2,1],float32[1]>)
-    """
-
-    def __init__(self, initialize_fn, next_fn, hyperparameters, initial_client_state: Computation):
-        super().__init__(initialize_fn, next_fn, hyperparameters=hyperparameters)
-        self._initial_client_state = initial_client_state
-
-    @property
-    def initial_client_state(self) -> Computation:
-        """The state of a client that has not taken part yet: zeros."""
-        return self._initial_client_state
 
 
 @attrs.frozen
@@ -142,7 +97,8 @@ def _build_round(server: ServerWork, train: Computation, move: Computation, stat
             client_work=federated_map(move, (state.client_work, federated_sum(results.change))),
             finalizer=updated[0],
         )
-        return ScaffoldOutput(after, round_metrics(client_work=federated_zip({"train": train_metrics})), results.state)
+        metrics = round_metrics(client_work=federated_zip({"train": train_metrics}))
+        return ClientStateOutput(after, metrics, results.state)
 
     return next_round
 
@@ -155,10 +111,11 @@ def build_scaffold(
     *,
     client_weighting: Weighting = ClientWeighting.UNIFORM,
     metrics_aggregator=None,
-) -> ScaffoldProcess:
+) -> ClientStateProcess:
     """Builds SCAFFOLD: a client's gradients are corrected by its control variate and the server's.
 
-    Types: those of `ScaffoldProcess`; `state.client_work` is <learning_rate=float32,control=C>.
+    Types: those of `ClientStateProcess`, where C are control variates of the trainable weights;
+    `state.client_work` is <learning_rate=float32,control=C>.
 
     Args:
         model_fn, server_optimizer_fn, metrics_aggregator: as for `build_weighted_fed_avg`.
@@ -167,9 +124,8 @@ def build_scaffold(
             its clients.
         client_weighting: of the changes of the weights. Default: all alike, as in the paper.
     Returns:
-        A process; the caller keeps the clients' states, by client, and passes those of the round's cohort in the
-        order of its data. A client without examples, or whose change is not finite, keeps its state. A round without
-        clients leaves the weights and the server's control as they were.
+        A process; a client's state begins with zeros. A client without examples, or whose change is not finite, keeps
+        its state. A round without clients leaves the weights and the server's control as they were.
     Raises:
         FedcoreError: `num_clients` is less than 1, or the rate is not greater than 0.
     Source:
@@ -206,4 +162,4 @@ def build_scaffold(
     train = _build_training(model, client_weighting, initial_work.type_signature.result)
     next_round = _build_round(server, train, move, initialize.type_signature.result)
     names = {"client_work": ("learning_rate",), "finalizer": server.hyperparameters}
-    return ScaffoldProcess(initialize, next_round, names, initial_client_state)
+    return ClientStateProcess(initialize, next_round, initial_client_state, hyperparameters=names)

@@ -2,6 +2,7 @@
 
 from fedcore.learning.models.files import load, load_functional_model, save, save_functional_model
 from fedcore.learning.models.functional_model import FunctionalModel
+from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.models.keras_model import from_keras_model, functional_model_from_keras
 from fedcore.learning.models.model_from_functional import model_from_functional
 from fedcore.learning.models.model_weights import ModelWeights
@@ -22,6 +23,7 @@ __all__ = [
     "VariableModel",
     "from_keras_model",
     "functional_model_from_keras",
+    "gradients_of",
     "initial_weights_of",
     "load",
     "load_functional_model",

@@ -10,8 +10,21 @@ from fedcore.learning.models.pure_model import PureModel
 def gradients_of(model: PureModel, weights, metrics: dict, batch, training: bool = True) -> tuple:
     """The gradients of a batch's mean loss by the trainable weights, and what `PureModel.step` gives.
 
-    The gradient of a weight that the loss does not depend on is None: optimizers leave such a weight as it is, as those
+    Types, for weights W, batches B and metric states S: <W,S,B> -> <W.trainable,BatchOutput,W.non_trainable,S>. The
+    gradient of a weight that the loss does not depend on is None: optimizers leave such a weight as it is, as those
     of Keras do, also where they decay weights.
+
+    Args:
+        training: whether layers such as dropout train.
+    Raises:
+        ValueError: the batch is not of the model's batch type.
+    Example:
+        >>> model = fc.learning.models.trace_model(model_fn)
+        >>> batch = (tf.ones([4, 2]), tf.ones([4, 1]))
+        >>> gradients, output, _, _ = fc.learning.models.gradients_of(
+        ...     model, model.initial_weights(), model.initial_metrics(), batch)
+        >>> [gradient.shape for gradient in gradients], float(output.loss)
+        ([TensorShape([2, 1]), TensorShape([1])], 1.0)
     """
     with tf.GradientTape() as tape:
         tape.watch(weights.trainable)

@@ -1,6 +1,7 @@
 """Writes the checkpoints of a training beside its rounds."""
 
 import concurrent.futures
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -24,14 +25,28 @@ class CheckpointWriter:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="fedcore-checkpoint")
         self._write: concurrent.futures.Future[None] | None = None
 
-    def save(self, state: Any, version: int) -> None:
+    def save(self, state: Any, version: int, write_first: Callable[[Sequence[int]], None] | None = None) -> None:
         """Begins to write a state, after the one before. The state may change afterwards.
 
+        Args:
+            write_first: called before the state is written, with the versions that are there. Default: nothing is.
         Raises:
             OSError: this one or the one before cannot be written.
         """
         self.wait()
-        self._write = self._thread.submit(run_awaitable(self._manager.begin_save(state, version)))
+        if write_first is not None and type(self._manager).begin_save is ProgramStateManager.begin_save:
+            write_first(self._versions())  # this manager saves at once
+            write_first = None
+        write = run_awaitable(self._manager.begin_save(state, version))
+        self._write = self._thread.submit(self._run, write, write_first)
+
+    def _run(self, write: Callable[[], None], write_first: Callable[[Sequence[int]], None] | None) -> None:
+        if write_first is not None:
+            write_first(self._versions())
+        write()
+
+    def _versions(self) -> list[int]:
+        return run_awaitable(self._manager.get_versions()) or []
 
     def check(self) -> None:
         """Raises the error of a write that has failed; waits for none."""

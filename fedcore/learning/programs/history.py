@@ -18,6 +18,10 @@ class History:
     others where the round was evaluated, all other metrics by their path (`aggregator/…`), and as whole numbers
     `clients`, `broadcast_bits` and `aggregate_bits` of the round, over all clients.
 
+    Attributes:
+        state: the final state of the process.
+        client_states: the states that clients keep, by client id, read one by one; empty for a process without.
+        seed: the seed of the training.
     Args:
         rows: the rows, in the order of their rounds. Default: none.
         seconds: how long each round took, with its evaluation; not among the rows, which are equal in equal runs.
@@ -33,6 +37,7 @@ class History:
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
         self.seconds = list(seconds)
         self.state: Any = None
+        self.client_states: Mapping = {}
         self.seed: int | None = None
 
     @property

@@ -9,27 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.learning.client_state_process import ClientStateProcess
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.client_memory import ClientMemory
 from fedcore.learning.programs.cohorts import cohorts_of
 from fedcore.learning.programs.history import History, plain_metrics
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.training import (
-    PARTS,
     Settings,
     Training,
+    checkpoint_structure,
     refuse_choosing_from_noise,
-    structure_of,
 )
 from fedcore.program import (
+    ClientStates,
     CSVFileReleaseManager,
     FederatedDataSource,
     FileProgramStateManager,
+    MemoryClientStates,
     ProgramStateManager,
     ReleaseManager,
+    SQLiteClientStates,
     TensorBoardReleaseManager,
 )
-from fedcore.program.run_directory import CHECKPOINTS, METRICS, SUMMARIES, used_alone
+from fedcore.program.run_directory import CHECKPOINTS, CLIENT_STATES, METRICS, SUMMARIES, used_alone
 from fedcore.scalars import seed_number
 from fedcore.seeds import fold_in
 from fedcore.simulation import Sampler
@@ -57,6 +61,7 @@ def train(
     release_managers: Sequence[ReleaseManager] = (),
     program_state_manager: ProgramStateManager | None = None,
     checkpoint_every: int = 1,
+    client_states: ClientStates | None = None,
     retries: int = 0,
     should_retry_round: Callable[[LearningProcessOutput], bool] | None = None,
     progress: bool | None = None,
@@ -64,7 +69,7 @@ def train(
     """Trains for some rounds: samples clients, evaluates, shows progress, writes metrics and checkpoints, resumes.
 
     Types, for a state S, batches B and metrics M:
-        process     next (<S@SERVER,{B*}@CLIENTS> -> <state=S@SERVER,metrics=M@SERVER>)
+        process     next (<S@SERVER,{B*}@CLIENTS> -> <state=S@SERVER,metrics=M@SERVER>), or a `ClientStateProcess`
         evaluation  as `build_fed_eval` builds it, of the same model
         data        for each client B*
 
@@ -93,6 +98,9 @@ def train(
             the last 3; one with `keep_total=` and `keep_every_k=` of your own keeps others. See its `begin_save`.
         checkpoint_every: every how many rounds a checkpoint is written, beside the next round; one is always written
             after the last round.
+        client_states: keeps the states of the clients of a `ClientStateProcess`, such as a
+            `fc.program.SQLiteClientStates`. Default: the file `client_states.sqlite` of the directory; in memory
+            where there is none, and then in the checkpoints of `program_state_manager`.
         retries: how often a round is run again that raises an `ExecutionError` or an `OSError`: with the same clients,
             from the same state. Default: never.
         should_retry_round: whether the result of a round is refused; the round is then run again, up to `retries`
@@ -101,7 +109,7 @@ def train(
         progress: whether a line is printed for each round, and a bar on a terminal. Default: on a terminal and in a
             notebook.
     Returns:
-        A `History`: a row for each round, and the final state.
+        A `History`: a row for each round, the final state, and the states of clients, by client id.
     Raises:
         TypeMismatch: an argument is of the wrong kind.
         InvalidValue: the clients are fewer than a round has; results with noise may be refused; the directory is in
@@ -119,6 +127,7 @@ def train(
         ([1, 2, 3], ['checkpoints', 'metrics.csv', 'tensorboard'])
     """
     _check(process, callbacks, release_managers)
+    _check_client_states(process, data, client_states)
     _check_evaluation(evaluation, evaluation_data)
     if should_retry_round is not None:
         refuse_choosing_from_noise(process)
@@ -140,6 +149,10 @@ def train(
         bar = ProgressBar()
         stack.callback(bar.close)
         number = _seed(seed, manager)
+        memory = None
+        if isinstance(process, ClientStateProcess):
+            states = _client_states(settings.directory, manager) if client_states is None else client_states
+            memory = ClientMemory(process, states, number)
         training = Training(
             process,
             cohorts_of("data", data, size, number, bar.on_client, sampler),
@@ -149,12 +162,24 @@ def train(
             callbacks=[*callbacks, *([bar] if _shows(progress) else [])],
             release_managers=released,
             state_manager=manager,
+            memory=memory,
         )
         return training.run(lambda: initial_state or process.initialize.invoke(seed=number))
 
 
 def _checkpoints(directory: Path) -> FileProgramStateManager:
     return FileProgramStateManager(directory / CHECKPOINTS, keep_total=3, keep_first=False)
+
+
+def _client_states(directory: Path | None, manager: ProgramStateManager | None) -> ClientStates:
+    """The store of a training's directory. States without a checkpoint are those of a first round that was killed."""
+    if directory is None:
+        return MemoryClientStates()
+    path = directory / CLIENT_STATES
+    if manager is None or not run_awaitable(manager.get_versions()):
+        for file in directory.glob(f"{CLIENT_STATES}*"):
+            file.unlink()
+    return SQLiteClientStates(path)
 
 
 def _files(directory: Path) -> list[ReleaseManager]:
@@ -185,15 +210,33 @@ def _check(process: Any, callbacks: Sequence[Any], release_managers: Sequence[An
     if not isinstance(process, LearningProcess):
         raise TypeMismatch(f"process is a fc.learning.LearningProcess, not {brief(process)}")
     parameters = process.next.module.main.parameters
-    if len(parameters) != 2:
+    if len(parameters) != 2 and not isinstance(process, ClientStateProcess):
         names = ", ".join(p.name for p in parameters)
-        raise TypeMismatch(f"train calls process.next(state, data), but next takes {names}: write the loop yourself")
+        raise TypeMismatch(
+            f"train calls process.next(state, data), but next takes {names}: write the loop yourself; a process whose "
+            "clients keep a state is a fc.learning.ClientStateProcess"
+        )
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise TypeMismatch(f"a callback is a fc.learning.programs.Callback, not {brief(callback)}")
     for manager in release_managers:
         if not isinstance(manager, ReleaseManager):
             raise TypeMismatch(f"a release manager is a fc.program.ReleaseManager, not {brief(manager)}")
+
+
+def _check_client_states(process: LearningProcess, data: Any, client_states: Any) -> None:
+    if client_states is not None and not isinstance(client_states, ClientStates):
+        raise TypeMismatch(
+            f"client_states is a fc.program.ClientStates, such as SQLiteClientStates(path), not {brief(client_states)}"
+        )
+    if not isinstance(process, ClientStateProcess):
+        if client_states is not None:
+            raise TypeMismatch(f"client_states is for a fc.learning.ClientStateProcess, not {brief(process)}")
+    elif isinstance(data, FederatedDataSource):
+        raise TypeMismatch(
+            "clients that keep a state are known by their ids, which a FederatedDataSource does not tell: data is a "
+            "fc.simulation.datasets.ClientData"
+        )
 
 
 def _seed(given: int | None, manager: ProgramStateManager | None) -> int:
@@ -243,7 +286,5 @@ def evaluate_state(evaluation: LearningProcess, data: "ClientData", state: Any) 
 
 def newest_state(process: LearningProcess, directory: str | os.PathLike) -> tuple[Any, int]:
     """The state of the newest checkpoint of a training's directory, and its round; (None, 0) if there is none."""
-    found, version = run_awaitable(
-        _checkpoints(Path(directory)).load_latest({**dict.fromkeys(PARTS), "state": structure_of(process)})
-    )
+    found, version = run_awaitable(_checkpoints(Path(directory)).load_latest(checkpoint_structure(process)))
     return (None, 0) if found is None else (found["state"], version)

@@ -5,7 +5,7 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,24 @@ from fedcore import context
 from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
 from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
-from fedcore.graphs.tensors.values import to_python, unflatten
+from fedcore.learning.client_state_process import ClientStateProcess
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.checkpoint_writer import CheckpointWriter
+from fedcore.learning.programs.client_memory import ClientMemory, containers_of
 from fedcore.learning.programs.cohorts import Cohorts
 from fedcore.learning.programs.history import History, row_of
 from fedcore.learning.programs.surroundings import differences, surroundings_of
 from fedcore.program import ProgramStateManager, ReleaseManager
 from fedcore.scalars import whole_number
 from fedcore.templates.iterative import state_and_metrics
-from fedcore.types import leaves, member_of, strip_placement
+from fedcore.types import member_of, strip_placement
 
 PARTS = ("state", "seed", "rows", "seconds", "stopped", "callbacks", "cohorts", "surroundings")
 """The parts of a checkpoint."""
+
+CLIENT_STATES = "client_states"
+"""The part of a checkpoint that a process with client states has more."""
 
 
 @attrs.frozen(kw_only=True)
@@ -65,6 +69,7 @@ class Training:
         history: the rows so far.
         stop_training: whether the training ends after this round.
         directory: where its files are; None without one.
+        client_states: the states that clients keep, by client id; empty for a process without.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class Training:
         callbacks: Sequence[Callback],
         release_managers: Sequence[ReleaseManager],
         state_manager: ProgramStateManager | None,
+        memory: ClientMemory | None,
     ):
         self.process = process
         self.state: Any = None
@@ -93,6 +99,7 @@ class Training:
         self._callbacks = list(callbacks)
         self._release_managers = list(release_managers)
         self._state_manager = state_manager
+        self._memory = memory
         self._writer: CheckpointWriter | None = None
         self._surroundings: dict[str, str] = {}
 
@@ -100,6 +107,10 @@ class Training:
     def client_ids(self) -> list:
         """The identifiers of the clients that the newest round drew; of a data source, which has none, []."""
         return getattr(self._cohorts, "client_ids", [])
+
+    @property
+    def client_states(self) -> Mapping:
+        return {} if self._memory is None else self._memory.states
 
     @property
     def evaluates(self) -> bool:
@@ -117,16 +128,21 @@ class Training:
         if self._state_manager is not None:
             self._surroundings = surroundings_of(self.process)
         if not self._resume():
+            if self._memory is not None:
+                self._memory.begin(None)
             self.state = initial_state()
         for callback in self._callbacks:
             callback.on_train_begin()
         with contextlib.ExitStack() as stack:
+            if self._memory is not None:
+                stack.callback(self._memory.states.close)
             if self._state_manager is not None:
                 self._writer = stack.enter_context(CheckpointWriter(self._state_manager))
             while self.round < self.rounds and not self.stop_training:
                 self._run_round()
         for callback in self._callbacks:
             callback.on_train_end()
+        self.history.client_states = self.client_states
         self.history.state = self.state
         self.history.seed = self._seed
         return self.history
@@ -156,7 +172,7 @@ class Training:
         if self._writer is None:
             return
         if last or self.stop_training or self.round % self._settings.checkpoint_every == 0:
-            self._writer.save(self._checkpoint(), self.round)
+            self._save()
         else:
             self._writer.check()
 
@@ -170,7 +186,7 @@ class Training:
         cohort = self._cohorts.draw(self.round - 1, draws)
         for attempt in range(1, attempts + 1):
             try:
-                output = LearningProcessOutput(*state_and_metrics(self.process.next(self.state, cohort)))
+                output, client_states = self._call(cohort)
             except (ExecutionError, OSError) as error:
                 if attempt == attempts:
                     raise
@@ -179,12 +195,30 @@ class Training:
             report = context.last_report()
             assert report is not None
             if refused is None or not refused(output):
+                if self._memory is not None:
+                    self._memory.put(self.client_ids, client_states, self.round)
                 bits = {"broadcast_bits": report.broadcast_bits, "aggregate_bits": report.aggregate_bits}
                 return output, {"clients": len(cohort), **bits}
             draws += 1
             logging.getLogger("fedcore").warning("round %d runs again with other clients", self.round)
             cohort = self._cohorts.draw(self.round - 1, draws)
         raise ExecutionError(f"round {self.round}: should_retry_round refused the results of all {attempts} attempts")
+
+    def _call(self, cohort: Any) -> tuple[LearningProcessOutput, Sequence]:
+        """The result of one call of the process, and the new states of the cohort's clients."""
+        if self._memory is None:
+            return LearningProcessOutput(*state_and_metrics(self.process.next(self.state, cohort))), ()
+        states = self._memory.of_cohort(self.client_ids, self.state)
+        state, metrics, client_states = self.process.next(self.state, cohort, states)
+        return LearningProcessOutput(state, metrics), client_states
+
+    def _save(self) -> None:
+        """Begins to write a checkpoint, and before it the states of clients."""
+        assert self._writer is not None
+        checkpoint, write_states = self._checkpoint(), None
+        if self._memory is not None:
+            checkpoint[CLIENT_STATES], write_states = self._memory.states.begin_save(self.round)
+        self._writer.save(checkpoint, self.round, write_states)
 
     def _checkpoint(self) -> dict[str, Any]:
         parts = (
@@ -212,8 +246,7 @@ class Training:
         """
         if self._state_manager is None:
             return False
-        wanted = {**dict.fromkeys(PARTS), "state": structure_of(self.process)}
-        found, version = run_awaitable(self._state_manager.load_latest(wanted))
+        found, version = run_awaitable(self._state_manager.load_latest(checkpoint_structure(self.process)))
         if found is None:
             return False
         try:
@@ -236,6 +269,8 @@ class Training:
         if changed:
             text = "the checkpoint was written otherwise, so further rounds may differ from those of an unbroken run"
             warnings.warn("\n  ".join([text, *changed]), RuntimeWarning, stacklevel=5)
+        if self._memory is not None:
+            self._memory.begin((found[CLIENT_STATES], version))
         self.state, self.round, self.stop_training = found["state"], version, found["stopped"]
         self.history = History(json.loads(found["rows"]), found["seconds"].tolist())
         kept = [callback for callback in self._callbacks if callback.get_state() is not None]
@@ -261,7 +296,7 @@ def refuse_choosing_from_noise(process: LearningProcess) -> None:
         )
 
 
-def structure_of(process: LearningProcess) -> Any:
-    """The classes of a state, with None for each leaf."""
-    type_ = strip_placement(process.state_type)
-    return to_python(unflatten([None] * len(leaves(type_)), type_), type_)
+def checkpoint_structure(process: LearningProcess) -> dict[str, Any]:
+    """The parts of a checkpoint, with None for those of any structure."""
+    parts = {**dict.fromkeys(PARTS), "state": containers_of(strip_placement(process.state_type))}
+    return {**parts, CLIENT_STATES: None} if isinstance(process, ClientStateProcess) else parts

@@ -9,6 +9,7 @@ KILLED = '''
 import asyncio, os, random, signal, sys, time
 sys.path.insert(0, {here!r})
 os.environ["FEDCORE_CACHE"] = "plans"
+import tensorflow as tf
 import fedcore as fc
 
 KILLS, parent, parents_parent = {kills}, os.getpid(), os.getppid()
@@ -87,6 +88,9 @@ results = [train(name, last, os.open(os.devnull, os.O_WRONLY)) for name in ("kil
 models = [result.state.global_model_weights for result in results]
 weights = [[leaf.tobytes() for leaf in (*model.trainable, *model.non_trainable)] for model in models]
 assert weights[0] == weights[1]
+own = [{{name: [leaf.tobytes() for leaf in tf.nest.flatten(state)] for name, state in result.client_states.items()}}
+       for result in results]
+assert own[0] == own[1]
 assert results[0].rows == results[1].rows
 assert open("killed/metrics.csv").read() == open("whole/metrics.csv").read()
 assert not [name for name in os.listdir("killed/checkpoints") if name.endswith(".partial")]
@@ -112,7 +116,13 @@ def test_killed_while_large_checkpoints_are_written(tmp_path):
     assert int(said[-1]) > 0, said
 
 
+@pytest.mark.timeout(300)
+def test_killed_while_clients_keep_states(tmp_path):
+    said = killed(tmp_path, kills=5, seed=3, module="remembering")
+    assert int(said[1]) > 5, said
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("module", ["tiny", "large"])
+@pytest.mark.parametrize("module", ["tiny", "large", "remembering", "scaffold"])
 def test_killed_at_many_random_moments(tmp_path, module):
     killed(tmp_path, kills=200, seed=1, module=module)

@@ -1,0 +1,78 @@
+"""The states of clients in the rounds of a training."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedcore.data import Cohort
+from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.graphs.tensors.values import to_python, unflatten
+from fedcore.learning.client_state_process import ClientStateProcess
+from fedcore.program import ClientStates
+from fedcore.seeds import fold_in
+from fedcore.types import Type, leaves
+
+
+class ClientMemory:
+    """Reads and writes the states of a round's clients in a store.
+
+    A client without a state begins with the process's initial one.
+
+    Args:
+        seed: the training's.
+    """
+
+    def __init__(self, process: ClientStateProcess, states: ClientStates, seed: int):
+        self.states = states
+        self._process = process
+        self._seed = seed
+        self._of_training: Any = None
+        """The initial state of all clients, where it does not depend on the server's."""
+
+    def begin(self, checkpoint: tuple[Any, int] | None) -> None:
+        """Begins a training, or goes on from the store's part of a checkpoint and its version."""
+        self.states.begin(containers_of(self._process.client_state_type), checkpoint)
+
+    def of_cohort(self, client_ids: Sequence, server_state: Any) -> Cohort:
+        """The states of a round's clients, each of which is read when it is needed.
+
+        Raises:
+            InvalidValue: a client is there twice.
+            TypeMismatch: an id is neither a text nor a whole number.
+        """
+        ids = _checked(client_ids)
+        new = {client_id for client_id in ids if client_id not in self.states}
+        initial = self._initial(server_state) if new else None
+        return Cohort(len(ids), lambda index: initial if ids[index] in new else self.states[ids[index]])
+
+    def put(self, client_ids: Sequence, states: Sequence, round_number: int) -> None:
+        """Stores the new states. A client that was dropped, whose state is None, keeps its old one."""
+        pairs: Mapping = dict(zip(_checked(client_ids), states, strict=True))
+        self.states.put({client_id: state for client_id, state in pairs.items() if state is not None}, round_number)
+
+    def _initial(self, server_state: Any) -> Any:
+        compute = self._process.initial_client_state
+        if compute.module.main.parameters:
+            return compute.invoke(server_state, seed=fold_in(self._seed, int(server_state.round)))
+        if self._of_training is None:
+            self._of_training = compute.invoke(seed=self._seed)
+        return self._of_training
+
+
+def containers_of(type_: Type) -> Any:
+    """The containers of a value of an unplaced type, with None for each leaf."""
+    return to_python(unflatten([None] * len(leaves(type_)), type_), type_)
+
+
+def _checked(client_ids: Sequence) -> list[str | int]:
+    ids = [i.item() if isinstance(i, np.generic) else i for i in client_ids]
+    unknown = [i for i in ids if not isinstance(i, str | int) or isinstance(i, bool)]
+    if unknown:
+        raise TypeMismatch(f"clients that keep states have texts or whole numbers as ids, not {brief(unknown[0])}")
+    if len(set(ids)) < len(ids):
+        twice = next(i for i in ids if ids.count(i) > 1)
+        raise InvalidValue(
+            f"client {twice!r} is drawn twice in one round, but keeps one state: take a sampler without replacement"
+        )
+    return ids
