@@ -27,7 +27,8 @@ def main(rounds: int, only: tuple[str, ...], out: Path) -> None:
     from benchmarks.workloads import WORKLOADS
 
     out.mkdir(parents=True, exist_ok=True)
-    names = list(only) or [*WORKLOADS, "many", "pipelines", "calls", "files", "secure", "checkpoints", "large"]
+    others = ["many", "pipelines", "calls", "files", "secure", "checkpoints", "large", "states"]
+    names = list(only) or [*WORKLOADS, *others]
     if os.environ.get(CHILD):
         from benchmarks.measure import measure
 

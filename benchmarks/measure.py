@@ -30,6 +30,10 @@ def measure(name: str, rounds: int) -> dict:
     if name == "large":
         cases = {case.name: measure_case(index, rounds=3) for index, case in enumerate(CASES)}
         return {"cases": cases, "units": {case.name: case.unit for case in CASES}}
+    if name == "states":
+        from benchmarks.client_states import measure_client_states
+
+        return measure_client_states(rounds)
     if name == "files":
         return client_files(rounds)
     if name == "checkpoints":

@@ -218,6 +218,7 @@ class CallRecord:
     aggregate_bits: int = attrs.field(metadata=_by(_whole))
     notes: list[str] = attrs.field(metadata=_by(_list(_text)), default=attrs.Factory(list))
     dropped: dict[int, str] = attrs.field(metadata=_by(_mapping(_client_index, _text)), default=attrs.Factory(dict))
+    tracebacks: dict[int, str] = attrs.field(metadata=_by(_mapping(_client_index, _text)), default=attrs.Factory(dict))
     error: str | None = attrs.field(metadata=_by(_optional(_text)))
     crossings: list[CrossingRecord] = attrs.field(metadata=_by(_list(_record(CrossingRecord))))
     spans: list[Span] = attrs.field(metadata=_by(_list(_record(Span))))

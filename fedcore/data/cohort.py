@@ -1,7 +1,7 @@
 """Cohorts whose clients are created lazily."""
 
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from fedcore.errors import ClientError, FedcoreError, brief
 
@@ -21,19 +21,21 @@ class Cohort:
         size: the number of clients.
         client: index -> the client's value. Equal indices must give equal values, since the stages of a call may read a
             client several times.
+        client_ids: for each client its id, by which errors and reports name it. Default: they give its index.
     Raises:
         FedcoreError: `size` is no number of clients, or `client` is no function.
     Example:
         >>> total(fc.Cohort(100_000, lambda i: np.float32(i % 7)))
     """
 
-    def __init__(self, size: int, client: Callable[[int], object]):
+    def __init__(self, size: int, client: Callable[[int], object], client_ids: Sequence | None = None):
         if isinstance(size, bool) or not hasattr(size, "__index__") or operator.index(size) < 0:
             raise FedcoreError(f"the size of a cohort is a number of clients, 0 or more, not {brief(size)}")
         if not callable(client):
             raise FedcoreError(f"a cohort takes a function from an index to a client's value, not {brief(client)}")
         self._size = operator.index(size)
         self._client = client
+        self.client_ids = client_ids
 
     def __len__(self) -> int:
         return self._size
@@ -57,6 +59,11 @@ class Cohort:
         return f"fc.Cohort({self._size}, {getattr(self._client, '__qualname__', self._client)})"
 
 
+def client_name(client_ids: Sequence | None, index: int) -> str:
+    """A client as errors name it: by its id, else by its index."""
+    return f"client {index if client_ids is None else repr(client_ids[index])}"
+
+
 class OpenedElsewhere(Cohort):
     """The clients of a round, which another machine can open: it gets their ids and `open_client`, pickled.
 
@@ -66,6 +73,6 @@ class OpenedElsewhere(Cohort):
     """
 
     def __init__(self, client_ids: Iterable[str], open_client: Callable[[str], object]):
-        self.client_ids = list(client_ids)
+        ids = list(client_ids)
         self.open_client = open_client
-        super().__init__(len(self.client_ids), lambda index: open_client(self.client_ids[index]))
+        super().__init__(len(ids), lambda index: open_client(ids[index]), ids)

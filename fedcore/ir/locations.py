@@ -5,6 +5,7 @@ import inspect
 import os
 import re
 import sys
+import warnings
 from types import FrameType
 
 from fedcore.errors import Location
@@ -23,6 +24,12 @@ def user_location() -> Location | None:
             return _location(name, frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+def warn_user(text: str) -> None:
+    """A RuntimeWarning at the line of the user's code that runs."""
+    at = user_location() or Location("fedcore", 0)
+    warnings.warn_explicit(text, RuntimeWarning, at.file, at.line)
 
 
 def _location(path: str, line: int) -> Location:

@@ -1,11 +1,11 @@
 """The protocol of managers that keep the state of a program, and their errors."""
 
 import abc
-import warnings
 from collections.abc import Callable
 from typing import Any, Generic
 
 from fedcore.errors import InvalidValue, NotFound
+from fedcore.ir.locations import warn_user
 from fedcore.program.type_variables import ProgramStateStructure
 
 
@@ -66,7 +66,7 @@ class ProgramStateManager(abc.ABC, Generic[ProgramStateStructure]):
                 damaged.append(error)
                 continue
             for problem in damaged:
-                warnings.warn(f"{problem}; version {version} is used instead", RuntimeWarning, stacklevel=2)
+                warn_user(f"{problem}; version {version} is used instead")
             return state, version
         if damaged:
             raise ProgramStateDamagedError("no program state is whole:\n  " + "\n  ".join(map(str, damaged)))

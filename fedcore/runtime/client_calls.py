@@ -88,10 +88,9 @@ def client_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, 
 def _loop_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> Call:
     """The call of a graph that loops over the clients, whose partial is a variable of the loop."""
     layouts, tensors = _stacked(work, device, clients)
-    count = len(clients.present) if work.client_stage.kept_type is not None else None
     function = device.functions.get(
-        ("loop", *work.key, layouts, work.parallel, count),
-        lambda: realize_loop(work.client_stage, layouts, parallel=work.parallel, clients=count),
+        ("loop", *work.key, layouts, work.parallel),
+        lambda: realize_loop(work.client_stage, layouts, parallel=work.parallel),
     )
     return function, device.put([clients.seeds(work.seed), *tensors])
 

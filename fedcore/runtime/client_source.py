@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data import ClientDataset, Cohort
+from fedcore.data import ClientDataset, Cohort, client_name
 from fedcore.errors import ClientError, brief
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_work import ClientWork
@@ -207,6 +207,7 @@ class ClientSource:
                 if isinstance(error, TooLate) and not self._survives_errors(values):
                     raise ClientError(f"client {index} was not read from {brief(values.given)}: {error}") from None
                 if not self._survives_errors(values):
+                    error.add_note(f"while {client_name(getattr(values.given, 'client_ids', None), index)} was read")
                     raise
                 value = _Raised(error)
             if value is _ENDED:

@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.data import Cohort
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.cost_model import PARALLEL
@@ -155,6 +156,12 @@ class ClientWork:
     def clients(self) -> int | None:
         """Number of clients; None if it is not known before they are read."""
         return next((s for c in (*self.cohorts, self.counted) if c and (s := c.size) is not None), None)
+
+    @property
+    def client_ids(self) -> Sequence | None:
+        """For each client its id; None if no cohort tells the ids."""
+        found = (c.given.client_ids for c in self.cohorts if isinstance(c.given, Cohort))
+        return next((ids for ids in found if ids is not None), None)
 
     @functools.cached_property
     def kept_bytes(self) -> float:

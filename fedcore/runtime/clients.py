@@ -207,7 +207,9 @@ class _Run:
         self.workers = stack.workers
         self.executors = stack.executors
         where = where_clients_run(work.module, work.stage)
-        self.faults = FaultPolicy(stack.policy, report, where, masked=stack.secure is not None)
+        self.faults = FaultPolicy(
+            stack.policy, report, where, client_ids=work.client_ids, masked=stack.secure is not None
+        )
         self.runs = stack.prepare(work, self.faults, report, stop)
         self.partials = stack.merging.prepare(work, report, stop)
         self.results = SliceResults(work, self.partials.merge, report)

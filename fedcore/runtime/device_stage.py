@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.stages.realize import Products, Realized, realize_stage
-from fedcore.graphs.tensors.values import flatten
+from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.runtime.batching_fallback import BatchingFallback
 from fedcore.runtime.client_calls import calls_by_client, client_call, slice_call
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
@@ -18,6 +18,7 @@ from fedcore.runtime.deadlines import deadline
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
 from fedcore.runtime.failures import failures_of
 from fedcore.runtime.finite_check import is_moderate
+from fedcore.runtime.mapped_arrays import unstacked_rows
 from fedcore.runtime.memory import DeviceMemory, FittingSlices, Run, in_halves
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.protocols import ProtocolBroken
@@ -123,7 +124,7 @@ class DeviceStage:
         function, tensors = call
         if function.products is not None:
             tensors[-1] = self._products(clients, function.products, tensors)
-        result = self._result(clients, self._call(clients, function, [*self._on_device(), *tensors]))
+        result = self._result(clients, function, self._call(clients, function, [*self._on_device(), *tensors]))
         if function.assumes_finite:
             leaves = flatten(result.partial)
             if not all(is_moderate(leaves[i]) for i in function.assumes_finite):
@@ -151,7 +152,7 @@ class DeviceStage:
             carried = [] if partial is None else flatten(partial)
             operands = [*flags, *self._on_device(), *tensors, *carried, *factors]
             *out, factors = self._call(alone, function, operands)
-            result = self._result(alone, out)
+            result = self._result(alone, function, out)
             partial = result.partial
             kept.update(result.kept)
             sent.update(result.sent_bits)
@@ -161,24 +162,36 @@ class DeviceStage:
         """A call for each client. Partials merge in a tree: first within each block, then across blocks."""
         if clients.places > self._work.block:
             return in_halves(clients, self._work.block, self._apart, self.merge)
-        tree, sent = MergeTree(self.merge), dict[int, np.ndarray]()
+        tree, kept, sent = MergeTree(self.merge), dict[int, object](), dict[int, np.ndarray]()
         for place, client in enumerate(clients.clients):
             if client is None:
                 tree.add(place, ABSENT)
                 continue
             alone = clients.with_only([clients.first + place])
             function, tensors = client_call(self._work, self._device, alone)
-            result = self._result(alone, self._call(alone, function, [*self._on_device(), *tensors]))
+            result = self._result(alone, function, self._call(alone, function, [*self._on_device(), *tensors]))
             tree.add(place, result.partial)
+            kept.update(result.kept)
             sent.update(result.sent_bits)
-        return SliceResult(tree.result(), {}, sent)
+        return SliceResult(tree.result(), kept, sent)
 
-    def _result(self, clients: ClientSlice, out: Sequence) -> SliceResult:
+    def _result(self, clients: ClientSlice, function: Realized, out: Sequence) -> SliceResult:
         """The result of a call that returns <partial, kept values, bits>."""
         partial, kept, bits = out
+        if function.stacks_kept:
+            kept = self._unstacked(kept, len(clients.present))
         values = dict(zip(clients.present, kept, strict=bool(kept)))
         sent = dict(zip(clients.present, bits.numpy(), strict=True)) if self._work.client_stage.sizes else {}
         return SliceResult(None if self._work.zero is None else partial, values, sent)
+
+    def _unstacked(self, stacked: Sequence[tf.Tensor], clients: int) -> list:
+        """The kept value of each client, of the tensors [clients, …] of their leaves."""
+        kept_type = self._work.client_stage.kept_type
+        if kept_type is None:
+            return []
+        with tf.device(self._device.device):
+            leaves = [unstacked_rows(tensor, clients) for tensor in stacked]
+        return [unflatten([leaf[i] for leaf in leaves], kept_type) for i in range(clients)]
 
     def _call(self, clients: ClientSlice, function: Realized, tensors: list) -> tuple:
         """One graph call, within the sum of its clients' deadlines."""

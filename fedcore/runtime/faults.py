@@ -1,10 +1,12 @@
 """The fault policy: clients that fail run again, and are then dropped, or raise ClientError."""
 
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 
 import attrs
 import tensorflow as tf
 
+from fedcore.data import client_name
 from fedcore.errors import ClientError, FedcoreError, SecureSumError, brief
 from fedcore.runtime.client_work import ClientSlice, SliceResult
 from fedcore.runtime.failures import reason
@@ -14,6 +16,8 @@ from fedcore.runtime.reader import TooLate
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stopped
 from fedcore.scalars import python_scalar
+
+_TRACEBACK = "\nTraceback (most recent call last):"
 
 SHOWN = 3
 """Number of reasons that the error of a missed quorum lists."""
@@ -78,11 +82,21 @@ class FaultPolicy:
     Args:
         policy: the policy of `drop()`; None raises ClientError, which names the client.
         where: where clients run, for the message about a graph that fails.
+        client_ids: for each client of the call its id, by which messages name it. Default: they give its index.
         masked: whether clients' values are hidden by the masks of secure sums. Of an error only its kind is then told,
             since its message may quote a client's value.
     """
 
-    def __init__(self, policy: Drop | None, report: Report, where: str = "", *, masked: bool = False):
+    def __init__(
+        self,
+        policy: Drop | None,
+        report: Report,
+        where: str = "",
+        *,
+        client_ids: Sequence | None = None,
+        masked: bool = False,
+    ):
+        self._client_ids = client_ids
         self._policy = policy
         self._masked = masked
         self._retries = policy.max_retries if policy else 0
@@ -168,14 +182,24 @@ class FaultPolicy:
             ClientError: there is no policy `drop()`.
         """
         if self.drops:
-            self._report.dropped[index] = self._reason(error)
+            name = "" if self._client_ids is None else f"{self._client_ids[index]}: "
+            self._report.dropped[index] = name + self._reason_of(index, error)
             return
-        message = f"client {index} failed: {self._reason(error)}"
+        message = f"{client_name(self._client_ids, index)} failed: {self._reason_of(index, error)}"
         if isinstance(error, tf.errors.ResourceExhaustedError):
             raise ClientOutOfMemory(message) from self._cause(error)
         if isinstance(error, tf.errors.OpError):
             raise ClientError(message + self._where) from None
         raise ClientError(message) from self._cause(error)
+
+    def _reason_of(self, index: int, error: Exception) -> str:
+        """The reason without the traceback of a Python function, which the report gets."""
+        message, mark, _ = (text := self._reason(error)).partition(_TRACEBACK)
+        if mark:
+            self._report.tracebacks[index] = text
+        elif not self._masked and not isinstance(error, FedcoreError | tf.errors.OpError):
+            self._report.tracebacks[index] = "".join(traceback.format_exception(error))
+        return message
 
     def _reason(self, error: Exception) -> str:
         if not self._masked or isinstance(error, SecureSumError):

@@ -112,6 +112,7 @@ class Recording:
             "placements": report.placements,
             "notes": report.notes,
             "dropped": report.dropped,
+            "tracebacks": report.tracebacks,
             "error": None if error is None else f"{type(error).__name__}: {error}",
             "crossings": [attrs.asdict(c, recurse=False) | {"type": str(c.type)} for c in report.crossings],
             "spans": sorted(self.spans, key=lambda s: s["start"]),

@@ -62,7 +62,9 @@ class Report(HtmlDisplay):
         kept: number of kept values, which stay in memory for a later stage or for the result.
         placements: client stage -> device -> the clients that ran there, as ranges (first, last).
         notes: remarks for the user, such as a setting that came too late.
-        dropped: client index -> the reason for which the client was dropped; see `fc.runtime.drop`.
+        dropped: client index -> the client's id, if that is known, and the reason for which it was dropped; see
+            `fc.runtime.drop`.
+        tracebacks: client index -> the traceback of the Python function that failed for the client.
         non_finite_clients: number of clients that an algorithm left out because their work is not finite.
     """
 
@@ -77,6 +79,7 @@ class Report(HtmlDisplay):
     placements: dict[str, dict[str, list[tuple[int, int]]]] = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
     dropped: dict[int, str] = attrs.field(factory=dict)
+    tracebacks: dict[int, str] = attrs.field(factory=dict, repr=False)
     non_finite_clients: int = 0
     secure_sums: list[SecureTraffic] = attrs.field(factory=list)
     recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
@@ -95,6 +98,7 @@ class Report(HtmlDisplay):
         for text in other.notes:
             self.note(text)
         self.dropped.update(other.dropped)
+        self.tracebacks.update(other.tracebacks)
         for op, bits in other.measured.items():
             self.measure(op, bits)
 

@@ -6,6 +6,8 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
+from fedcore.runtime.mapped_arrays import mapped_array
+
 
 class ReturnedArrays:
     """Weak map between the read-only arrays that calls returned and their tensors.
@@ -34,7 +36,8 @@ class ReturnedArrays:
         return self._show_anew(tensor) if array is None else array
 
     def _show_anew(self, tensor: tf.Tensor) -> np.ndarray:
-        array = _array(tensor)
+        array = mapped_array(tensor)
+        array = tensor.numpy() if array is None else array
         array.setflags(write=False)
         key, tensor_key = id(array), id(tensor)
         reference = weakref.ref(array, lambda reference: self._forget(key, tensor_key, reference))
@@ -56,13 +59,6 @@ class ReturnedArrays:
         if self._arrays.get(tensor_key) is reference:
             self._arrays.pop(tensor_key, None)
         self._tensors.pop(key, None)
-
-
-def _array(tensor: tf.Tensor) -> np.ndarray:
-    try:
-        return np.asarray(memoryview(tensor))
-    except (TypeError, ValueError, tf.errors.OpError):  # bfloat16 has no buffer format; a GPU's memory is not mapped
-        return tensor.numpy()
 
 
 returned = ReturnedArrays()

@@ -97,7 +97,8 @@ def stage_regions(plan: Module, assumed: AssumedClients | None = None) -> Iterat
             operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
             zero, stage = (o.name for o in op.operands[:2])
             join = merges[op.name].operands[0].name
-            yield from _regions(ClientStage(plan, zero, stage, join, split_operands(operands)), assumed)
+            keeps = bool(op.attributes.get("keeps"))
+            yield from _regions(ClientStage(plan, zero, stage, join, split_operands(operands), keeps), assumed)
 
 
 @attrs.frozen

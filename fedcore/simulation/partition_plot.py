@@ -24,7 +24,8 @@ def plot(labels: ArrayLike, parts: Parts, *, title: str = "", axes: Any = None) 
         labels: the examples' labels, `[n]`.
         parts: for each client the indices of its examples, as a partitioner returns them.
         title: above the plot. Default: the number of clients and of examples.
-        axes: matplotlib's axes to plot on. Default: those of a new figure, which no window shows.
+        axes: matplotlib's axes to plot on; a figure without a layout engine gets the constrained one, which makes
+            room for the legend. Default: those of a new figure, which no window shows.
     Returns:
         The axes; `plot(...).figure.savefig("parts.png")` writes the picture.
     Raises:
@@ -54,6 +55,8 @@ def plot(labels: ArrayLike, parts: Parts, *, title: str = "", axes: Any = None) 
     if axes is None:
         width = min(14.0, 4.0 + 0.16 * len(parts))
         axes = Figure(figsize=(width, 3.6), layout="constrained").add_subplot()
+    elif axes.figure.get_layout_engine() is None:
+        axes.figure.set_layout_engine("constrained")
     colors = matplotlib.colormaps["tab10" if len(names) <= 10 else "tab20" if len(names) <= _MANY_LABELS else "viridis"]
     shades = [colors(i if len(names) <= _MANY_LABELS else i / (len(names) - 1)) for i in range(len(names))]
     clients = np.arange(len(parts))

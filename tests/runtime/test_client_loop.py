@@ -200,7 +200,7 @@ def only_values(xs):
 def test_values_that_are_kept_come_out_of_the_loop(computation, loops):
     clients = list(np.random.default_rng(2).normal(size=(11, 3)).astype(np.float32))
     looped = in_blocks(computation, clients)
-    assert len(loops) == 2  # for the blocks of 4 clients and that of 3: each returns as many values
+    assert len(loops) == 1  # for the blocks of 4 clients and that of 3
     with no_loops():
         assert in_blocks(computation, clients) == looped
 

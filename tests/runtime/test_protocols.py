@@ -214,7 +214,7 @@ BROKEN = {
     "a slice keeps no values": (
         lambda: sliced(lambda stage, work, clients: fc.runtime.SliceResult(stage(clients).partial)),
         "the function of Slices.prepare returns other kept values than @clients has; see fc.runtime.SliceExecutor\n"
-        "  wants  kept: a value for each of the clients [0]\n"
+        "  wants  kept: a value for each of the clients [0, 1]\n"
         "  has    []",
     ),
     "a slice without clients is run": (

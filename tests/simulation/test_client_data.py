@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from fedcore.data import ClientDataset
+from fedcore.simulation import partition
 from fedcore.simulation.datasets import ArrayClientData, ClientData, TestClientData, client_data
 
 THREE = {
@@ -138,6 +139,14 @@ def test_a_client_id_must_be_a_string():
 def test_rows_outside_the_columns_are_an_error():
     with pytest.raises(ValueError, match="client 'a': rows 0 to 4 are not within 3"):
         ArrayClientData(np.zeros(3), {"a": (0, 4)})
+
+
+def test_the_parts_of_a_partitioner_are_named_by_their_numbers():
+    data = ArrayClientData.from_partition(np.arange(10), partition.iid(np.zeros(10), 3))
+    assert data.client_ids == ["0", "1", "2"]
+    assert sorted(int(x) for i in data.client_ids for x in data.create_tf_dataset_for_client(i)) == list(range(10))
+    with pytest.raises(TypeError, match="parts holds an array of row numbers for each client, not"):
+        ArrayClientData.from_partition(np.arange(3), [0, 1, 2])
 
 
 def test_a_partition_gives_each_client_the_rows_it_names():

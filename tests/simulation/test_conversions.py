@@ -226,3 +226,15 @@ def run_example(function, **names) -> int:
 @pytest.mark.parametrize("function", [conversions.from_arrays, conversions.from_clients])
 def test_the_examples_of_the_docs_run(function):
     assert run_example(function, np=np) == 0
+
+
+def test_a_table_whose_columns_are_no_names_is_refused_by_its_kind():
+    class Table:
+        """As a pyarrow.Table has them: the columns themselves."""
+
+        columns = property(lambda self: [Frame(x=[1.0])["x"]])
+
+    with pytest.raises(TypeError) as raised:
+        from_pandas(Table(), "user")
+    problem = "from_pandas takes a pandas.DataFrame, not a test_conversions.Table"
+    assert str(raised.value) == f"{problem}; fix: its to_pandas()"

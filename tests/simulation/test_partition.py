@@ -125,8 +125,10 @@ def test_the_plot_shows_each_clients_examples_by_label(classes, clients, tmp_pat
 def test_the_plot_goes_on_the_axes_that_are_given():
     from matplotlib.figure import Figure
 
-    axes = Figure().add_subplot()
+    axes, neighbour = Figure(figsize=(9, 3)).subplots(1, 2)
     assert partition.plot(["cat", "dog"], [np.array([0]), np.array([1])], axes=axes) is axes
+    axes.figure.draw_without_rendering()
+    assert axes.get_legend().get_window_extent().x1 <= neighbour.get_tightbbox().x0
 
 
 def test_the_plot_says_what_is_missing(monkeypatch):

@@ -145,8 +145,15 @@ def _call_row(call: CallRecord, index: int) -> Markup:
         number(bits(call.broadcast_bits)),
         number(bits(call.aggregate_bits)),
         element("td", call.seed, class_="num dim"),
-        element("td", error, notes, _left_out(call.dropped)),
+        element("td", error, notes, _left_out(call.dropped), _tracebacks(call.tracebacks)),
     )
+
+
+def _tracebacks(tracebacks: dict[int, str]) -> Markup | None:
+    if not tracebacks:
+        return None
+    texts = [element("pre", f"client {index}\n{tracebacks[index]}") for index in sorted(tracebacks)[:_LISTED]]
+    return element("details", element("summary", "tracebacks"), *texts)
 
 
 def _left_out(dropped: dict[int, str]) -> Markup | None:

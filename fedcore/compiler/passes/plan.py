@@ -153,7 +153,8 @@ def _undecided_stages(module: Module) -> set[str]:
 
 def _joins(module: Module) -> dict[str, Operation]:
     """The merge of each fold, by the fold's name."""
-    return {op.operands[1].name: op for op in module.main.operations if op.kind == "merge"}
+    by_name = {op.name: op for op in module.main.operations}
+    return {fold_of(op, by_name).name: op for op in module.main.operations if op.kind == "merge"}
 
 
 def _strategy(
@@ -243,8 +244,8 @@ def _batching(
     """The batching policy of a fold or a collect, or the reason why its clients run one after another."""
     if width == 0:
         return "the option vectorize is false"
-    if op.kind != "fold" or op.attributes.get("keeps") or join is None:
-        return "values of single clients are kept"
+    if op.kind != "fold" or join is None:
+        return "values of single clients are kept, and no partial"
     if not leaves(member_of(op.type)):
         return "its partial holds no tensors"
     types = module.fact("types of main", _types_of_main)

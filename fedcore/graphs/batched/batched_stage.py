@@ -11,7 +11,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_sequence import BatchedSequence
-from fedcore.graphs.batched.batched_value import batched
+from fedcore.graphs.batched.batched_value import batched, broadcast_to_clients
 from fedcore.graphs.batched.block_reduction import MAX_SEQUENTIAL_TERMS
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS, Factors
 from fedcore.graphs.batched.data_products import GivenProducts, data_products
@@ -85,7 +85,7 @@ class BatchedFold(StageFold):
     def groups_hold_blocks(self, block: int) -> bool:
         layout = self._layout
         holds = layout.equal_steps and (layout.keeps_one_step or not layout.low_rank_steps)
-        return holds and not self.width % block and block <= MAX_SEQUENTIAL_TERMS and not self.stage.sizes
+        return holds and not self.width % block and block <= MAX_SEQUENTIAL_TERMS and not self.own_specs
 
     def groups(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
         """There may be two functions if clients exceed `low_rank_steps`: the groups of these are the first ones. Their
@@ -123,7 +123,8 @@ class BatchedFold(StageFold):
             self.is_blind |= any(id(left) not in telling for left in assumed)
             if self.data_rows is not None:
                 leaves = [_with_input(leaf, known_inputs) for leaf in leaves]
-            return [*leaves, *self.sizes_of(scope)]
+            kept = [broadcast_to_clients(value, self.width) for value in self.kept(scope)]
+            return [*leaves, *kept, *self.sizes_of(scope)]
 
         count, layout = ops.size(seeds, tf.int64) // self.width, self._layout
         if not layout.has_longer_groups:

@@ -14,7 +14,7 @@ from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clien
 from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
-from fedcore.graphs.batched.stage_fold import split_stage
+from fedcore.graphs.batched.stage_fold import result_names, split_stage
 from fedcore.graphs.graphdef.parsed_graph import (
     Body,
     body_of,
@@ -113,9 +113,9 @@ def batching_policy(
         low_rank: keep kernels low-rank where that is faster.
     """
     function, broadcasts = module.function(fold.stage), fold.broadcasts
-    client_operations, _, _ = split_stage(function)
     batched = {p.name for p in function.parameters[1 + broadcasts :]}
     try:
+        client_operations, _, _ = split_stage(function)
         _check_types(function, broadcasts)
         _check_operations(module, function, client_operations, batched, builds_graphs=False)
     except TrainsConvolutions as error:
@@ -282,6 +282,9 @@ def _check_types(function: Function, broadcasts: int) -> None:
                 raise NoBatchingRule("stack", f"%{parameter.name} holds {leaf}, whose size can differ between clients")
             if isinstance(leaf, SequenceType):
                 _check_element(parameter.name, leaf)
+    _, kept = result_names(function)
+    if kept is not None and any(isinstance(leaf, SequenceType) for _, leaf in leaves(function.types()[kept])):
+        raise NoBatchingRule("struct", "it keeps sequences of clients")
     for op in function.operations:
         for _, leaf in leaves(op.type):
             if isinstance(leaf, TensorType) and not _is_static(leaf):

@@ -1,7 +1,8 @@
 """A client stage for the clients of one call, as one TensorFlow function that returns their partial.
 
 In:  the broadcasts, then the tensors of the clients.
-Out: <partial, <>, bits>, see `ClientStage.result_type`; the bits are of the present clients, in order.
+Out: <partial, kept values, bits>, see `ClientStage.stacked_result_type`; the kept values and the bits are of the
+present clients, in order.
 
 The function has three parts:
 
@@ -26,7 +27,7 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
-from fedcore.graphs.batched.batched_value import BatchedValue, batched, broadcast_to_clients, shared
+from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.block_reduction import fold_blocks, fold_next_client, sum_blocks_by_group
 from fedcore.graphs.batched.client_contribution import (
     PARALLEL_GROUPS,
@@ -69,9 +70,14 @@ def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list
     """(client operations, fold operations, contribution) of a stage.
 
     Fold operations depend on the partial; client operations do not. The contribution is the names of the values that
-    fold operations read from client operations and parameters.
+    fold operations read from client operations and parameters. The operation that puts the partial and a kept value
+    together is none of both.
+
+    Raises:
+        NoBatchingRule: as for `result_names`.
     """
     dependent = {stage.parameters[0].name}
+    _, kept = result_names(stage)
     client_operations: list[Operation] = []
     fold_operations: list[Operation] = []
     contribution: dict[str, None] = {}  # in order
@@ -80,10 +86,29 @@ def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list
         if not dependent.intersection(names):
             client_operations.append(op)
             continue
+        if kept is not None and op.name == stage.result.name:
+            continue
         dependent.add(op.name)
         fold_operations.append(op)
         contribution.update(dict.fromkeys(n for n in names if n not in dependent))
+    if kept in dependent:
+        raise NoBatchingRule("struct", "the value that is kept of a client depends on other clients")
     return client_operations, fold_operations, list(contribution)
+
+
+def result_names(stage: Function) -> tuple[str, str | None]:
+    """The names of the partial after a client, and of the value that is kept of the client; None if none is.
+
+    Raises:
+        NoBatchingRule: the stage does not put the two together by a `struct`.
+    """
+    if stage.result_type == stage.parameters[0].type:
+        return stage.result.name, None
+    last = next(op for op in reversed(stage.operations) if op.name == stage.result.name)
+    if last.kind != "struct":
+        raise NoBatchingRule(last.kind, "it gives the partial and the value that is kept of a client")
+    partial, kept = (o.name for o in last.operands)
+    return partial, kept
 
 
 def _split_invariant(
@@ -107,7 +132,7 @@ class StageFold(abc.ABC):
     """The parts of a stage: zero, client operations by group, and fold.
 
     Args:
-        stage: it has a partial, and keeps no values of clients.
+        stage: it has a partial.
         width: clients of a group.
         layout: of packed clients; the default where clients are not packed.
         joined: the sum of a block's factors is one product.
@@ -131,13 +156,14 @@ class StageFold(abc.ABC):
         *,
         joined: bool,
     ):
-        if stage.zero is None or stage.join is None or stage.keeps:
-            raise FedcoreError(f"@{stage.name} keeps values of clients: its clients have no groups")
+        if stage.zero is None or stage.join is None:
+            raise FedcoreError(f"@{stage.name} has no partial: its clients have no groups")
         self.stage = stage
         self.width = width
         self._joined = joined
         self._zero, self._join = (stage.module.function(name) for name in (stage.zero, stage.join))
         client_operations, self._fold_operations, self._contribution = split_stage(stage.function)
+        self._partial_name, self._kept_name = result_names(stage.function)
         self.invariant_operations, self.client_operations = _split_invariant(
             stage.module, client_operations, [p.name for p in stage.shared_parameters]
         )
@@ -197,6 +223,16 @@ class StageFold(abc.ABC):
         """The leaves of the contribution of a group's clients."""
         return [value for name in self._contribution for value in flatten(scope[name])]
 
+    def kept(self, scope: dict) -> list:
+        """The leaves of the value that is kept of each of a group's clients."""
+        return [] if self._kept_name is None else flatten(scope[self._kept_name])
+
+    @property
+    def own_specs(self) -> list[tf.TensorSpec]:
+        """Specs of the leaves that are returned of each client: those of its kept value, and the measured sizes."""
+        kept = [] if self.stage.kept_type is None else [spec(t) for t in tensor_leaves(self.stage.kept_type)]
+        return [*kept, *([tf.TensorSpec([self.stage.sizes], tf.int64)] if self.stage.sizes else [])]
+
     def sizes_of(self, scope: dict) -> Tensors:
         """The sizes of the measured leaves of a group's clients, int64 [width, sizes]; nothing if none is measured."""
         sizes = []
@@ -220,7 +256,7 @@ class StageFold(abc.ABC):
             scope[name] = unflatten([next(values) for _ in tensor_leaves(self.types[name])], self.types[name])
         self.interpreter.operations(self._fold_operations, scope, dict(self.types))
         blocks = int(before[0].shape[0])
-        return [broadcast_to_clients(value, blocks) for value in flatten(scope[self.stage.function.result.name])]
+        return [broadcast_to_clients(value, blocks) for value in flatten(scope[self._partial_name])]
 
     def merge(self, left: Tensors, right: Tensors) -> Tensors:
         """The merges of pairs of partials; leaves [pairs, …]."""
@@ -231,7 +267,7 @@ class StageFold(abc.ABC):
     # --- functions ---
 
     def whole_call(self, block: int, blocks: int) -> Realized:
-        """The function of a call: (broadcasts, tensors of the clients) -> <partial of all blocks, <>, bits>.
+        """The function of a call: (broadcasts, tensors of the clients) -> <partial of all blocks, kept values, bits>.
 
         Args:
             block: clients of a block.
@@ -245,7 +281,7 @@ class StageFold(abc.ABC):
             holds_blocks = self.groups_hold_blocks(block)
             if holds_blocks and len(reduction.sum_only_leaves) == len(reduction.zeros):
                 ((group, count),) = groups
-                sizes = None
+                own: Tensors = []
                 partial = sum_blocks_by_group(
                     functools.partial(group, in_factors=reduction.leaves_only_summed),
                     reduction,
@@ -256,20 +292,19 @@ class StageFold(abc.ABC):
                     joined=self._joined,
                 )
             else:
-                contributions, sizes = self._contributions(groups, reduction)
+                contributions, own = self._contributions(groups, reduction)
                 partial = fold_blocks(reduction, contributions, lane_of)
-            bits = []
-            if sizes is not None:
+            if own:
                 lanes = ops.reshape(lane_of, [-1])
-                present = ops.where(lanes >= 0)[:, 0]
-                bits = [ops.gather(sizes, ops.gather(lanes, present))]
-            return [*(ops.identity(t[0]) for t in partial), *bits]
+                lanes = ops.gather(lanes, ops.where(lanes >= 0)[:, 0])
+                own = [ops.gather(of_lanes, lanes) for of_lanes in own]
+            return [*(ops.identity(t[0]) for t in partial), *own]
 
-        return self._realized(body, self.specs, self.stage.result_type(None))
+        return self._realized(body, self.specs, self.stage.stacked_result_type(None))
 
     def next_client(self) -> Realized:
         """The function that adds one client to the partial of its block: (is_first, is_last, broadcasts, tensors of
-        the client, partial after the previous clients, their joined factors) -> <partial, <>, bits, joined factors>.
+        the client, partial after the previous clients, their joined factors) -> <partial, kept, bits, joined factors>.
 
         `is_first` and `is_last` are bools: whether the client is the first or the last of its block. The joined factors
         are those of leaves whose blocks are summed by one product, [r, n] and [r, m] for each.
@@ -285,20 +320,19 @@ class StageFold(abc.ABC):
             before = [t[None] for t in rest[len(rest) - len(types) - len(partial) : len(rest) - len(types)]]
             groups, _ = self._open(rest[: len(rest) - len(types) - len(partial)])
             reduction = self._reduction()
-            contributions, sizes = self._contributions(groups, reduction)
+            contributions, own = self._contributions(groups, reduction)
             pending = {j: (factors[2 * i], factors[2 * i + 1]) for i, j in enumerate(joined)}
             after, pending = fold_next_client(
                 reduction, contributions, before, pending, is_first, is_last, self.joined_rows
             )
-            bits = [] if sizes is None else [sizes[:1]]
             return [
                 *(ops.identity(t[0]) for t in after),
-                *bits,
+                *(of_lanes[:1] for of_lanes in own),
                 *(ops.identity(t[0]) for j in joined for t in pending[j]),
             ]
 
         specs = [flag, flag, *self.specs, *partial, *map(spec, types)]
-        result = self.stage.result_type(1, StructType([(None, t) for t in types]))
+        result = self.stage.stacked_result_type(1, StructType([(None, t) for t in types]))
         realized = self._realized(body, specs, result)
         return attrs.evolve(realized, joined_sizes=tuple(size for shape in joined.values() for size in shape))
 
@@ -321,13 +355,12 @@ class StageFold(abc.ABC):
 
     def _contributions(
         self, groups: SequenceOf[tuple[Group, Value]], reduction: Reduction
-    ) -> tuple[list[Contribution], Value | None]:
-        """The contributions that the fold reads, and the measured sizes of each lane, int64 [lanes + 1, sizes]."""
+    ) -> tuple[list[Contribution], Tensors]:
+        """The contributions that the fold reads, and the leaves of `own_specs` of each lane, [lanes + 1, …]."""
         specs = reduction.specs
         in_factors = reduction.leaves_only_summed if self.has_factors else {}
-        sizes = [tf.TensorSpec([self.stage.sizes], tf.int64)] if self.stage.sizes else []
         given = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
-        of_leaves = [*specs, *sizes]
+        of_leaves = [*specs, *self.own_specs]
         found = contributions_by_group(
             given,
             self.width,
@@ -338,17 +371,18 @@ class StageFold(abc.ABC):
             rows=self.rows_of_lanes,
             data=self.data_rows,
         )
-        if not sizes:
-            return found, None
-        (of_sizes,) = [c for c in found if len(specs) in c.leaves.positions]
-        assert isinstance(of_sizes, ClientContribution)
-        return found, of_sizes.leaves.unpack(of_sizes.concatenated())[len(specs)]
+        own: dict[int, Value] = {}
+        for each in found:
+            if max(each.leaves.positions) >= len(specs):
+                assert isinstance(each, ClientContribution)
+                own |= each.leaves.unpack(each.concatenated())
+        return found, [own[i] for i in range(len(specs), len(of_leaves))]
 
     def _realized(self, body: Callable, specs: list[tf.TensorSpec], result: Type) -> Realized:
         name = profiler_name(self.stage.module, self.stage.name)
         function = realized_function(body, specs, name=name, without=self.stage_passes_left_out)
         call = with_kernels_of(self.stage.function, function)
-        return Realized(call, result, assumes_finite=tuple(sorted(self.telling)))
+        return Realized(call, result, assumes_finite=tuple(sorted(self.telling)), stacks_kept=True)
 
 
 def or_factors(value: BatchedValue, width: int, *, may_be_factors: bool) -> Value | Factors:

@@ -67,14 +67,15 @@ def client_arguments(
 def is_loopable(stage: ClientStage) -> bool:
     """Whether a graph can loop over a stage's clients.
 
-    Their tensors have one size, kept values hold no sequences, and no graph has variables, which iterations would
-    share, or prints, which they would do in any order.
+    Their tensors have one size, kept values hold tensors of one size only, and no graph has variables, which iterations
+    would share, or prints, which they would do in any order.
     """
     tensors = [leaf for leaf in stage.client_leaves if isinstance(leaf, TensorType)]
-    have_one_size = all(t.shape is not None and None not in t.shape and t.dtype.name != "str" for t in tensors)
     kept = [] if stage.kept_type is None else [leaf for _, leaf in leaves(stage.kept_type)]
-    are_tensors = all(isinstance(leaf, TensorType) for leaf in kept)
-    return have_one_size and are_tensors and _only_checks(stage)
+    if not all(isinstance(leaf, TensorType) for leaf in kept):
+        return False
+    have_one_size = all(t.shape is not None and None not in t.shape for t in (*tensors, *kept))
+    return have_one_size and all(t.dtype.name != "str" for t in tensors) and _only_checks(stage)
 
 
 def _only_checks(stage: ClientStage) -> bool:
@@ -84,9 +85,7 @@ def _only_checks(stage: ClientStage) -> bool:
     return all(op in _CHECKS for op in operations_of_graphs(stage.module) if is_stateful(op))
 
 
-def realize_loop(
-    stage: ClientStage, layouts: Sequence[Layout | None], *, parallel: int, clients: int | None = None
-) -> Realized:
+def realize_loop(stage: ClientStage, layouts: Sequence[Layout | None], *, parallel: int) -> Realized:
     """The function of a block: (broadcasts, seeds int64 [clients], tensors of clients) -> <partial, kept, bits>.
 
     The tensors of the clients are those of `pack_for_loop`.
@@ -94,13 +93,12 @@ def realize_loop(
     Args:
         layouts: for each leaf of a client's arguments the layout of its sequence; None for a tensor.
         parallel: clients that are computed at once.
-        clients: of the block; None for any number, which needs a stage that keeps no values.
     """
     specs = client_specs(stage, layouts)
     shapes = [tf.TensorShape(t.shape) for t in tensor_leaves(stage.partial_type)]
     run = interpreter(stage.module, xla=stage.is_compiled)
     kept_types = () if stage.kept_type is None else tuple(tensor_leaves(stage.kept_type))
-    type_ = stage.result_type(clients)
+    type_ = stage.stacked_result_type(None)
 
     def body(*tensors):
         rest = list(tensors)
@@ -127,16 +125,14 @@ def realize_loop(
             shape_invariants=(tf.TensorShape([]), shapes, [tf.TensorShape([]) for _ in arrays]),
             parallel_iterations=parallel,
         )
-        kept = [array.read(k) for k in range(clients or 0) for array in arrays[: len(kept_types)]]
-        sizes = [array.stack() for array in arrays[len(kept_types) :]]
-        return [tf.identity(t) for t in (*partial, *kept, *sizes)]
+        return [tf.identity(t) for t in (*partial, *(array.stack() for array in arrays))]
 
     body.__name__ = profiler_name(stage.module, stage.name)
-    signature = [*stage.shared_specs, tf.TensorSpec([clients], tf.int64), *(s for leaf in specs for s in leaf)]
+    signature = [*stage.shared_specs, tf.TensorSpec([None], tf.int64), *(s for leaf in specs for s in leaf)]
     traced = tf.function(body, autograph=False, input_signature=signature)
     with without_collection():
         call = with_kernels_of(stage.function, traced.get_concrete_function())
-    return Realized(call, type_)
+    return Realized(call, type_, stacks_kept=True)
 
 
 def _filled_at_run_time(tensor: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

@@ -95,17 +95,25 @@ class ClientStage:
         types = self.function.types()
         return sum(len(unsized(types[name])) for name in self.measured)
 
-    def result_type(self, clients: int | None, *others: Type) -> StructType:
+    def result_type(self, clients: int, *others: Type) -> StructType:
         """<partial, kept values, bits, *others>: the result of a call; its parts are empty if the stage has none.
 
         `bits` is int64 [clients, sizes]: of each client the sizes of the measured leaves.
-
-        Args:
-            clients: of the call; None if their number is not static, which needs a stage that keeps no values.
         """
-        kept = NOTHING if self.kept_type is None else StructType([(None, self.kept_type)] * (clients or 0))
+        kept = NOTHING if self.kept_type is None else StructType([(None, self.kept_type)] * clients)
         bits = TensorType("int64", (clients, self.sizes)) if self.sizes else NOTHING
         return StructType([(None, t) for t in (self.partial_type, kept, bits, *others)])
+
+    def stacked_result_type(self, clients: int | None, *others: Type) -> StructType:
+        """`result_type`, with the tensors [clients, …] of each leaf in the place of the kept values.
+
+        Args:
+            clients: of the call; None if their number is not static.
+        """
+        kept = [] if self.kept_type is None else tensor_leaves(self.kept_type)
+        stacked = StructType([(None, TensorType(t.dtype, (clients, *t.sizes))) for t in kept])
+        bits = TensorType("int64", (clients, self.sizes)) if self.sizes else NOTHING
+        return StructType([(None, t) for t in (self.partial_type, stacked, bits, *others)])
 
     def opened(self, tensors: list) -> list:
         """The broadcasts, of their tensors, which are removed from the front of the list."""

@@ -49,6 +49,7 @@ class Realized:
         products: makes the last operand; None if any tensor will do, or there is no such operand.
         unchanged: (number of a result leaf, number of the argument tensor that it is), for a stage without sequences in
             its result.
+        stacks_kept: the kept values are tensors [clients, …], see `ClientStage.stacked_result_type`.
     """
 
     call: TracedFunction
@@ -58,6 +59,7 @@ class Realized:
     joined_sizes: tuple[int, ...] = ()
     products: "Products | None" = None
     unchanged: tuple[tuple[int, int], ...] = ()
+    stacks_kept: bool = False
 
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
         out = cancellation.call(self.call, tensors)

@@ -1,6 +1,5 @@
 """The round that the algorithms share: send, work at the clients, aggregate, update."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,13 +15,13 @@ from fedcore.aggregators import (
 from fedcore.aggregators.factory import check_factory, refuse_weights
 from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
 from fedcore.computation import Computation, federated_computation, tf_computation
-from fedcore.errors import Location, TypeMismatch, brief
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import (
     federated_eval,
     federated_map,
     federated_value,
 )
-from fedcore.ir.locations import user_location
+from fedcore.ir.locations import warn_user
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
@@ -76,7 +75,7 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
     start, roles = _build_start(model, optimizer), model.weight_roles
     first: Any = start.type_signature.result
     if isinstance(model, PureModel) and not first[0]["trainable"].types and not roles.assigned:
-        _warn("the model has no trainable weights, so that training changes nothing")
+        warn_user("the model has no trainable weights, so that training changes nothing")
     hyperparameters = tuple(optimizer.hyperparameters)
     return ServerWork(start, _build_update(optimizer, roles), aggregate_metrics, hyperparameters)
 
@@ -122,18 +121,12 @@ def _warn_of_noise(argument: str, process: AggregationProcess, roles: WeightRole
     if not container_paths(state, PRIVATE_STATES) or container_paths(state, (TrainableWeightsState,)):
         return
     shown = ", ".join(roles.names[:_SHOWN]) + (", …" if len(roles.names) > _SHOWN else "")
-    _warn(
+    warn_user(
         f"{argument} clips and adds noise to {len(roles.names)} weights that training steps assign ({shown}): they "
         "take part of the clip norm, and averages with noise spoil evaluations. Use a model without them, such as one "
         "with GroupNormalization, freeze their layers, or leave them at the server: "
         f"{argument}=fc.learning.trainable_weights_aggregator(…)"
     )
-
-
-def _warn(text: str) -> None:
-    """Warns at the user's line."""
-    at = user_location() or Location("fedcore", 0)
-    warnings.warn_explicit(text, RuntimeWarning, at.file, at.line)
 
 
 def unweighted(

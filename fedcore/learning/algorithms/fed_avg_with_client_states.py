@@ -2,14 +2,16 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import WeightedAggregationFactory
-from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
-from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
+from fedcore.graphs.frontend.control_flow import converted
+from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
 from fedcore.learning.algorithms.composition import build_aggregation, build_server_work
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import trace_model
@@ -17,62 +19,72 @@ from fedcore.learning.templates.state import first_state, next_state, round_metr
 from fedcore.learning.templates.training import weights_type_of
 from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, Type, explain, fits, member_of
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, member_of
 
 
-class _Result(NamedTuple):
-    client: Any
+@attrs.frozen
+class _Carry:
+    """What one local step hands to the next."""
+
+    weights: Any
+    own: Any
+    metrics: Any
+
+
+@attrs.frozen
+class _Result:
+    client: TrainingResult
     state: Any
 
 
 def build_fed_avg_with_client_states(
     model_fn,
-    client_update: Callable,
+    local_step: Callable,
     initial_client_state: Callable,
     server_optimizer_fn=None,
     *,
+    finish: Callable | None = None,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     model_aggregator: WeightedAggregationFactory | None = None,
     metrics_aggregator=None,
 ) -> ClientStateProcess:
-    """Builds federated averaging whose clients train as a function of yours says, with a state that each client keeps.
+    """Builds federated averaging whose clients train by steps of yours, with a state that each client keeps.
 
     Types, for weights W, batches B, metric states S of the model, and client states C of any structure:
-        client_update         (<W,B*,C> -> <W,C,S>)
+        local_step            (weights=W, own=C, metrics=S, batch=B, sent=W -> <W,C,S>)
         initial_client_state  (-> C), or (W -> C) of the weights of the client's first round
+        finish                (weights=W, own=C, sent=W -> C)
         process               that of `ClientStateProcess`, with these C
 
     Args:
         model_fn, server_optimizer_fn, client_weighting, model_aggregator, metrics_aggregator: as for
             `build_weighted_fed_avg`.
-        client_update: a function of TensorFlow (weights, batches, client state) -> (trained weights, next client
-            state, metric states), traced once. `for batch in batches` is a loop of the graph; the model's functions
-            and `fc.learning.models.gradients_of` compute its steps.
+        local_step: a function of TensorFlow, traced once and run for each batch: from the weights that are trained,
+            the client's own state, the metric states, a batch, and the weights that the server sent, to the next
+            weights, own state and metric states. `fc.learning.models.gradients_of` computes its gradients.
         initial_client_state: a function of TensorFlow.
+        finish: the client's next state, after its last batch. Default: that of the last step.
     Returns:
         A process. A client without examples, or whose change, weight or next state is not finite, keeps its state, and
         adds nothing to the mean. A round without clients leaves the weights as they were.
     Raises:
-        TypeMismatch: `client_update` does not return three such parts; or as for `build_weighted_fed_avg`.
+        TypeMismatch: a function does not return what the types say; or as for `build_weighted_fed_avg`.
     Source:
-        McMahan et al. 2017, arXiv:1602.05629, Algorithm 1, with the client update of the caller: that of Ditto (Li et
-        al. 2021, arXiv:2012.04221), of FedRep (Collins et al. 2021, arXiv:2102.07078), or of one's own.
+        McMahan et al. 2017, arXiv:1602.05629, Algorithm 1, with local steps of the caller, such as those of Ditto (Li
+        et al. 2021, arXiv:2012.04221) or FedDyn (Acar et al. 2021, arXiv:2111.04263).
     Example:
         >>> model = fc.learning.models.trace_model(model_fn)
-        >>> def client_update(weights, batches, rounds):
-        ...     metrics = model.initial_metrics()
-        ...     for batch in batches:
-        ...         gradients, _, _, metrics = fc.learning.models.gradients_of(model, weights, metrics, batch)
-        ...         steps = zip(weights.trainable, gradients)
-        ...         weights = fc.learning.ModelWeights(tuple(w - 0.1 * g for w, g in steps), weights.non_trainable)
-        ...     return weights, rounds + 1, metrics
-        >>> process = fc.learning.algorithms.build_fed_avg_with_client_states(
-        ...     model, client_update, lambda: tf.zeros([]))
+        >>> def local_step(weights, own, metrics, batch, sent):
+        ...     gradients, _, _, metrics = fc.learning.models.gradients_of(model, weights, metrics, batch)
+        ...     moved = tuple(w - 0.1 * g for w, g in zip(weights.trainable, gradients))
+        ...     return fc.learning.ModelWeights(moved, weights.non_trainable), own + 1, metrics
+        >>> process = fc.learning.algorithms.build_fed_avg_with_client_states(model, local_step, lambda: tf.constant(0))
         >>> process.next(process.initialize(), [client_a], [process.initial_client_state()]).client_states
-        [np.float32(1.0)]
+        [np.int32(2)]
     """
-    for name, function in (("client_update", client_update), ("initial_client_state", initial_client_state)):
-        if not callable(function):
+    functions = {"local_step": local_step, "initial_client_state": initial_client_state, "finish": finish}
+    for name, function in functions.items():
+        if not callable(function) and not (name == "finish" and function is None):
             raise TypeMismatch(f"{name} is a function, not {brief(function)}")
     model = trace_model(model_fn)
     roles, weights_type = model.weight_roles, weights_type_of(model)
@@ -81,21 +93,32 @@ def build_fed_avg_with_client_states(
     takes_weights = bool(inspect.signature(initial_client_state).parameters)
     initial = tf_computation(initial_client_state, *([weights_type] if takes_weights else []))
     client_state_type = initial.type_signature.result
-    update = tf_computation(client_update, weights_type, batches_type, client_state_type)
-    _check_update(update, weights_type, client_state_type)
 
-    @tf_computation(weights_type, client_state_type, update.type_signature.result)
-    def finish(weights, own, result):
-        trained, after, metrics = result
-        change = roles.difference(roles.changing(trained), roles.changing(weights))
-        result = finite_or_nothing((change, after), *weight_and_report(model, client_weighting, metrics))
+    @tf_computation
+    def begin(weights, own):
+        return _Carry(roles.changing(weights), own, model.initial_metrics())
+
+    @tf_computation
+    def step(carry, batch, sent):
+        result = converted(local_step)(roles.replace(sent, carry.weights), carry.own, carry.metrics, batch, sent)
+        if not isinstance(result, tuple | list) or len(result) != 3:
+            raise TypeMismatch(f"local_step returns (weights, own state, metric states), not {brief(result)}")
+        return _Carry(roles.changing(result[0]), *result[1:])
+
+    @tf_computation
+    def end(sent, carry, own):
+        after = carry.own
+        if finish is not None:
+            after = converted(finish)(roles.replace(sent, carry.weights), carry.own, sent)
+        change = roles.difference(carry.weights, roles.changing(sent))
+        result = finite_or_nothing((change, after), *weight_and_report(model, client_weighting, carry.metrics))
         client = TrainingResult(result.update[0], result.weight, result.metrics)
-        state = tf.nest.map_structure(lambda a, b: tf.where(result.weight > 0, a, b), after, own)
-        return _Result(client, state)
+        return _Result(client, tf.nest.map_structure(lambda a, b: tf.where(result.weight > 0, a, b), after, own))
 
     @federated_computation(weights_type, batches_type, client_state_type)
     def train(weights, batches, own):
-        return finish(weights, own, update(weights, batches, own))
+        start = begin(weights, own)
+        return end(weights, sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, weights)), own)
 
     trained: Any = train.type_signature.result
     aggregator = build_aggregation(model_aggregator, trained.client["update"], trained.client["weight"], roles=roles)
@@ -124,17 +147,3 @@ def build_fed_avg_with_client_states(
     else:
         first = initial
     return ClientStateProcess(initialize, next_round, first, hyperparameters={"finalizer": server.hyperparameters})
-
-
-def _check_update(update: Computation, weights_type: Type, client_state_type: Type) -> None:
-    """Raises TypeMismatch unless a client update returns trained weights, a client state, and metric states."""
-    result = update.type_signature.result
-    if not isinstance(result, StructType) or len(result) != 3:
-        raise TypeMismatch(
-            f"client_update returns (trained weights, next client state, metric states), but has the type {result}"
-        )
-    parts = (("weights", weights_type, "it takes"), ("client state", client_state_type, "initial_client_state"))
-    for (part, want, label), have in zip(parts, result.types, strict=False):
-        if not fits(have, want):
-            title = f"client_update does not return a {part} of the type that it takes"
-            raise TypeMismatch(explain(title, have, want, have_label="it returns", want_label=label))

@@ -137,7 +137,7 @@ def build_evaluation_process(
         )
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(batch_type), CLIENTS))
-    def next_round(state, data):
+    def evaluation_round(state, data):
         weights, sending, sending_metrics = distribute(model_distributor, state)
         after, metrics = work.run(state.client_work, weights, data)
         return LearningProcessOutput(
@@ -145,4 +145,4 @@ def build_evaluation_process(
             round_metrics(client_work=metrics, distributor=sending_metrics),
         )
 
-    return LearningProcess(initialize, next_round)
+    return LearningProcess(initialize, evaluation_round)

@@ -104,7 +104,7 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
         return joined({name: process.initialize() for name, process in processes.items()})
 
     @federated_computation(initialize.type_signature.result, data_types["a"])
-    def next_round(state, data):
+    def evaluation_round(state, data):
         outputs: dict[str, Any] = {}
         for name, process in processes.items():
             parts = {part: _part(getattr(state, part), name) for part in _BY_MODEL}
@@ -117,7 +117,7 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
         after = joined({name: output.state for name, output in outputs.items()})
         return LearningProcessOutput(after, federated_zip(metrics))
 
-    return LearningProcess(initialize, next_round)
+    return LearningProcess(initialize, evaluation_round)
 
 
 def _names(argument: str, given: Sequence, *, at_least: int) -> str:

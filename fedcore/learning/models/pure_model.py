@@ -52,8 +52,11 @@ class PureModel(abc.ABC):
         report_metrics    (S -> R)
         finalize_metrics  (R -> M), of reports that were added
 
-    The metrics' state is a dict; `num_examples` and `num_batches` of it are tuples of one count. What clients report
-    of it is a dict from a metric's name to a tuple; reports are added. A metric of the user's own that is named as a
+    The metrics' state S is a dict. Of every model it has `loss`, a tuple (sum of the batches' mean losses, each times
+    its examples; examples) of float32, and `num_examples` and `num_batches`, tuples of one int64. Beside them a Keras
+    model has `own`, for each of its metrics by name the tuple of that metric's variables, and `layer_states`; other
+    models have what their `initial_metrics` makes. What clients report, R, is a dict from a metric's name to a tuple;
+    reports are added. A metric of the user's own that is named as a
     count is reported in its place.
 
     Example:

@@ -56,7 +56,7 @@ class ClientDataCohorts:
             self._on_client(index + 1, len(chosen))
             return self._data.create_tf_dataset_for_client(chosen[index])
 
-        return Cohort(len(chosen), client)
+        return Cohort(len(chosen), client, self.client_ids)
 
     def get_state(self) -> Any:
         return None

@@ -1,11 +1,11 @@
 """Whether a metric got better."""
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedcore.errors import InvalidValue, NotFound, brief
+from fedcore.ir.locations import warn_user
 from fedcore.learning.programs.history import is_number
 
 _GREATER_IS_BETTER = ("acc", "auc", "precision", "recall", "f1")
@@ -47,7 +47,7 @@ class Monitor:
         """Warns where no round of a training had the metric: its callback did nothing."""
         if rounds and not any(self.metric in row for row in rounds):
             text = f"no round had the metric {self.metric}, so nothing followed it; train computes it with evaluation="
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            warn_user(text)
 
     def is_better(self, value: float, than: float | None) -> bool:
         """Whether a value is better than another; NaN never is, and anything is better than None."""

@@ -7,13 +7,14 @@ from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.history import is_number, measures
 
 _WIDTH = 9  # characters of a column
+_LINES_BELOW_HEAD = 25  # then the names of the columns are printed again
 
 
 class ProgressBar(Callback):
     """Prints a line of metrics for each round; a bar has the rounds, the clients of this round and the time left.
 
-    Types: the columns are the model's metrics, those of evaluations, each metric named `epsilon`, the seconds of the
-    round, and the bits sent to and from all its clients.
+    Types: the names of the columns stand above each 25 lines; the columns are the model's metrics, those of
+    evaluations, each metric named `epsilon`, the seconds of the round, and the bits sent to and from all its clients.
 
     Args:
         every: rounds from one line to the next; evaluated rounds always have a line.
@@ -30,6 +31,7 @@ class ProgressBar(Callback):
         self._bar: Any = None
         self._task: Any = None
         self._columns: list[str] = []
+        self._lines = 0
 
     def on_train_begin(self) -> None:
         self._columns = []
@@ -61,11 +63,13 @@ class ProgressBar(Callback):
 
     def on_round_end(self, round_number: int, logs: dict[str, Any]) -> None:
         if not self._columns:
-            self._columns = _columns(logs, evaluates=self.training.evaluates)
-            self._print(_head(self._columns), style="bold")
+            self._columns, self._lines = _columns(logs, evaluates=self.training.evaluates), 0
         evaluated = any(name.startswith("val_") for name in logs)
         if evaluated or round_number % self._every == 0:
             seconds = self.training.history.seconds[-1]
+            if self._lines % _LINES_BELOW_HEAD == 0:
+                self._print(_head(self._columns), style="bold")
+            self._lines += 1
             self._print(_line(self._columns, logs, self.training.rounds, seconds))
         if self._bar is not None:
             self._bar.advance(self._task)

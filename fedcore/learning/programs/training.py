@@ -4,7 +4,6 @@ import contextlib
 import json
 import logging
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from fedcore import context
 from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
 from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
+from fedcore.ir.locations import warn_user
 from fedcore.learning.client_state_process import ClientStateProcess
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
@@ -268,7 +268,7 @@ class Training:
         changed = differences(found["surroundings"], self._surroundings)
         if changed:
             text = "the checkpoint was written otherwise, so further rounds may differ from those of an unbroken run"
-            warnings.warn("\n  ".join([text, *changed]), RuntimeWarning, stacklevel=5)
+            warn_user("\n  ".join([text, *changed]))
         if self._memory is not None:
             self._memory.begin((found[CLIENT_STATES], version))
         self.state, self.round, self.stop_training = found["state"], version, found["stopped"]

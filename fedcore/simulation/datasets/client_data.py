@@ -338,14 +338,27 @@ class ArrayClientData(ClientData):
         self._ranges = dict(ranges)
 
     @classmethod
-    def from_partition(cls, columns: Structure, parts: Mapping[str, np.ndarray]) -> ArrayClientData:
+    def from_partition(
+        cls, columns: Structure, parts: Mapping[str, np.ndarray] | Sequence[np.ndarray]
+    ) -> ArrayClientData:
         """Gives each client the rows that its index array names.
 
+        Args:
+            parts: by client id; or, as those of `fc.simulation.partition`, in a sequence: these clients are named by
+                their numbers, "0", "1", ….
+        Raises:
+            TypeMismatch: `parts` holds no index arrays.
         Example:
             >>> data = ArrayClientData.from_partition(np.array([10, 20, 30]), {"a": [2, 0], "b": [1]})
             >>> list(data.create_tf_dataset_for_client("a").as_numpy_iterator()) == [30, 10]
             True
         """
+        if not isinstance(parts, Mapping):
+            parts = {str(number): part for number, part in enumerate(parts)}
+        if any(np.ndim(part) != 1 for part in parts.values()):
+            raise TypeMismatch(
+                f"from_partition: parts holds an array of row numbers for each client, not {brief(parts)}"
+            )
         rows = np.concatenate([np.zeros(0, np.int64), *parts.values()]).astype(np.int64)
         ranges = _ranges({i: len(p) for i, p in parts.items()})
         return cls(map_leaves(lambda column: frozen(column[rows]), columns), ranges)

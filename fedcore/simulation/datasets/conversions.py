@@ -65,14 +65,19 @@ def from_pandas(frame: Any, client_column: str, columns: Sequence[str] | None = 
         client_column: the column of client ids; anything but text is named by its `str`.
         columns: the fields of an example. Default: all others, in the order of the frame.
     Raises:
-        FedcoreError: the frame has no such column, or a column has missing values or values that are no tensors.
+        FedcoreError: it is no such frame, it has no such column, or a column has missing values or values that are no
+            tensors.
     Example:
         >>> frame = pandas.DataFrame({"user": ["b", "a", "b"], "x": [1.0, 2.0, 3.0]})
         >>> data = from_pandas(frame, client_column="user")
         >>> data.client_ids, [float(e["x"]) for e in data.create_tf_dataset_for_client("b")]
         (['a', 'b'], [1.0, 3.0])
     """
-    fields = _fields("from_pandas", list(frame.columns), client_column, columns)
+    names = list(getattr(frame, "columns", [frame]))
+    if any(hasattr(name, "to_numpy") for name in names):  # columns in the place of their names, as of a pyarrow.Table
+        kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
+        raise TypeMismatch(f"from_pandas takes a pandas.DataFrame, not a {kind}; fix: its to_pandas()")
+    fields = _fields("from_pandas", names, client_column, columns)
     clients = _rows_of_clients(f"from_pandas: the column {client_column!r}", frame[client_column].to_numpy())
     read = {name: _frame_column(f"from_pandas: the column {name!r}", frame[name]) for name in fields}
     return ArrayClientData.from_partition(read, clients)

@@ -483,6 +483,49 @@ def test_progress_shows_losses_first_and_epsilon(capsys):
     assert _columns(row, evaluates=True) == ["loss", "accuracy", "val_loss", "val_accuracy", "aggregator/dp/epsilon"]
 
 
+def test_the_names_of_the_columns_are_printed_again(process, data, capsys):
+    train(process, data, 60, progress=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert [number for number, line in enumerate(lines) if line.split()[0] == "round"] == [0, 26, 52]
+
+
+def failing(data, client):
+    def generated():
+        yield np.float32(1)
+        raise ValueError("bad record")
+
+    def create(client_id):
+        if client_id != client:
+            return data.create_tf_dataset_for_client(client_id)
+        return tf.data.Dataset.from_generator(generated, output_signature=tf.TensorSpec([], tf.float32))
+
+    return fc.simulation.datasets.ClientData.from_clients_and_tf_fn(data.client_ids, create)
+
+
+def test_a_client_that_fails_is_named_by_its_id_and_its_traceback_stands_in_the_report(process, data):
+    clients = failing(data, "client_2")
+    with pytest.raises(ExecutionError) as raised:
+        train(process, clients, 1, clients_per_round=None)
+    first, second = str(raised.value).splitlines()
+    assert first == "client 'client_2' failed: ValueError: bad record"
+    assert second.startswith("  in the stage @clients of next_round, which ends at ")
+    with fc.use(fc.runtime.local(on_client_failure=fc.runtime.drop())):
+        train(process, clients, 1, clients_per_round=None)
+    report = fc.context.last_report()
+    assert report.dropped == {2: "client_2: ValueError: bad record"}
+    assert 'raise ValueError("bad record")' in report.tracebacks[2]
+
+
+def test_a_client_that_cannot_be_read_is_named(process, data):
+    def create(client_id):
+        raise KeyError("no file")
+
+    clients = fc.simulation.datasets.ClientData.from_clients_and_tf_fn(data.client_ids, create)
+    with pytest.raises(KeyError) as raised:
+        train(process, clients, 1, clients_per_round=None)
+    assert raised.value.__notes__ == ["while client 'client_0' was read"]
+
+
 def test_it_runs_on_the_reference_runtime(process, data, tmp_path):
     with fc.use(fc.runtime.reference()):
         history = train(process, data, 2, directory=tmp_path)

@@ -1,0 +1,117 @@
+"""Stages that keep a value of each client, beside a partial, run side by side as others do."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+
+VECTORS = fc.FederatedType(("float32", [3]), fc.CLIENTS)
+BATCHES = fc.FederatedType(fc.SequenceType(fc.TensorType("float32", [None, 3])), fc.CLIENTS)
+
+
+@fc.tf_computation
+def begin(own):
+    return own, 0
+
+
+@fc.tf_computation
+def step(carry, batch):
+    total, count = carry
+    return total + tf.math.tanh(tf.reduce_sum(batch, 0)), count + 1
+
+
+@fc.tf_computation
+def end(own, carry):
+    total, count = carry
+    return {"change": total - own, "kept": (total * 0.5, count, tf.reduce_sum(total))}
+
+
+@fc.federated_computation(("float32", [3]), fc.SequenceType(fc.TensorType("float32", [None, 3])))
+def work(own, batches):
+    return end(own, fc.sequence_reduce(batches, begin(own), step))
+
+
+@fc.federated_computation(VECTORS, BATCHES)
+def next_round(own, data):
+    worked = fc.federated_map(work, (own, data))
+    return fc.federated_mean(worked.change), worked.kept
+
+
+def clients(number: int):
+    rng = np.random.default_rng(number)
+    own = list(rng.normal(size=(number, 3)).astype(np.float32))
+    rows = [rng.normal(size=(1 + 7 * i % 11, 3)).astype(np.float32) for i in range(number)]
+    return own, [fc.data.ClientDataset.from_columns(r).batch(2) for r in rows]
+
+
+def bits(result) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(result)]
+
+
+def test_the_plan_is_vectorised():
+    assert "strategy=vectorised" in next_round.to_text("planned")
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 40, 700])
+def test_values_are_those_of_the_reference_in_the_order_of_the_clients(number):
+    own, data = clients(number)
+    mean, kept = next_round(own, data)
+    with fc.use(fc.runtime.reference()):
+        expected_mean, expected = next_round(own, data)
+    np.testing.assert_allclose(mean, expected_mean, rtol=1e-4, atol=1e-5)
+    assert len(kept) == number
+    for (vector, count, total), (vector_, count_, total_) in zip(kept, expected, strict=True):
+        np.testing.assert_allclose(vector, vector_, rtol=1e-5, atol=1e-6)
+        assert count == count_
+        np.testing.assert_allclose(total, total_, rtol=1e-4, atol=1e-5)
+
+
+def test_other_clients_do_not_decide_a_value():
+    own, data = clients(11)
+    _, together = next_round(own, data)
+    for index in (0, 4, 10):
+        _, (alone,) = next_round([own[index]], [data[index]])
+        assert bits(alone) == bits(together[index])
+
+
+def test_workers_do_not_decide_bits():
+    own, data = clients(60)
+    with fc.use(fc.runtime.local(workers_per_device=1)):
+        expected = bits(next_round(own, data))
+    with fc.use(fc.runtime.local(workers_per_device=3)):
+        assert bits(next_round(own, data)) == expected
+
+
+def test_a_client_that_is_dropped_has_none():
+    own, data = clients(9)
+    own[4] = np.full(3, np.nan, np.float32)
+    with fc.use(fc.runtime.local(on_client_failure=fc.runtime.drop())):
+        _, kept = next_round(own, data)
+    assert [value is None for value in kept] == [index == 4 for index in range(9)]
+
+
+def test_a_kept_value_holds_no_other_ones_memory():
+    own, data = clients(40)
+    _, kept = next_round(own, data)
+    assert all(vector.base is None and not vector.flags.writeable for vector, _, _ in kept)
+
+
+def test_clients_without_a_common_layout_keep_their_values():
+    own, data = clients(9)
+    data[3] = data[3].map(lambda batch: batch)
+    _, kept = next_round(own, data)
+    with fc.use(fc.runtime.reference()):
+        _, expected = next_round(own, data)
+    np.testing.assert_allclose([k[0] for k in kept], [k[0] for k in expected], rtol=1e-5, atol=1e-6)
+
+
+def test_a_value_that_depends_on_nothing_of_the_clients_own_is_kept_for_each():
+    @fc.federated_computation(VECTORS, fc.FederatedType("float32", fc.SERVER))
+    def doubled(xs, centre):
+        twice = fc.federated_map(fc.tf_computation(lambda c: c * 2.0), fc.federated_broadcast(centre))
+        return fc.federated_sum(xs), twice
+
+    own, _ = clients(3)
+    assert "strategy=vectorised" in doubled.to_text("planned")
+    assert list(doubled(own, 4.0)[1]) == [8.0] * 3
