@@ -80,10 +80,10 @@ def write_report(out: Path, names: list[str], seconds: float) -> None:
         console.print(_large(results["large"]))
     if "states" in results:
         for name, m in results["states"]["models"].items():
+            ratio = f"{m['ratio']:.2f} ({m['low']:.2f}–{m['high']:.2f}, ≤ {results['states']['target']})"
             console.print(
                 f"clients that keep a state, MLP {name}: SCAFFOLD {m['keeping_s'] * 1e3:.1f} ms of CPU a round, "
-                f"federated averaging {m['plain_s'] * 1e3:.1f} ms: ratio {m['ratio']:.2f} ({m['low']:.2f}–{m['high']:.2f}"
-                f", ≤ {results['states']['target']})"
+                f"federated averaging {m['plain_s'] * 1e3:.1f} ms: ratio {ratio}"
             )
     _plot(out, {n: r for n, r in results.items() if "resident" in r})
     console.print(f"written: {out / 'results.json'}, {out / 'ratios.png'}")

@@ -23,7 +23,7 @@ def evaluate(directory: Path, format_: str):
     from fedcore.cli.runs import read_run
 
     run = read_run(directory)
-    round_number, metrics = evaluated(directory, load_project(run.program, run.configuration))
+    round_number, metrics = evaluated(directory, load_project(run.program, run.configuration, trains=False))
     if format_ == "json":
         found = {"directory": str(directory), "round": round_number, "metrics": as_json(metrics)}
         click.echo(json.dumps(found, indent=2))

@@ -1,6 +1,8 @@
 """The Python file of a project, and its training."""
 
+import ast
 import contextlib
+import difflib
 import importlib.util
 import inspect
 import os
@@ -25,19 +27,39 @@ class Project:
     Args:
         train, test: client data.
         process, evaluation: learning processes; `evaluation` is None if the file has no `build_evaluation`.
+        options: further arguments of `fc.learning.programs.train`, by name.
     """
 
     train: Any
     test: Any
     process: Any
     evaluation: Any
+    options: dict[str, Any] = attrs.Factory(dict)
 
 
-def load_project(file: Path, configuration: Configuration) -> Project:
+OPTIONS = {
+    "build_sampler": "sampler",
+    "build_callbacks": "callbacks",
+    "build_release_managers": "release_managers",
+    "build_program_state_manager": "program_state_manager",
+}
+"""Functions of a project's file, in the order of their calls, and the arguments of `train` that they return.
+
+Each is given the tables, `train`, `process`, and the arguments that the functions before it returned.
+"""
+
+FUNCTIONS = ("load_data", "build_process", "build_evaluation", *OPTIONS, "should_retry_round")
+"""The functions that a project's file may define; of these, `load_data` and `build_process` have to be there."""
+
+
+def load_project(file: Path, configuration: Configuration, *, trains: bool = True) -> Project:
     """Runs the functions of a project's file.
 
+    Args:
+        trains: whether the options of a training are built too.
     Raises:
-        FedcoreError: the file lacks a function, a function names a table that the configuration has not, or it raises.
+        FedcoreError: the file lacks a function, has one that nothing calls, a function names a table that the
+            configuration has not, or it raises.
     """
     from fedcore.cli.loading import quiet_start
 
@@ -46,6 +68,7 @@ def load_project(file: Path, configuration: Configuration) -> Project:
         from fedcore import context
 
         module = _imported(file)
+        _check_all_are_called(module, file)
         context.current_runtime()
         tables = {name: value for name, value in configuration.items() if isinstance(value, dict)}
         data = _called(module, file, "load_data", tables)
@@ -55,7 +78,36 @@ def load_project(file: Path, configuration: Configuration) -> Project:
         given = {**tables, "train": train}
         process = _called(module, file, "build_process", given)
         evaluation = _called(module, file, "build_evaluation", given) if hasattr(module, "build_evaluation") else None
-    return Project(train, test, process, evaluation)
+        options = _options(module, file, {**given, "process": process}) if trains else {}
+    return Project(train, test, process, evaluation, options)
+
+
+def _options(module: ModuleType, file: Path, given: dict[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name, option in OPTIONS.items():
+        if hasattr(module, name):
+            options[option] = _called(module, file, name, {**given, **options})
+    if hasattr(module, "should_retry_round"):
+        options["should_retry_round"] = module.should_retry_round
+    return options
+
+
+def _check_all_are_called(module: ModuleType, file: Path) -> None:
+    """Raises a FedcoreError that names a function of the file that nothing calls, such as one with a misspelt name."""
+    tree = ast.parse(file.read_bytes())
+    read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    exported = getattr(module, "__all__", ())
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name.startswith("_"):
+            continue
+        if node.name in (*FUNCTIONS, *exported) or node.name in read:
+            continue
+        nearest = difflib.get_close_matches(node.name, FUNCTIONS, n=1)
+        raise FedcoreError(
+            f"{file}:{node.lineno}: nothing calls {node.name}{f'; did you mean {nearest[0]}?' if nearest else ''}\n"
+            f"  fedcore train calls {', '.join(FUNCTIONS)}\n"
+            "  fix: rename it; one that other files import stands in __all__ or begins with _"
+        )
 
 
 def _imported(file: Path) -> ModuleType:
@@ -119,7 +171,9 @@ def run_training(directory: Path, file: Path, project: Project, configuration: C
         run |= {"evaluation": project.evaluation, "evaluation_data": project.test}
     try:
         with _told(file, "training", only_own=True):
-            return programs.train(project.process, project.train, rounds, directory=directory, progress=progress, **run)
+            return programs.train(
+                project.process, project.train, rounds, directory=directory, progress=progress, **project.options, **run
+            )
     except OSError as error:
         again = f"fedcore resume {directory} goes on after the last checkpoint"
         raise FedcoreError(f"training fails: {error}\n  {again}") from error

@@ -126,6 +126,67 @@ def test_clients_keep_states_between_commands(project, fedcore, store):
     assert [path.name for path in Path("runs/001").glob("*.sqlite")] == ([file] if file else [])
 
 
+EXTENDED = (
+    PROGRAM
+    + """
+import fedcore as fc
+
+class Printed(fc.learning.programs.Callback):
+    def on_round_end(self, round_number, logs):
+        logs["drawn"] = len(self.training.client_ids)
+
+class Written(fc.program.ReleaseManager):
+    async def release(self, value, key):
+        with open("released", "a") as file:
+            file.write(f"{key} {value['drawn']}\\n")
+
+def build_sampler(train):
+    return lambda rounds_before: train.client_ids[: rounds_before + 1]
+
+def build_callbacks(optimizer, process, sampler):
+    halved = fc.learning.programs.LearningRateScheduler(lambda number, rate: rate * optimizer["lr"])
+    assert callable(sampler)
+    return [Printed(), halved]
+
+def build_release_managers(callbacks):
+    assert len(callbacks) == 2
+    return [Written()]
+
+def should_retry_round(output):
+    return False
+
+def _never_called():
+    return 1
+"""
+)
+
+
+def test_a_project_defines_a_sampler_callbacks_schedules_and_release_managers(project, fedcore):
+    (project / "own_program.py").write_text(EXTENDED)
+    done = fedcore("train", "train.toml", "--format", "json")
+    assert (project / "released").read_text() == "1 1\n2 2\n3 3\n"
+    assert done["runs"][0]["metrics"]["clients"] == 3
+    resumed = fedcore("resume", "runs/001", "--rounds", "4", "--format", "json")
+    assert resumed["runs"][0]["metrics"]["drawn"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def build_callback(train):\n    return []", "nothing calls build_callback; did you mean build_callbacks?"),
+        ("def plotted():\n    return 1", "nothing calls plotted"),
+    ],
+)
+def test_a_function_that_nothing_calls_is_refused(project, fedcore, text, message):
+    (project / "own_program.py").write_text(f"{PROGRAM}\n\n{text}\n")
+    said = fedcore("train", "train.toml", code=1)
+    line = len(PROGRAM.splitlines()) + 3
+    assert f"own_program.py:{line}: {message}" in said
+    assert "fedcore train calls load_data, build_process, build_evaluation, build_sampler, build_callbacks" in said
+    (project / "own_program.py").write_text(f"{PROGRAM}\n\n{text}\n\n__all__ = ['build_callback', 'plotted']\n")
+    fedcore("train", "train.toml")
+
+
 def test_a_damaged_training_hides_no_other(project, fedcore):
     fedcore("train", "train.toml", "--set", "run.rounds=1")
     fedcore("train", "train.toml", "--set", "run.rounds=1")

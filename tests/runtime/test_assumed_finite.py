@@ -113,7 +113,7 @@ def test_clients_are_looked_at_if_the_partial_would_not_show_them(counts_only):
 @pytest.mark.parametrize("device", ["a view", "no view"])
 def test_a_partial_is_moderate_if_no_entry_is_large_or_not_finite(device, monkeypatch):
     if device == "no view":  # as of a GPU's memory
-        monkeypatch.setattr(finite_check, "_mapped", lambda floats: None)
+        monkeypatch.setattr(finite_check, "mapped_array", lambda floats: None)
     for value in (0, 1e18, -1e18, 2e19, -2e19, np.nan, np.inf, -np.inf):
         floats = np.ones((7, 5), "f")
         floats[3, 2] = value

@@ -1,6 +1,6 @@
 """The clients of each round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fedcore.data import Cohort, OpenedElsewhere
@@ -16,7 +16,8 @@ class ClientDataCohorts:
 
     Args:
         size: clients of a round; None for all clients, in the order of their ids, or as many as the sampler draws.
-        sampler: draws the clients, in every attempt the same. Default: they are drawn uniformly.
+        sampler: draws the clients, in every attempt the same; or a function of the rounds before. Default: they are
+            drawn uniformly.
         on_client: called with the number of clients that the round has read so far, and of all its clients.
     """
 
@@ -26,7 +27,7 @@ class ClientDataCohorts:
         size: int | None,
         seed: int,
         on_client: Callable[[int, int], object],
-        sampler: Sampler | None = None,
+        sampler: Sampler | Callable[[int], Sequence] | None = None,
     ):
         self.client_ids: list = []
         """Those of the newest round."""
@@ -43,7 +44,7 @@ class ClientDataCohorts:
         """The clients of the round after `rounds_before` rounds; another attempt draws other clients."""
         chosen = self._ids
         if self._sampler is not None:
-            chosen = self._sampler(rounds_before, self._size)
+            chosen = self._sampled(rounds_before)
         elif self._size is not None:
             seed = self._seed if not attempt else fold_in(self._seed, attempt)
             chosen = build_uniform_sampling_fn(self._ids, seed=seed)(rounds_before, self._size)
@@ -57,6 +58,15 @@ class ClientDataCohorts:
             return self._data.create_tf_dataset_for_client(chosen[index])
 
         return Cohort(len(chosen), client, self.client_ids)
+
+    def _sampled(self, rounds_before: int) -> Sequence:
+        if isinstance(self._sampler, Sampler):
+            return self._sampler(rounds_before, self._size)
+        assert self._sampler is not None
+        chosen = self._sampler(rounds_before)
+        if isinstance(chosen, str) or not isinstance(chosen, Iterable):
+            raise TypeMismatch(f"sampler({rounds_before}) returns the identifiers of clients, not {brief(chosen)}")
+        return list(chosen)
 
     def get_state(self) -> Any:
         return None
@@ -106,7 +116,7 @@ def cohorts_of(
     size: int | None,
     seed: int,
     on_client: Callable[[int, int], object],
-    sampler: Sampler | None = None,
+    sampler: Sampler | Callable[[int], Sequence] | None = None,
 ) -> Cohorts:
     """The cohorts of client data or of a data source.
 
@@ -117,9 +127,10 @@ def cohorts_of(
         TypeMismatch: `data` is neither, or there is a sampler for a data source, which selects by itself.
         InvalidValue: there are fewer clients than a round has.
     """
-    if sampler is not None and not isinstance(sampler, Sampler):
+    if sampler is not None and not callable(sampler):
         raise TypeMismatch(
-            f"sampler is one of fc.simulation, such as build_poisson_sampling_fn(…), not {brief(sampler)}"
+            "sampler is one of fc.simulation, such as build_poisson_sampling_fn(…), or a function from the number of "
+            f"rounds before to identifiers, not {brief(sampler)}"
         )
     if isinstance(data, FederatedDataSource):
         if sampler is not None:

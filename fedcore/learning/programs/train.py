@@ -49,7 +49,7 @@ def train(
     rounds: int,
     *,
     clients_per_round: int | None = 10,
-    sampler: Sampler | None = None,
+    sampler: Sampler | Callable[[int], Sequence] | None = None,
     seed: int | None = None,
     directory: str | os.PathLike | None = None,
     initial_state: LearningAlgorithmState | None = None,
@@ -81,7 +81,9 @@ def train(
         rounds: the number of the last round, from 1: so many rounds in all, over all calls with this directory.
         clients_per_round: None for all clients in every round.
         sampler: draws the clients of each round from their identifiers, as many as it is built for or, if it takes a
-            size, `clients_per_round`; a round that is run again has the same clients. Default: uniformly, see `seed`.
+            size, `clients_per_round`; or a function from the number of rounds before, 0 for the first, to the
+            identifiers of the round, which a resume calls with the same numbers. A round that is run again has the same
+            clients. Default: uniformly, see `seed`.
         seed: decides the first weights, the clients of each round, and what they draw: the state is
             `process.initialize.invoke(seed=seed)`, and the round after r rounds has the clients
             `build_uniform_sampling_fn(data.client_ids, seed=seed)(r, clients_per_round)`. Default: the seed of the
@@ -139,7 +141,7 @@ def train(
         should_retry_round=should_retry_round,
         directory=None if directory is None else Path(directory),
     )
-    size = clients_per_round if sampler is None or getattr(sampler, "takes_size", True) else None
+    size = clients_per_round if sampler is None or getattr(sampler, "takes_size", False) else None
     with contextlib.ExitStack() as stack:
         manager, released = program_state_manager, list(release_managers)
         if directory is not None:

@@ -177,6 +177,25 @@ def test_what_killed_writers_left_is_removed(process, data, tmp_path):
     assert not any(path.exists() for path in left)
 
 
+def test_a_function_of_the_round_is_a_sampler(process, data, tmp_path):
+    asked = []
+
+    def alternating(rounds_before):
+        asked.append(rounds_before)
+        return data.client_ids[rounds_before % 2 :: 2]
+
+    class Seen(programs.Callback):
+        def on_round_end(self, round_number, logs):
+            logs["ids"] = "".join(client[-1] for client in self.training.client_ids)
+
+    for rounds in (2, 3):
+        history = train(process, data, rounds, sampler=alternating, directory=tmp_path, callbacks=[Seen()])
+    assert history["ids"] == ["024", "135", "024"]
+    assert asked == [0, 1, 2]
+    with pytest.raises(TypeMismatch, match=r"sampler\(0\) returns the identifiers of clients, not 3"):
+        train(process, data, 1, sampler=lambda rounds_before: 3)
+
+
 def test_evaluations_are_due_every_k_rounds_and_at_the_end_and_shift_nothing(process, evaluation, data):
     plain = train(process, data, 5)
     options = {"evaluation": evaluation, "evaluation_data": data, "evaluate_every": 2}
