@@ -69,10 +69,10 @@ class IterativeProcess:
 
 
 def state_and_metrics(output: Any) -> tuple[Any, Any]:
-    """The parts of what `next` gives, by their names or as the items of a pair."""
+    """The parts of what `next` gives, by their names or as its first two items."""
     if isinstance(output, Mapping) and "state" in output and "metrics" in output:
         return output["state"], output["metrics"]
-    state, metrics = output
+    state, metrics, *_ = output
     return state, metrics
 
 

@@ -73,6 +73,13 @@ def test_image_classification_learns():
 
 
 @pytest.mark.slow
+def test_fairness_finds_the_client_whose_labels_are_wrong():
+    pytest.importorskip("sklearn")
+    found, odd = load("fairness").main(rounds=20)
+    assert list(found.worst("accuracy", 1)) == [odd]
+    assert found.quantile("accuracy", 0.1) < found.quantile("accuracy", 0.5)
+
+
 def test_compare_algorithms_draws_four_curves(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")

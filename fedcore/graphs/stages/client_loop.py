@@ -74,7 +74,8 @@ def is_loopable(stage: ClientStage) -> bool:
     kept = [] if stage.kept_type is None else [leaf for _, leaf in leaves(stage.kept_type)]
     if not all(isinstance(leaf, TensorType) for leaf in kept):
         return False
-    have_one_size = all(t.shape is not None and None not in t.shape for t in (*tensors, *kept))
+    sized = [*tensors, *(leaf for leaf in kept if isinstance(leaf, TensorType))]
+    have_one_size = all(t.shape is not None and None not in t.shape for t in sized)
     return have_one_size and all(t.dtype.name != "str" for t in tensors) and _only_checks(stage)
 
 

@@ -1,18 +1,18 @@
 """Federated evaluation."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import attrs
 import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
-from fedcore.errors import TypeMismatch, brief
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.intrinsics import federated_eval, federated_map, federated_value, federated_zip, generic_plus
 from fedcore.learning.algorithms.composition import check_distributor
 from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
-from fedcore.learning.metrics import sum_then_finalize
+from fedcore.learning.metrics import add_client_quantiles, sum_then_finalize
 from fedcore.learning.models import PureModel, trace_model
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
@@ -26,6 +26,8 @@ def build_fed_eval(
     model_distributor=None,
     metrics_aggregation_process=None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
+    *,
+    per_client: Sequence[float] | None = None,
 ) -> LearningProcess:
     """Builds federated evaluation: every client computes the metrics of the model on its data.
 
@@ -34,6 +36,8 @@ def build_fed_eval(
         next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=<client_work=<eval=E>,…>@SERVER>)
         E           <current_round_metrics=M,total_rounds_metrics=M>: of this round, and of all so far
         State       <global_model_weights=W,client_work=…,…>: the total of the clients' reports in `client_work`.
+    With `per_client`, current_round_metrics has per_client=<NAME=float32[number of quantiles],…> too, for the scalar
+    metrics NAME of M, and `next` also returns client_metrics={M}@CLIENTS.
 
     Args:
         model_fn: makes the model, or a `PureModel`; the state starts from its initial weights.
@@ -41,12 +45,17 @@ def build_fed_eval(
         metrics_aggregation_process: an aggregation process from the clients' reports to <M of this round, M of all so
             far>, with its state in `client_work`. Default: reports are added, then M is computed.
         loop_implementation: both values give the same process, see `LoopImplementation`.
+        per_client: quantiles between 0 and 1 of each metric over the clients, such as [0.1, 0.5], see
+            `fc.learning.metrics.add_client_quantiles`. The clients' own metrics stay at the clients: whoever calls
+            `next`, and so knows the clients, gets them in the order of the data, see
+            `fc.learning.programs.evaluate_clients`. Default: metrics of all clients together only.
     Returns:
         A `LearningProcess`; put a model into its state with `set_model_weights`. No clients: counts of 0, a loss of
         NaN.
     Raises:
         TracingError: `model_fn` makes no model of `fc.learning`.
         TypeMismatch: the distributor does not give W, or the process does not take the clients' reports.
+        FedcoreError: a quantile is outside [0, 1], or there are `per_client` and an aggregation process.
     Example:
         >>> evaluation = fc.learning.algorithms.build_fed_eval(model_fn)
         >>> weights = fc.learning.ModelWeights((np.ones([2, 1], np.float32), np.zeros([1], np.float32)), ())
@@ -59,8 +68,18 @@ def build_fed_eval(
     model = trace_model(model_fn)
     initial_weights = tf_computation(lambda: model.initial_weights())
     evaluate = build_evaluation(model, initial_weights.type_signature.result)
-    work = evaluation_work(model, evaluate, metrics_aggregation_process)
+    if per_client is not None and metrics_aggregation_process is not None:
+        raise InvalidValue("per_client computes quantiles by an aggregation of its own: leave one of the two out")
+    work = evaluation_work(model, evaluate, metrics_aggregation_process, per_client)
     return build_evaluation_process(initial_weights, model.batch_type, work, model_distributor)
+
+
+class ClientMetricsOutput(NamedTuple):
+    """The result of `next` of an evaluation with `per_client`."""
+
+    state: object
+    metrics: object
+    client_metrics: object
 
 
 @attrs.frozen
@@ -69,16 +88,21 @@ class EvaluationWork:
 
     Args:
         start: () -> the state of no rounds, at the server.
-        run: (state, weights at the clients, data) -> (state, metrics at the server).
+        run: (state, weights at the clients, data) -> (state, metrics at the server, metrics of each client or None).
     """
 
     start: Callable
     run: Callable
 
 
-def evaluation_work(model: PureModel, evaluate: Computation, metrics_aggregation_process=None) -> EvaluationWork:
+def evaluation_work(
+    model: PureModel,
+    evaluate: Computation,
+    metrics_aggregation_process=None,
+    per_client: Sequence[float] | None = None,
+) -> EvaluationWork:
     """The work of the clients' `evaluate : (<W,B*> -> reported metrics)`, aggregated as `build_fed_eval` says."""
-    process: Any = metrics_aggregation_process or _TotalOfRounds(model)
+    process: Any = metrics_aggregation_process or _TotalOfRounds(model, per_client)
     if metrics_aggregation_process is not None and not isinstance(metrics_aggregation_process, AggregationProcess):
         raise TypeMismatch(
             "metrics_aggregation_process is a fc.templates.AggregationProcess, not "
@@ -86,9 +110,12 @@ def evaluation_work(model: PureModel, evaluate: Computation, metrics_aggregation
         )
 
     def run(state, weights, data):
-        output = process.next(state, federated_map(evaluate, (weights, data)))
+        reports = federated_map(evaluate, (weights, data))
+        output = process.next(state, reports)
         current, total = output.result[0], output.result[1]
-        return output.state, federated_zip({"eval": {"current_round_metrics": current, "total_rounds_metrics": total}})
+        metrics = federated_zip({"eval": {"current_round_metrics": current, "total_rounds_metrics": total}})
+        finalize = tf_computation(lambda report: model.finalize_metrics(report))
+        return output.state, metrics, None if per_client is None else federated_map(finalize, reports)
 
     return EvaluationWork(process.initialize, run)
 
@@ -102,9 +129,10 @@ class _Output:
 class _TotalOfRounds:
     """Adds the clients' reports of a round and of all rounds, and computes the metrics of both."""
 
-    def __init__(self, model: PureModel):
+    def __init__(self, model: PureModel, per_client: Sequence[float] | None):
         self._model = model
-        self._aggregate_metrics = sum_then_finalize(model)
+        aggregator = sum_then_finalize if per_client is None else add_client_quantiles(quantiles=per_client)
+        self._aggregate_metrics = aggregator(model)
 
     def initialize(self):
         model = self._model
@@ -139,10 +167,11 @@ def build_evaluation_process(
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(batch_type), CLIENTS))
     def evaluation_round(state, data):
         weights, sending, sending_metrics = distribute(model_distributor, state)
-        after, metrics = work.run(state.client_work, weights, data)
-        return LearningProcessOutput(
+        after, metrics, client_metrics = work.run(state.client_work, weights, data)
+        output = LearningProcessOutput(
             next_state(state, distributor=sending, client_work=after),
             round_metrics(client_work=metrics, distributor=sending_metrics),
         )
+        return output if client_metrics is None else ClientMetricsOutput(*output, client_metrics)
 
     return LearningProcess(initialize, evaluation_round)

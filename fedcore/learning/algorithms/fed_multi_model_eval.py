@@ -68,7 +68,7 @@ def build_fed_multi_model_eval(
     def run(state, weights, data):
         found = {name: work.run(_part(state, name), _part(weights, name), data) for name, work in works.items()}
         states, metrics = ({name: output[i] for name, output in found.items()} for i in (0, 1))
-        return federated_zip(states), federated_zip(metrics)
+        return federated_zip(states), federated_zip(metrics), None
 
     initial_weights = tf_computation(lambda: {name: model.initial_weights() for name, model in models.items()})
     return build_evaluation_process(initial_weights, batch_type, EvaluationWork(start, run), model_distributor)

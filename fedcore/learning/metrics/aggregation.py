@@ -154,8 +154,9 @@ def add_client_quantiles(
         inner: the other aggregator. Default: `sum_then_finalize`.
         quantiles: between 0 and 1; linear between the clients, as `numpy.quantile`. Default: the quartiles.
     Returns:
-        A metrics aggregator. The server holds a number for each client and metric. Clients whose metric is NaN (no
-        examples), or whose work is not finite, are left out; no clients give NaN.
+        A metrics aggregator. The server holds a number for each client and metric. Clients without examples, whose
+        metric is NaN, or whose work is not finite, are left out, but for the counts of examples and batches of clients
+        without any; no clients give NaN.
     Raises:
         FedcoreError: there is no quantile, or one is outside [0, 1].
     Example:
@@ -187,8 +188,10 @@ def add_client_quantiles(
             def scalars(state):
                 metrics = model.finalize_metrics(state)
                 numbers = {n: tf.cast(v, tf.float32) for n, v in metrics.items() if tf.convert_to_tensor(v).shape == ()}
-                left_out = numbers.get(NON_FINITE_CLIENTS, 0.0) > 0
-                return {n: v if n == NON_FINITE_CLIENTS else tf.where(left_out, np.nan, v) for n, v in numbers.items()}
+                not_finite = numbers.get(NON_FINITE_CLIENTS, 0.0) > 0
+                left_out = not_finite | (numbers.get("num_examples", 1.0) == 0)
+                counts = {NON_FINITE_CLIENTS: False, "num_examples": not_finite, "num_batches": not_finite}
+                return {n: tf.where(counts.get(n, left_out), np.nan, v) for n, v in numbers.items()}
 
             total, metrics = aggregate_inner(client_states)
             values = federated_map(scalars, client_states)

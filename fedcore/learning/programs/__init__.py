@@ -4,6 +4,7 @@
 """
 
 from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.client_metrics import ClientMetrics, evaluate_clients
 from fedcore.learning.programs.early_stopping import EarlyStopping
 from fedcore.learning.programs.evaluation_manager import EvaluationManager, extract_and_rewrap_metrics
 from fedcore.learning.programs.history import History
@@ -16,6 +17,7 @@ from fedcore.tff_names import tff_name
 
 __all__ = [
     "Callback",
+    "ClientMetrics",
     "EarlyStopping",
     "EvaluationManager",
     "History",
@@ -23,6 +25,7 @@ __all__ = [
     "ModelCheckpoint",
     "ProgramState",
     "ProgressBar",
+    "evaluate_clients",
     "extract_and_rewrap_metrics",
     "train",
     "train_model",
