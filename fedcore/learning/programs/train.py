@@ -179,8 +179,8 @@ def _client_states(directory: Path | None, manager: ProgramStateManager | None) 
         return MemoryClientStates()
     path = directory / CLIENT_STATES
     if manager is None or not run_awaitable(manager.get_versions()):
-        for file in directory.glob(f"{CLIENT_STATES}*"):
-            file.unlink()
+        for ending in ("", "-wal", "-shm", "-journal"):
+            path.with_name(path.name + ending).unlink(missing_ok=True)
     return SQLiteClientStates(path)
 
 

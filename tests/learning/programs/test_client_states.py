@@ -130,6 +130,23 @@ def test_the_states_of_a_first_round_that_was_killed_do_not_count(keeping, data,
     assert bits(train(keeping, data, 2, directory=tmp_path)) == bits(whole)
 
 
+def test_states_that_cannot_be_written_end_the_training(keeping, data, tmp_path, monkeypatch):
+    whole = train(keeping, data, 4)
+    train(keeping, data, 2, directory=tmp_path)
+    connect = sqlite3.connect
+
+    def on_a_full_disk(*args, **options):
+        database = connect(*args, **options)
+        database.execute("PRAGMA max_page_count = 1")
+        return database
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", on_a_full_disk)
+        with pytest.raises(OSError, match=r"No space left on device.*client_states\.sqlite"):
+            train(keeping, data, 4, directory=tmp_path)
+    assert bits(train(keeping, data, 4, directory=tmp_path)) == bits(whole)
+
+
 def test_states_of_another_training_are_refused(keeping, data, tmp_path):
     train(keeping, data, 1, directory=tmp_path / "a", client_states=SQLiteClientStates(tmp_path / "own"))
     with pytest.raises(InvalidValue, match="own has the client states of another training\n  fix: go on with that"):
