@@ -72,9 +72,9 @@ def with_external_arrays(module: Module) -> tuple[Module, dict[str, bytes]]:
 
     def apart(op: Operation) -> Operation:
         value = op.attributes.get("value")
-        if not isinstance(value, Constant) or not isinstance(value.data, bytes) or len(value.data) <= INLINE_BYTES:
+        if not isinstance(value, Constant) or isinstance(value.data, tuple) or len(value.data) <= INLINE_BYTES:
             return op
-        blob = Blob(digest_of(value.data))
+        blob = Blob(value.digest())
         blobs[blob.digest] = value.data
         return attrs.evolve(op, attributes={**op.attributes, "value": blob})
 

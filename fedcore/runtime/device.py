@@ -15,7 +15,9 @@ from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.batched.packing import packing_cache, size_bytes
 from fedcore.graphs.stages.realize import Realized
 from fedcore.graphs.tensors.identity_cache import IdentityCache
+from fedcore.ir import Constant
 from fedcore.runtime.executable_cache import ExecutableCache
+from fedcore.runtime.returned import returned
 from fedcore.runtime.stopping import Stop
 from fedcore.slow_steps import slow_step
 
@@ -41,6 +43,7 @@ class DeviceExecutor:
         self.products: IdentityCache[tf.Tensor] = IdentityCache(MAX_PACKED_BYTES, size_bytes)
         self.not_finite: set[Hashable] = set()  # stages of which a client's work was not finite
         self._suffix = device.removeprefix("/")
+        self._constants: weakref.WeakKeyDictionary[Constant, tf.Tensor] = weakref.WeakKeyDictionary()
         self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # most scalars of a server state do not change
         self._compiling: weakref.WeakKeyDictionary[Realized, _Compiling] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -49,6 +52,13 @@ class DeviceExecutor:
         """The tensors on this device. A tensor that is already on the device is not copied."""
         with tf.device(self.device):
             return [self._here(t) for t in tensors]
+
+    def constant(self, value: Constant) -> tf.Tensor:
+        """A literal on this device; equal literals share one tensor, which lives as long as the first of them."""
+        with self._lock:
+            if value not in self._constants:
+                (self._constants[value],) = self.put([returned.tensor(value.to_numpy())])
+            return self._constants[value]
 
     def _here(self, value) -> tf.Tensor:
         if isinstance(value, tf.Tensor):

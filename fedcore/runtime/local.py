@@ -60,6 +60,7 @@ class LocalRuntime:
         self.plan_options = dict(plan_options)
         self._notes = tuple(notes)
         self._clients = clients
+        self._sent: set[str] = set()  # digests of constants
         self._plans = PlanExecutor(server, clients, default_num_clients)
 
     @property
@@ -84,7 +85,7 @@ class LocalRuntime:
             blocked = blocked_threads.described()
             if blocked:
                 report.note(blocked)
-        meter(module, report)
+        meter(module, report, self._sent)
         return restore(_to_numpy(result, main.result_type), main.result_type)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Federated evaluation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -14,6 +14,7 @@ from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import PureModel, trace_model
+from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import build_evaluation
@@ -57,10 +58,12 @@ def build_fed_eval(
     """
     check_loop_implementation(loop_implementation)
     model = trace_model(model_fn)
-    initial_weights = tf_computation(lambda: model.initial_weights())
-    evaluate = build_evaluation(model, initial_weights.type_signature.result)
+    evaluate = build_evaluation(model, model.weights_type)
     work = evaluation_work(model, evaluate, metrics_aggregation_process)
-    return build_evaluation_process(initial_weights, model.batch_type, work, model_distributor)
+    initial_weights = tf_computation(lambda: model.initial_changing_weights())
+    return build_evaluation_process(
+        initial_weights, model.batch_type, work, model_distributor, weights_functions(model)
+    )
 
 
 @attrs.frozen
@@ -69,7 +72,7 @@ class EvaluationWork:
 
     Args:
         start: () -> the state of no rounds, at the server.
-        run: (state, weights at the clients, data) -> (state, metrics at the server).
+        run: (state, changing weights at the clients, data) -> (state, metrics at the server).
     """
 
     start: Callable
@@ -86,7 +89,7 @@ def evaluation_work(model: PureModel, evaluate: Computation, metrics_aggregation
         )
 
     def run(state, weights, data):
-        output = process.next(state, federated_map(evaluate, (weights, data)))
+        output = process.next(state, federated_map(evaluate, (whole_weights(model, weights), data)))
         current, total = output.result[0], output.result[1]
         return output.state, federated_zip({"eval": {"current_round_metrics": current, "total_rounds_metrics": total}})
 
@@ -122,9 +125,17 @@ class _TotalOfRounds:
 
 
 def build_evaluation_process(
-    initial_weights: Computation, batch_type: Type, work: EvaluationWork, model_distributor=None
+    initial_weights: Computation,
+    batch_type: Type,
+    work: EvaluationWork,
+    model_distributor=None,
+    functions: Mapping[str, Callable] | None = None,
 ) -> LearningProcess:
-    """The process whose round is: send the weights, do `work`; the weights stay."""
+    """The process whose round is: send the weights, do `work`; the weights stay.
+
+    Args:
+        functions: `get_model_weights` and `set_model_weights` of the process. Default: those of the state.
+    """
     check_distributor(model_distributor, initial_weights.type_signature.result)
 
     @federated_computation
@@ -145,4 +156,4 @@ def build_evaluation_process(
             round_metrics(client_work=metrics, distributor=sending_metrics),
         )
 
-    return LearningProcess(initialize, next_round)
+    return LearningProcess(initialize, next_round, **(functions or {}))

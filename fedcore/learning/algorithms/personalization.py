@@ -10,6 +10,7 @@ from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import converted
 from fedcore.intrinsics import federated_broadcast, federated_map
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
+from fedcore.learning.models.frozen_weights import changing_type, whole_weights
 from fedcore.learning.models.model_from_functional import model_with_variables
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.templates.training import build_evaluation, build_training, weights_type_of
@@ -73,9 +74,9 @@ def build_personalization_eval_computation(
     data_type = at_client.module.main.parameters[1].type
     sample = UnweightedReservoirSamplingFactory(max_num_clients).create(at_client.type_signature.result)
 
-    @federated_computation(FederatedType(weights_type, SERVER), FederatedType(data_type, CLIENTS))
+    @federated_computation(FederatedType(changing_type(model), SERVER), FederatedType(data_type, CLIENTS))
     def personalization_eval(model_weights, data):
-        results = federated_map(at_client, (federated_broadcast(model_weights), data))
+        results = federated_map(at_client, (whole_weights(model, federated_broadcast(model_weights)), data))
         return sample.next(sample.initialize(), results).result
 
     return personalization_eval
@@ -166,7 +167,7 @@ def _adaptation(given, model: PureModel, weights_type: Type) -> Callable:
     @tf_computation(weights_type, train.type_signature.result["update"])
     def add(weights, update):
         trainable = tuple(w + u for w, u in zip(weights.trainable, update.trainable, strict=True))
-        return roles.replace(weights, ModelWeights(trainable, roles.assigned_after(weights, update)))
+        return roles.replace(weights, ModelWeights(trainable, roles.assigned_after(roles.changing(weights), update)))
 
     def trained(weights, batches):
         result = train(weights, nothing(), batches)

@@ -11,6 +11,7 @@ from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import elements_of
+from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_weights, frozen_weights
 from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, batch_type, checked_batch_type
 from fedcore.learning.models.held_variables import HoldsVariables, variables_of
 from fedcore.learning.models.keras_batches import (
@@ -37,6 +38,7 @@ from fedcore.learning.models.keras_purity import check_pure
 from fedcore.learning.models.model_weights import (
     ModelWeights,
     averaged_weights,
+    has_value,
     layer_states,
     value_now,
     weights_and_values,
@@ -51,7 +53,8 @@ from fedcore.learning.models.pure_model import (
 )
 from fedcore.learning.models.traced import active_initialisers
 from fedcore.learning.models.weight_roles import WeightRoles, trace_roles
-from fedcore.types import StructType, Type, to_type
+from fedcore.runtime.returned import returned
+from fedcore.types import StructType, TensorType, Type, to_type
 
 
 def from_keras_model(
@@ -228,6 +231,20 @@ class _KerasModel(HoldsVariables):
         """Which weights training changes: a training step is traced once to find out."""
         return trace_roles(self, [v.path for v in self.non_trainable])
 
+    @functools.cached_property
+    def weights_type(self) -> Type:
+        groups = (self.trainable, self.non_trainable)
+        return to_type(ModelWeights(*(tuple(TensorType(v.dtype, v.shape) for v in group) for group in groups)))
+
+    @functools.cached_property
+    def frozen_weights(self) -> FrozenWeights:
+        """The values that the frozen variables have now."""
+        variables = [self.non_trainable[i].value for i in self.weight_roles.frozen]
+        if not all(map(has_value, variables)):
+            return first_frozen_weights(self)
+        with tf.init_scope():
+            return frozen_weights([returned.show(tf.convert_to_tensor(v)) for v in variables])
+
     @property
     def trainable_variables(self):
         return variables_of(self.trainable)
@@ -241,6 +258,10 @@ class _KerasModel(HoldsVariables):
         return ModelWeights(
             tuple(first() for first in self.first_trainable), tuple(first() for first in self.first_non_trainable)
         )
+
+    def initial_changing_weights(self) -> ModelWeights:
+        starts = [self.first_non_trainable[i] for i in self.weight_roles.assigned]
+        return ModelWeights(tuple(first() for first in self.first_trainable), tuple(first() for first in starts))
 
     def initial_metrics(self) -> dict:
         return {"own": self.metrics.initial(), "layer_states": self._first_states(), **initial_counts()}
