@@ -14,7 +14,7 @@ from fedcore.types import FederatedType, StructType, TensorType, Type, leaves, m
 AT_SERVER, AT_CLIENTS = "SERVER", "CLIENTS"
 
 SENT_ONCE_BYTES = 64 << 10
-"""Size from which literals that are placed at the clients, such as frozen weights, are sent, not written into stages."""
+"""Literals placed at the clients, such as frozen weights, are sent from this size on, not written into stages."""
 
 
 @attrs.define(eq=False)

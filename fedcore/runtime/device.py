@@ -15,9 +15,9 @@ from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.batched.packing import packing_cache, size_bytes
 from fedcore.graphs.stages.realize import Realized
 from fedcore.graphs.tensors.identity_cache import IdentityCache
+from fedcore.graphs.tensors.returned import returned
 from fedcore.ir import Constant
 from fedcore.runtime.executable_cache import ExecutableCache
-from fedcore.runtime.returned import returned
 from fedcore.runtime.stopping import Stop
 from fedcore.slow_steps import slow_step
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from fedcore.data import columns_of
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
+from fedcore.graphs.tensors.returned import returned
 from fedcore.ir import Module
 from fedcore.ir.target import parse_target
 from fedcore.processor import has_bfloat16_products
@@ -24,7 +25,6 @@ from fedcore.runtime.metering import meter
 from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.protocols import ClientsExecutor, check_clients_executor
 from fedcore.runtime.report import Report
-from fedcore.runtime.returned import returned
 from fedcore.runtime.secure.settings import Masked, settings_of
 from fedcore.runtime.stopping import current_stop
 from fedcore.scalars import python_scalar, whole_number

@@ -9,8 +9,9 @@ from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import converted
 from fedcore.intrinsics import federated_broadcast, federated_map
+from fedcore.ir.active import active_builder
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
-from fedcore.learning.models.frozen_weights import changing_type, whole_weights
+from fedcore.learning.models.frozen_weights import changing_type, split_weights, whole_weights
 from fedcore.learning.models.model_from_functional import model_with_variables
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.templates.training import build_evaluation, build_training, weights_type_of
@@ -79,7 +80,22 @@ def build_personalization_eval_computation(
         results = federated_map(at_client, (whole_weights(model, federated_broadcast(model_weights)), data))
         return sample.next(sample.initialize(), results).result
 
-    return personalization_eval
+    if not model.weight_roles.frozen:
+        return personalization_eval
+    return _WithoutFrozenWeights(personalization_eval, model)
+
+
+class _WithoutFrozenWeights(Computation):
+    """Called from Python, it takes the weights of a model with the frozen ones too."""
+
+    def __init__(self, computation: Computation, model: PureModel):
+        super().__init__(computation.module, computation.__name__)
+        self._model = model
+
+    def __call__(self, *args, **kwargs):
+        if active_builder() is None and args and isinstance(args[0], ModelWeights):
+            args = (split_weights(self._model, args[0]), *args[1:])
+        return super().__call__(*args, **kwargs)
 
 
 def _data_type(element: Type) -> Type:

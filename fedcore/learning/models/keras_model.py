@@ -9,6 +9,7 @@ import tensorflow as tf
 from fedcore.collection_pause import without_collection
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
+from fedcore.graphs.tensors.returned import returned
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import elements_of
 from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_weights, frozen_weights
@@ -53,7 +54,6 @@ from fedcore.learning.models.pure_model import (
 )
 from fedcore.learning.models.traced import active_initialisers
 from fedcore.learning.models.weight_roles import WeightRoles, trace_roles
-from fedcore.runtime.returned import returned
 from fedcore.types import StructType, TensorType, Type, to_type
 
 
