@@ -67,7 +67,8 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
         metrics_aggregator: model -> `aggregate_metrics`, or a function that gives the metrics alone; the model is also
             the function of all states that finalizes them. Default: `sum_then_finalize`.
     """
-    optimizer = as_optimizer(build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn)
+    given = build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn
+    optimizer = as_optimizer(given, model.trainable_names)
     aggregator = aggregation_of_metrics(metrics_aggregator, model)
 
     def aggregate_metrics(client_states):
@@ -202,9 +203,10 @@ def compose_learning_process(
     weights_type = changing_type(model)
     check_distributor(model_distributor, weights_type)
     aggregator = build_aggregation(model_aggregator, trained["update"], trained["weight"], roles=model.weight_roles)
+    distributor = model_distributor or build_broadcast_process(weights_type)
     initialize, next_round = composed(
         tf_computation(lambda: model.initial_changing_weights()),
-        _WholeWeights(model, model_distributor or build_broadcast_process(weights_type)),
+        _WholeWeights(model, distributor) if model.weight_roles.frozen else distributor,
         work_process(work, model.batch_type, server.aggregate_metrics),
         aggregator,
         _finalizer(server, aggregator),

@@ -227,6 +227,7 @@ class _OnBase(HoldsVariables):
         self.weights_type = model.weights_type
         self.weight_roles = model.weight_roles
         self.frozen_weights = frozen
+        self.trainable_names = model.trainable_names
 
     def initial_changing_weights(self) -> ModelWeights:
         return self._model.initial_changing_weights()

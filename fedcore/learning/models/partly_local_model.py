@@ -44,6 +44,11 @@ class PartlyLocalModel:
     places: dict[str, Sequence[int]]
 
     @property
+    def trainable_names(self) -> Sequence[str]:
+        names = self.whole.trainable_names
+        return [names[i] for i in self.places["global_trainable_variables"]] if names else ()
+
+    @property
     def batch_type(self) -> Type:
         return self.whole.batch_type
 

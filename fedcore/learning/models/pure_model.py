@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -67,6 +67,9 @@ class PureModel(abc.ABC):
 
     batch_type: Type
     """The type of a batch: (x, y) or (x, y, sample_weight), or a dict with these keys; of a `VariableModel` any."""
+
+    trainable_names: Sequence[str] = ()
+    """The names of the trainable weights, as optimizers exclude them from weight decay. Default: they have none."""
 
     @abc.abstractmethod
     def initial_weights(self) -> ModelWeights: ...

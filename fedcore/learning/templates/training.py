@@ -104,7 +104,7 @@ def build_client_work(
     model: PureModel, client_optimizer_fn, weighting: Weighting, *, proximal_strength: float = 0.0
 ) -> ClientWork:
     """Local training whose hyperparameters stand in the state and are sent with the weights."""
-    optimizer, weights_type = as_optimizer(client_optimizer_fn), weights_type_of(model)
+    optimizer, weights_type = as_optimizer(client_optimizer_fn, model.trainable_names), weights_type_of(model)
 
     @tf_computation
     def initialize():
