@@ -682,16 +682,6 @@ def pure_optimizer() -> None:
 
 
 @contract
-def optimizer_variables() -> None:
-    import keras
-
-    optimizer = keras.optimizers.Nadam(0.5)
-    optimizer.build([keras.Variable([1.0])])
-    found = private_api_keras.optimizer_variables(optimizer)
-    _require(any(float(v.value) == 1.0 for v in found if not v.shape), "the product of Nadam's momenta is not found")
-
-
-@contract
 def learning_rate_variable() -> None:
     import keras
 

@@ -137,14 +137,6 @@ def _step(self, gradients, variables) -> None:
     self._backend_update_step(gradients, variables, self.learning_rate)
 
 
-@part("keras.optimizers.Nadam._u_product, which is none of its variables")
-def optimizer_variables(optimizer) -> list:
-    """The variables of a Keras optimizer that is built, without the learning rate."""
-    found = {id(v): v for v in (*optimizer.variables, *vars(optimizer).values()) if isinstance(v, keras.Variable)}
-    found.pop(id(learning_rate_variable(optimizer)), None)
-    return list(found.values())
-
-
 @part("keras.optimizers.Optimizer._learning_rate")
 def learning_rate_variable(optimizer) -> Any:
     """The variable of a constant learning rate; None for a schedule."""

@@ -43,7 +43,8 @@ class KerasSteps(Optimizer):
             ]
             optimizer = private_api_keras.pure_optimizer(self._given)
             optimizer.build(weights)
-        return optimizer, weights, private_api_keras.optimizer_variables(optimizer)
+        rate = private_api_keras.learning_rate_variable(optimizer)
+        return optimizer, weights, [v for v in optimizer.variables if v is not rate]
 
     def _of(self, weights) -> tuple[Any, list, list]:
         return self._built(tuple((tuple(w.shape), w.dtype.name) for w in tf.nest.flatten(weights)))
