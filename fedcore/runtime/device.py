@@ -16,6 +16,7 @@ from fedcore.graphs.batched.packing import packing_cache, size_bytes
 from fedcore.graphs.stages.realize import Realized
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.graphs.tensors.returned import returned
+from fedcore.graphs.tensors.shared_memory import SHARED_BYTES, tensor_of
 from fedcore.ir import Constant
 from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.stopping import Stop
@@ -65,6 +66,8 @@ class DeviceExecutor:
             return value if value.device.endswith(self._suffix) else tf.identity(value)
         if isinstance(value, np.ndarray | np.generic) and not value.ndim and not value.dtype.hasobject:
             return self._number(value.dtype, value.tobytes())
+        if isinstance(value, np.ndarray) and value.nbytes >= SHARED_BYTES:
+            return self._here(tensor_of(value))
         return tf.convert_to_tensor(value)
 
     def get_ready(self, function: Realized, tensors: Sequence) -> None:
