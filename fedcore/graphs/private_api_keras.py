@@ -100,7 +100,8 @@ def pure_optimizer(optimizer) -> Any:
     backend = next(c for c in cls.__mro__ if c.__module__ == "keras.src.backend.tensorflow.optimizer")
     generic = {name: vars(base)[name] for name in vars(backend) if name in vars(base) and not name.startswith("__")}
     between = type(backend.__name__, (backend,), {**generic, "_backend_apply_gradients": _apply_gradients})
-    made: Any = type(cls.__name__, (cls, between), {}).from_config(optimizer.get_config())
+    pure: Any = type(cls.__name__, (cls, between), {})
+    made = pure.from_config(optimizer.get_config())
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
         if hasattr(optimizer, name):
             setattr(made, name, getattr(optimizer, name))

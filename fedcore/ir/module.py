@@ -78,7 +78,7 @@ class Constant:
         """The constant of an array of numbers that never changes; it shares the array's memory."""
         array = np.ascontiguousarray(array)
         array.setflags(write=False)
-        data = memoryview(array.reshape(-1).view(np.uint8)) if array.size else b""
+        data = array.reshape(-1).view(np.uint8).data if array.size else b""
         constant = cls(as_dtype(array.dtype).name, array.shape, data)
         object.__setattr__(constant, "_array", array)
         return constant
@@ -91,7 +91,8 @@ class Constant:
         if (self.dtype, self.shape, len(self.data)) != (other.dtype, other.shape, len(other.data)):
             return False
         if isinstance(self.data, memoryview) or isinstance(other.data, memoryview):
-            return np.array_equal(np.frombuffer(self.data, np.uint8), np.frombuffer(other.data, np.uint8))
+            own, others = (np.frombuffer(c.data, np.uint8) for c in (self, other))  # type: ignore[arg-type]
+            return np.array_equal(own, others)
         return self.data == other.data
 
     def __hash__(self):
@@ -132,7 +133,7 @@ class Blob:
         return f"sha256:{self.digest}"
 
 
-def digest_of(data: bytes) -> str:
+def digest_of(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 

@@ -1,6 +1,7 @@
 """Tensors over the memory of arrays."""
 
 import ctypes
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +21,7 @@ def tensor_of(array: np.ndarray) -> tf.Tensor:
     if not is_aligned(array) or array.flags.writeable:
         array = aligned_copy(array)
     # numpy exports no read-only memory, and TensorFlow writes to no operand that somebody holds.
-    memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
-    memory.owner = array  # type: ignore[attr-defined]
+    memory: Any = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
+    memory.owner = array
     view = np.frombuffer(memory, array.dtype).reshape(array.shape)
     return tf.experimental.dlpack.from_dlpack(view.__dlpack__())

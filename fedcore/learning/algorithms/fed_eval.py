@@ -129,7 +129,7 @@ def build_evaluation_process(
     batch_type: Type,
     work: EvaluationWork,
     model_distributor=None,
-    functions: Mapping[str, Callable] | None = None,
+    functions: Mapping[str, Any] | None = None,
 ) -> LearningProcess:
     """The process whose round is: send the weights, do `work`; the weights stay.
 

@@ -46,7 +46,7 @@ def model_card(training: "Training", name: str = "model") -> str:
 
 def _data(training: "Training", rows: list[dict]) -> dict[str, Any]:
     examples = [row["num_examples"] for row in rows if "num_examples" in row]
-    data_type = training.process.next.module.main.parameters[1].type
+    data_type: Any = training.process.next.module.main.parameters[1].type
     seen = {"examples trained on, repeats counted": sum(examples)} if examples else {}
     number = training.number_of_clients
     return {"clients": "unknown" if number is None else number, "type of a client": f"`{data_type.member}`", **seen}
