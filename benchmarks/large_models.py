@@ -58,6 +58,7 @@ CASES = [
     Case("transformer 10 M", ("transformer", 256, 6, 20_000)),
     Case("transformer 50 M", ("transformer", 512, 8, 50_000)),
     Case("transformer 100 M", ("transformer", 768, 10, 40_000)),
+    Case("transformer 8 M frozen, 36,000 in adapters", ("adapters", 256, 6, 14_000), (2 * ROWS,) * 10),
     Case("dense 19 M, no low rank", ("dense", 1024, 18), settings=_NO_LOW_RANK),
     Case("dense 19 M, no low rank, 32 clients", ("dense", 1024, 18), (2 * ROWS,) * 32, settings=_NO_LOW_RANK),
     Case("dense 50 M", ("dense", 2048, 12)),
@@ -82,6 +83,20 @@ def _transformer(width: int, depth: int, words: int):
         n = layers.LayerNormalization()(h)
         h = h + layers.Dense(width)(layers.Dense(4 * width, activation="gelu")(n))
     return Model(x, layers.Dense(10)(layers.GlobalAveragePooling1D()(h)))
+
+
+def _adapters(width: int, depth: int, words: int):
+    """A frozen transformer: of each block, the narrowing layer has an adapter of rank 4; the last layer is trained."""
+    from keras import layers
+
+    model = _transformer(width, depth, words)
+    *frozen, _ = model.layers
+    for layer in frozen:
+        layer.trainable = False
+        if isinstance(layer, layers.Dense) and layer.units == width:
+            layer.trainable = True
+            layer.enable_lora(4)
+    return model
 
 
 def _dense(width: int, depth: int):
@@ -115,6 +130,7 @@ def _efficientnet():
 
 _MODELS: dict[str, Callable] = {
     "transformer": _transformer,
+    "adapters": _adapters,
     "dense": _dense,
     "resnet": _resnet,
     "efficientnet": _efficientnet,
@@ -130,7 +146,7 @@ def make_clients(case: Case) -> list[tuple[np.ndarray, np.ndarray]]:
     rng, (kind, *arguments) = np.random.default_rng(0), case.model
 
     def inputs(examples: int) -> np.ndarray:
-        if kind == "transformer":
+        if kind in ("transformer", "adapters"):
             return rng.integers(0, arguments[-1], (examples, LENGTH)).astype(np.int32)
         shape = (arguments[0],) if kind == "dense" else (32, 32, 3)
         return rng.normal(size=(examples, *shape)).astype(np.float32)

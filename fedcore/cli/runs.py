@@ -26,6 +26,7 @@ class Run:
         program: the project's Python file.
         sets: the `--set` options, by key.
         rows: the rows of its table of metrics; numbers are floats.
+        origin: as `origin.origin_of` gives it; empty for a run of an earlier version.
     """
 
     directory: Path
@@ -33,6 +34,7 @@ class Run:
     configuration: Configuration
     sets: dict[str, Any]
     rows: list[dict[str, Any]]
+    origin: dict[str, Any] = attrs.field(factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -53,7 +55,7 @@ class Run:
     def write(self) -> None:
         """Writes what was asked for, for later commands."""
         program = os.path.relpath(self.program, self.directory)
-        content = {"program": program, "set": self.sets, "config": self.configuration}
+        content = {"program": program, "set": self.sets, "config": self.configuration, "origin": self.origin}
         write_whole(self.directory / CONFIGURATION, json.dumps(content, indent=2) + "\n")
 
     def as_json(self) -> dict[str, Any]:
@@ -69,7 +71,13 @@ class Run:
         return as_json(found)
 
 
-def write_run(directory: Path, program: Path, configuration: Configuration, sets: dict[str, Any]) -> Run:
+def write_run(
+    directory: Path,
+    program: Path,
+    configuration: Configuration,
+    sets: dict[str, Any],
+    origin: dict[str, Any] | None = None,
+) -> Run:
     """Makes the directory of a new training.
 
     Raises:
@@ -77,7 +85,7 @@ def write_run(directory: Path, program: Path, configuration: Configuration, sets
     """
     if (directory / CONFIGURATION).exists():
         raise click.BadParameter(f"{directory} has a training already: fedcore resume {directory}", param_hint="--out")
-    run = Run(directory, program, configuration, sets, [])
+    run = Run(directory, program, configuration, sets, [], origin or {})
     try:
         directory.mkdir(parents=True, exist_ok=True)
         run.write()
@@ -99,6 +107,7 @@ def read_run(directory: Path) -> Run:
         configuration, sets = content["config"], content["set"]
         program = Path(os.path.normpath(directory / content["program"]))
         check_configuration(configuration, str(path))
+        origin = _checked_origin(content.get("origin") or {})
     except FileNotFoundError:
         raise FedcoreError(f"{directory} has no {CONFIGURATION}: it is no directory that fedcore train wrote") from None
     except FedcoreError:
@@ -107,7 +116,20 @@ def read_run(directory: Path) -> Run:
         raise FedcoreError(f"{path} cannot be read: its values nest too deep") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise FedcoreError(f"{path} cannot be read: {error}") from None
-    return Run(directory, program, configuration, sets, _rows(directory))
+    return Run(directory, program, configuration, sets, _rows(directory), origin)
+
+
+def _checked_origin(origin: dict[str, Any]) -> dict[str, Any]:
+    """The origin of a run, if it has the parts that are read.
+
+    Raises:
+        LookupError, TypeError, ValueError: it has not.
+    """
+    texts = [origin[part][name] or "" for part in ("configuration", "program") for name in ("file", "sha256") if origin]
+    texts += [origin["commit"] or "", origin["command"], *origin["versions"].values()] if origin else []
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("the origin of a run is of texts")
+    return origin
 
 
 def _rows(directory: Path) -> list[dict[str, Any]]:

@@ -2,9 +2,12 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from fedcore.cli.runs import Run
 
 
 @click.command("show", short_help="Shows the settings, metrics and checkpoints of a training.")
@@ -25,6 +28,7 @@ def show_run(directory: Path, format_: str):
 
     run = read_run(directory)
     found = {**run.as_json(), "program": str(run.program), "config": run.configuration, **_checkpoints(directory)}
+    found["origin"] = run.origin
     if format_ == "json":
         click.echo(json.dumps(as_json(found), indent=2))
         return
@@ -34,9 +38,23 @@ def show_run(directory: Path, format_: str):
     for name, table in tables.items():
         _print(name, table)
     _print("written with", found["surroundings"])
+    if run.origin:
+        _print_origin(run)
     click.echo(click.style("checkpoints", bold=True))
     for checkpoint in found["checkpoints"]:
         click.echo(f"  round {checkpoint['round']}: {checkpoint['bytes']:,} bytes, {checkpoint['state']}")
+
+
+def _print_origin(run: "Run") -> None:
+    from fedcore.cli.origin import changes_since
+
+    origin = run.origin
+    files = {part["file"]: f"sha256:{part['sha256']}" for part in (origin["configuration"], origin["program"])}
+    _print("made of", {**files, "commit": origin["commit"] or "none"})
+    for line in changes_since(origin, run.program):
+        click.echo(f"  {line}")
+    click.echo(click.style("repeat it", bold=True))
+    click.echo(f"  {origin['command']}")
 
 
 def _print(title: str, values: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: 
       tensorboard --logdir runs
     """
     from fedcore.cli.configuration import read_configuration, swept
+    from fedcore.cli.origin import origin_of
     from fedcore.cli.runs import next_directory, write_run
 
     configuration = read_configuration(file)
@@ -50,7 +51,9 @@ def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: 
         shown = {key: value for key, value in sets.items() if any(other[key] != value for other, _ in settings)}
         single = out is not None and len(settings) == 1
         directory = out if single and out is not None else next_directory(out or Path("runs"), shown)
-        run = write_run(directory, file.parent / changed["program"], changed, sets)
+        program = file.parent / changed["program"]
+        given = tuple(f"{key}={value}" for key, value in sets.items())
+        run = write_run(directory, program, changed, sets, origin_of(file, program, given, runtime_name))
         done.append(go_on(run, format_, runtime_name))
     summarize(done, format_)
 

@@ -9,9 +9,12 @@ from fedcore.errors import FedcoreError
 from fedcore.ir import Module, Operation, Symbol
 from fedcore.ir.calls import repeatable_symbols
 from fedcore.ir.operations import PLACED, TO_CLIENTS, TO_SERVER, lookup
-from fedcore.types import FederatedType, StructType, Type, member_of
+from fedcore.types import FederatedType, StructType, TensorType, Type, leaves, member_of
 
 AT_SERVER, AT_CLIENTS = "SERVER", "CLIENTS"
+
+SENT_ONCE_BYTES = 64 << 10
+"""Literals placed at the clients, such as frozen weights, are sent from this size on, not written into stages."""
 
 
 @attrs.define(eq=False)
@@ -22,7 +25,7 @@ class Node:
         depth: crossing depth, the number of crossings on the longest path to it: even at the server, odd at clients.
         inputs: for each operand a symbol name, a node, or, for a struct, a tuple of nodes.
         is_constant: computed from literals only, by deterministic operations. Each stage that uses it computes it
-            again; it is never sent.
+            again; it is never sent. A large literal that is placed at the clients is no constant: it is sent once.
         is_part_of_input: an element of a server parameter, available wherever the parameter is.
     """
 
@@ -154,6 +157,9 @@ class Dataflow:
         declared = lookup(op.kind)
         if (declared.level == PLACED and declared.staged_by is None) or declared.draws:
             return False
+        at_clients = isinstance(op.type, FederatedType) and op.type.placement.name == AT_CLIENTS
+        if declared.crosses == TO_CLIENTS and at_clients and _size_bytes(op.type) >= SENT_ONCE_BYTES:
+            return False
         symbols = [i for i in inputs if isinstance(i, str)]
         return all(s in self._repeatable for s in symbols) and all(n.is_constant for n in sources)
 
@@ -224,6 +230,12 @@ def _check_is_core(op: Operation) -> None:
             f"{op.kind} ({op.location}) has neither a lowering (@{op.kind}.lowering) nor a form inside a stage "
             f"(@{op.kind}.in_stage)"
         )
+
+
+def _size_bytes(type_: Type) -> int:
+    """The size of a value; 0 where its type leaves it open."""
+    sizes = [leaf.size_bits if isinstance(leaf, TensorType) else None for _, leaf in leaves(member_of(type_))]
+    return 0 if None in sizes else sum(size for size in sizes if size is not None) // 8
 
 
 def _is_part_of_input(op: Operation, sources: list[Node]) -> bool:

@@ -566,6 +566,12 @@ def excludes_from_weight_decay(optimizer) -> bool:
     )
 
 
+@part("keras.optimizers.Optimizer._exclude_from_weight_decay")
+def variables_without_weight_decay(optimizer) -> bool:
+    """Whether a Keras optimizer excludes variables from weight decay that are given themselves, not by name."""
+    return bool(getattr(optimizer, "_exclude_from_weight_decay", None))
+
+
 PARTS["excludes_from_weight_decay"] = (
     "keras.optimizers.Optimizer: _exclude_from_weight_decay, _exclude_from_weight_decay_pattern"
 )

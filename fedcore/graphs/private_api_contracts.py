@@ -543,6 +543,17 @@ def excludes_from_weight_decay() -> None:
 
 
 @contract
+def variables_without_weight_decay() -> None:
+    import keras
+
+    optimizer, variable = keras.optimizers.AdamW(), keras.Variable([1.0])
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    _require(not private_api.variables_without_weight_decay(optimizer), "a name counts as a variable")
+    optimizer.exclude_from_weight_decay(var_list=[variable])
+    _require(private_api.variables_without_weight_decay(optimizer), "an excluded variable is not seen")
+
+
+@contract
 def replace_keras_global() -> None:
     before = private_api.replace_keras_global("fedcore_contract", 1)
     _require(private_api.replace_keras_global("fedcore_contract", before) == 1, "a global of Keras was not kept")
@@ -655,3 +666,27 @@ def loss_method() -> None:
             return x
 
     _require(private_api_keras.loss_method(Model())(1, 2, 3, None, training=True) == 1, "compute_loss is not called")
+
+
+@contract
+def pure_optimizer() -> None:
+    import keras
+
+    optimizer = private_api_keras.pure_optimizer(keras.optimizers.Nadam(0.5, weight_decay=0.1))
+    weight = keras.Variable([1.0], name="weight")
+    optimizer.build([weight])
+    with keras.StatelessScope(state_mapping=[(weight, tf.constant([2.0]))]) as scope:
+        optimizer.apply([tf.constant([1.0])])
+    moved = float(scope.get_current_value(weight)[0])
+    _require(moved < 2.0 and float(weight.value[0]) == 1.0, f"a step of Keras takes 2.0 to {moved}")
+
+
+@contract
+def learning_rate_variable() -> None:
+    import keras
+
+    optimizer, schedule = keras.optimizers.SGD(0.5), keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
+    rate = float(private_api_keras.learning_rate_variable(optimizer).value)
+    _require(rate == 0.5, f"the rate of an optimizer is {rate}")
+    found = private_api_keras.learning_rate_variable(keras.optimizers.SGD(schedule))
+    _require(found is None, "a schedule is a variable")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from fedcore.graphs.private_api import part
 
@@ -85,3 +86,60 @@ def compile_state(model: keras.Model, loss=None, metrics=None, loss_tracker=None
 def loss_method(model: keras.Model):
     """The method that calls a model's `compute_loss`, with `training` only where it takes that."""
     return model._compute_loss
+
+
+@part("keras.src: optimizers.base_optimizer: BaseOptimizer, backend.tensorflow.optimizer: TFOptimizer")
+def pure_optimizer(optimizer) -> Any:
+    """A Keras optimizer of the same configuration that assigns by `keras.Variable`, so that a `StatelessScope` sees it.
+
+    What Keras' TensorFlow base does with resource variables and strategies is left out; what it writes as conditions on
+    the step (gradient accumulation, overwriting weights by averages) is a choice between two values.
+    """
+    cls = type(optimizer)
+    *_, base = (c for c in cls.__mro__ if c.__module__ == "keras.src.optimizers.base_optimizer")
+    backend = next(c for c in cls.__mro__ if c.__module__ == "keras.src.backend.tensorflow.optimizer")
+    generic = {name: vars(base)[name] for name in vars(backend) if name in vars(base) and not name.startswith("__")}
+    between = type(backend.__name__, (backend,), {**generic, "_backend_apply_gradients": _apply_gradients})
+    pure: Any = type(cls.__name__, (cls, between), {})
+    made = pure.from_config(optimizer.get_config())
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+        if hasattr(optimizer, name):
+            setattr(made, name, getattr(optimizer, name))
+    return made
+
+
+def _apply_gradients(self, gradients, variables) -> None:
+    every = self.gradient_accumulation_steps
+    if every:
+        due = (self._iterations + 1) % every == 0  # `iterations` counts steps of the weights
+        sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in variables]
+        totals = [g + s for g, s in zip(gradients, sums, strict=True)]
+        moving = [*variables, *(v for v in self.variables if not any(v is s for s in sums))]
+        before = [v.value for v in moving]
+        _step(self, [t / every for t in totals], variables)
+        for variable, value in zip(moving, before, strict=True):
+            variable.assign(tf.where(due, variable.value, value))
+        for variable, total in zip(sums, totals, strict=True):
+            variable.assign(tf.where(due, tf.zeros_like(total), total))
+    else:
+        _step(self, gradients, variables)
+    if self.use_ema:
+        self._update_model_variables_moving_average(self._trainable_variables)
+        if self.ema_overwrite_frequency:
+            due = (self.iterations + 1) % self.ema_overwrite_frequency == 0
+            pairs = zip(self._trainable_variables, self._model_variables_moving_average, strict=True)
+            for variable, average in pairs:
+                variable.assign(tf.where(due, average.value, variable.value))
+
+
+def _step(self, gradients, variables) -> None:
+    gradients = self._clip_gradients(gradients)
+    self._apply_weight_decay(variables)
+    self._backend_update_step(gradients, variables, self.learning_rate)
+
+
+@part("keras.optimizers.Optimizer._learning_rate")
+def learning_rate_variable(optimizer) -> Any:
+    """The variable of a constant learning rate; None for a schedule."""
+    rate = optimizer._learning_rate
+    return rate if hasattr(rate, "assign") else None

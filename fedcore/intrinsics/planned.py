@@ -42,8 +42,11 @@ def _broadcast_typing(types, attributes):
 
 
 @operation(_broadcast_typing, level=PLAN)
-def broadcast(value, *, clients):
-    """Sends a server value to every client; `bits` is the size that one client receives, 0 for a constant."""
+def broadcast(value, *, clients, once=False):
+    """Sends a server value to every client; `bits` is the size that one client receives, 0 for a constant.
+
+    With `once`, the value is the same in every call, so it is sent in the first call of a runtime only.
+    """
     return AllEqual(value, clients)
 
 

@@ -193,6 +193,8 @@ class Builder:
     def _value(self, x, like: Type | None) -> Value:
         if isinstance(x, Value):
             return x
+        if isinstance(x, Constant):
+            return self.append("literal", [], TensorType(as_dtype(x.dtype), x.shape), {"value": x})
         container = elements_and_class(x)
         if container is not None:
             return self._container(*container, like)

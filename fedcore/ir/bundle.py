@@ -60,21 +60,21 @@ def to_bytes(module: Module) -> bytes:
     return out.getvalue()
 
 
-def _write(file: zipfile.ZipFile, name: str, data: bytes) -> None:
+def _write(file: zipfile.ZipFile, name: str, data: bytes | memoryview) -> None:
     info = zipfile.ZipInfo(name, _TIME)
     info.external_attr = 0o644 << 16
     file.writestr(info, data)
 
 
-def with_external_arrays(module: Module) -> tuple[Module, dict[str, bytes]]:
+def with_external_arrays(module: Module) -> tuple[Module, dict[str, bytes | memoryview]]:
     """The module with a `Blob` in place of each large literal, and the bytes by digest."""
-    blobs: dict[str, bytes] = {}
+    blobs: dict[str, bytes | memoryview] = {}
 
     def apart(op: Operation) -> Operation:
         value = op.attributes.get("value")
-        if not isinstance(value, Constant) or not isinstance(value.data, bytes) or len(value.data) <= INLINE_BYTES:
+        if not isinstance(value, Constant) or isinstance(value.data, tuple) or len(value.data) <= INLINE_BYTES:
             return op
-        blob = Blob(digest_of(value.data))
+        blob = Blob(value.digest())
         blobs[blob.digest] = value.data
         return attrs.evolve(op, attributes={**op.attributes, "value": blob})
 

@@ -47,13 +47,20 @@ class Symbol:
 Operand = Ref | Symbol
 
 
-@attrs.frozen
+_HASHED_BYTES = 256
+
+
+@attrs.frozen(eq=False)
 class Constant:
     """A tensor in the program, compared bitwise, so that NaN equals itself."""
 
     dtype: str
     shape: tuple[int, ...]
-    data: bytes | tuple[bytes, ...]
+    data: bytes | memoryview | tuple[bytes, ...]
+
+    # Computed lazily.
+    _digest: str | None = attrs.field(default=None, init=False, repr=False)
+    _array: np.ndarray | None = attrs.field(default=None, init=False, repr=False)
 
     @classmethod
     def of(cls, value, dtype) -> "Constant":
@@ -66,12 +73,49 @@ class Constant:
         array = np.asarray(value).astype(dtype.numpy)
         return cls(dtype.name, array.shape, array.tobytes())
 
+    @classmethod
+    def view(cls, array: np.ndarray) -> "Constant":
+        """The constant of an array of numbers that never changes; it shares the array's memory."""
+        array = np.ascontiguousarray(array)
+        array.setflags(write=False)
+        data = array.reshape(-1).view(np.uint8).data if array.size else b""
+        constant = cls(as_dtype(array.dtype).name, array.shape, data)
+        object.__setattr__(constant, "_array", array)
+        return constant
+
+    def __eq__(self, other):
+        if not isinstance(other, Constant):
+            return NotImplemented
+        if self is other or self.data is other.data:
+            return (self.dtype, self.shape) == (other.dtype, other.shape)
+        if (self.dtype, self.shape, len(self.data)) != (other.dtype, other.shape, len(other.data)):
+            return False
+        if isinstance(self.data, memoryview) or isinstance(other.data, memoryview):
+            own, others = (np.frombuffer(c.data, np.uint8) for c in (self, other))  # type: ignore[arg-type]
+            return np.array_equal(own, others)
+        return self.data == other.data
+
+    def __hash__(self):
+        part = self.data if isinstance(self.data, tuple) else bytes(self.data[:_HASHED_BYTES])
+        return hash((self.dtype, self.shape, part))
+
     def is_whole(self) -> bool:
         """Whether the number of bytes (of strings, for `str`) matches the shape."""
         size = 1 if self.dtype == "str" else as_dtype(self.dtype).numpy.itemsize
         return isinstance(self.data, tuple) == (self.dtype == "str") and len(self.data) == math.prod(self.shape) * size
 
+    def digest(self) -> str:
+        """SHA-256 of the bytes; of the strings, one after another."""
+        if self._digest is None:
+            data = b"".join(self.data) if isinstance(self.data, tuple) else self.data
+            object.__setattr__(self, "_digest", digest_of(data))
+        assert self._digest is not None
+        return self._digest
+
     def to_numpy(self):
+        """A read-only array; of a `view` that array itself."""
+        if self._array is not None:
+            return self._array
         if isinstance(self.data, tuple):
             array = np.empty(len(self.data), dtype=object)
             array[:] = self.data
@@ -89,7 +133,7 @@ class Blob:
         return f"sha256:{self.digest}"
 
 
-def digest_of(data: bytes) -> str:
+def digest_of(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 

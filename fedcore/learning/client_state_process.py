@@ -1,6 +1,6 @@
 """`ClientStateProcess`: a learning process whose clients keep a state between their rounds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedcore.computation import Computation
@@ -41,7 +41,7 @@ class ClientStateProcess(LearningProcess):
     those of the round's cohort in the order of its data.
 
     Args:
-        initialize_fn, next_fn, hyperparameters: as for `LearningProcess`.
+        initialize_fn, next_fn, hyperparameters, get_model_weights, set_model_weights: as for `LearningProcess`.
         initial_client_state: makes the state of a client that takes part for the first time.
     Raises:
         TypeMismatch: the computations do not fit: `next_fn` takes and returns the server's state and the clients'
@@ -59,8 +59,10 @@ class ClientStateProcess(LearningProcess):
         initial_client_state: Computation,
         *,
         hyperparameters: Mapping[str, Sequence[str]] | None = None,
+        get_model_weights: Callable | None = None,
+        set_model_weights: Callable | None = None,
     ):
-        super().__init__(initialize_fn, next_fn, hyperparameters=hyperparameters)
+        super().__init__(initialize_fn, next_fn, get_model_weights, set_model_weights, hyperparameters=hyperparameters)
         check_computation(type(self).__name__, "initial_client_state", initial_client_state)
         _check_client_states(next_fn, initial_client_state)
         self._initial_client_state = initial_client_state

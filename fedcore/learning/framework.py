@@ -11,7 +11,7 @@ from fedcore.intrinsics import (
     message,
 )
 from fedcore.learning.models import trace_model
-from fedcore.learning.templates.training import weights_type_of
+from fedcore.learning.models.frozen_weights import changing_type
 from fedcore.templates import MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, FederatedType, Type, to_type
 
@@ -59,7 +59,7 @@ def build_encoded_broadcast_process(value_type: Type, encoder_fn) -> MeasuredPro
 def build_encoded_broadcast_process_from_model(model_fn, encoder_fn) -> MeasuredProcess:
     """The process that sends a model's weights as codes; what `broadcast_process=` and `model_distributor=` take.
 
-    Types: those of `build_encoded_broadcast_process`, for the weights of the model.
+    Types: those of `build_encoded_broadcast_process`, for the weights of the model without frozen ones.
 
     Args:
         model_fn: makes the model.
@@ -76,4 +76,4 @@ def build_encoded_broadcast_process_from_model(model_fn, encoder_fn) -> Measured
         ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_distributor=sending)
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
-    return build_encoded_broadcast_process(weights_type_of(trace_model(model_fn)), encoder_fn)
+    return build_encoded_broadcast_process(changing_type(trace_model(model_fn)), encoder_fn)

@@ -37,9 +37,11 @@ class SafetensorsFile:
 
     Args:
         arrays: by name. Those of a dtype that safetensors lacks are stored as bytes.
+        metadata: texts by name. Default: none.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray]):
+    def __init__(self, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None):
+        self._metadata = dict(metadata or {})
         stored = {name: _as_stored(array) for name, array in arrays.items()}
         self._arrays = dict(sorted(stored.items(), key=lambda item: (_RANKS[item[1].dtype.name], item[0])))
         self.digest: Digest | None = None
@@ -60,7 +62,8 @@ class SafetensorsFile:
                 yield data[start : start + PIECE_BYTES]
 
     def _header(self) -> bytes:
-        entries, end = {}, 0
+        entries: dict[str, dict] = {"__metadata__": self._metadata} if self._metadata else {}
+        end = 0
         for name, array in self._arrays.items():
             start, end = end, end + array.nbytes
             shape = list(array.shape)

@@ -12,9 +12,9 @@ import numpy as np
 
 from fedcore.data import dataset_of, is_table
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.tensors.returned import returned
 from fedcore.graphs.tensors.values import container, elements_of, tensor_leaf
 from fedcore.ir import Function
-from fedcore.runtime.returned import returned
 from fedcore.types import (
     FederatedType,
     FunctionType,

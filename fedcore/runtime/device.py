@@ -15,6 +15,9 @@ from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.batched.packing import packing_cache, size_bytes
 from fedcore.graphs.stages.realize import Realized
 from fedcore.graphs.tensors.identity_cache import IdentityCache
+from fedcore.graphs.tensors.returned import returned
+from fedcore.graphs.tensors.shared_memory import SHARED_BYTES, tensor_of
+from fedcore.ir import Constant
 from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.stopping import Stop
 from fedcore.slow_steps import slow_step
@@ -41,6 +44,7 @@ class DeviceExecutor:
         self.products: IdentityCache[tf.Tensor] = IdentityCache(MAX_PACKED_BYTES, size_bytes)
         self.not_finite: set[Hashable] = set()  # stages of which a client's work was not finite
         self._suffix = device.removeprefix("/")
+        self._constants: weakref.WeakKeyDictionary[Constant, tf.Tensor] = weakref.WeakKeyDictionary()
         self._number = functools.lru_cache(MAX_NUMBERS)(_number)  # most scalars of a server state do not change
         self._compiling: weakref.WeakKeyDictionary[Realized, _Compiling] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -50,11 +54,20 @@ class DeviceExecutor:
         with tf.device(self.device):
             return [self._here(t) for t in tensors]
 
+    def constant(self, value: Constant) -> tf.Tensor:
+        """A literal on this device; equal literals share one tensor, which lives as long as the first of them."""
+        with self._lock:
+            if value not in self._constants:
+                (self._constants[value],) = self.put([returned.tensor(value.to_numpy())])
+            return self._constants[value]
+
     def _here(self, value) -> tf.Tensor:
         if isinstance(value, tf.Tensor):
             return value if value.device.endswith(self._suffix) else tf.identity(value)
         if isinstance(value, np.ndarray | np.generic) and not value.ndim and not value.dtype.hasobject:
             return self._number(value.dtype, value.tobytes())
+        if isinstance(value, np.ndarray) and value.nbytes >= SHARED_BYTES:
+            return self._here(tensor_of(value))
         return tf.convert_to_tensor(value)
 
     def get_ready(self, function: Realized, tensors: Sequence) -> None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from fedcore.data import columns_of
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
+from fedcore.graphs.tensors.returned import returned
 from fedcore.ir import Module
 from fedcore.ir.target import parse_target
 from fedcore.processor import has_bfloat16_products
@@ -24,7 +25,6 @@ from fedcore.runtime.metering import meter
 from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.protocols import ClientsExecutor, check_clients_executor
 from fedcore.runtime.report import Report
-from fedcore.runtime.returned import returned
 from fedcore.runtime.secure.settings import Masked, settings_of
 from fedcore.runtime.stopping import current_stop
 from fedcore.scalars import python_scalar, whole_number
@@ -60,6 +60,7 @@ class LocalRuntime:
         self.plan_options = dict(plan_options)
         self._notes = tuple(notes)
         self._clients = clients
+        self._sent: set[str] = set()  # digests of constants
         self._plans = PlanExecutor(server, clients, default_num_clients)
 
     @property
@@ -84,7 +85,7 @@ class LocalRuntime:
             blocked = blocked_threads.described()
             if blocked:
                 report.note(blocked)
-        meter(module, report)
+        meter(module, report, self._sent)
         return restore(_to_numpy(result, main.result_type), main.result_type)
 
     def close(self) -> None:

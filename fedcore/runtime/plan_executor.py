@@ -127,7 +127,8 @@ class PlanExecutor:
         stage = op.operands[0].name
         if stage in facts.struct_stages:
             function = module.function(stage)
-            return unflatten(self._server.put(flatten(_restructured(function, arguments))), function.result_type)
+            result = _restructured(function, arguments, self._server)
+            return unflatten(self._server.put(flatten(result)), function.result_type)
         firsts = [facts.numbers[o.name] for o in op.operands if isinstance(o, Ref)]
         packed = [pack(a, seed, first) for a, first in zip(arguments, firsts, strict=True)]
         layouts = tuple(given for given, _ in packed)
@@ -185,17 +186,21 @@ def _with_operands(result, realized: Realized, operands: list):
 
 
 def _has_only_struct_operations(function: Function) -> bool:
-    """Whether a stage only takes structs apart and builds structs, and its result holds no sequence."""
-    return all(op.kind in ("item", "struct") for op in function.operations) and not any(
+    """Whether a stage only takes structs apart and builds structs, also of literals; its result holds no sequence."""
+    return all(op.kind in ("item", "struct", "literal") for op in function.operations) and not any(
         isinstance(leaf, SequenceType) for _, leaf in leaves(function.result_type)
     )
 
 
-def _restructured(function: Function, arguments: list):
+def _restructured(function: Function, arguments: list, server: DeviceExecutor):
     """The result of a function of struct operations only."""
     known, types = dict(zip((p.name for p in function.parameters), arguments, strict=True)), function.types()
     for op in function.operations:
-        known[op.name] = _without_graph_call(op, [known[o.name] for o in op.operands if isinstance(o, Ref)], types)
+        operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
+        is_literal = op.kind == "literal"
+        known[op.name] = (
+            server.constant(op.attributes["value"]) if is_literal else _without_graph_call(op, operands, types)
+        )
     return known[function.result.name]
 
 

@@ -1,6 +1,8 @@
 """`fedcore new`, `train`, `resume`, `eval`, `list`, `show`: from an empty directory to a compared sweep."""
 
 import errno
+import hashlib
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -185,6 +187,35 @@ def test_a_function_that_nothing_calls_is_refused(project, fedcore, text, messag
     assert "fedcore train calls load_data, build_process, build_evaluation, build_sampler, build_callbacks" in said
     (project / "own_program.py").write_text(f"{PROGRAM}\n\n{text}\n\n__all__ = ['build_callback', 'plotted']\n")
     fedcore("train", "train.toml")
+
+
+def test_a_run_says_what_it_was_made_of_and_how_to_repeat_it(project, fedcore):
+    fedcore("train", "train.toml", "--set", "run.rounds=1", "--out", "first")
+    shown = fedcore("show", "first", "--format", "json")["origin"]
+    assert shown["program"]["sha256"] == hashlib.sha256((project / "own_program.py").read_bytes()).hexdigest()
+    assert shown["versions"]["keras"] == importlib.metadata.version("keras")
+    assert shown["command"] == "fedcore train train.toml --set run.rounds=1"
+    fedcore(*shown["command"].split()[1:], "--out", "second")
+    assert (project / "first/metrics.csv").read_bytes() == (project / "second/metrics.csv").read_bytes()
+    (project / "own_program.py").write_text((project / "own_program.py").read_text() + "\n")
+    text = fedcore("show", "first")
+    assert "own_program.py has changed since: sha256:" in text
+    assert "repeat it\n  fedcore train train.toml --set run.rounds=1\n" in text
+
+
+def test_a_run_in_a_repository_has_its_commit(project, fedcore):
+    def git(*words):
+        identity = ("-c", "user.name=A", "-c", "user.email=a@b.c")
+        done = subprocess.run(["git", *identity, *words], cwd=project, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    (project / "own_program.py").write_text((project / "own_program.py").read_text() + "\n")
+    fedcore("train", "train.toml", "--set", "run.rounds=1")
+    shown = fedcore("show", "runs/001", "--format", "json")["origin"]
+    assert shown["commit"] == git("rev-parse", "HEAD") + "+changes"
 
 
 def test_a_damaged_training_hides_no_other(project, fedcore):

@@ -101,3 +101,10 @@ def test_compression_sends_less_and_draws_it(tmp_path):
     assert sent["top 5 %, feedback"][1] < 0.25 * sent["plain"][1]
     accuracy = {name: found[-1][0] for name, found in curves.items()}
     assert min(accuracy.values()) > accuracy["plain"] - 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras with numpy 2
+def test_adapters_of_a_frozen_transformer_learn_another_task():
+    accuracies = load("frozen_transformer").main()
+    assert accuracies[-1] > accuracies[0] + 0.1

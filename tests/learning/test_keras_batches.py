@@ -24,12 +24,14 @@ def batches(columns, size=4):
 
 
 def one_round(make, data, *arguments, **options):
-    """The state before a round of one client, and what the round gives."""
+    """The state before a round of one client, and what the round gives; states have the frozen weights too."""
     process = algorithms.build_weighted_fed_avg(
         lambda: fc.learning.from_keras_model(make(), *arguments, input_spec=data.element_spec, **options), RATE
     )
     state = process.initialize()
-    return state, process.next(state, [data])
+    output = process.next(state, [data])
+    before, after = (s.replace(model=process.get_model_weights(s)) for s in (state, output.state))
+    return before, output._replace(state=after)
 
 
 def trained_by_keras(make, state, columns, loss, **options):

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.runtime.returned import returned
+from fedcore.graphs.tensors.returned import returned
 
 
 @fc.federated_computation(fc.FederatedType(("float32", [1000]), fc.SERVER))

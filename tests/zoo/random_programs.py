@@ -279,12 +279,12 @@ process = fc.learning.algorithms.build_weighted_fed_avg(
 )
 state = process.initialize()
 plain, ours = make(), make()
-state.model.assign_weights_to(plain)
+process.get_model_weights(state).assign_weights_to(plain)
 plain.compile(keras.optimizers.{client}, run_eagerly=True, **arguments())
 for batch in pipeline(tf.data.Dataset.from_tensor_slices(columns)):
     plain.train_on_batch(*batch)
 state, metrics = process.next(state, [data])
-state.model.assign_weights_to(ours)
+process.get_model_weights(state).assign_weights_to(ours)
 for a, b in zip(plain.variables, ours.variables):
     print(a.path, np.abs(a.numpy() - b.numpy()).max())
 print(metrics["client_work"]["train"])

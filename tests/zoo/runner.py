@@ -72,8 +72,9 @@ def _compare(model: Model, training: Training, kind: DataKind, processes: Callab
     try:
         ours = make_ours()
         process = processes(_hashable(ours[0].element_spec), len(kind.sizes))
-        start = process.initialize.invoke(seed=0)
-        have: Any = _by_fedcore(model, training, process, start, ours)
+        state = process.initialize.invoke(seed=0)
+        start = process.get_model_weights(state)
+        have: Any = _by_fedcore(model, training, process, state, ours)
     except FedcoreError as error:
         have, start = error, None
     except Exception:
@@ -168,15 +169,15 @@ def _by_fedcore(model: Model, training: Training, process, state, clients: list)
             state, output = process.next(state, clients)
             work = output["client_work"]
             metrics.append(work["eval"]["current_round_metrics"] if training.evaluates else work["train"])
-            weights.append(reference.values_of(_assigned(model, state)))
+            weights.append(reference.values_of(_assigned(model, process.get_model_weights(state))))
     return _Outcome(weights, metrics)
 
 
-def _assigned(model: Model, state) -> keras.Model:
-    """The Keras model with the weights of a state of fedcore."""
+def _assigned(model: Model, weights: fc.learning.ModelWeights) -> keras.Model:
+    """The Keras model with weights of fedcore."""
     keras_model = model.make_for_comparison()
     _build(keras_model, model)
-    fc.learning.ModelWeights.assign_weights_to(state.model, keras_model)
+    weights.assign_weights_to(keras_model)
     return keras_model
 
 
@@ -186,19 +187,19 @@ def _build(keras_model: keras.Model, model: Model) -> None:
         keras_model(keras.tree.map_structure(keras.ops.convert_to_tensor, rows[0]))
 
 
-def _by_keras(model: Model, training: Training, state, plain: Callable, rng=None) -> _Outcome:
+def _by_keras(model: Model, training: Training, first, plain: Callable, rng=None) -> _Outcome:
     """The reference; with an rng, from first weights that are moved by a few of their last bits."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Keras' advice, such as on outputs that have no loss
-        return _trained_by_keras(model, training, state, plain, rng)
+        return _trained_by_keras(model, training, first, plain, rng)
 
 
-def _trained_by_keras(model: Model, training: Training, state, plain: Callable, rng) -> _Outcome:
-    if state is None:
+def _trained_by_keras(model: Model, training: Training, first, plain: Callable, rng) -> _Outcome:
+    if first is None:
         keras_model = model.make_for_comparison()
         _build(keras_model, model)
     else:
-        keras_model = _assigned(model, state)
+        keras_model = _assigned(model, first)
     keras_model.compile(run_eagerly=True, **model.compile_arguments())
     if rng is not None:
         values = reference.values_of(keras_model)
@@ -217,12 +218,12 @@ def _trained_by_keras(model: Model, training: Training, state, plain: Callable, 
     return _Outcome(weights, metrics)
 
 
-def first_weights_that_differ(model: Model, state) -> str:
-    """The weights that Keras makes equal each time, and fedcore's state has otherwise."""
+def first_weights_that_differ(model: Model, first) -> str:
+    """The weights that Keras makes equal each time, and fedcore has otherwise."""
     models = [model.make_for_comparison() for _ in range(2)]
     for keras_model in models:
         _build(keras_model, model)
-    a, b, ours = *map(reference.values_of, models), reference.values_of(_assigned(model, state))
+    a, b, ours = *map(reference.values_of, models), reference.values_of(_assigned(model, first))
     variables = reference.float_variables(models[0])
     unequal = [
         v.path

@@ -62,6 +62,7 @@ class Training:
         runtime: () -> the runtime of fedcore.
         rounding: the error that the aggregation adds to a weight, relative to the largest change.
         evaluates: whether the models are evaluated and not trained.
+        exclude: names of weights without weight decay in the clients' optimizer.
     """
 
     name: str
@@ -75,9 +76,13 @@ class Training:
     runtime: Callable = fc.runtime.local
     rounding: float = 0.0
     evaluates: bool = False
+    exclude: tuple[str, ...] = ()
 
     def make_client(self) -> keras.optimizers.Optimizer:
-        return eval(self.client, vars(optimizers))
+        optimizer = eval(self.client, vars(optimizers))
+        if self.exclude:
+            optimizer.exclude_from_weight_decay(var_names=list(self.exclude))
+        return optimizer
 
 
 TRAININGS: dict[str, Training] = {}
@@ -143,6 +148,14 @@ training(
     client="Adam(0.01)",
     own_client=lambda: fc.learning.optimizers.build_adam(0.01),
 )
+training("lion", client="Lion(0.01)")
+training("nadam", client="Nadam(0.01)")
+training("adamax", client="Adamax(0.01)")
+training("accumulated gradients", client="Adam(0.01, gradient_accumulation_steps=2)")
+training("overwritten by averages", client="SGD(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)")
+training("server lion", server=lambda: optimizers.Lion(0.01))
+training("server averages", server=lambda: optimizers.SGD(1.0, use_ema=True, ema_overwrite_frequency=2))
+training("no decay of biases", client="AdamW(0.01, weight_decay=0.1)", exclude=("bias",))
 training("server adam", server=lambda: optimizers.Adam(0.01))
 training("server momentum", server=lambda: optimizers.SGD(0.5, momentum=0.9))
 training("unweighted", build=_unweighted(), mean=mean_by_clients)

@@ -236,8 +236,10 @@ class _DeadLeafElimination:
     def _broadcast(self, op: Operation, tree: _Tree, type_: Type, wanted: Leaves, numbers: Numbers) -> _Tree:
         """Broadcasts the wanted leaves: together if one value at the server holds exactly these, else by element.
 
-        A leaf that was broadcast before is taken from that broadcast. The broadcast of a constant has 0 bits.
+        A leaf that was broadcast before is taken from that broadcast. The broadcast of a constant has 0 bits, unless
+        it is sent once.
         """
+        constants = set() if op.attributes.get("once") else self._origins.constants
         elements = elements_of(type_)
         alone = not elements and not _is_empty(type_)
         if alone and numbers[0] in self.crossed and op.name not in self._returned:
@@ -247,10 +249,10 @@ class _DeadLeafElimination:
             for index in path:
                 crossed = self.main.element(crossed, index)
             return crossed
-        together = not elements or op.name in self._returned or self._is_new(type_, wanted, numbers)
+        together = not elements or op.name in self._returned or self._is_new(type_, wanted, numbers, constants)
         if together and isinstance(tree, _Held) and tree.kept == wanted:
             attributes = _without_bits(op)
-            if alone and numbers[0] in self._origins.constants:
+            if alone and numbers[0] in constants:
                 attributes["bits"] = 0
             value = lookup("broadcast").emit([tree.value], builder=self.main.builder, **attributes)
             held = self.main.held(value, type_, wanted)
@@ -273,12 +275,10 @@ class _DeadLeafElimination:
                 found.update(o.name for o in op.operands)
         return found
 
-    def _is_new(self, type_: Type, wanted: Leaves, numbers: Numbers) -> bool:
+    def _is_new(self, type_: Type, wanted: Leaves, numbers: Numbers, constants: set[int]) -> bool:
         """Whether the wanted leaves are distinct, not broadcast before, and not constant."""
         mine = [numbers[i] for i, leaf in enumerate(flat(type_)) if i in wanted and not _is_empty(leaf)]
-        return len(set(mine)) == len(mine) and not (
-            self.crossed.keys() & set(mine) or self._origins.constants.intersection(mine)
-        )
+        return len(set(mine)) == len(mine) and not (self.crossed.keys() & set(mine) or constants.intersection(mine))
 
     def _merge(self, op: Operation, join: Function, tree: _Tree, wanted: Leaves) -> _Tree:
         assert isinstance(tree, _Held)

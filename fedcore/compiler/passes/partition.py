@@ -224,7 +224,9 @@ class _Partition:
 
     def _send(self, sent: list[Node]) -> None:
         """Broadcasts the values; those that are all the results of one server stage in one broadcast."""
-        values = {n: self._at_server(n) for n in sent}
+        for node in [n for n in sent if _is_large_constant(n)]:
+            self.placed[node] = self._broadcast_constant(node)
+        values = {n: self._at_server(n) for n in sent if not _is_large_constant(n)}
         for node in [n for n in sent if contains(n.type, _is_sequence)]:
             self.placed[node] = self._broadcast_columns(values.pop(node), node)
         sent = list(values)
@@ -240,6 +242,15 @@ class _Partition:
             for node, value in values.items():
                 self.placed[node] = item.emit([together], index=order.index(value.operand))
                 self.sent_together.add(self.placed[node].operand)
+
+    def _broadcast_constant(self, node: Node) -> Value:
+        """Broadcasts large literals, which a server stage of their own returns."""
+        (source,) = node.sources()
+        local = _Local(self, AT_SERVER)
+        local.value(source)
+        (value,) = self._outputs(local, "constants", SERVER, [source], run)
+        with self.main, self.main.at(node.operation.location):
+            return broadcast.emit([value], once=True)
 
     def _broadcast_columns(self, value: Value, node: Node) -> Value:
         """Broadcasts a value with sequences as its columns, of which each client stage makes the sequences again."""
@@ -353,6 +364,10 @@ class _Partition:
 
 def _is_all_equal(type_: Type) -> bool:
     return isinstance(type_, FederatedType) and bool(type_.all_equal)
+
+
+def _is_large_constant(node: Node) -> bool:
+    return isinstance(node.inputs[0], Node) and node.inputs[0].is_constant
 
 
 def _root(node: Node) -> Node:

@@ -437,7 +437,7 @@ def _one_step_width(parameters: Sequence[Parameter], width: int) -> int:
 
 
 def _state_bytes(function: Function) -> int:
-    """Bytes of the largest value of a client, such as the weights that it trains."""
+    """Bytes of the largest value of a client, such as the weights that it computes with, frozen ones too."""
     return max((_size_bytes(op.type) for op in function.operations), default=0)
 
 

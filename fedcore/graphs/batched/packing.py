@@ -20,7 +20,6 @@ import tensorflow as tf
 from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.row_layouts import (
     ABSENT,
-    ALIGNMENT_BYTES,
     CONCATENATED,
     concatenate_columns,
     pad_rows,
@@ -28,6 +27,8 @@ from fedcore.graphs.batched.row_layouts import (
 from fedcore.graphs.batched.schedule import Schedule, ScheduleRules, schedule_clients
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.identity_cache import IdentityCache
+from fedcore.graphs.tensors.shared_memory import tensor_of
+from fedcore.types.immutable_arrays import frozen
 
 REMEMBERED_KEYS = 1024
 """Number of keys seen once that a packing cache remembers."""
@@ -102,16 +103,8 @@ def pack_clients(
 
 
 def _as_tensors(make: Callable[[], tuple]) -> tuple:
-    """The results of `make`, with arrays converted to tensors."""
-    return tuple(_tensor(item) if isinstance(item, np.ndarray) else item for item in make())
-
-
-def _tensor(array: np.ndarray) -> tf.Tensor:
-    """The array as a tensor; the memory is shared if TensorFlow can use it."""
-    usable = array.dtype.kind in "biufc" and array.flags.c_contiguous and array.flags.writeable
-    if usable and array.size and not array.ctypes.data % ALIGNMENT_BYTES:
-        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-    return tf.convert_to_tensor(array, tf.string if array.dtype == object else None)
+    """The results of `make`, with arrays, which nobody else has, converted to tensors."""
+    return tuple(tensor_of(frozen(item)) if isinstance(item, np.ndarray) else item for item in make())
 
 
 def pack_for_loop(

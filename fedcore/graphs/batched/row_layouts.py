@@ -19,7 +19,6 @@ Example: 3 clients have 2, 5 and 3 rows in batches of 2. Groups have 2 lanes, wh
 """
 
 import abc
-import math
 from collections.abc import Hashable
 from collections.abc import Sequence as SequenceOf
 from typing import ClassVar
@@ -34,12 +33,10 @@ from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.dataflow.selection import select_by_client
 from fedcore.graphs.sequences.columns import Columns, Rows
 from fedcore.graphs.sequences.layout import Layout
+from fedcore.types.immutable_arrays import aligned_empty, is_aligned
 
 ABSENT = -1
 """The client of an empty lane, and the lane of an absent client."""
-
-ALIGNMENT_BYTES = 64
-"""Alignment of memory that TensorFlow can use without a copy."""
 
 
 @attrs.frozen(eq=False)
@@ -400,10 +397,9 @@ def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
     shape, dtype = (sum(map(len, arrays)), *arrays[0].shape[1:]), arrays[0].dtype
     if dtype.hasobject:
         return np.concatenate(arrays)
-    buffer = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT_BYTES, np.uint8)
-    begin = -buffer.ctypes.data % ALIGNMENT_BYTES
-    out = buffer[begin : len(buffer) - ALIGNMENT_BYTES + begin].view(dtype).reshape(shape)
-    return np.concatenate(arrays, out=out)
+    if len(arrays) == 1 and is_aligned(arrays[0]) and not arrays[0].flags.writeable:
+        return arrays[0]
+    return np.concatenate(arrays, out=aligned_empty(shape, dtype))
 
 
 def _gather_or_zeros(columns: tuple, numbers: Value, sizes: Value) -> list[Value]:

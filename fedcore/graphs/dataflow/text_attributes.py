@@ -180,7 +180,7 @@ def _is_filled(constant: Constant, array: np.ndarray) -> bool:
     """Whether all entries of a constant are equal, bit by bit."""
     if isinstance(constant.data, tuple):
         return len(set(constant.data)) == 1
-    return constant.data == constant.data[: array.itemsize] * array.size
+    return constant.data == bytes(constant.data[: array.itemsize]) * array.size
 
 
 def digest_of_array(array: np.ndarray) -> str:

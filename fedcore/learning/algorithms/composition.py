@@ -23,6 +23,7 @@ from fedcore.intrinsics import (
 )
 from fedcore.ir.locations import warn_user
 from fedcore.learning.models import ModelWeights, PureModel
+from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
@@ -45,8 +46,8 @@ class ServerWork:
     """The server's part of an algorithm, as `ClientWork` is the clients'.
 
     Args:
-        start: (-> <W,O>), the first weights and the first state of the optimizer.
-        update: (<O,W,mean change=U> -> <O,W>), for the changing weights U of W.
+        start: (-> <U,O>), the first changing weights and the first state of the optimizer.
+        update: (<O,U,mean change=U> -> <O,U>).
         aggregate_metrics: traced in a round; {M}@CLIENTS -> (the added metric states, the metrics), both at the server.
         hyperparameters: the names of those in O.
     """
@@ -65,7 +66,8 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
         metrics_aggregator: model -> `aggregate_metrics`, or a function that gives the metrics alone; the model is also
             the function of all states that finalizes them. Default: `sum_then_finalize`.
     """
-    optimizer = as_optimizer(build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn)
+    given = build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn
+    optimizer = as_optimizer(given, model.trainable_names)
     aggregator = aggregation_of_metrics(metrics_aggregator, model)
 
     def aggregate_metrics(client_states):
@@ -140,9 +142,9 @@ def unweighted(
 
 
 def _build_update(optimizer: Optimizer, roles: WeightRoles) -> Any:
-    """`(<state,W,mean update=U> -> <state,W>)`: the optimizer takes the mean change as a negative gradient.
+    """`(<state,U,mean update=U> -> <state,U>)`: the optimizer takes the mean change as a negative gradient.
 
-    Assigned weights move by their mean change, frozen ones stay. A mean that is not finite (no clients, weights that
+    Assigned weights move by their mean change. A mean that is not finite (no clients, weights that
     add to zero) changes nothing, the optimizer's state included.
     """
 
@@ -152,19 +154,19 @@ def _build_update(optimizer: Optimizer, roles: WeightRoles) -> Any:
         gradients = tuple(-u for u in mean_update.trainable)
         state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
         after = (state, trainable, roles.assigned_after(weights, mean_update))
-        before = (optimizer_state, weights.trainable, roles.changing(weights).non_trainable)
+        before = (optimizer_state, weights.trainable, weights.non_trainable)
         state, trainable, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), after, before)
-        return state, roles.replace(weights, ModelWeights(trainable, moved))
+        return state, ModelWeights(trainable, moved)
 
     return update
 
 
 def _build_start(model: PureModel, optimizer: Optimizer) -> Computation:
-    """`(-> <W,state of the server's optimizer>)`."""
+    """`(-> <U,state of the server's optimizer>)`."""
 
     @tf_computation
     def start():
-        weights = model.initial_weights()
+        weights = model.initial_changing_weights()
         return weights, optimizer.initialize(weights.trainable)
 
     return start
@@ -183,20 +185,21 @@ def compose_learning_process(
 
     Args:
         server_optimizer_fn, metrics_aggregator: as for `build_server_work`.
-        model_distributor: a measured process `next : (<S@SERVER,W@SERVER> -> <state,result=W@CLIENTS,measurements>)`.
-            Default: the weights are broadcast as they are, together with what `work` sends.
+        model_distributor: a measured process `next : (<S@SERVER,U@SERVER> -> <state,result=U@CLIENTS,measurements>)`
+            for the changing weights U. Default: they are broadcast as they are, together with what `work` sends.
         model_aggregator: joins the changes. Default: a weighted mean.
     Raises:
         TypeMismatch: the aggregator is not weighted or gives no update, or the distributor gives other weights.
     """
     server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
     trained: Any = work.train.type_signature.result
-    weights_type = work.train.module.main.parameters[0].type
+    weights_type = changing_type(model)
     check_distributor(model_distributor, weights_type)
     aggregator = build_aggregation(model_aggregator, trained["update"], trained["weight"], roles=model.weight_roles)
+    distributor = model_distributor or build_broadcast_process(weights_type)
     initialize, next_round = composed(
-        tf_computation(lambda: model.initial_weights()),
-        model_distributor or build_broadcast_process(weights_type),
+        tf_computation(lambda: model.initial_changing_weights()),
+        _WholeWeights(model, distributor) if model.weight_roles.frozen else distributor,
         work_process(work, model.batch_type, server.aggregate_metrics),
         aggregator,
         _finalizer(server, aggregator),
@@ -205,7 +208,24 @@ def compose_learning_process(
         initialize,
         next_round,
         hyperparameters={"client_work": work.hyperparameters, "finalizer": server.hyperparameters},
+        **weights_functions(model),
     )
+
+
+@attrs.frozen
+class _WholeWeights:
+    """A distributor of the changing weights, with the frozen ones beside them at the clients; used in traces."""
+
+    model: PureModel
+    distributor: MeasuredProcess
+
+    @property
+    def initialize(self) -> Computation:
+        return self.distributor.initialize
+
+    def next(self, state, weights) -> MeasuredProcessOutput:
+        sent = self.distributor.next(state, weights)
+        return MeasuredProcessOutput(sent.state, whole_weights(self.model, sent.result), sent.measurements)
 
 
 def _finalizer(server: ServerWork, aggregator: AggregationProcess) -> FinalizerProcess:

@@ -15,6 +15,7 @@ from fedcore.intrinsics import federated_broadcast, federated_eval, federated_ma
 from fedcore.learning.algorithms.composition import build_aggregation, build_server_work
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import trace_model
+from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import weights_type_of
 from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
@@ -133,7 +134,7 @@ def build_fed_avg_with_client_states(
     @federated_computation(initialize.type_signature.result, *clients)
     def next_round(state, data, client_states):
         sent = federated_broadcast(state.global_model_weights)
-        results: Any = federated_map(train, (sent, data, client_states))
+        results: Any = federated_map(train, (whole_weights(model, sent), data, client_states))
         mean = aggregator.next(state.aggregator, results.client.update, results.client.weight)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean.result))
         _, metrics = server.aggregate_metrics(results.client.metrics)
@@ -143,7 +144,9 @@ def build_fed_avg_with_client_states(
 
     if takes_weights:
         state_type = member_of(initialize.type_signature.result)
-        first = federated_computation(lambda state: initial(state.global_model_weights), state_type)
+        frozen = model.frozen_weights.constants
+        first = federated_computation(lambda s: initial(roles.join(s.global_model_weights, frozen)), state_type)
     else:
         first = initial
-    return ClientStateProcess(initialize, next_round, first, hyperparameters={"finalizer": server.hyperparameters})
+    names = {"finalizer": server.hyperparameters}
+    return ClientStateProcess(initialize, next_round, first, hyperparameters=names, **weights_functions(model))

@@ -19,6 +19,7 @@ from fedcore.intrinsics import (
 from fedcore.learning.algorithms.composition import build_server_work
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import trace_model
+from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import build_client_work
 from fedcore.learning.templates.training_result import all_finite
@@ -74,7 +75,7 @@ def build_fed_avg_with_error_feedback(
 
     @tf_computation
     def initial_client_state():
-        return tf.nest.map_structure(tf.zeros_like, model.weight_roles.changing(model.initial_weights()))
+        return tf.nest.map_structure(tf.zeros_like, model.initial_changing_weights())
 
     @tf_computation(update_type, update_type)
     def add(update, left_out):
@@ -96,7 +97,7 @@ def build_fed_avg_with_error_feedback(
     def next_round(state, data, client_states):
         hyperparameters = federated_map(work.send, state.client_work)
         sent = federated_broadcast(federated_zip((state.global_model_weights, hyperparameters)))
-        results: Any = federated_map(work.train, (sent[0], sent[1], data))
+        results: Any = federated_map(work.train, (whole_weights(model, sent[0]), sent[1], data))
         wanted = federated_map(add, (results.update, client_states))
         codes = federated_map(
             lambda value, seed: codec.encode(value, seed, ())[0], (wanted, federated_random_seed(CLIENTS))
@@ -119,4 +120,6 @@ def build_fed_avg_with_error_feedback(
         return ClientStateOutput(after, round_metrics(client_work=federated_zip({"train": train_metrics})), left_out)
 
     names = {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
-    return ClientStateProcess(initialize, next_round, initial_client_state, hyperparameters=names)
+    return ClientStateProcess(
+        initialize, next_round, initial_client_state, hyperparameters=names, **weights_functions(model)
+    )

@@ -1,6 +1,6 @@
 """Federated evaluation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -14,6 +14,7 @@ from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.metrics import add_client_quantiles, sum_then_finalize
 from fedcore.learning.models import PureModel, trace_model
+from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import build_evaluation
@@ -66,12 +67,14 @@ def build_fed_eval(
     """
     check_loop_implementation(loop_implementation)
     model = trace_model(model_fn)
-    initial_weights = tf_computation(lambda: model.initial_weights())
-    evaluate = build_evaluation(model, initial_weights.type_signature.result)
+    evaluate = build_evaluation(model, model.weights_type)
     if per_client is not None and metrics_aggregation_process is not None:
         raise InvalidValue("per_client computes quantiles by an aggregation of its own: leave one of the two out")
     work = evaluation_work(model, evaluate, metrics_aggregation_process, per_client)
-    return build_evaluation_process(initial_weights, model.batch_type, work, model_distributor)
+    initial_weights = tf_computation(lambda: model.initial_changing_weights())
+    return build_evaluation_process(
+        initial_weights, model.batch_type, work, model_distributor, weights_functions(model)
+    )
 
 
 class ClientMetricsOutput(NamedTuple):
@@ -88,7 +91,8 @@ class EvaluationWork:
 
     Args:
         start: () -> the state of no rounds, at the server.
-        run: (state, weights at the clients, data) -> (state, metrics at the server, metrics of each client or None).
+        run: (state, changing weights at the clients, data) -> (state, metrics at the server, metrics of each client or
+            None).
     """
 
     start: Callable
@@ -110,7 +114,7 @@ def evaluation_work(
         )
 
     def run(state, weights, data):
-        reports = federated_map(evaluate, (weights, data))
+        reports = federated_map(evaluate, (whole_weights(model, weights), data))
         output = process.next(state, reports)
         current, total = output.result[0], output.result[1]
         metrics = federated_zip({"eval": {"current_round_metrics": current, "total_rounds_metrics": total}})
@@ -150,9 +154,17 @@ class _TotalOfRounds:
 
 
 def build_evaluation_process(
-    initial_weights: Computation, batch_type: Type, work: EvaluationWork, model_distributor=None
+    initial_weights: Computation,
+    batch_type: Type,
+    work: EvaluationWork,
+    model_distributor=None,
+    functions: Mapping[str, Any] | None = None,
 ) -> LearningProcess:
-    """The process whose round is: send the weights, do `work`; the weights stay."""
+    """The process whose round is: send the weights, do `work`; the weights stay.
+
+    Args:
+        functions: `get_model_weights` and `set_model_weights` of the process. Default: those of the state.
+    """
     check_distributor(model_distributor, initial_weights.type_signature.result)
 
     @federated_computation
@@ -174,4 +186,4 @@ def build_evaluation_process(
         )
         return output if client_metrics is None else ClientMetricsOutput(*output, client_metrics)
 
-    return LearningProcess(initialize, evaluation_round)
+    return LearningProcess(initialize, evaluation_round, **(functions or {}))

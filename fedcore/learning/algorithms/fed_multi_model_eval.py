@@ -10,6 +10,7 @@ from fedcore.intrinsics import federated_map, federated_zip
 from fedcore.learning.algorithms.fed_eval import EvaluationWork, build_evaluation_process, evaluation_work
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
+from fedcore.learning.models.frozen_weights import join_weights, split_weights
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.training import build_evaluation, weights_type_of
 
@@ -70,8 +71,22 @@ def build_fed_multi_model_eval(
         states, metrics = ({name: output[i] for name, output in found.items()} for i in (0, 1))
         return federated_zip(states), federated_zip(metrics), None
 
-    initial_weights = tf_computation(lambda: {name: model.initial_weights() for name, model in models.items()})
-    return build_evaluation_process(initial_weights, batch_type, EvaluationWork(start, run), model_distributor)
+    def set_model_weights(state, weights):
+        changing = {name: split_weights(models[name], of_model) for name, of_model in weights.items()}
+        return state.replace(global_model_weights=changing)
+
+    def get_model_weights(state):
+        return {name: join_weights(model, state.global_model_weights[name]) for name, model in models.items()}
+
+    initial_weights = tf_computation(lambda: {name: m.initial_changing_weights() for name, m in models.items()})
+    functions = {"get_model_weights": get_model_weights, "set_model_weights": set_model_weights}
+    return build_evaluation_process(
+        initial_weights,
+        batch_type,
+        EvaluationWork(start, run),
+        model_distributor,
+        functions if any(m.weight_roles.frozen for m in models.values()) else None,
+    )
 
 
 def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningProcess]) -> LearningProcess:

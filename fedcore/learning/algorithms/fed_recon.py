@@ -16,6 +16,7 @@ from fedcore.ir.locations import describe
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.algorithms.fed_eval import build_evaluation_process, evaluation_work
 from fedcore.learning.models import ModelWeights, ReconstructionModel
+from fedcore.learning.models.frozen_weights import weights_functions
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.models.partly_local_model import PartlyLocalModel, trace_reconstruction_model
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
@@ -99,7 +100,7 @@ def build_fed_recon(
         **optimizer.hyperparameters,
         **{_RECONSTRUCTION + name: value for name, value in recon_optimizer.hyperparameters.items()},
     }
-    weights_type = tf_computation(lambda: model.initial_weights()).type_signature.result
+    weights_type = model.weights_type
 
     @tf_computation
     def initialize():
@@ -165,8 +166,8 @@ def build_fed_recon_eval(
     """
     model: Any = trace_reconstruction_model(model_fn, loss_fn, metrics_fn)
     optimizer = _optimizer(reconstruction_optimizer_fn)
-    initial_weights = tf_computation(lambda: model.initial_weights())
-    weights_type = initial_weights.type_signature.result
+    initial_weights = tf_computation(lambda: model.initial_changing_weights())
+    weights_type = model.weights_type
     nothing = tf_computation(lambda: ())
     reconstruct = _build_reconstruction(model, optimizer, weights_type, nothing.type_signature.result)
     split = _build_split(model, dataset_split_fn)
@@ -184,7 +185,9 @@ def build_fed_recon_eval(
         return report(sequence_reduce(parts[1], begin(), lambda metrics, batch: step(metrics, batch, weights, local)))
 
     work = evaluation_work(model, evaluate, metrics_aggregation_process)
-    return build_evaluation_process(initial_weights, model.batch_type, work, model_distributor)
+    return build_evaluation_process(
+        initial_weights, model.batch_type, work, model_distributor, weights_functions(model)
+    )
 
 
 def _optimizer(given) -> Optimizer:
@@ -261,10 +264,10 @@ def _build_training(
     roles = model.weight_roles
 
     @tf_computation
-    def begin(weights, hparams):
+    def begin(changing, hparams):
         mine = {name: hparams[name] for name in optimizer.hyperparameters if hparams}
-        state = optimizer.set_hparams(optimizer.initialize(weights.trainable), mine)
-        return _Carry(roles.changing(weights), state, model.initial_metrics())
+        state = optimizer.set_hparams(optimizer.initialize(changing.trainable), mine)
+        return _Carry(changing, state, model.initial_metrics())
 
     @tf_computation
     def step(carry, batch, start, local):
@@ -277,11 +280,13 @@ def _build_training(
     @tf_computation
     def finish(before, carry):
         weight, report = weight_and_report(model.whole, weighting, carry.metrics)
-        return finite_or_nothing(roles.difference(carry.weights, roles.changing(before)), weight, report)
+        return finite_or_nothing(roles.difference(carry.weights, before), weight, report)
 
     @federated_computation(weights_type, local_type, hparams_type, SequenceType(model.batch_type))
     def train(weights, local, hparams, batches):
-        start = begin(weights, hparams)
-        return finish(weights, sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, weights, local)))
+        changing = roles.changing(weights)
+        start = begin(changing, hparams)
+        trained = sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, weights, local))
+        return finish(changing, trained)
 
     return train

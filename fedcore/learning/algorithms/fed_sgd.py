@@ -99,7 +99,7 @@ def build_fed_sgd(
     def result(before, done):
         update = ModelWeights(
             tuple(-g for g in done.gradients),
-            tuple(a - b for a, b in zip(done.assigned, roles.changing(before).non_trainable, strict=True)),
+            tuple(a - b for a, b in zip(done.assigned, before.non_trainable, strict=True)),
         )
         return finite_or_nothing(
             update, tf.cast(done.metrics["num_examples"][0], tf.float32), model.report_metrics(done.metrics)
@@ -108,7 +108,7 @@ def build_fed_sgd(
     def build_train(nothing: Type):
         @federated_computation(weights_type, nothing, SequenceType(model.batch_type))
         def train(weights, _nothing, batches):
-            return result(weights, gradient(weights, batches))
+            return result(roles.changing(weights), gradient(weights, batches))
 
         return train
 

@@ -22,6 +22,7 @@ from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate
 from fedcore.learning.algorithms.fed_sgd import build_gradient
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
+from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer
@@ -54,8 +55,8 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
     gradient, roles = build_gradient(model, weights_type), model.weight_roles
 
     @tf_computation
-    def begin(weights):
-        return _Carry(roles.changing(weights), model.initial_metrics())
+    def begin(changing):
+        return _Carry(changing, model.initial_metrics())
 
     @tf_computation
     def step(carry, batch, start, state):
@@ -69,14 +70,15 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
         finite = all_finite(full.gradients)
         examples = tf.cast(full.metrics["num_examples"][0], tf.float32)
         weight, report = weight_and_report(model, weighting, carry.metrics)
-        update = roles.difference(carry.weights, roles.changing(before))
+        update = roles.difference(carry.weights, before)
         change = finite_or_nothing(update, weight, report, full.gradients)
         return _Result(change, *zeros_unless(finite, (full.gradients, examples)))
 
     @federated_computation(weights_type, state_type, SequenceType(model.batch_type))
     def train(weights, state, batches):
-        trained = sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, weights, state))
-        return finish(weights, trained, gradient(weights, batches))
+        changing = roles.changing(weights)
+        trained = sequence_reduce(batches, begin(changing), lambda carry, batch: step(carry, batch, weights, state))
+        return finish(changing, trained, gradient(weights, batches))
 
     return train
 
@@ -227,8 +229,8 @@ def build_mime_lite_with_optimizer_schedule(
     model = trace_model(model_fn)
     server = build_server_work(model, server_optimizer, metrics_aggregator)
     weights_type = weights_type_of(model)
-    check_distributor(model_distributor, weights_type)
-    base_start = tf_computation(lambda: base.initialize(model.initial_weights().trainable))
+    check_distributor(model_distributor, changing_type(model))
+    base_start = tf_computation(lambda: base.initialize(model.initial_changing_weights().trainable))
     train = _build_training(model, base, client_weighting, weights_type, base_start.type_signature.result)
     aggregation = _Aggregation(
         train.type_signature.result, model.weight_roles, model_aggregator, full_gradient_aggregator
@@ -253,7 +255,7 @@ def build_mime_lite_with_optimizer_schedule(
             base_state = federated_map(set_rate, (state.client_work, state.round))
             shown = {"client_learning_rate": federated_map(lambda given: given["learning_rate"], base_state)}
         weights, sending, sending_metrics = distribute(model_distributor, state)
-        results = federated_map(train, (weights, federated_broadcast(base_state), data))
+        results = federated_map(train, (whole_weights(model, weights), federated_broadcast(base_state), data))
         mean_change, gradients, aggregator, measurements = aggregation.next(state.aggregator, results)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean_change))
         _, train_metrics = server.aggregate_metrics(results.client.metrics)
@@ -274,7 +276,10 @@ def build_mime_lite_with_optimizer_schedule(
 
     settable = tuple(name for name in base.hyperparameters if not (scheduled and name == "learning_rate"))
     return LearningProcess(
-        initialize, next_round, hyperparameters={"client_work": settable, "finalizer": server.hyperparameters}
+        initialize,
+        next_round,
+        hyperparameters={"client_work": settable, "finalizer": server.hyperparameters},
+        **weights_functions(model),
     )
 
 

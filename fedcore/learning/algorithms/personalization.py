@@ -9,7 +9,9 @@ from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import converted
 from fedcore.intrinsics import federated_broadcast, federated_map
+from fedcore.ir.active import active_builder
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
+from fedcore.learning.models.frozen_weights import changing_type, split_weights, whole_weights
 from fedcore.learning.models.model_from_functional import model_with_variables
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.templates.training import build_evaluation, build_training, weights_type_of
@@ -73,12 +75,27 @@ def build_personalization_eval_computation(
     data_type = at_client.module.main.parameters[1].type
     sample = UnweightedReservoirSamplingFactory(max_num_clients).create(at_client.type_signature.result)
 
-    @federated_computation(FederatedType(weights_type, SERVER), FederatedType(data_type, CLIENTS))
+    @federated_computation(FederatedType(changing_type(model), SERVER), FederatedType(data_type, CLIENTS))
     def personalization_eval(model_weights, data):
-        results = federated_map(at_client, (federated_broadcast(model_weights), data))
+        results = federated_map(at_client, (whole_weights(model, federated_broadcast(model_weights)), data))
         return sample.next(sample.initialize(), results).result
 
-    return personalization_eval
+    if not model.weight_roles.frozen:
+        return personalization_eval
+    return _WithoutFrozenWeights(personalization_eval, model)
+
+
+class _WithoutFrozenWeights(Computation):
+    """Called from Python, it takes the weights of a model with the frozen ones too."""
+
+    def __init__(self, computation: Computation, model: PureModel):
+        super().__init__(computation.module, computation.__name__)
+        self._model = model
+
+    def __call__(self, *args, **kwargs):
+        if active_builder() is None and args and isinstance(args[0], ModelWeights):
+            args = (split_weights(self._model, args[0]), *args[1:])
+        return super().__call__(*args, **kwargs)
 
 
 def _data_type(element: Type) -> Type:
@@ -166,7 +183,7 @@ def _adaptation(given, model: PureModel, weights_type: Type) -> Callable:
     @tf_computation(weights_type, train.type_signature.result["update"])
     def add(weights, update):
         trainable = tuple(w + u for w, u in zip(weights.trainable, update.trainable, strict=True))
-        return roles.replace(weights, ModelWeights(trainable, roles.assigned_after(weights, update)))
+        return roles.replace(weights, ModelWeights(trainable, roles.assigned_after(roles.changing(weights), update)))
 
     def trained(weights, batches):
         result = train(weights, nothing(), batches)

@@ -18,6 +18,7 @@ from fedcore.intrinsics import (
 from fedcore.learning.algorithms.composition import ServerWork, build_server_work
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
+from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
 from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import weights_type_of
@@ -41,7 +42,7 @@ class _Result:
 
 
 def _zero_control(model: PureModel) -> tuple:
-    return tuple(tf.zeros_like(w) for w in model.initial_weights().trainable)
+    return tuple(tf.zeros_like(w) for w in model.initial_changing_weights().trainable)
 
 
 def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> Computation:
@@ -49,8 +50,8 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
     roles = model.weight_roles
 
     @tf_computation
-    def begin(weights):
-        return _Carry(roles.changing(weights), model.initial_metrics())
+    def begin(changing):
+        return _Carry(changing, model.initial_metrics())
 
     @tf_computation
     def step(carry, batch, start, work, own):
@@ -62,7 +63,7 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
 
     @tf_computation
     def finish(before, carry, work, own):
-        update = roles.difference(carry.weights, roles.changing(before))
+        update = roles.difference(carry.weights, before)
         result = finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
         steps = tf.cast(carry.metrics["num_batches"][0], tf.float32)
         learned = (steps > 0) & (result.weight > 0)
@@ -75,19 +76,22 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
 
     @federated_computation(weights_type_of(model), work_type, SequenceType(model.batch_type), work_type["control"])
     def train(weights, work, batches, own):
-        trained = sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, weights, work, own))
-        return finish(weights, trained, work, own)
+        changing = roles.changing(weights)
+        trained = sequence_reduce(batches, begin(changing), lambda carry, batch: step(carry, batch, weights, work, own))
+        return finish(changing, trained, work, own)
 
     return train
 
 
-def _build_round(server: ServerWork, train: Computation, move: Computation, state_type: Type) -> Computation:
+def _build_round(
+    model: PureModel, server: ServerWork, train: Computation, move: Computation, state_type: Type
+) -> Computation:
     _, _, batches, control = (p.type for p in train.module.main.parameters)
 
     @federated_computation(state_type, FederatedType(batches, CLIENTS), FederatedType(control, CLIENTS))
     def next_round(state, data, client_states):
         sent = federated_broadcast(federated_zip((state.global_model_weights, state.client_work)))
-        results = federated_map(train, (sent[0], sent[1], data, client_states))
+        results = federated_map(train, (whole_weights(model, sent[0]), sent[1], data, client_states))
         mean = federated_mean(results.client.update, results.client.weight)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))
         _, train_metrics = server.aggregate_metrics(results.client.metrics)
@@ -160,6 +164,8 @@ def build_scaffold(
         return first_state(first[0], first[1], client_work=federated_eval(initial_work, SERVER))
 
     train = _build_training(model, client_weighting, initial_work.type_signature.result)
-    next_round = _build_round(server, train, move, initialize.type_signature.result)
+    next_round = _build_round(model, server, train, move, initialize.type_signature.result)
     names = {"client_work": ("learning_rate",), "finalizer": server.hyperparameters}
-    return ClientStateProcess(initialize, next_round, initial_client_state, hyperparameters=names)
+    return ClientStateProcess(
+        initialize, next_round, initial_client_state, hyperparameters=names, **weights_functions(model)
+    )

@@ -1,5 +1,6 @@
 """Models: written by the user or made of Keras ones, and as the pure functions that algorithms are written on."""
 
+from fedcore.learning.models.adapters import load_adapters, merge_adapters, save_adapters, save_base, with_base
 from fedcore.learning.models.files import load, load_functional_model, save, save_functional_model
 from fedcore.learning.models.functional_model import FunctionalModel
 from fedcore.learning.models.gradients import gradients_of
@@ -26,12 +27,17 @@ __all__ = [
     "gradients_of",
     "initial_weights_of",
     "load",
+    "load_adapters",
     "load_functional_model",
+    "merge_adapters",
     "model_from_functional",
     "save",
+    "save_adapters",
+    "save_base",
     "save_functional_model",
     "trace_model",
     "weights_type_from_model",
+    "with_base",
 ]
 
 

@@ -9,8 +9,10 @@ import tensorflow as tf
 from fedcore.collection_pause import without_collection
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
+from fedcore.graphs.tensors.returned import returned
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import elements_of
+from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_weights, frozen_weights
 from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, batch_type, checked_batch_type
 from fedcore.learning.models.held_variables import HoldsVariables, variables_of
 from fedcore.learning.models.keras_batches import (
@@ -37,6 +39,7 @@ from fedcore.learning.models.keras_purity import check_pure
 from fedcore.learning.models.model_weights import (
     ModelWeights,
     averaged_weights,
+    has_value,
     layer_states,
     value_now,
     weights_and_values,
@@ -51,7 +54,7 @@ from fedcore.learning.models.pure_model import (
 )
 from fedcore.learning.models.traced import active_initialisers
 from fedcore.learning.models.weight_roles import WeightRoles, trace_roles
-from fedcore.types import StructType, Type, to_type
+from fedcore.types import StructType, TensorType, Type, to_type
 
 
 def from_keras_model(
@@ -211,6 +214,7 @@ class _KerasModel(HoldsVariables):
             )
         self.flags = trainable_flags(model)
         self.trainable = list(model.trainable_variables)
+        self.trainable_names = [v.name for v in self.trainable]
         self.non_trainable = averaged_weights(model)
         self.layer_states = layer_states(model)
         moving = {id(v) for v in (*self.non_trainable, *self.layer_states)}
@@ -228,6 +232,20 @@ class _KerasModel(HoldsVariables):
         """Which weights training changes: a training step is traced once to find out."""
         return trace_roles(self, [v.path for v in self.non_trainable])
 
+    @functools.cached_property
+    def weights_type(self) -> Type:
+        groups = (self.trainable, self.non_trainable)
+        return to_type(ModelWeights(*(tuple(TensorType(v.dtype, v.shape) for v in group) for group in groups)))
+
+    @functools.cached_property
+    def frozen_weights(self) -> FrozenWeights:
+        """The values that the frozen variables have now."""
+        variables = [self.non_trainable[i].value for i in self.weight_roles.frozen]
+        if not all(map(has_value, variables)):
+            return first_frozen_weights(self)
+        with tf.init_scope():
+            return frozen_weights([returned.show(tf.convert_to_tensor(v)) for v in variables])
+
     @property
     def trainable_variables(self):
         return variables_of(self.trainable)
@@ -241,6 +259,10 @@ class _KerasModel(HoldsVariables):
         return ModelWeights(
             tuple(first() for first in self.first_trainable), tuple(first() for first in self.first_non_trainable)
         )
+
+    def initial_changing_weights(self) -> ModelWeights:
+        starts = [self.first_non_trainable[i] for i in self.weight_roles.assigned]
+        return ModelWeights(tuple(first() for first in self.first_trainable), tuple(first() for first in starts))
 
     def initial_metrics(self) -> dict:
         return {"own": self.metrics.initial(), "layer_states": self._first_states(), **initial_counts()}

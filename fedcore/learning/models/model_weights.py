@@ -95,7 +95,11 @@ class ModelWeights:
         found: list[tuple[Any, Any]] = []
         for variables, values in zip(_variables(keras_model), self, strict=True):
             if len(variables) != len(values):
-                raise InvalidValue(f"the model has {len(variables)} variables where these weights have {len(values)}")
+                hint = "\n  fix: process.get_model_weights(state) has the frozen weights too, a state has not"
+                raise InvalidValue(
+                    f"the model has {len(variables)} variables where these weights have {len(values)}"
+                    + (hint if len(values) < len(variables) else "")
+                )
             found += zip(variables, values, strict=True)
         for variable, value in found:
             shape = value.shape if hasattr(value, "shape") else np.shape(value)

@@ -7,9 +7,11 @@ import attrs
 import keras
 import tensorflow as tf
 
+from fedcore.computation import tf_computation
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api_keras
 from fedcore.ir.locations import describe
+from fedcore.learning.models.frozen_weights import FrozenWeights, frozen_weights
 from fedcore.learning.models.keras_model import from_keras_model
 from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
@@ -42,6 +44,11 @@ class PartlyLocalModel:
     places: dict[str, Sequence[int]]
 
     @property
+    def trainable_names(self) -> Sequence[str]:
+        names = self.whole.trainable_names
+        return [names[i] for i in self.places["global_trainable_variables"]] if names else ()
+
+    @property
     def batch_type(self) -> Type:
         return self.whole.batch_type
 
@@ -61,7 +68,23 @@ class PartlyLocalModel:
             tuple(i for i, _ in assigned),
             tuple(whole.names[r] for _, r in assigned),
             frozenset(i for i, (_, r) in enumerate(assigned) if r in whole.non_negative),
+            tuple(i for i, place in enumerate(places) if place not in rank),
         )
+
+    @functools.cached_property
+    def weights_type(self) -> Type:
+        """The type of the global weights."""
+        return tf_computation(lambda: self.initial_weights()).type_signature.result
+
+    @functools.cached_property
+    def frozen_weights(self) -> FrozenWeights:
+        """The frozen weights among the global ones."""
+        places, by_place = self.places["global_non_trainable_variables"], self.whole.frozen_weights.arrays
+        values = dict(zip(self.whole.weight_roles.frozen, by_place, strict=True))
+        return frozen_weights([values[place] for place in places if place in values])
+
+    def initial_changing_weights(self) -> ModelWeights:
+        return self.weight_roles.changing(self.initial_weights())
 
     def initial_metrics(self) -> dict:
         return self.whole.initial_metrics()

@@ -2,12 +2,14 @@
 
 import abc
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import tensorflow as tf
 
+from fedcore.computation import tf_computation
+from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_weights
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.weight_roles import WeightRoles, trace_roles
 from fedcore.types import Type
@@ -69,13 +71,30 @@ class PureModel(abc.ABC):
     batch_type: Type
     """The type of a batch: (x, y) or (x, y, sample_weight), or a dict with these keys; of a `VariableModel` any."""
 
+    trainable_names: Sequence[str] = ()
+    """The names of the trainable weights, as optimizers exclude them from weight decay. Default: they have none."""
+
     @abc.abstractmethod
     def initial_weights(self) -> ModelWeights: ...
+
+    @functools.cached_property
+    def weights_type(self) -> Type:
+        """W."""
+        return tf_computation(lambda: self.initial_weights()).type_signature.result
 
     @functools.cached_property
     def weight_roles(self) -> WeightRoles:
         """Which weights training changes; the others are frozen. A training step is traced once to find out."""
         return trace_roles(self)
+
+    @functools.cached_property
+    def frozen_weights(self) -> FrozenWeights:
+        """The values of the frozen weights. By default those of initial weights that are drawn with the seed 0."""
+        return first_frozen_weights(self)
+
+    def initial_changing_weights(self) -> ModelWeights:
+        """The initial weights without the frozen ones."""
+        return self.weight_roles.changing(self.initial_weights())
 
     @abc.abstractmethod
     def initial_metrics(self) -> dict: ...

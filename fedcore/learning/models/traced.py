@@ -39,7 +39,8 @@ class Initialisers:
         known, now = self.made.get(id(variable)), value_now(variable)
         if known is None or not callable(known[1]) or not np.array_equal(known[2], now):
             return lambda: tf.constant(now)
-        return lambda: tf.cast(known[1](), variable.dtype)
+        initialiser, dtype = known[1], variable.dtype
+        return lambda: tf.cast(initialiser(), dtype)
 
 
 _active: list[Initialisers] = []

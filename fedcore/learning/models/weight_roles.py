@@ -1,7 +1,7 @@
 """Which weights of a model its training changes; the others are frozen."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import tensorflow as tf
@@ -30,15 +30,19 @@ class WeightRoles:
     Args:
         assigned: places in `W.non_trainable` of the weights that a training step assigns.
         names: of the assigned weights, as messages show them.
+        frozen: places in `W.non_trainable` of the others.
         non_negative: places in `U.non_trainable` of weights that are never below zero, such as variances.
     """
 
     assigned: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     non_negative: frozenset[int] = frozenset()
+    frozen: tuple[int, ...] = ()
 
     def changing(self, weights: ModelWeights) -> ModelWeights:
         """U of W."""
+        if not self.frozen:
+            return weights
         return ModelWeights(weights.trainable, tuple(weights.non_trainable[i] for i in self.assigned))
 
     def replace(self, weights: ModelWeights, changing: ModelWeights) -> ModelWeights:
@@ -47,14 +51,20 @@ class WeightRoles:
         others = tuple(by_place.get(i, frozen) for i, frozen in enumerate(weights.non_trainable))
         return ModelWeights(changing.trainable, others)
 
+    def join(self, changing: ModelWeights, frozen: Sequence) -> ModelWeights:
+        """W of U and the frozen weights."""
+        pairs = (*zip(self.assigned, changing.non_trainable, strict=True), *zip(self.frozen, frozen, strict=True))
+        by_place = dict(pairs)
+        return ModelWeights(changing.trainable, tuple(by_place[i] for i in range(len(by_place))))
+
     def difference(self, after: ModelWeights, before: ModelWeights) -> ModelWeights:
         """The change of U between two values of it, leaf by leaf."""
         groups = ((after.trainable, before.trainable), (after.non_trainable, before.non_trainable))
         return ModelWeights(*(tuple(a - b for a, b in zip(*group, strict=True)) for group in groups))
 
-    def assigned_after(self, weights: ModelWeights, change: ModelWeights) -> tuple[tf.Tensor, ...]:
-        """The assigned weights of W after a change of U; noise and codes take no variance below zero."""
-        moved = (w + u for w, u in zip(self.changing(weights).non_trainable, change.non_trainable, strict=True))
+    def assigned_after(self, changing: ModelWeights, change: ModelWeights) -> tuple[tf.Tensor, ...]:
+        """The assigned weights after a change of U; noise and codes take no variance below zero."""
+        moved = (w + u for w, u in zip(changing.non_trainable, change.non_trainable, strict=True))
         return tuple(tf.maximum(w, 0) if i in self.non_negative else w for i, w in enumerate(moved))
 
 
@@ -69,7 +79,7 @@ def trace_roles(model: "PureModel", names: Sequence[str] = ()) -> WeightRoles:
     Raises:
         TypeMismatch: the step returns other non-trainable weights than the model has.
     """
-    weights = tf_computation(lambda: model.initial_weights()).type_signature.result
+    weights: Any = model.weights_type
     if not weights["non_trainable"].types:
         return WeightRoles()
     metrics = tf_computation(lambda: model.initial_metrics()).type_signature.result
@@ -88,4 +98,5 @@ def trace_roles(model: "PureModel", names: Sequence[str] = ()) -> WeightRoles:
     assigned = tuple(i for i, argument in enumerate(arguments) if argument != first + i)
     shown = tuple(names[i] if names else f"non_trainable[{i}]" for i in assigned)
     variances = (place for place, name in enumerate(shown) if name.rpartition("/")[2] == _VARIANCE)
-    return WeightRoles(assigned, shown, frozenset(variances))
+    frozen = tuple(i for i in range(len(arguments)) if i not in assigned)
+    return WeightRoles(assigned, shown, frozenset(variances), frozen)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from fedcore.computation import tf_computation
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import PureModel
 from fedcore.learning.models.traced import trace_model
@@ -23,7 +22,6 @@ def weights_type_from_model(model: Callable | PureModel | VariableModel) -> Type
         ('<trainable=<float32[2,1],float32[1]>,non_trainable=<>>', 'ModelWeights')
     """
     if isinstance(model, PureModel) or not isinstance(model, VariableModel):
-        traced = trace_model(model)
-        return tf_computation(lambda: traced.initial_weights()).type_signature.result
+        return trace_model(model).weights_type
     groups = (model.trainable_variables, model.non_trainable_variables)
     return to_type(ModelWeights(*(tuple(TensorType(v.dtype, v.shape) for v in group) for group in groups)))

@@ -1,7 +1,7 @@
 """Keras optimizers as functional ones, by their configuration."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
@@ -12,6 +12,7 @@ from fedcore.ir.locations import describe
 from fedcore.learning.optimizers.adafactor import build_adafactor
 from fedcore.learning.optimizers.adagrad import build_adagrad
 from fedcore.learning.optimizers.adam import build_adam
+from fedcore.learning.optimizers.keras_steps import KerasSteps
 from fedcore.learning.optimizers.optimizer import Clipped, Decayed, Optimizer
 from fedcore.learning.optimizers.rmsprop import build_rmsprop
 from fedcore.learning.optimizers.scheduled_optimizer import ScheduledOptimizer
@@ -33,26 +34,31 @@ _RULES: dict[type, Callable[[float, dict], Optimizer]] = {
     ),
 }
 
+_BY_KERAS = ("use_ema", "gradient_accumulation_steps")
+"""Options of which Keras' own methods take the steps."""
+
 _REFUSED = {
-    "use_ema": "the average would stand in the optimizer and never reach the server; average the global models instead",
-    "gradient_accumulation_steps": "a client's steps start anew every round; use larger batches",
     "loss_scale_factor": "gradients of the loss are taken unscaled; use mixed_bfloat16, which needs no scaling",
 }
 
 
-def as_optimizer(given) -> Optimizer:
+def as_optimizer(given, names: Sequence[str] = ()) -> Optimizer:
     """A functional optimizer for one of ours, a Keras 3 optimizer, or a function that returns either.
 
     Its numbers are read once, from the optimizer's configuration: weight decay, clipping and learning-rate schedules
-    are kept; the state of a Keras optimizer that has already been used is not.
+    are kept; the state of a Keras optimizer that has already been used is not. SGD, Adam, AdamW, Adagrad, RMSprop and
+    Adafactor are written anew, in fewer operations. The steps of other classes (Lion, Nadam, subclasses of one's own),
+    and those with gradient accumulation, averages of weights (`use_ema`) or exclusions from weight decay, are taken by
+    Keras' own methods. A client's optimizer starts anew in each round, with its accumulated gradients and averages.
 
     Types: those of `Optimizer`.
 
     Args:
-        given: SGD, Adam, AdamW, Adagrad, RMSprop or Adafactor of Keras itself, no subclass; one of
-            `fc.learning.optimizers`; or () -> one of these.
+        given: a Keras optimizer, one of `fc.learning.optimizers`, or () -> one of these.
+        names: of the weights that are trained, by which they are excluded from weight decay. Default: none.
     Raises:
-        FedcoreError: it is no optimizer, or the Keras optimizer or one of its options has no functional counterpart.
+        FedcoreError: it is no optimizer, its learning rate is a Python function, it scales losses, or weights are
+            excluded from weight decay by variables, or without names.
     Example:
         >>> optimizer = fc.learning.optimizers.as_optimizer(lambda: keras.optimizers.Adam(0.5, clipnorm=1.0))
         >>> dict(optimizer.hyperparameters)
@@ -61,14 +67,13 @@ def as_optimizer(given) -> Optimizer:
     if isinstance(given, Optimizer):
         return given
     if isinstance(given, keras.optimizers.Optimizer):
-        return _from_keras(given)
+        return _from_keras(given, names)
     if isinstance(given, type) and issubclass(given, keras.optimizers.Optimizer | Optimizer):
         name = f"{'keras.optimizers.' if given in _RULES else ''}{given.__name__}"
         raise FedcoreError(f"{name} is a class, which is no optimizer: give {name}(…) with a learning rate")
     if callable(given) and not isinstance(given, type):
-        return as_optimizer(_call(given))
-    known = ", ".join(rule.__name__ for rule in _RULES)
-    raise FedcoreError(f"{brief(given)} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one ({known})")
+        return as_optimizer(_call(given), names)
+    raise FedcoreError(f"{brief(given)} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one")
 
 
 def _call(function: Callable):
@@ -89,14 +94,11 @@ def _call(function: Callable):
     return function()
 
 
-def _from_keras(given: keras.optimizers.Optimizer) -> Optimizer:
+def _from_keras(given: keras.optimizers.Optimizer, names: Sequence[str]) -> Optimizer:
     name = f"keras.optimizers.{type(given).__name__}"
     rule = _RULES.get(type(given))
     if isinstance(given, keras.optimizers.LossScaleOptimizer):
         raise FedcoreError(f"{name} is not supported: {_REFUSED['loss_scale_factor']}")
-    if rule is None:
-        known = ", ".join(r.__name__ for r in _RULES)
-        raise FedcoreError(f"{name} is no optimizer that fedcore knows; there is {known}")
     schedule = private_api.learning_rate(given)
     scheduled = isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
     if callable(schedule) and not scheduled and not isinstance(schedule, keras.Variable):
@@ -105,8 +107,15 @@ def _from_keras(given: keras.optimizers.Optimizer) -> Optimizer:
     for option, reason in _REFUSED.items():
         if config.get(option):
             raise FedcoreError(f"{name}({option}={brief(config[option])}) is not supported: {reason}")
-    if private_api.excludes_from_weight_decay(given):
-        raise FedcoreError(f"{name}.exclude_from_weight_decay is not supported: weights have no names in a round")
+    excludes = private_api.excludes_from_weight_decay(given)
+    if excludes and not names:
+        raise FedcoreError(f"{name}.exclude_from_weight_decay: the weights of this model have no names")
+    if excludes and private_api.variables_without_weight_decay(given):
+        raise FedcoreError(
+            f"{name}.exclude_from_weight_decay(var_list=…): a round has no variables\n  fix: var_names=[…]"
+        )
+    if rule is None or excludes or any(config.get(option) for option in _BY_KERAS):
+        return KerasSteps(given, names)
     optimizer = rule(0.0 if scheduled else float(config["learning_rate"]), config)
     if config["weight_decay"] is not None:
         optimizer = Decayed(optimizer, float(config["weight_decay"]))

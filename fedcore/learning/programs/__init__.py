@@ -9,6 +9,7 @@ from fedcore.learning.programs.early_stopping import EarlyStopping
 from fedcore.learning.programs.evaluation_manager import EvaluationManager, extract_and_rewrap_metrics
 from fedcore.learning.programs.history import History
 from fedcore.learning.programs.learning_rate_scheduler import LearningRateScheduler
+from fedcore.learning.programs.model_card import model_card
 from fedcore.learning.programs.model_checkpoint import ModelCheckpoint
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.train import train
@@ -27,6 +28,7 @@ __all__ = [
     "ProgressBar",
     "evaluate_clients",
     "extract_and_rewrap_metrics",
+    "model_card",
     "train",
     "train_model",
 ]

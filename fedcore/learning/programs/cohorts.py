@@ -34,6 +34,7 @@ class ClientDataCohorts:
         self._sampler = sampler
         self._data = data
         self._ids = data.client_ids
+        self.number_of_clients = len(self._ids)
         self._size = size
         self._seed = seed
         self._on_client = on_client

@@ -8,13 +8,16 @@ from typing import Any
 
 from fedcore.errors import InvalidValue, NotFound
 from fedcore.learning.programs.callback import Callback
+from fedcore.learning.programs.model_card import model_card
 from fedcore.learning.programs.monitor import Monitor
 from fedcore.scalars import whole_number
 from fedcore.whole_files import write_whole
 
 
 class ModelCheckpoint(Callback):
-    """Writes the global model to a `.keras` file. To resume a training, give `train` a directory instead.
+    """Writes the global model to a `.keras` file, and its `model_card` to a `.md` file beside it.
+
+    To resume a training, give `train` a directory instead.
 
     Types: the model's variables are those of the process's weights.
 
@@ -65,6 +68,7 @@ class ModelCheckpoint(Callback):
         path = self._path_of(logs)
         self.training.process.get_model_weights(self.training.state).assign_weights_to(self._model)
         self._write(path)
+        write_whole(path.with_suffix(".md"), model_card(self.training, path.stem))
 
     def on_train_end(self) -> None:
         if self._best_only:

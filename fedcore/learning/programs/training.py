@@ -113,6 +113,11 @@ class Training:
         return {} if self._memory is None else self._memory.states
 
     @property
+    def number_of_clients(self) -> int | None:
+        """How many clients there are to draw from; None for a data source, which does not say."""
+        return getattr(self._cohorts, "number_of_clients", None)
+
+    @property
     def evaluates(self) -> bool:
         """Whether some rounds are evaluated."""
         return self._evaluate is not None

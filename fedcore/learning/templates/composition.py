@@ -83,12 +83,16 @@ def compose_learning_process(
 
 def composed(
     initial_weights: Computation,
-    distributor: MeasuredProcess,
+    distributor: Any,
     client_work: ClientWorkProcess,
     aggregator: AggregationProcess,
     finalizer: FinalizerProcess,
 ) -> tuple[Computation, Computation]:
-    """`initialize` and `next` of the process, of parts that fit each other."""
+    """`initialize` and `next` of the process, of parts that fit each other.
+
+    Args:
+        distributor: a measured process, or an object whose `next` is used while a round is traced.
+    """
 
     @federated_computation
     def initialize():

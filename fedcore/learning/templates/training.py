@@ -48,7 +48,7 @@ class _Carry:
 
 def weights_type_of(model: PureModel) -> Type:
     """W of a model: `<trainable=<…>,non_trainable=<…>>`."""
-    return tf_computation(lambda: model.initial_weights()).type_signature.result
+    return model.weights_type
 
 
 def build_training(
@@ -71,9 +71,9 @@ def build_training(
     roles = model.weight_roles
 
     @tf_computation
-    def begin(weights, hparams):
-        state = optimizer.set_hparams(optimizer.initialize(weights.trainable), hparams or {})
-        return _Carry(roles.changing(weights), state, model.initial_metrics())
+    def begin(changing, hparams):
+        state = optimizer.set_hparams(optimizer.initialize(changing.trainable), hparams or {})
+        return _Carry(changing, state, model.initial_metrics())
 
     @tf_computation
     def step(carry, batch, start):
@@ -88,13 +88,14 @@ def build_training(
 
     @tf_computation
     def finish(before, carry):
-        update = roles.difference(carry.weights, roles.changing(before))
+        update = roles.difference(carry.weights, before)
         return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
 
     @federated_computation(weights_type, hparams_type, SequenceType(model.batch_type))
     def train(weights, hparams, batches):
-        start = begin(weights, hparams)
-        return finish(weights, sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, weights)))
+        changing = roles.changing(weights)
+        carry = sequence_reduce(batches, begin(changing, hparams), lambda carry, batch: step(carry, batch, weights))
+        return finish(changing, carry)
 
     return train
 
@@ -103,7 +104,7 @@ def build_client_work(
     model: PureModel, client_optimizer_fn, weighting: Weighting, *, proximal_strength: float = 0.0
 ) -> ClientWork:
     """Local training whose hyperparameters stand in the state and are sent with the weights."""
-    optimizer, weights_type = as_optimizer(client_optimizer_fn), weights_type_of(model)
+    optimizer, weights_type = as_optimizer(client_optimizer_fn, model.trainable_names), weights_type_of(model)
 
     @tf_computation
     def initialize():

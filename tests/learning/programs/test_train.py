@@ -442,7 +442,8 @@ def test_the_best_model_is_written(process, data, tmp_path):
     path = str(tmp_path / "model-{round}-{val_loss:.1f}.keras")
     write = programs.ModelCheckpoint(path, Model(), save_best_only=True)
     train(own, data, 4, callbacks=fed(write, [3.0, 4.0, 2.0, None]))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model-1-3.0.keras", "model-3-2.0.keras"]
+    names = [f"model-{best}.{suffix}" for best in ("1-3.0", "3-2.0") for suffix in ("keras", "md")]
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
 
 
 # The history.

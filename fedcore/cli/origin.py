@@ -1,0 +1,71 @@
+"""What a run was made of: digests of its files, versions, the commit, and the command that repeats it."""
+
+import hashlib
+import importlib.metadata
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("fedcore", "tensorflow", "keras", "numpy")
+_TIMEOUT_S = 10
+
+
+def origin_of(configuration: Path, program: Path, options: tuple[str, ...], runtime_name: str) -> dict[str, Any]:
+    """The origin of a run that begins now.
+
+    Types: {configuration, program: {file, sha256}; versions: {package: version}; commit: text or None; command: text}.
+
+    Args:
+        configuration: the TOML file.
+        options: those of `--set` of this run.
+        runtime_name: that of `--runtime`.
+    """
+    sets = [word for option in options for word in ("--set", option)]
+    runtime = [] if runtime_name == "local" else ["--runtime", runtime_name]
+    return {
+        "configuration": _file(configuration),
+        "program": _file(program),
+        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "commit": _commit(configuration.resolve().parent),
+        "command": shlex.join(["fedcore", "train", str(configuration), *sets, *runtime]),
+    }
+
+
+def changes_since(origin: dict[str, Any], program: Path) -> list[str]:
+    """What is other now than when a run began: a line each."""
+    recorded, now = origin["program"]["sha256"], _file(program)["sha256"]
+    lines = [] if recorded == now else [f"{program.name} has changed since: {_short(recorded)} then, {_short(now)} now"]
+    for name in _PACKAGES:
+        before, present = origin["versions"].get(name, "unknown"), importlib.metadata.version(name)
+        if present != before:
+            lines.append(f"{name} was {before}, and is {present}")
+    return lines
+
+
+def _short(digest: str | None) -> str:
+    return "no file" if digest is None else f"sha256:{digest[:12]}…"
+
+
+def _file(path: Path) -> dict[str, str | None]:
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        digest = None
+    return {"file": path.name, "sha256": digest}
+
+
+def _commit(directory: Path) -> str | None:
+    """The commit of the repository that the directory is in, with `+changes` if files differ from it; None if none."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *words], cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    return f"{commit}+changes" if commit and git("status", "--porcelain") else commit
