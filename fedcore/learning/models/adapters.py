@@ -92,6 +92,12 @@ def save_base(model: Callable | PureModel, path: str | os.PathLike) -> None:
         InvalidValue: no weight is frozen.
         OSError: the file cannot be written.
     Example:
+        >>> def lora_keras_model():
+        ...     model = keras_model()
+        ...     model.layers[0].enable_lora(1)
+        ...     return model
+        >>> def lora_model_fn():
+        ...     return fc.learning.from_keras_model(lora_keras_model(), 'mse', client_a.element_spec)
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     fc.learning.models.save_base(lora_model_fn, f'{folder}/base.safetensors')
@@ -116,6 +122,12 @@ def with_base(model: Callable | PureModel, base) -> PureModel:
         InvalidValue: the base has other shapes than the model's frozen weights, or the file holds no base.
         OSError: the file cannot be read.
     Example:
+        >>> def lora_keras_model():
+        ...     model = keras_model()
+        ...     model.layers[0].enable_lora(1)
+        ...     return model
+        >>> def lora_model_fn():
+        ...     return fc.learning.from_keras_model(lora_keras_model(), 'mse', client_a.element_spec)
         >>> model = fc.learning.models.with_base(lora_model_fn, lora_keras_model())
         >>> process = fc.learning.algorithms.build_weighted_fed_avg(model, lambda: keras.optimizers.SGD(0.1))
     """
@@ -142,6 +154,8 @@ def with_base(model: Callable | PureModel, base) -> PureModel:
 def merge_adapters(keras_model: keras.Model, weights: ModelWeights | None = None) -> keras.Model:
     """Adds the adapters that Keras' `enable_lora` made to the kernels of a model, in place, for an export.
 
+    Types: the model's variables keep their shapes.
+
     The layers then have no adapters: predictions are the same up to rounding, and files hold the merged kernels alone.
     Adapter layers of one's own stay as they are.
 
@@ -152,6 +166,10 @@ def merge_adapters(keras_model: keras.Model, weights: ModelWeights | None = None
     Raises:
         InvalidValue: the model has other weights.
     Example:
+        >>> def lora_keras_model():
+        ...     model = keras_model()
+        ...     model.layers[0].enable_lora(1)
+        ...     return model
         >>> model = fc.learning.models.merge_adapters(lora_keras_model())
         >>> any(layer.lora_enabled for layer in model.layers)
         False

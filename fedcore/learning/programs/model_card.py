@@ -21,6 +21,8 @@ def model_card(training: "Training", name: str = "model") -> str:
     Args:
         training: the running training, as a callback has it.
         name: of the model.
+    Raises:
+        FedcoreError: the plan of the process cannot be compiled.
     Example:
         >>> class Card(fc.learning.programs.Callback):
         ...     def on_train_end(self):
