@@ -230,6 +230,18 @@ def top_half(spec):
     return fc.aggregators.encoders.top_k(0.5)
 
 
+def client_states(model_fn, initial_client_state):
+    """Federated averaging by steps of gradient descent, whose clients count them."""
+    model = learning.models.trace_model(model_fn)
+
+    def local_step(weights, own, metrics, batch, sent):
+        gradients, _, assigned, metrics = learning.models.gradients_of(model, weights, metrics, batch)
+        moved = tuple(w - 0.1 * g for w, g in zip(weights.trainable, gradients, strict=True))
+        return learning.ModelWeights(moved, assigned), own + 1, metrics
+
+    return algorithms.build_fed_avg_with_client_states(model, local_step, initial_client_state)
+
+
 ALGORITHMS = {
     "fed_avg": lambda fn: algorithms.build_weighted_fed_avg(fn, sgd),
     "unweighted fed_avg": lambda fn: algorithms.build_unweighted_fed_avg(fn, sgd, keras.optimizers.Adam()),
@@ -240,6 +252,8 @@ ALGORITHMS = {
     "fed_sgd": algorithms.build_fed_sgd,
     "mime_lite": lambda fn: algorithms.build_weighted_mime_lite(fn, sgd()),
     "scaffold": lambda fn: algorithms.build_scaffold(fn, 0.1, num_clients=2),
+    "own steps": lambda fn: client_states(fn, lambda: tf.constant(0)),
+    "own steps from the weights": lambda fn: client_states(fn, lambda weights: tf.size(weights.trainable[0])),
     "error feedback": lambda fn: algorithms.build_fed_avg_with_error_feedback(fn, sgd, encoder_fn=top_half),
     "compression": lambda fn: algorithms.build_weighted_fed_avg(
         fn, sgd, model_aggregator=learning.compression_aggregator(encoder_fn=top_half)
@@ -251,9 +265,14 @@ ALGORITHMS = {
 }
 
 
+def first_client_states(process, state):
+    takes_state = process.initial_client_state.type_signature.parameter is not None
+    return [process.initial_client_state(*([state] if takes_state else [])) for _ in DATA]
+
+
 def run_round(process, state):
     if isinstance(process, fc.learning.ClientStateProcess):
-        return process.next(state, DATA, [process.initial_client_state() for _ in DATA])
+        return process.next(state, DATA, first_client_states(process, state))
     return process.next(state, DATA)
 
 
@@ -270,7 +289,7 @@ def test_an_algorithm_takes_frozen_weights_as_constants(name):
     head_state = head.set_model_weights(head.initialize.invoke(seed=1), start)
     trained = run_round(process, state).state.model
     with_states = isinstance(head, learning.ClientStateProcess)
-    states = [[head.initial_client_state() for _ in DATA]] if with_states else []
+    states = [first_client_states(head, head_state)] if with_states else []
     wanted = head.next(head_state, features, *states).state.model
     for have, want in zip(
         (*trained.trainable, *trained.non_trainable), (*wanted.trainable, *wanted.non_trainable), strict=True
