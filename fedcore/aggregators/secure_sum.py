@@ -111,7 +111,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
             counts = {"over": over, "under": under, "clients": tf.constant(1, tf.int64)}
             return tf.nest.pack_sequence_as(value, codes), counts, [tf.cast(x, tf.float32) for x in observed]
 
-        codes_type = encode.type_signature.result[0]
+        codes_type = encode.type_signature.result[0]  # type: ignore[index]
 
         @tf_computation(codes_type, TensorType("int64"), value_type, number, number)
         def decode(codes, count, like, low, high):

@@ -36,7 +36,7 @@ class Runtime(Protocol):
     def plan_options(self) -> Mapping[str, object]:
         return MappingProxyType({})
 
-    def run(self, module: Module, arguments: list, report: Report):
+    def run(self, module: Module, arguments: list, report: Report) -> Any:
         """The result of a module, in the Python containers of its type.
 
         Args:

@@ -1,5 +1,7 @@
 """Models: written by the user or made of Keras ones, and as the pure functions that algorithms are written on."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.learning.models.files import load, load_functional_model, save, save_functional_model
 from fedcore.learning.models.functional_model import FunctionalModel
 from fedcore.learning.models.keras_model import from_keras_model, functional_model_from_keras
@@ -32,6 +34,7 @@ __all__ = [
     "weights_type_from_model",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.learning.models", name)
+    def __getattr__(name):
+        return tff_name("fedcore.learning.models", name)

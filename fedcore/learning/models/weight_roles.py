@@ -1,7 +1,7 @@
 """Which weights of a model its training changes; the others are frozen."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import tensorflow as tf
@@ -69,7 +69,7 @@ def trace_roles(model: "PureModel", names: Sequence[str] = ()) -> WeightRoles:
     Raises:
         TypeMismatch: the step returns other non-trainable weights than the model has.
     """
-    weights = tf_computation(lambda: model.initial_weights()).type_signature.result
+    weights: Any = tf_computation(lambda: model.initial_weights()).type_signature.result
     if not weights["non_trainable"].types:
         return WeightRoles()
     metrics = tf_computation(lambda: model.initial_metrics()).type_signature.result
