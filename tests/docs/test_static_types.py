@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.public_names import public_names
+from scripts.public_names import public_names
 
 ROOT = Path(__file__).parents[2]
 PYRIGHT = shutil.which("pyright")
