@@ -1,4 +1,7 @@
-"""`python -m scripts.site [FOLDER]`: builds the site from README, docs/ and the docstrings. Warnings are errors (decision 0261)."""
+"""`python -m scripts.site [FOLDER]`: builds the site of README, docs/ and the docstrings (decision 0261).
+
+A warning of Sphinx is an error.
+"""
 
 import re
 import shutil
