@@ -60,7 +60,7 @@ docs: $(READY) ## the site with the API reference, in build/site/html; warnings 
 	@$(BIN)/python -m scripts.site
 
 dist: $(READY) ## wheel and source archive, in dist/
-	@rm -rf dist && $(BIN)/python -m build --outdir dist
+	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist
 
 constraints: ## pin what fedcore[test,data] needs, from a fresh environment
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && set -e && \

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedcore.types import TensorType as TensorType
     from fedcore.types import to_type as to_type
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LAZY = LazyImports(__name__)
 _IPYTHON = ("load_ipython_extension", "unload_ipython_extension")  # called by `%load_ext fedcore`
