@@ -20,6 +20,7 @@ RECIPES = [
     "optimizer",
     "algorithm",
     "dataset",
+    "analysis",
 ]
 
 
