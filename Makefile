@@ -1,4 +1,4 @@
-# `make` alone lists the targets. Needs Python 3.11 to 3.13 and make; .venv sets itself up.
+# `make` alone lists the targets. Needs Python 3.11 to 3.13 and make; .venv sets itself up (decision 0001).
 
 PYTHON ?= python3
 BIN := .venv/bin

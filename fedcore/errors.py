@@ -1,4 +1,7 @@
-"""The errors of fedcore, and how a mismatch of types reads."""
+"""The errors of fedcore, and how a mismatch of types reads.
+
+Decision 0075.
+"""
 
 from __future__ import annotations
 

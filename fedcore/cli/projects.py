@@ -1,4 +1,7 @@
-"""The Python file of a project, and its training."""
+"""The Python file of a project, and its training.
+
+Decision 0133.
+"""
 
 import contextlib
 import importlib.util

@@ -1,4 +1,7 @@
-"""Registry of passes, and pipelines written as one line of text."""
+"""Registry of passes, and pipelines written as one line of text.
+
+Decision 0110.
+"""
 
 import functools
 import inspect

@@ -1,4 +1,7 @@
-"""`ClientDataset`: a client's examples as columns, with the interface of `tf.data.Dataset`."""
+"""`ClientDataset`: a client's examples as columns, with the interface of `tf.data.Dataset`.
+
+Decision 0215.
+"""
 
 import functools
 import operator

@@ -1,4 +1,7 @@
-"""The dataflow graph of a module as a graph of networkx, for analyses of one's own."""
+"""The dataflow graph of a module as a graph of networkx, for analyses of one's own.
+
+Decision 0107.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any

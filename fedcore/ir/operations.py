@@ -2,6 +2,8 @@
 
 The decorator `intrinsic` declares an operation by a signature in the type notation. The decorator `operation` takes a
 function that computes the result type, for types that the notation cannot express (a struct of any length).
+
+Decision 0109.
 """
 
 import inspect

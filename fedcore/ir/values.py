@@ -1,4 +1,7 @@
-"""`Value`: placeholder for data in the body of a traced function."""
+"""`Value`: placeholder for data in the body of a traced function.
+
+Decision 0201.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,3 +1,8 @@
+"""The aggregator of a model's changes with differential privacy.
+
+Decision 0154.
+"""
+
 from typing import Any
 
 from fedcore.aggregators import DifferentiallyPrivateFactory, UnweightedAggregationFactory

@@ -1,4 +1,7 @@
-"""The aggregator of a model's changes that leaves weights without gradients at the server."""
+"""The aggregator of a model's changes that leaves weights without gradients at the server.
+
+Decision 0208.
+"""
 
 from typing import Any
 

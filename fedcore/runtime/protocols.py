@@ -3,6 +3,8 @@
 Runtime            runs a whole program: its own notion of servers, clients and devices
 ClientsExecutor    runs the client stages of a plan; the local runtime runs the server stages
 SliceExecutor      runs slices of clients for a `SlicedClientsExecutor`: on a device, in a process, on another machine
+
+Decision 0100.
 """
 
 import inspect

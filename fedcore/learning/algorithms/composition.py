@@ -1,4 +1,7 @@
-"""The round that the algorithms share: send, work at the clients, aggregate, update."""
+"""The round that the algorithms share: send, work at the clients, aggregate, update.
+
+Decision 0150.
+"""
 
 import warnings
 from collections.abc import Callable

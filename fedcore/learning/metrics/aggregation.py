@@ -3,6 +3,8 @@
 Types, for metric states S and metrics M; used while a round is traced:
     aggregator(model)       ({S}@CLIENTS -> (S@SERVER, M@SERVER))
     aggregator(finalizers)  ({S}@CLIENTS -> M@SERVER)
+
+Decision 0153.
 """
 
 from collections.abc import Callable, Mapping, Sequence

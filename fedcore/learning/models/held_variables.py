@@ -1,4 +1,7 @@
-"""Pure models that hold variables, for training loops of one's own."""
+"""Pure models that hold variables, for training loops of one's own.
+
+Decision 0030.
+"""
 
 import abc
 import functools

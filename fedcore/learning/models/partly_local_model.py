@@ -1,4 +1,7 @@
-"""Reconstruction models as pure functions of their global and local weights."""
+"""Reconstruction models as pure functions of their global and local weights.
+
+Decision 0161.
+"""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -1,4 +1,7 @@
-"""Models that the user writes as a class with variables, and how they become pure functions."""
+"""Models that the user writes as a class with variables, and how they become pure functions.
+
+Decision 0226.
+"""
 
 import abc
 import contextlib
