@@ -54,7 +54,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
         np.int32(9)
     """
 
-    def __init__(self, upper_bound_threshold, lower_bound_threshold=None):
+    def __init__(self, upper_bound_threshold: Any, lower_bound_threshold: Any = None):
         upper, lower = upper_bound_threshold, lower_bound_threshold
         adaptive = hasattr(upper, "report")
         if lower is not None and hasattr(lower, "report") != adaptive:

@@ -89,7 +89,7 @@ class Pass:
         return {p.name: p.default for p in parameters}
 
 
-def compiler_pass(name: str, *, idempotent: bool = True):
+def compiler_pass(name: str, *, idempotent: bool = True) -> Callable[[Callable], Any]:
     """Registers a pass; `fedcore opt -p name{option=value}` runs it."""
 
     if name in NAMED:

@@ -71,7 +71,7 @@ class Constant:
         size = 1 if self.dtype == "str" else as_dtype(self.dtype).numpy.itemsize
         return isinstance(self.data, tuple) == (self.dtype == "str") and len(self.data) == math.prod(self.shape) * size
 
-    def to_numpy(self):
+    def to_numpy(self) -> np.ndarray:
         if isinstance(self.data, tuple):
             array = np.empty(len(self.data), dtype=object)
             array[:] = self.data

@@ -66,7 +66,7 @@ class HoldsVariables(PureModel):
         return tf.nest.flatten(self._counts)
 
     @property
-    def input_spec(self):
+    def input_spec(self) -> Any:
         """The type of a batch: TensorSpecs in tuples and dicts."""
         return specs(self.batch_type)
 

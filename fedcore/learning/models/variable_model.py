@@ -90,7 +90,7 @@ class VariableModel(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def input_spec(self):
+    def input_spec(self) -> Any:
         """The type of a batch: TensorSpecs, as `dataset.element_spec`."""
 
     @abc.abstractmethod
