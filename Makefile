@@ -1,4 +1,4 @@
-# `make` alone lists the targets. Needs Python 3.11 to 3.13 and make; .venv sets itself up.
+# `make` alone lists the targets. Needs Python 3.11 to 3.13 and make; .venv sets itself up (decision 0001).
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-oldest check lint soak bench size format constraints clean
+.PHONY: help demo test test-oldest check lint soak bench size format docs dist constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -53,6 +53,14 @@ size: $(READY) ## the ten longest files and functions
 format: $(READY) ## rewrite the source in the one format
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format --quiet
+
+docs: $(READY) ## the site with the API reference, in build/site/html; warnings are errors
+	@$(BIN)/python -c 'import sphinx, myst_parser, furo' 2>/dev/null || \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@$(BIN)/python -m scripts.site
+
+dist: $(READY) ## wheel and source archive, in dist/
+	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist
 
 constraints: ## pin what fedcore[test,data] needs, from a fresh environment
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && set -e && \

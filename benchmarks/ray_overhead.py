@@ -2,6 +2,8 @@
 
 python -m benchmarks.ray_overhead --rounds 5
 python -m benchmarks.ray_overhead --model --workers 4
+
+Decision 0171.
 """
 
 import argparse

@@ -72,6 +72,7 @@ def draw(curves, path):
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import PercentFormatter
 
     figure, axes = plt.subplots(figsize=(8, 4.5), dpi=160, layout="constrained")
     for name, values in curves.items():
@@ -81,7 +82,7 @@ def draw(curves, path):
         axes.plot(smooth, color=COLORS[name], linewidth=2.2, label=f"{name}  {smooth[-1]:.1%}")
     axes.set_title("Digits at 40 clients, Dirichlet 0.1", loc="left", fontsize=13, fontweight="bold")
     axes.set(xlabel="round", ylabel="test accuracy", ylim=(0, 1), xlim=(0, None))
-    axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(axis="y", color="#e5e9f0")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
@@ -89,7 +90,7 @@ def draw(curves, path):
     plt.close(figure)
 
 
-def main(path="compare_algorithms.png", rounds=ROUNDS):
+def main(path="compare_algorithms.png", *, rounds=ROUNDS):
     data, test = load()
     model_fn = model_of(test.element_spec)
     evaluation = algorithms.build_fed_eval(model_fn)

@@ -113,11 +113,11 @@ def draw(curves, path):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 4.5), dpi=160, layout="constrained")
-    for name, found in curves.items():
-        mebibits = [(down + up) / 2**20 for _, down, up in found]
-        axes.plot(mebibits, [100 * accuracy for accuracy, *_ in found], color=COLORS[name], label=name, linewidth=1.8)
+    for name, points in curves.items():
+        mebibits = [(down + up) / 2**20 for _, down, up in points]
+        axes.plot(mebibits, [100 * accuracy for accuracy, *_ in points], color=COLORS[name], label=name, linewidth=1.8)
     axes.set(
-        title=f"Accuracy against bits: digits, {PER_ROUND} of {CLIENTS} clients a round, {len(found)} rounds",
+        title=f"Accuracy against bits: digits, {PER_ROUND} of {CLIENTS} clients a round, {len(curves['plain'])} rounds",
         xlabel="Mibit sent in all, both ways",
         ylabel="test accuracy in %",
         xscale="log",
@@ -128,7 +128,7 @@ def draw(curves, path):
     figure.savefig(path)
 
 
-def main(path="compression.png", logdir=None, rounds=ROUNDS, seed=0):
+def main(path="compression.png", logdir=None, *, rounds=ROUNDS, seed=0):
     data, test = load()
     model_fn = model_of(test.element_spec)
     compute = fc.learning.build_federated_evaluation(model_fn)
@@ -150,4 +150,4 @@ def main(path="compression.png", logdir=None, rounds=ROUNDS, seed=0):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:3])

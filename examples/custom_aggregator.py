@@ -31,7 +31,7 @@ class MajorityVoteFactory(fc.aggregators.UnweightedAggregationFactory):
         def vote(value):
             return tf.nest.map_structure(lambda v: tf.cast(tf.sign(v), tf.int32), value), 1
 
-        @fc.tf_computation(*vote.type_signature.result.types, value_type)
+        @fc.tf_computation
         def decide(votes, voters, like):
             leaves = [tf.reshape(tf.abs(v), [-1]) for v in tf.nest.flatten(votes)]
             agreement = tf.reduce_mean(tf.cast(tf.concat(leaves, 0), tf.float32)) / tf.cast(voters, tf.float32)
@@ -71,7 +71,7 @@ def main(rounds=15):
     learning = fc.learning.algorithms.build_unweighted_fed_avg(
         model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=measured
     )
-    state, losses = learning.initialize(), []
+    state, losses, metrics = learning.initialize(), [], {}
     for _ in range(rounds):
         state, metrics = learning.next(state, data)
         losses.append(float(metrics["client_work"]["train"]["loss"]))

@@ -36,7 +36,9 @@ def main(clients=30):
             print(f"{kind}: {mean[0]} without {report_of(fc.context.last_report())}")
         with out_of_memory(runtime, runtime.client_devices[0].device, calls=[0]):
             mean = average([(value, np.int32(0)) for value in values])
-        print(f"out of memory: {mean[0]}; {'; '.join(fc.context.last_report().notes)}")
+        report = fc.context.last_report()
+        assert report is not None
+        print(f"out of memory: {mean[0]}; {'; '.join(report.notes)}")
     runtime.close()
 
 

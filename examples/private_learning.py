@@ -79,7 +79,7 @@ def run(name, sampler, aggregator, target, data, evaluate, model_fn, rounds):
     return found
 
 
-def main(path="private_learning.png", rounds=ROUNDS, target=8.0):
+def main(path="private_learning.png", *, rounds=ROUNDS, target=8.0):
     data, test = load()
     spec = next(iter(data.values())).element_spec
     model_fn = model_of(spec)
@@ -116,4 +116,4 @@ def plot(curves, path):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:2])

@@ -10,6 +10,7 @@ are those of the local runtime; so a network of machines could stand here.
 import multiprocessing
 import signal
 import threading
+from typing import Any
 
 import fedcore as fc
 
@@ -70,7 +71,7 @@ def serve(connection) -> None:
     """Computes slices for the parent, until it closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the call in the parent
     executor = fc.runtime.DeviceSliceExecutor()
-    work = None
+    work: Any = None  # the first message is a `ClientWork`
     while True:
         try:
             received = connection.recv()
@@ -80,6 +81,7 @@ def serve(connection) -> None:
             work = received
             continue
         report = fc.runtime.Report()
+        answer: fc.runtime.SliceResult | Exception
         try:
             answer = executor.prepare(work, report, fc.runtime.Stop())(received)
         except Exception as error:  # the parent finds the client, and raises or drops it

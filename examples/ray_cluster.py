@@ -54,11 +54,11 @@ def main(rounds: int = 10, number: int = 40, workers: int | None = None):
     try:
         with fc.use(runtime):  # the one line; fc.use(fc.runtime.local()) trains here
             on_cluster, metrics = train(process, cohort, rounds)
-            placements = fc.context.last_report().placements
+            report = fc.context.last_report()
     finally:
         runtime.close()
     here, _ = train(process, cohort, rounds)
-    return on_cluster, here, metrics, placements
+    return on_cluster, here, metrics, report.placements if report else {}
 
 
 if __name__ == "__main__":

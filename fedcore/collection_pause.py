@@ -2,6 +2,8 @@
 
 A graph that is built consists of many objects that stay. They make the collector look at all objects of the process
 several times, each time for a quarter of a second.
+
+Decision 0246.
 """
 
 import contextlib

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -320,7 +321,7 @@ def lowered(module: Module) -> Module:
 
 
 @eager_in_plain_graphs()
-def invoke(module: Module, arguments: list, *, seed: int | None = None):
+def invoke(module: Module, arguments: list, *, seed: int | None = None) -> Any:
     """Runs a traced module on arguments in the order of its parameters.
 
     Args:

@@ -1,9 +1,13 @@
-"""The errors of fedcore, and how a mismatch of types reads."""
+"""The errors of fedcore, and how a mismatch of types reads.
+
+Decision 0075.
+"""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
+from typing import Any, Self
 
 import attrs
 
@@ -43,8 +47,8 @@ class FedcoreError(Exception):
       - A message stays readable: of a long line its two ends are shown, of many lines the first and the last.
     """
 
-    def __new__(cls, *args, **kwargs):
-        return Exception.__new__(InvalidValue if cls is FedcoreError else cls, *args)
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        return Exception.__new__(InvalidValue if cls is FedcoreError else cls, *args)  # type: ignore[return-value]
 
     def __str__(self) -> str:
         return _clipped(Exception.__str__(self))

@@ -1,4 +1,7 @@
-"""Bounded caches that evict the least recently used entry."""
+"""Bounded caches that evict the least recently used entry.
+
+Decision 0105.
+"""
 
 import threading
 from collections import OrderedDict

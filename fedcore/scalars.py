@@ -1,4 +1,7 @@
-"""Python numbers from what a user gives for one: also numpy scalars, and tensors and arrays of rank 0."""
+"""Python numbers from what a user gives for one: also numpy scalars, and tensors and arrays of rank 0.
+
+Decision 0081.
+"""
 
 import operator
 import sys

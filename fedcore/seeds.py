@@ -1,6 +1,8 @@
 """Seeds as operands: a call's seed gives every client, stage and shuffle one of its own.
 
 Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators": the finaliser of SplitMix64.
+
+Decision 0003.
 """
 
 import numpy as np

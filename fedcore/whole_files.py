@@ -1,4 +1,7 @@
-"""Files that are written whole: a reader finds the old content or the new, never a part or a mixture."""
+"""Files that are written whole: a reader finds the old content or the new, never a part or a mixture.
+
+Decision 0202.
+"""
 
 import contextlib
 import os

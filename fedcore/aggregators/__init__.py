@@ -1,5 +1,7 @@
 """Aggregators: factories that build a process from client values of a type to a server value."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.aggregators import encoders
 from fedcore.aggregators.bounding import clipping_factory, zeroing_factory
 from fedcore.aggregators.concat import concat_factory
@@ -54,6 +56,7 @@ __all__ = [
     "zeroing_factory",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.aggregators", name)
+    def __getattr__(name):
+        return tff_name("fedcore.aggregators", name)

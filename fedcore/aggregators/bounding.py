@@ -4,7 +4,7 @@ import math
 
 import tensorflow as tf
 
-from fedcore.aggregators.factory import AggregationFactory, UnweightedAggregationFactory, require, wrapping_factory
+from fedcore.aggregators.factory import FactoryT, UnweightedAggregationFactory, require, wrapping_factory
 from fedcore.aggregators.factory import aggregation_process as process_of
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import federated_computation, tf_computation
@@ -27,9 +27,7 @@ def norm_of(value, order: float = 2.0):
     return tf.where(tf.reduce_all(tf.math.is_finite(vector)), size, math.inf)
 
 
-def _bounded(
-    inner: AggregationFactory, norm, order: float, change, name: str, count: str, count_sum_factory
-) -> AggregationFactory:
+def _bounded(inner: FactoryT, norm, order: float, change, name: str, count: str, count_sum_factory) -> FactoryT:
     """Applies `change(value, norm of the value, bound) -> (value, whether it was changed)` to every client's value."""
     adaptive = hasattr(norm, "report")
     norm = python_scalar(norm)
@@ -72,9 +70,9 @@ def _bounded(
 
 def clipping_factory(
     clipping_norm,
-    inner_agg_factory: AggregationFactory,
+    inner_agg_factory: FactoryT,
     clipped_count_sum_factory: UnweightedAggregationFactory | None = None,
-) -> AggregationFactory:
+) -> FactoryT:
     """Scales every client's value down to an L2 norm of at most `clipping_norm`, over all of its leaves.
 
     A value that is not finite stays so: put a `zeroing_factory` around this one.
@@ -108,10 +106,10 @@ def clipping_factory(
 
 def zeroing_factory(
     zeroing_norm,
-    inner_agg_factory: AggregationFactory,
+    inner_agg_factory: FactoryT,
     norm_order: float = math.inf,
     zeroed_count_sum_factory: UnweightedAggregationFactory | None = None,
-) -> AggregationFactory:
+) -> FactoryT:
     """Replaces every client's value whose norm is greater than `zeroing_norm`, or not finite, by zeros.
 
     Its weight still counts: zeroing guards against values that are corrupt, and those are few.

@@ -2,7 +2,7 @@ import math
 
 import tensorflow as tf
 
-from fedcore.aggregators.factory import AggregationFactory, aggregation_process, require, wrapping_factory
+from fedcore.aggregators.factory import FactoryT, aggregation_process, require, wrapping_factory
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_map, generic_zero
@@ -10,7 +10,7 @@ from fedcore.templates import MeasuredProcessOutput
 from fedcore.types import TensorType, tensor_leaves
 
 
-def concat_factory(inner_agg_factory: AggregationFactory) -> AggregationFactory:
+def concat_factory(inner_agg_factory: FactoryT) -> FactoryT:
     """Aggregates all leaves of a value as one vector, then takes it apart again.
 
     For aggregators whose cost or noise depends on the number of tensors, not of elements.

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from fedcore.aggregators.encoders.encoded_values import is_large_float, value_codec
@@ -41,7 +43,7 @@ class EncodedSumFactory(UnweightedAggregationFactory):
         array([  1., 511.], dtype=float32)
     """
 
-    def __init__(self, encoder_fn):
+    def __init__(self, encoder_fn: Callable):
         self._encoder_fn = encoder_fn
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable
+from typing import TypeVar
 
 from fedcore.computation import Computation, federated_computation
 from fedcore.errors import TypeMismatch, brief
@@ -20,6 +21,8 @@ class AggregationFactory:
         >>> isinstance(fc.aggregators.MeanFactory(), fc.aggregators.AggregationFactory)
         True
     """
+
+    create: Callable[..., AggregationProcess]
 
 
 class UnweightedAggregationFactory(AggregationFactory, abc.ABC):
@@ -186,7 +189,11 @@ class _WeightedWrapper(WeightedAggregationFactory):
         return self.build(value_type, weight_type, lambda inner_type: self.inner.create(inner_type, weight_type))
 
 
-def wrapping_factory(inner_agg_factory: AggregationFactory, build: Callable) -> AggregationFactory:
+FactoryT = TypeVar("FactoryT", UnweightedAggregationFactory, WeightedAggregationFactory, AggregationFactory)
+"""The kind of a factory that stands around another one: weighted or not, as the inner one is."""
+
+
+def wrapping_factory(inner_agg_factory: FactoryT, build: Callable) -> FactoryT:
     """A factory around another one, weighted if that is.
 
     Args:

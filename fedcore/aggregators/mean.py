@@ -1,3 +1,8 @@
+"""Means of client values, weighted or not.
+
+Decision 0217.
+"""
+
 import tensorflow as tf
 
 from fedcore.aggregators.factory import (

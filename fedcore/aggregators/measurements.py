@@ -1,6 +1,6 @@
 from collections.abc import Callable, Mapping
 
-from fedcore.aggregators.factory import AggregationFactory, aggregation_process, wrapping_factory
+from fedcore.aggregators.factory import FactoryT, aggregation_process, wrapping_factory
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_zip
 from fedcore.ir.values import Value
@@ -9,10 +9,10 @@ from fedcore.types import StructType, member_of
 
 
 def add_measurements(
-    inner_agg_factory: AggregationFactory,
+    inner_agg_factory: FactoryT,
     client_measurement_fn: Callable | None = None,
     server_measurement_fn: Callable | None = None,
-) -> AggregationFactory:
+) -> FactoryT:
     """Adds measurements to those of another aggregator.
 
     Types: those of the inner process, whose measurements are a struct with names; it gains the new names. Measurements

@@ -162,7 +162,7 @@ def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
         return _leafwise(quantized, value, low, high), tf.constant(1, tf.int64)
 
     @tf_computation(
-        encode.type_signature.result[0],
+        encode.type_signature.result[0],  # type: ignore[index]
         TensorType("int64"),
         type_,
         lower_bound.type.member,

@@ -54,7 +54,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
         np.int32(9)
     """
 
-    def __init__(self, upper_bound_threshold, lower_bound_threshold=None):
+    def __init__(self, upper_bound_threshold: Any, lower_bound_threshold: Any = None):
         upper, lower = upper_bound_threshold, lower_bound_threshold
         adaptive = hasattr(upper, "report")
         if lower is not None and hasattr(lower, "report") != adaptive:
@@ -111,7 +111,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
             counts = {"over": over, "under": under, "clients": tf.constant(1, tf.int64)}
             return tf.nest.pack_sequence_as(value, codes), counts, [tf.cast(x, tf.float32) for x in observed]
 
-        codes_type = encode.type_signature.result[0]
+        codes_type = encode.type_signature.result[0]  # type: ignore[index]
 
         @tf_computation(codes_type, TensorType("int64"), value_type, number, number)
         def decode(codes, count, like, low, high):

@@ -1,5 +1,7 @@
 """Analytics: computations that count, not learn. Aggregators of heavy hitters, histograms and distinct counts."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.analytics import (
     count_distinct,
     data_processing,
@@ -26,6 +28,7 @@ __all__ = [
     "histogram_processing",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.analytics", name)
+    def __getattr__(name):
+        return tff_name("fedcore.analytics", name)

@@ -3,6 +3,8 @@
 A dataset is a `tf.data.Dataset`, or a parameter `str[?]*` inside a `fc.tf_computation`.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
@@ -213,7 +215,7 @@ def get_top_multi_elements(dataset, max_user_contribution: int, string_max_bytes
     return tf.repeat(*get_top_elements_with_counts(dataset, max_user_contribution, string_max_bytes))
 
 
-def to_stacked_tensor(ds):
+def to_stacked_tensor(ds: Any) -> Any:
     """The elements of a dataset, stacked leaf by leaf along a new first axis.
 
     Types, for T of known shapes:

@@ -8,6 +8,7 @@ from fedcore.cli.reproducer import Work
 
 STAGES = ("traced", "lowered", "planned")
 BATCHED = "batched"
+FORMATS = ("text", "json", "dot", "graphml", "html")
 
 
 @click.command(cls=FileCommand, short_help="Prints a computation at each stage.")
@@ -18,9 +19,7 @@ BATCHED = "batched"
 )
 @passes_option
 @target_option
-@click.option(
-    "--format", "format_", type=click.Choice(["text", "json", "dot", "html"]), default="text", show_default=True
-)
+@click.option("--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--clients", type=click.IntRange(1), help="Clients that --stage batched assumes. Default: 8.")
 @click.option("--batches", type=click.IntRange(1), help="Their batches. Default: 3.")
 @click.option("--rows", type=click.IntRange(1), help="The rows of a batch. Default: 20.")
@@ -48,6 +47,7 @@ def dump(
       fedcore dump round.fed --after fuse
       fedcore dump round.fed -p lowering,mine,planning --load my_passes --after mine
       fedcore dump round.fed --stage planned --format dot | dot -Tsvg > round.svg
+      fedcore dump round.fed --stage planned --format graphml > round.graphml   # for networkx, yEd, Gephi
       fedcore dump round.fed --format html > round.html     # all passes, side by side
     """
     if stage and after:
@@ -58,6 +58,8 @@ def dump(
         raise click.UsageError("--clients, --batches, --rows and --print-after-change belong to --stage batched")
     if stage == BATCHED and format_ != "text":
         raise click.UsageError("--stage batched is printed as text")
+    if format_ == "graphml" and not (stage or after):
+        raise click.UsageError("--format graphml holds one graph: choose a --stage, or --after a pass")
     from fedcore.cli.loading import import_extension, parsed_pipeline, read_target, with_target
 
     for name in extensions:
@@ -116,9 +118,9 @@ def _print(modules, format_: str, *, with_headings: bool) -> None:
     from fedcore.cli.show import heading, show, write_bytes
 
     if format_ != "text":
-        from fedcore.cli.formats import as_dot, as_json
+        from fedcore.cli.formats import as_dot, as_graphml, as_json
 
-        write_bytes({"json": as_json, "dot": as_dot}[format_](list(modules)).encode())
+        write_bytes({"json": as_json, "dot": as_dot, "graphml": as_graphml}[format_](list(modules)).encode())
         return
     for i, module in enumerate(modules):
         if with_headings:

@@ -11,9 +11,11 @@ _PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "attrs", "lark", "clic
 _EXTRAS = {
     "data": ("sklearn", "matplotlib", "h5py"),
     "ray": ("ray",),
+    "docs": ("sphinx", "myst_parser", "furo"),
     "dp": ("dp_accounting",),
     "huggingface": ("datasets",),
     "mlflow": ("mlflow",),
+    "networkx": ("networkx",),
     "notebooks": ("ipykernel", "ipywidgets"),
     "pandas": ("pandas",),
     "secure": ("cryptography",),

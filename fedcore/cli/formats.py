@@ -1,10 +1,10 @@
-"""Modules as JSON, and as dot for Graphviz."""
+"""Modules as JSON, as dot for Graphviz, and as GraphML."""
 
 import json
 import math
 from collections.abc import Sequence
 
-from fedcore.ir import Constant, Function, Graph, Module, Ref
+from fedcore.ir import Constant, Function, Graph, Module, Ref, to_networkx
 from fedcore.ir.module import TEXT_VERSION, Blob
 from fedcore.ir.printer import print_value
 
@@ -67,6 +67,19 @@ def _json_value(value):
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
+
+
+def as_graphml(modules: Sequence[Module]) -> str:
+    """The dataflow graph of a module, as `fc.ir.to_networkx` gives it.
+
+    Raises:
+        FedcoreError: networkx is not installed.
+    """
+    (module,) = modules
+    graph = to_networkx(module)
+    from networkx import generate_graphml
+
+    return "\n".join(["<?xml version='1.0' encoding='utf-8'?>", *generate_graphml(graph), ""])
 
 
 def as_dot(modules: Sequence[Module]) -> str:

@@ -1,6 +1,8 @@
 """Runs commands that read files in a child process, since a malformed graph can make TensorFlow end its process.
 
 The child runs the command and writes to the terminal. The parent only waits, and reads how the child ended.
+
+Decision 0088.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""What a run was made of: digests of its files, versions, the commit, and the command that repeats it."""
+"""What a run was made of: digests of its files, versions, the commit, and the command that repeats it.
+
+See decision 0256.
+"""
 
 import hashlib
 import importlib.metadata

@@ -1,4 +1,9 @@
-"""The Python file of a project, and its training."""
+"""The Python file of a project, and its training.
+
+Decision 0133.
+
+See decision 0252.
+"""
 
 import ast
 import contextlib

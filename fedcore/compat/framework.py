@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -189,5 +189,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
-    return tff_name("fedcore.framework", name)
+if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+    from fedcore.computation import Computation as Computation
+    from fedcore.computation import PolymorphicComputation as PolymorphicComputation
+    from fedcore.errors import TypeMismatch
+
+    ConcreteComputation = Computation
+    TypeNotAssignableError = TypesNotEquivalentError = UnexpectedTypeError = TypeMismatch
+else:
+
+    def __getattr__(name):
+        return tff_name("fedcore.framework", name)

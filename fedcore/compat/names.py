@@ -2,6 +2,8 @@
 
 Every public module asks this table for a name that it does not have (`fedcore.tff_names`). Names are written below
 `fc`, as TFF's users write them below `tff`. A name that is where TFF has it needs no line.
+
+Decision 0156.
 """
 
 import attrs

@@ -1,10 +1,12 @@
 """`fc.structure`: a struct with other elements, by TFF's name."""
 
+from typing import Any
+
 from fedcore.errors import FedcoreError, brief
 from fedcore.types import fields_of, make_container
 
 
-def update_struct(structure, **kwargs):
+def update_struct(structure: Any, **kwargs: Any) -> Any:
     """A copy of a dict, a named tuple, an attrs or a dataclass object with other values of the elements that are named.
 
     Raises:

@@ -1,7 +1,7 @@
 """`fc.tensorflow`: computations written in TensorFlow, and types as TensorFlow's specs."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -70,5 +70,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
-    return tff_name("fedcore.tensorflow", name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        return tff_name("fedcore.tensorflow", name)

@@ -1,4 +1,7 @@
-"""Rounds products to bfloat16 in the client stages of a plan, where they read clients' data sets."""
+"""Rounds products to bfloat16 in the client stages of a plan, where they read clients' data sets.
+
+Decision 0181.
+"""
 
 from collections.abc import Iterable
 

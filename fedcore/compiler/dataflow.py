@@ -1,4 +1,7 @@
-"""Data-flow graph of a lowered program: the placement and the crossing depth of each placed value."""
+"""Data-flow graph of a lowered program: the placement and the crossing depth of each placed value.
+
+Decision 0077.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator

@@ -4,6 +4,8 @@ In: a module at any stage. Out: for each crossing of a value that depends on cli
 the value's name and line. None is a proof that the server gets sums only, if the runtime has a protocol for these.
 A client value that the program returns stays at the clients. Constants, broadcasts and random numbers are no client
 data; the sizes of a client's tensors are, unless its type gives them.
+
+Decision 0141.
 """
 
 from collections.abc import Iterator

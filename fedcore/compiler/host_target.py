@@ -1,4 +1,7 @@
-"""The target of this machine, from what the operating system and oneDNN's variable say; nothing is measured."""
+"""The target of this machine, from what the operating system and oneDNN's variable say; nothing is measured.
+
+Decision 0174.
+"""
 
 import functools
 import os

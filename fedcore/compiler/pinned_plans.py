@@ -1,4 +1,7 @@
-"""Plans that `fedcore tune` wrote, each for one program."""
+"""Plans that `fedcore tune` wrote, each for one program.
+
+Decision 0021.
+"""
 
 import os
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""On-disk cache of compiled plans; off unless `FEDCORE_CACHE` names a directory."""
+"""On-disk cache of compiled plans; off unless `FEDCORE_CACHE` names a directory.
+
+Decision 0073.
+"""
 
 import hashlib
 import os

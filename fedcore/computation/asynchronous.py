@@ -5,7 +5,7 @@ import concurrent.futures
 import contextvars
 import functools
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedcore import context
 from fedcore.errors import TracingError
@@ -23,7 +23,7 @@ def _pool() -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="fedcore-call")
 
 
-async def invoke_async(computation, *args, seed: int | None = None, **kwargs):
+async def invoke_async(computation: Any, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
     """Calls a computation without blocking the event loop, and returns the call's result.
 
     The call runs in the context of the task that awaits it: the task's `fc.use` holds, and `last_report()` afterwards

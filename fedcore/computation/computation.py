@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -56,16 +57,18 @@ class Computation(HtmlDisplay):
         """Digest of the program: equal programs have equal digests, in every process."""
         return self.module.digest()
 
-    def __eq__(self, other):
-        return self.module == other.module if type(other) is type(self) else NotImplemented
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Computation) or type(other) is not type(self):
+            return NotImplemented
+        return self.module == other.module
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self.digest)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return type(self), (self.module, self.__name__)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<computation {self.__name__} : {self.type_signature}>"
 
     def to_text(self, stage: str = "traced") -> str:
@@ -86,7 +89,7 @@ class Computation(HtmlDisplay):
             return self.module
         return context.plan_of(self.module) if stage == "planned" else context.lowered(self.module)
 
-    def __call__(self, /, *args, **kwargs):
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         builder = active_builder()
         if builder is not None:
             return self._in_trace(builder, args, kwargs)
@@ -94,7 +97,7 @@ class Computation(HtmlDisplay):
             return call_in_graph(self.to_module("lowered"), self.__name__, self._bound(args, kwargs))
         return self._run(args, kwargs, None)
 
-    def invoke(self, /, *args, seed: int | None = None, **kwargs):
+    def invoke(self, /, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
         """Calls the computation from Python.
 
         Args:
@@ -112,7 +115,7 @@ class Computation(HtmlDisplay):
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature([inspect.Parameter(p.name, kind) for p in self.module.main.parameters])
 
-    def _run(self, args: tuple, kwargs: dict, seed: int | None):
+    def _run(self, args: tuple, kwargs: dict, seed: int | None) -> Any:
         for parameter in self._function_parameters:
             raise TypeMismatch(
                 f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "
@@ -207,7 +210,7 @@ class PolymorphicComputation(HtmlDisplay):
         self._signature = inspect.signature(getattr(fn, "python_function", fn))
         self._arity = len(self._signature.parameters)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<polymorphic computation {self.__name__}>"
 
     def for_types(self, types: list[Type]) -> Computation:
@@ -217,7 +220,7 @@ class PolymorphicComputation(HtmlDisplay):
             self._traced[key] = self._trace(list(types))
         return self._traced[key]
 
-    def __call__(self, /, *args, **kwargs):
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         given = _bound(self.__name__, self._signature, args, kwargs)
         builder = active_builder()
         if builder is not None:
@@ -225,7 +228,7 @@ class PolymorphicComputation(HtmlDisplay):
             return self.for_types([v.type for v in values])(*values)
         return self._for_arguments(given)(*given)
 
-    def invoke(self, /, *args, seed: int | None = None, **kwargs):
+    def invoke(self, /, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
         """Calls the computation from Python.
 
         Args:
@@ -242,7 +245,7 @@ class PolymorphicComputation(HtmlDisplay):
             raise TypeMismatch(f"{self.__name__} cannot tell the type of its argument: {error}; declare it") from None
         return self.for_types(types)
 
-    def fn_for_argument_type(self, arg_type, unpack: bool | None = None) -> Computation:
+    def fn_for_argument_type(self, arg_type: Any, unpack: bool | None = None) -> Computation:
         """The computation for an argument of a type; of several parameters it is a struct of their types.
 
         Args:

@@ -1,6 +1,7 @@
 """The decorators that trace Python functions to computations."""
 
 from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 from fedcore.computation.computation import Computation, PolymorphicComputation
 from fedcore.errors import TracingError, brief
@@ -15,7 +16,17 @@ from fedcore.ir.structural import call
 from fedcore.types import FederatedType, FunctionType, StructType, Type, contains, to_type
 
 
-def federated_computation(*args):
+@overload
+def federated_computation(type_: type, /, *types: Any) -> Callable[[Callable], Computation]: ...  # type: ignore[overload-overlap]
+@overload
+def federated_computation(fn: Callable[[], Any], /) -> Computation: ...
+@overload
+def federated_computation(fn: Callable, type_: Any, /, *types: Any) -> Computation: ...
+@overload
+def federated_computation(fn: Callable, /) -> PolymorphicComputation: ...  # type: ignore[overload-cannot-match]
+@overload
+def federated_computation(*types: Any) -> Callable[[Callable], Computation]: ...
+def federated_computation(*args: Any) -> Any:
     """Traces a Python function over federated values, which calls intrinsics and computations.
 
     With types, `@fc.federated_computation(T, U)`, it gives a `Computation`. On a function without parameters it needs
@@ -32,7 +43,17 @@ def federated_computation(*args):
     return _decorate(args, _trace_federated)
 
 
-def tf_computation(*args):
+@overload
+def tf_computation(type_: type, /, *types: Any) -> Callable[[Callable], Computation]: ...  # type: ignore[overload-overlap]
+@overload
+def tf_computation(fn: Callable[[], Any], /) -> Computation: ...
+@overload
+def tf_computation(fn: Callable, type_: Any, /, *types: Any) -> Computation: ...
+@overload
+def tf_computation(fn: Callable, /) -> PolymorphicComputation: ...  # type: ignore[overload-cannot-match]
+@overload
+def tf_computation(*types: Any) -> Callable[[Callable], Computation]: ...
+def tf_computation(*args: Any) -> Any:
     """Traces a Python function over tensors to a graph; takes types as `federated_computation` does.
 
     Python control flow over tensors becomes part of the graph. Tensors that the function closes over become constants;

@@ -1,9 +1,13 @@
-"""`ClientDataset`: a client's examples as columns, with the interface of `tf.data.Dataset`."""
+"""`ClientDataset`: a client's examples as columns, with the interface of `tf.data.Dataset`.
+
+Decision 0215.
+"""
 
 import functools
 import operator
 import weakref
 from collections.abc import Callable, Hashable, Mapping
+from typing import Any
 
 import attrs
 import numpy as np
@@ -84,7 +88,7 @@ class ClientDataset(private_api.LazyDataset):
         return self._columns
 
     @property
-    def stored_rows(self):
+    def stored_rows(self) -> Any:
         """The columns, as arrays in the structure of an example; None if the dataset has steps or groups."""
         columns = self._columns
         if columns.steps or columns.groups is not None:
@@ -96,16 +100,22 @@ class ClientDataset(private_api.LazyDataset):
         return self._columns.layout.element_type()
 
     @property
-    def element_spec(self):
+    def element_spec(self) -> Any:
         return element_spec(self.element_type)
 
     # The steps.
 
-    def repeat(self, count=None, name=None):
+    def repeat(self, count: int | None = None, name: str | None = None) -> "ClientDataset":
         """Repeats the elements `count` times; without a count, endlessly."""
         return self._step(_plain_step("repeat", INFINITE if count is None else int(count)))
 
-    def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
+    def shuffle(
+        self,
+        buffer_size: int | None = None,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool | None = True,
+        name: str | None = None,
+    ) -> "ClientDataset":
         """Shuffles the elements: each comes from a uniform place of a buffer, which the next element then takes.
 
         With a seed, the order is the order of `tf.data`, independent of the call's seed. As in TensorFlow, it also
@@ -135,13 +145,20 @@ class ClientDataset(private_api.LazyDataset):
         """
         return self._step(_plain_step("shuffle", size, reshuffles=reshuffles, seeds=seeds))
 
-    def take(self, count, name=None):
+    def take(self, count: int, name: str | None = None) -> "ClientDataset":
         return self._step(_plain_step("take", int(count)))
 
-    def skip(self, count, name=None):
+    def skip(self, count: int, name: str | None = None) -> "ClientDataset":
         return self._step(_plain_step("skip", int(count)))
 
-    def batch(self, batch_size, drop_remainder=False, num_parallel_calls=None, deterministic=None, name=None):
+    def batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> "ClientDataset":
         """Batches `batch_size` consecutive elements; the last batch may be smaller."""
         if self._columns.layout.batched:
             return self._real().batch(batch_size, drop_remainder)
@@ -149,7 +166,14 @@ class ClientDataset(private_api.LazyDataset):
             raise FedcoreError(f"a batch has at least one element, not {batch_size}")
         return self._step(_plain_step("batch", int(batch_size), drop_remainder=bool(drop_remainder)))
 
-    def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options):
+    def map(
+        self,
+        map_func: Callable,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
         """Applies `map_func` to every element. The function is traced once for each element type.
 
         Random operations without a seed of their own draw anew for each element that is made, in each repetition and
@@ -159,7 +183,7 @@ class ClientDataset(private_api.LazyDataset):
         graph = traced_map(map_func, self.element_type)
         return self._real().map(map_func) if graph is None else self._step(Step("map", graph=graph))
 
-    def filter(self, predicate, name=None):
+    def filter(self, predicate: Callable, name: str | None = None) -> Any:
         """The elements for which `predicate` holds; it is evaluated now, once for each row of the columns."""
         graph = traced_map(predicate, self.element_type)
         columns = self._columns
@@ -169,12 +193,12 @@ class ClientDataset(private_api.LazyDataset):
             raise FedcoreError(f"the predicate of a filter returns one bool, not {graph.type.result}")
         return self._step(Step("filter", graph=graph, mask=_row_mask(columns, graph)))
 
-    def prefetch(self, buffer_size=None, name=None):
+    def prefetch(self, buffer_size: int | None = None, name: str | None = None) -> "ClientDataset":
         steps = self._columns.steps
         # TensorFlow fuses a shuffle with a repeat directly after it; a prefetch between them prevents the fusion.
         return self._step(_plain_step("prefetch")) if steps and steps[-1].seeds is not None else self
 
-    def cache(self, filename="", name=None):
+    def cache(self, filename: str = "", name: str | None = None) -> Any:
         """Fixes the elements to those of the first reading; without a seed, they depend on the data only."""
         if filename:
             return self._real().cache(filename)

@@ -10,6 +10,8 @@
 
 What the pipeline itself fixes (a shuffle with `reshuffle_each_iteration=False`, everything before a cache, a random
 dataset) depends on the data instead, so it is the same in all calls. Python functions and variables are not seeded.
+
+Decisions 0213 and 0214.
 """
 
 import hashlib

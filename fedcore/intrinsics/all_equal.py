@@ -1,4 +1,7 @@
-"""All-equal client values in the meanings of operations."""
+"""All-equal client values in the meanings of operations.
+
+Decision 0080.
+"""
 
 
 class AllEqual(list):

@@ -1,3 +1,8 @@
+"""`fc.message`: marks what crosses between clients and server.
+
+Decision 0120.
+"""
+
 from fedcore.ir.operations import operation
 from fedcore.types import TensorType, Type, map_tensors
 

@@ -1,4 +1,7 @@
-"""Local operations on tensors of rows (first axis): collected client values, and conversion to sequences."""
+"""Local operations on tensors of rows (first axis): collected client values, and conversion to sequences.
+
+Decision 0224.
+"""
 
 import itertools
 

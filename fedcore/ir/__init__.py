@@ -13,6 +13,7 @@ from fedcore.ir.module import (
     Symbol,
 )
 from fedcore.ir.module_builder import ModuleBuilder
+from fedcore.ir.networkx_graph import to_networkx
 from fedcore.ir.operations import Intrinsic, intrinsic, lookup, operation, registered
 from fedcore.ir.parser import parse_module
 from fedcore.ir.printer import print_module
@@ -39,5 +40,6 @@ __all__ = [
     "parse_module",
     "print_module",
     "registered",
+    "to_networkx",
     "verify",
 ]

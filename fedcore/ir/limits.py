@@ -1,4 +1,7 @@
-"""Limits on the content of a `.fed` file, most of them checked before it is parsed: its source may be untrusted."""
+"""Limits on the content of a `.fed` file, most of them checked before it is parsed: its source may be untrusted.
+
+Decision 0089.
+"""
 
 import re
 

@@ -112,7 +112,7 @@ class Constant:
         assert self._digest is not None
         return self._digest
 
-    def to_numpy(self):
+    def to_numpy(self) -> np.ndarray:
         """A read-only array; of a `view` that array itself."""
         if self._array is not None:
             return self._array

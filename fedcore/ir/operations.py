@@ -2,10 +2,13 @@
 
 The decorator `intrinsic` declares an operation by a signature in the type notation. The decorator `operation` takes a
 function that computes the result type, for types that the notation cannot express (a struct of any length).
+
+Decision 0109.
 """
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief, located
 from fedcore.ir.active import active_builder
@@ -218,7 +221,7 @@ class Intrinsic:
         is_core = self.level == PLACED and self.lowered_by is None
         return not is_core or self.name in ("federated_map", "federated_apply")
 
-    def __call__(self, *args, **kwargs) -> Value:
+    def __call__(self, *args: Any, **kwargs: Any) -> Value:
         builder = active_builder()
         if builder is None:
             raise TracingError(
@@ -306,7 +309,7 @@ def intrinsic(
     crosses: str | None = None,
     per_client: str | None = None,
     per_element: str | None = None,
-):
+) -> Callable[[Callable], Intrinsic]:
     """Declares an operation by its signature in the type notation; decorates its meaning.
 
     Args:
@@ -355,7 +358,7 @@ def operation(
     constants: Mapping[str, str] | None = None,
     draws: bool = False,
     per_client: str | None = None,
-):
+) -> Callable[[Callable], Intrinsic]:
     """Declares an operation whose result type `typing(operand_types, attributes)` computes.
 
     Args:

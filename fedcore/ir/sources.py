@@ -1,4 +1,7 @@
-"""Source files of the user that the locations of a module name."""
+"""Source files of the user that the locations of a module name.
+
+Decision 0086.
+"""
 
 import os
 import sys

@@ -1,4 +1,7 @@
-"""Names of values for people: in reports, and in the types of a plan."""
+"""Names of values for people: in reports, and in the types of a plan.
+
+Decision 0112.
+"""
 
 from fedcore.ir.module import Function, Operation, Ref
 from fedcore.types import FederatedType, StructType, Type

@@ -1,6 +1,9 @@
-"""`Value`: placeholder for data in the body of a traced function."""
+"""`Value`: placeholder for data in the body of a traced function.
 
-from typing import TYPE_CHECKING
+Decision 0201.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from fedcore.errors import TracingError, shortened
 from fedcore.ir.active import active_builder
@@ -78,7 +81,7 @@ class Value:
 
         return item.emit([self], index=index)
 
-    def __call__(self, /, *args, **kwargs):
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         from fedcore.ir.structural import call
 
         if not isinstance(self.type, FunctionType):

@@ -17,6 +17,8 @@ The examples of this package use these names:
     >>> data = fc.simulation.datasets.ClientData.from_clients_and_tf_fn(clients, clients.get)
 """
 
+from typing import TYPE_CHECKING
+
 from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs, templates
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.compression import compression_aggregator
@@ -62,6 +64,13 @@ __all__ = [
     "trainable_weights_aggregator",
 ]
 
+if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+    from fedcore import learning as _learning
+    from fedcore.compat.learning import build_federated_averaging_process as build_federated_averaging_process
+    from fedcore.compat.learning import build_federated_evaluation as build_federated_evaluation
 
-def __getattr__(name):
-    return tff_name("fedcore.learning", name)
+    model_update_aggregator = _learning
+else:
+
+    def __getattr__(name):
+        return tff_name("fedcore.learning", name)

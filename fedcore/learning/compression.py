@@ -12,7 +12,7 @@ def compression_aggregator(
     clipping: bool = True,
     weighted: bool = True,
     debug_measurements_fn: Callable[[AggregationFactory], AggregationFactory] | None = None,
-    encoder_fn=None,
+    encoder_fn: Callable | None = None,
 ) -> AggregationFactory:
     """A mean of encoded changes, with adaptive zeroing and clipping; for `model_aggregator=`.
 

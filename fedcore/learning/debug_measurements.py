@@ -2,15 +2,15 @@
 
 import tensorflow as tf
 
-from fedcore.aggregators import AggregationFactory, add_measurements
-from fedcore.aggregators.factory import check_factory
+from fedcore.aggregators import add_measurements
+from fedcore.aggregators.factory import FactoryT, check_factory
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_map, federated_sum
 from fedcore.types import Type, tensor_leaves
 
 
-def add_debug_measurements(aggregation_factory: AggregationFactory) -> AggregationFactory:
+def add_debug_measurements(aggregation_factory: FactoryT) -> FactoryT:
     """Adds the norms of the clients' values and of the result to an aggregator's measurements.
 
     Types, for values of one float dtype d: those of the factory, whose measurements gain
@@ -47,7 +47,7 @@ def add_debug_measurements(aggregation_factory: AggregationFactory) -> Aggregati
     return _with_measurements(aggregation_factory, dtype_of)
 
 
-def add_debug_measurements_with_mixed_dtype(aggregation_factory: AggregationFactory) -> AggregationFactory:
+def add_debug_measurements_with_mixed_dtype(aggregation_factory: FactoryT) -> FactoryT:
     """As `add_debug_measurements`, for values of several real dtypes, all measured in float32.
 
     Types: those of `add_debug_measurements`, with float32 for d.
@@ -77,7 +77,7 @@ def add_debug_measurements_with_mixed_dtype(aggregation_factory: AggregationFact
     return _with_measurements(aggregation_factory, dtype_of)
 
 
-def _with_measurements(factory: AggregationFactory, dtype_of) -> AggregationFactory:
+def _with_measurements(factory: FactoryT, dtype_of) -> FactoryT:
     check_factory("aggregation_factory", factory)
 
     def clients(value, *weights):

@@ -1,12 +1,17 @@
+"""The aggregator of a model's changes with differential privacy.
+
+Decision 0154.
+"""
+
 from typing import Any
 
-from fedcore.aggregators import AggregationFactory, DifferentiallyPrivateFactory
+from fedcore.aggregators import DifferentiallyPrivateFactory, UnweightedAggregationFactory
 from fedcore.learning.robust_aggregator import bounded
 
 
 def dp_aggregator(
     noise_multiplier: float, clients_per_round: float, zeroing: bool = False, **options: Any
-) -> AggregationFactory:
+) -> UnweightedAggregationFactory:
     """The model aggregator of differentially private federated averaging, with an adaptive clip.
 
     Types: those of `fc.aggregators.DifferentiallyPrivateFactory`, in a `zeroing_factory` if `zeroing`.
@@ -30,5 +35,7 @@ def dp_aggregator(
         >>> process = fc.learning.algorithms.build_unweighted_fed_avg(
         ...     model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=fc.learning.dp_aggregator(1.0, 100))
     """
-    inner = DifferentiallyPrivateFactory.gaussian_adaptive(noise_multiplier, clients_per_round, **options)
+    inner: UnweightedAggregationFactory = DifferentiallyPrivateFactory.gaussian_adaptive(
+        noise_multiplier, clients_per_round, **options
+    )
     return bounded(inner, zeroing, clipping=False)

@@ -1,4 +1,7 @@
-"""The choice of a training loop that TFF's algorithms take."""
+"""The choice of a training loop that TFF's algorithms take.
+
+Decision 0162.
+"""
 
 import enum
 

@@ -13,6 +13,7 @@ from fedcore.aggregators import (
     clipping_factory,
     zeroing_factory,
 )
+from fedcore.aggregators.factory import FactoryT
 from fedcore.errors import TypeMismatch, brief
 
 
@@ -70,7 +71,7 @@ def measured(
     return found
 
 
-def bounded(inner: AggregationFactory, zeroing: bool, clipping: bool, *, secure: bool = False) -> AggregationFactory:
+def bounded(inner: FactoryT, zeroing: bool, clipping: bool, *, secure: bool = False) -> FactoryT:
     """Adaptive zeroing around adaptive clipping around an aggregator.
 
     Args:

@@ -1,11 +1,13 @@
-"""The aggregator of a model's changes that leaves weights without gradients at the server."""
+"""The aggregator of a model's changes that leaves weights without gradients at the server.
+
+Decision 0208.
+"""
 
 from typing import Any
 
 import attrs
 
-from fedcore.aggregators import AggregationFactory
-from fedcore.aggregators.factory import aggregation_process, wrapping_factory
+from fedcore.aggregators.factory import FactoryT, aggregation_process, wrapping_factory
 from fedcore.computation import federated_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_zero
@@ -21,7 +23,7 @@ class TrainableWeightsState:
     inner_agg: Any
 
 
-def trainable_weights_aggregator(inner_agg_factory: AggregationFactory) -> AggregationFactory:
+def trainable_weights_aggregator(inner_agg_factory: FactoryT) -> FactoryT:
     """Aggregates the changes of trainable weights only; for `model_aggregator=`.
 
     The server keeps the other weights as they are. So the averages of a BatchNormalization are neither in the clip

@@ -1,4 +1,7 @@
-"""`Ledger`: follows a process round by round, and tells what its rounds reveal about a client."""
+"""`Ledger`: follows a process round by round, and tells what its rounds reveal about a client.
+
+Decision 0136.
+"""
 
 import itertools
 import math

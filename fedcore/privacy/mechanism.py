@@ -1,4 +1,7 @@
-"""Facts about the noise of a private aggregation, read from its state or from its factory."""
+"""Facts about the noise of a private aggregation, read from its state or from its factory.
+
+Decision 0137.
+"""
 
 import itertools
 import math

@@ -1,4 +1,7 @@
-"""The file of a training that holds its releases, also those of rounds that a crash took back."""
+"""The file of a training that holds its releases, also those of rounds that a crash took back.
+
+Decision 0219.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,7 @@
-"""A federated context over a runtime of this machine."""
+"""A federated context over a runtime of this machine.
+
+Decision 0131.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping

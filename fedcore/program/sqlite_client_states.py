@@ -1,4 +1,7 @@
-"""The states of clients in an SQLite database, with a row for each round from which a state holds."""
+"""The states of clients in an SQLite database, with a row for each round from which a state holds.
+
+See decision 0250.
+"""
 
 import bisect
 import contextlib

@@ -5,6 +5,8 @@ The manifest is `{"checksum": …, "content": {"format": 2, "version": …, "ten
 own file. `shared` has for each file that other states have too, in the order of their numbers from 1, its SHA-256, its
 size, and `names`: the names of arrays in the state and in the file. Format 1 has no `shared`. A tree is a list: the
 kind of a node, and its parts or its value.
+
+Decision 0129.
 """
 
 import base64

@@ -1,4 +1,7 @@
-"""Arrays that a file has already, so that a later program state need not store them again."""
+"""Arrays that a file has already, so that a later program state need not store them again.
+
+Decision 0241.
+"""
 
 import contextlib
 import os

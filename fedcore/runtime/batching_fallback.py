@@ -1,4 +1,7 @@
-"""Fallback of a vectorised stage: blocks that have no batched graph run client by client."""
+"""Fallback of a vectorised stage: blocks that have no batched graph run client by client.
+
+Decisions 0050 and 0210.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,7 @@
-"""Blocked threads: they run user code that has not returned when its call ended. Python cannot end them."""
+"""Blocked threads: they run user code that has not returned when its call ended. Python cannot end them.
+
+Decision 0091.
+"""
 
 import threading
 from collections.abc import Iterable

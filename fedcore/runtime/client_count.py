@@ -1,4 +1,7 @@
-"""The number of clients of a call, and the check that all its client arguments have that length."""
+"""The number of clients of a call, and the check that all its client arguments have that length.
+
+Decision 0074.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,7 @@
-"""Reads the cohorts of a client stage, run by run; the values are not converted here."""
+"""Reads the cohorts of a client stage, run by run; the values are not converted here.
+
+Decision 0040.
+"""
 
 import functools
 import itertools

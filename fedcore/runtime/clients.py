@@ -23,6 +23,8 @@ Each policy is a separate class or function. It wraps a function from a `ClientS
 | deadline of a graph call | `deadline` | deadlines.py |
 
 This module applies the first two, for every kind of executor; `DeviceStage` applies the other policies.
+
+Decisions 0101 and 0113.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""A client stage on one device: runs slices, makes the partial of no clients, and merges partials."""
+"""A client stage on one device: runs slices, makes the partial of no clients, and merges partials.
+
+Decision 0189.
+"""
 
 import functools
 import os

@@ -1,4 +1,7 @@
-"""LRU cache of executables (realized functions)."""
+"""LRU cache of executables (realized functions).
+
+Decision 0041.
+"""
 
 from collections.abc import Callable, Hashable
 

@@ -68,7 +68,7 @@ class LocalRuntime:
         """The devices of this process that run clients; empty if the clients executor has no such devices."""
         return getattr(self._clients, "devices", [])
 
-    def run(self, module: Module, arguments: list, report: Report):
+    def run(self, module: Module, arguments: list, report: Report) -> Any:
         """The result of a planned module, in the containers of its type."""
         if not tf.executing_eagerly():  # the caller is a signal handler that runs while a graph is traced
             with tf.init_scope():

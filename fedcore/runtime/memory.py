@@ -1,4 +1,7 @@
-"""The memory policy: when a device runs out of memory, fewer graph calls run at once, then slices get smaller."""
+"""The memory policy: when a device runs out of memory, fewer graph calls run at once, then slices get smaller.
+
+Decision 0051.
+"""
 
 import threading
 from collections.abc import Callable, Hashable

@@ -3,6 +3,7 @@
 import enum
 import threading
 from collections.abc import Callable
+from typing import Any
 
 
 class _Absent(enum.Enum):
@@ -53,7 +54,7 @@ class MergeTree:
         """Whether the result needs no further merge."""
         return len(self._waiting) == 1
 
-    def result(self):
+    def result(self) -> Any:
         """The partial of all blocks. Complete subtrees are merged from the last to the first."""
         subtrees = [partial for _, partial in sorted(self._waiting.items(), key=lambda kv: kv[0][1] << kv[0][0])]
         total = subtrees.pop()

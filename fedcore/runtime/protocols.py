@@ -3,6 +3,8 @@
 Runtime            runs a whole program: its own notion of servers, clients and devices
 ClientsExecutor    runs the client stages of a plan; the local runtime runs the server stages
 SliceExecutor      runs slices of clients for a `SlicedClientsExecutor`: on a device, in a process, on another machine
+
+Decision 0100.
 """
 
 import inspect
@@ -36,7 +38,7 @@ class Runtime(Protocol):
     def plan_options(self) -> Mapping[str, object]:
         return MappingProxyType({})
 
-    def run(self, module: Module, arguments: list, report: Report):
+    def run(self, module: Module, arguments: list, report: Report) -> Any:
         """The result of a module, in the Python containers of its type.
 
         Args:

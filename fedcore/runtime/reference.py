@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -37,7 +38,7 @@ class ReferenceRuntime:
     def __init__(self, default_num_clients: int | None = None):
         self.default_num_clients = default_num_clients
 
-    def run(self, module: Module, arguments: list, report: Report):
+    def run(self, module: Module, arguments: list, report: Report) -> Any:
         check_inlined_size(module)
         main = module.main
         numbers = leaf_numbers(main)

@@ -1,4 +1,7 @@
-"""How many slices of clients a request has."""
+"""How many slices of clients a request has.
+
+Decision 0242.
+"""
 
 import math
 

@@ -1,44 +1,43 @@
 """Client data, partitioners, client sampling and TFF's training loop, for experiments on one machine."""
 
-import importlib
+from typing import TYPE_CHECKING
 
-from fedcore.simulation import datasets, participation, partition
-from fedcore.simulation.sampling import (
-    Sampler,
-    build_min_separation_sampling_fn,
-    build_poisson_sampling_fn,
-    build_random_permutation_sampling_fn,
-    build_uniform_sampling_fn,
-)
+from fedcore.lazy_imports import LazyImports
+from fedcore.simulation import datasets as datasets
+from fedcore.simulation import participation as participation
+from fedcore.simulation import partition as partition
+from fedcore.simulation.sampling import Sampler as Sampler
+from fedcore.simulation.sampling import build_min_separation_sampling_fn as build_min_separation_sampling_fn
+from fedcore.simulation.sampling import build_poisson_sampling_fn as build_poisson_sampling_fn
+from fedcore.simulation.sampling import build_random_permutation_sampling_fn as build_random_permutation_sampling_fn
+from fedcore.simulation.sampling import build_uniform_sampling_fn as build_uniform_sampling_fn
 from fedcore.tff_names import tff_name
 
-# What needs TensorFlow is loaded when it is first used: name -> module.
-_LATER = {
-    **dict.fromkeys(
-        (
-            "SequenceTypeNotAssignableError",
-            "SequenceTypeNotFoundError",
-            "compose_dataset_computation_with_computation",
-            "compose_dataset_computation_with_iterative_process",
-            "compose_dataset_computation_with_learning_process",
-        ),
-        "fedcore.simulation.dataset_composition",
-    ),
-    **dict.fromkeys(
-        (
-            "EVALUATION_METRICS_PREFIX",
-            "EVALUATION_TIME_KEY",
-            "ROUND_NUMBER_KEY",
-            "ROUND_TIME_KEY",
-            "TRAINING_TIME_KEY",
-            "run_training_process",
-        ),
-        "fedcore.simulation.training_loop",
-    ),
-}
+if TYPE_CHECKING:
+    # TFF has them here; they need models, which are above this layer.
+    from fedcore.learning import baselines as baselines
+    from fedcore.learning.baselines import models as models
 
-# TFF has them here; they need models, which are above this layer.
-_ABOVE = {"baselines": "fedcore.learning.baselines", "models": "fedcore.learning.baselines.models"}
+    # These need TensorFlow.
+    from fedcore.simulation.dataset_composition import SequenceTypeNotAssignableError as SequenceTypeNotAssignableError
+    from fedcore.simulation.dataset_composition import SequenceTypeNotFoundError as SequenceTypeNotFoundError
+    from fedcore.simulation.dataset_composition import (
+        compose_dataset_computation_with_computation as compose_dataset_computation_with_computation,
+    )
+    from fedcore.simulation.dataset_composition import (
+        compose_dataset_computation_with_iterative_process as compose_dataset_computation_with_iterative_process,
+    )
+    from fedcore.simulation.dataset_composition import (
+        compose_dataset_computation_with_learning_process as compose_dataset_computation_with_learning_process,
+    )
+    from fedcore.simulation.training_loop import EVALUATION_METRICS_PREFIX as EVALUATION_METRICS_PREFIX
+    from fedcore.simulation.training_loop import EVALUATION_TIME_KEY as EVALUATION_TIME_KEY
+    from fedcore.simulation.training_loop import ROUND_NUMBER_KEY as ROUND_NUMBER_KEY
+    from fedcore.simulation.training_loop import ROUND_TIME_KEY as ROUND_TIME_KEY
+    from fedcore.simulation.training_loop import TRAINING_TIME_KEY as TRAINING_TIME_KEY
+    from fedcore.simulation.training_loop import run_training_process as run_training_process
+
+_LAZY = LazyImports(__name__)
 
 __all__ = sorted(
     [
@@ -50,19 +49,24 @@ __all__ = sorted(
         "datasets",
         "participation",
         "partition",
-        *_LATER,
-        *_ABOVE,
+        *_LAZY.names,
     ]
 )
 
+if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+    from fedcore.simulation.datasets import ClientData as ClientData
+    from fedcore.simulation.datasets import FilePerUserClientData as FilePerUserClientData
+    from fedcore.simulation.datasets import HDF5ClientData as HDF5ClientData
+    from fedcore.simulation.datasets import SqlClientData as SqlClientData
+    from fedcore.simulation.datasets import TestClientData as TestClientData
+    from fedcore.simulation.datasets import TransformingClientData as TransformingClientData
 
-def __getattr__(name):
-    if name in _LATER:
-        return getattr(importlib.import_module(_LATER[name]), name)
-    if name in _ABOVE:
-        return importlib.import_module(_ABOVE[name])
-    return tff_name("fedcore.simulation", name)
+    FromTensorSlicesClientData = TestClientData
+else:
+
+    def __getattr__(name):
+        return _LAZY.load(name) if name in _LAZY.names else tff_name("fedcore.simulation", name)
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return __all__

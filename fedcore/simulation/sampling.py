@@ -3,6 +3,8 @@
 A sampler is a function (round number, at least 0; number of clients) -> identifiers. A sample depends on the sampler's
 seed and the round number only, so a training that is resumed samples equal clients. `sampler.participation` describes
 what is drawn, for `fc.privacy.Ledger`; `fc.simulation.participation` has the kinds.
+
+Decision 0132.
 """
 
 from collections.abc import Callable, Hashable, Sequence

@@ -1,5 +1,7 @@
 """Processes: computations whose types fit each other, checked when they are put together."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.templates.aggregation import AggregationProcess
 from fedcore.templates.composition import chain_measured_processes, concatenate_measured_processes
 from fedcore.templates.estimation import EstimationProcess
@@ -17,6 +19,7 @@ __all__ = [
     "concatenate_measured_processes",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.templates", name)
+    def __getattr__(name):
+        return tff_name("fedcore.templates", name)

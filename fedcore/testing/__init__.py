@@ -3,8 +3,9 @@
 Needs the extra `fedcore[test]`.
 """
 
-import importlib
+from typing import TYPE_CHECKING
 
+from fedcore.lazy_imports import LazyImports
 from fedcore.testing import faults
 from fedcore.testing.aggregations import check_aggregation
 from fedcore.testing.aggregators import check_aggregator
@@ -14,12 +15,12 @@ from fedcore.testing.goldens import check_golden
 from fedcore.testing.intrinsics import check_intrinsic
 from fedcore.testing.laws import LawBroken
 
-_LATE = {
-    "check_batching_rule": "fedcore.testing.batching_rules",
-    "check_pass": "fedcore.testing.passes",
-    "check_stage_pass": "fedcore.testing.stage_passes",
-}
-"""Checkers whose modules are imported when they are used: they need hypothesis, or take a second to import."""
+if TYPE_CHECKING:  # they need hypothesis, or take a second to import
+    from fedcore.testing.batching_rules import check_batching_rule as check_batching_rule
+    from fedcore.testing.passes import check_pass as check_pass
+    from fedcore.testing.stage_passes import check_stage_pass as check_stage_pass
+
+_LAZY = LazyImports(__name__)
 
 __all__ = [
     "LawBroken",
@@ -36,11 +37,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
-    if name in _LATE:
-        return getattr(importlib.import_module(_LATE[name]), name)
-    raise AttributeError(f"module 'fedcore.testing' has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name in _LAZY.names:
+            return _LAZY.load(name)
+        raise AttributeError(f"module 'fedcore.testing' has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

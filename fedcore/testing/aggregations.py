@@ -12,7 +12,7 @@ from fedcore.ir.interpret import Interpreter
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.reference import evaluator
 from fedcore.testing.laws import LawBroken, difference
-from fedcore.types import FederatedType, Type, to_type
+from fedcore.types import FederatedType, Type, member_of, to_type
 
 
 def check_aggregation(
@@ -103,7 +103,8 @@ class _Aggregation:
             self._equal(f"a tree of blocks of {size} is the fold of all", self.tree(blocks), whole)
 
     def _equal(self, law: str, have, want) -> None:
-        shown = [to_python(self.report(state), self.result_type.member) for state in (have, want)]
+        member = member_of(self.result_type)
+        shown = [to_python(self.report(state), member) for state in (have, want)]
         found = difference(shown[0], shown[1], self.tolerance, "the report")
         if found is not None:
             raise LawBroken(law, found, program=self.module, inputs=self.shown)

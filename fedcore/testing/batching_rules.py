@@ -1,4 +1,7 @@
-"""Checks a batching rule by itself: several clients at once against each client alone."""
+"""Checks a batching rule by itself: several clients at once against each client alone.
+
+Decision 0244.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 

@@ -12,6 +12,7 @@ import fedcore as fc
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
 from fedcore.ir import Value
+from fedcore.runtime import Runtime
 from fedcore.testing.laws import difference
 from fedcore.types import (
     CLIENTS,
@@ -87,7 +88,7 @@ class Difference:
         return f"{self.batch}, {self.clients} clients, {self.runtime}: {self.what}"
 
 
-def differences(batch: Batch, runtimes: dict[str, object], counts: Sequence[int] = CLIENT_COUNTS) -> list[Difference]:
+def differences(batch: Batch, runtimes: dict[str, Runtime], counts: Sequence[int] = CLIENT_COUNTS) -> list[Difference]:
     """The differences of the runtimes from the reference on a batch, one for each program that differs alone.
 
     A program that the reference refuses must be refused by every runtime, and the other way round.
@@ -101,7 +102,7 @@ def differences(batch: Batch, runtimes: dict[str, object], counts: Sequence[int]
     return found
 
 
-def _difference(batch: Batch, runtime: object, clients: int) -> str | None:
+def _difference(batch: Batch, runtime: Runtime, clients: int) -> str | None:
     computation = batch.computation()
     want, have = (_outcome(computation, r, batch.arguments(clients)) for r in (fc.runtime.reference(), runtime))
     if isinstance(have, FedcoreError) or isinstance(want, FedcoreError):
@@ -110,7 +111,7 @@ def _difference(batch: Batch, runtime: object, clients: int) -> str | None:
     return difference(have, want)
 
 
-def _outcome(computation: Computation, runtime: object, arguments: list):
+def _outcome(computation: Computation, runtime: Runtime, arguments: list):
     with fc.use(runtime):
         try:
             return _with_lists(computation.invoke(*arguments, seed=0))

@@ -5,6 +5,7 @@ that run out of memory.
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -124,7 +125,7 @@ class _Unreadable:
         self.__array__()
 
 
-def act(fault, value, *, hangs: bool = False):
+def act(fault: Any, value: Any, *, hangs: bool = False) -> Any:
     """Injects a fault into the graph of a `tf_computation`: returns the value, NaN, or does not return.
 
     Args:

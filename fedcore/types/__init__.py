@@ -1,5 +1,7 @@
 """The types of the language: their notation, the relation `fits`, and signatures. Imports no TensorFlow."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.tff_names import tff_name
 from fedcore.types.containers import (
     container_class,
@@ -108,6 +110,9 @@ __all__ = [
     "to_type",
 ]
 
+if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+    tensorflow_to_type = to_type
+else:
 
-def __getattr__(name):
-    return tff_name("fedcore.types", name)
+    def __getattr__(name):
+        return tff_name("fedcore.types", name)

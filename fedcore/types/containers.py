@@ -72,7 +72,7 @@ def elements_and_class(x) -> tuple[list[tuple[str | None, Any]], type | None] | 
     return None
 
 
-def make_container(cls: type, names: Sequence[str | None], parts: Sequence):
+def make_container(cls: type, names: Sequence[str | None], parts: Sequence) -> Any:
     """A container of the class with these elements; None if the class has other fields, as after its redefinition.
 
     Raises:

@@ -1,4 +1,7 @@
-"""The element types of tensors."""
+"""The element types of tensors.
+
+Decision 0079.
+"""
 
 from __future__ import annotations
 

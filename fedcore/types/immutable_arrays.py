@@ -1,4 +1,7 @@
-"""Arrays that nobody changes any more."""
+"""Arrays that nobody changes any more.
+
+Decision 0216.
+"""
 
 import math
 

@@ -109,7 +109,7 @@ class TensorType(Type):
             return None
         return self.dtype.bits * math.prod(self.shape)
 
-    def parts(self):
+    def parts(self) -> list[tuple[Key | None, str | Type]]:
         if self.shape is None:
             return [(None, f"{self.dtype}[...]")]
         if not self.shape:
@@ -208,10 +208,10 @@ class StructType(Type):
     def __iter__(self) -> Iterator[Type]:
         return iter(self.types)
 
-    def children(self):
+    def children(self) -> list[tuple[int, Type]]:
         return list(enumerate(self.types))
 
-    def parts(self):
+    def parts(self) -> list[tuple[Key | None, str | Type]]:
         found: list[tuple[Key | None, str | Type]] = [(None, "<")]
         for i, (name, type_) in enumerate(self.elements):
             if i:
@@ -221,7 +221,7 @@ class StructType(Type):
             found.append((i, type_))
         return [*found, (None, ">")]
 
-    def map_children(self, fn):
+    def map_children(self, fn: Callable[[Type], Type]) -> Type:
         mapped = tuple([(name, fn(type_)) for name, type_ in self.elements])
         if all(new is old for (_, new), (_, old) in zip(mapped, self.elements, strict=True)):
             return self
@@ -253,7 +253,7 @@ class StructWithPythonType(StructType):
     def python_container(self) -> type | None:
         return container_class(self.container)
 
-    def parts(self):
+    def parts(self) -> list[tuple[Key | None, str | Type]]:
         name = self.container
         return [("container", name if _DOTTED.fullmatch(name) else _quote(name)), *StructType.parts(self)]
 
@@ -264,10 +264,10 @@ class SequenceType(Type):
 
     element: Type = attrs.field(converter=_as_type)
 
-    def parts(self):
+    def parts(self) -> list[tuple[Key | None, str | Type]]:
         return [(0, self.element), (None, "*")]
 
-    def map_children(self, fn):
+    def map_children(self, fn: Callable[[Type], Type]) -> Type:
         mapped = fn(self.element)
         return self if mapped is self.element else SequenceType(mapped)
 
@@ -279,12 +279,12 @@ class FunctionType(Type):
     parameter: Type | None = attrs.field(converter=attrs.converters.optional(_as_type))
     result: Type = attrs.field(converter=_as_type)
 
-    def parts(self):
+    def parts(self) -> list[tuple[Key | None, str | Type]]:
         if self.parameter is None:
             return [(None, "(-> "), (1, self.result), (None, ")")]
         return [(None, "("), (0, self.parameter), (None, " -> "), (1, self.result), (None, ")")]
 
-    def map_children(self, fn):
+    def map_children(self, fn: Callable[[Type], Type]) -> Type:
         parameter = None if self.parameter is None else fn(self.parameter)
         result = fn(self.result)
         if parameter is self.parameter and result is self.result:
@@ -323,12 +323,12 @@ class FederatedType(Type):
             value = self.placement.default_all_equal if self.all_equal is None else bool(self.all_equal)
         object.__setattr__(self, "all_equal", value)
 
-    def parts(self):
+    def parts(self) -> list[tuple[Key | None, str | Type]]:
         if self.all_equal is False:
             return [(None, "{"), (0, self.member), (None, "}@"), ("@", str(self.placement))]
         return [(0, self.member), (None, "@"), ("@", str(self.placement))]
 
-    def map_children(self, fn):
+    def map_children(self, fn: Callable[[Type], Type]) -> Type:
         mapped = fn(self.member)
         return self if mapped is self.member else attrs.evolve(self, member=mapped)
 
@@ -337,7 +337,7 @@ class FederatedType(Type):
 class PlacementType(Type):
     """The type of a placement itself: `placement`."""
 
-    def parts(self):
+    def parts(self) -> list[tuple[Key | None, str | Type]]:
         return [(None, "placement")]
 
 
@@ -352,7 +352,7 @@ class AbstractType(Type):
         if not _VARIABLE.fullmatch(label):
             raise InvalidValue(f"{brief(label)} is no type variable; one starts with a capital letter, such as T")
 
-    def parts(self):
+    def parts(self) -> list[tuple[Key | None, str | Type]]:
         return [(None, self.label)]
 
 

@@ -21,6 +21,7 @@ RECIPES = [
     "algorithm",
     "algorithm whose clients keep a state",
     "dataset",
+    "analysis",
 ]
 
 

@@ -1,4 +1,7 @@
-"""All models of the zoo: importing a family declares its models."""
+"""All models of the zoo: importing a family declares its models.
+
+Decision 0227.
+"""
 
 from . import models_custom, models_dense, models_images, models_structures, models_text
 from .entries import DATA_KINDS, MODELS

@@ -1,3 +1,8 @@
+"""Quantization whose number of bits follows the error that it makes.
+
+Decision 0123.
+"""
+
 import math
 
 import tensorflow as tf

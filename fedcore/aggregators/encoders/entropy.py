@@ -5,6 +5,8 @@ of 1,024 symbols. A symbol has a word of 0 to 16 bits, by the frequencies of the
 words of 256 symbols each, so that decoding is a loop over 256 rows of symbols, one for each lane:
 
     n = 1,605,632 numbers: 802,816 symbols in 3,136 lanes.
+
+Decision 0121.
 """
 
 import functools

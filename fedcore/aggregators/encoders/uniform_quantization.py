@@ -1,3 +1,8 @@
+"""Quantization to levels at equal distances.
+
+Decision 0122.
+"""
+
 import math
 
 import tensorflow as tf

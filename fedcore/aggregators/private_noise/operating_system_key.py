@@ -1,4 +1,7 @@
-"""A key in a process's state that is drawn anew from the operating system whenever the state is given to a call."""
+"""A key in a process's state that is drawn anew from the operating system whenever the state is given to a call.
+
+Decision 0135.
+"""
 
 import os
 from typing import Any

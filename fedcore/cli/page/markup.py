@@ -1,4 +1,7 @@
-"""Builds HTML and SVG from elements; every text is escaped, since no function inserts raw text."""
+"""Builds HTML and SVG from elements; every text is escaped, since no function inserts raw text.
+
+Decision 0087.
+"""
 
 import hashlib
 import re

@@ -1,10 +1,13 @@
 """`fc.backends`: TFF's place for the functions that install a runtime."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.compat.backends import mapreduce, native, test
 from fedcore.tff_names import tff_name
 
 __all__ = ["mapreduce", "native", "test"]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.backends", name)
+    def __getattr__(name):
+        return tff_name("fedcore.backends", name)

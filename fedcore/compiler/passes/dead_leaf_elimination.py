@@ -4,6 +4,8 @@ In: a plan after `partition`. Out: the plan with stages that take and return liv
 of a broadcast `<a=float32,b=float32>`, the stage that makes it returns `a` alone, and 32 bits cross in place of 64.
 `liveness` computes the live leaves. This pass rebuilds each function. It represents a value of the old plan by a tree:
 a `_Held` is one value of the new plan with some of its leaves, a tuple has a tree for each element.
+
+Decision 0020.
 """
 
 import collections

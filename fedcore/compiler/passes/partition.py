@@ -1,5 +1,6 @@
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 
@@ -304,7 +305,7 @@ class _Partition:
         stage = local.finish("clients", result, CLIENTS)
         zero = local.zero_stage(aggregations)
         with self.main, self.main.at(line):
-            attributes = {"keeps": True} if kept else {}
+            attributes: dict[str, Any] = {"keeps": True} if kept else {}
             folded = fold.emit([zero, stage, *local.outer_arguments()], **attributes)
             partials = folded[0] if kept else folded
             merged = merge.emit([self._join(aggregations), partials], **self._secure(aggregations))
@@ -313,7 +314,7 @@ class _Partition:
         for i, aggregation in enumerate(aggregations):
             self.partials[aggregation.node] = (merged, None if len(aggregations) == 1 else i)
 
-    def _secure(self, aggregations: list[_Aggregation]) -> dict[str, tuple[str, ...]]:
+    def _secure(self, aggregations: list[_Aggregation]) -> dict[str, Any]:
         """The attribute `secure` of a merge, if an aggregation is a secure sum."""
         marks: list[str] = []
         for a in aggregations:

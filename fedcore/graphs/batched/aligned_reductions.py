@@ -5,6 +5,8 @@ In:  a tensor [K, …] and the axes to reduce. Out: as `ops.reduce_sum` and the 
 The order in which TensorFlow's kernels add up entries follows where these begin in memory, and how many there are. The
 first depends on a client's place in its group, the second on the size to which batches are padded; both depend on the
 other clients of a call. So entries and rows are padded, such that the order is the same.
+
+Decision 0184.
 """
 
 import itertools

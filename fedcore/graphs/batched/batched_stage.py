@@ -1,6 +1,8 @@
 """A client stage whose clients are computed side by side, in groups along a leading client axis.
 
 In:  broadcasts, then the tensors of `pack_clients`. Out: see `stage_fold`.
+
+Decision 0233.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""Whether a client stage is batched, the clients of a group and of a call: by types, operations and the target."""
+"""Whether a client stage is batched, the clients of a group and of a call: by types, operations and the target.
+
+Decision 0005.
+"""
 
 import itertools
 import math

@@ -11,6 +11,8 @@ leaf 1. Leaf 0 is a sum-only leaf (see `reduction`): one segment sum computes it
 
 If all leaves are sum-only and the lanes are in the order of the client indices, `sum_blocks_by_group` sums the blocks
 of each group where its clients are computed, and keeps no contribution.
+
+Decision 0188.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence

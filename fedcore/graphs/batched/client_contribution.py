@@ -13,6 +13,8 @@ Left factors that are rows of the data are not stored: they are an input of `Dat
 The zeros and the factors without rows stand in for absent clients, which read lane 12.
 
 Where some groups have a leaf as factors and others as a matrix, it has both: two contributions, each for its own lanes.
+
+Decision 0185.
 """
 
 from collections.abc import Callable, Sequence

@@ -11,6 +11,8 @@ Both strategies compute the same products. Per client and step, seconds of a cor
 Example: the state of a dense network has 0.61 MiB and groups have 4 clients. With 512 KiB of cache a group misses for
 79 % of its bytes, a loop for 18 %. At 5 GB/s the loop takes two thirds of the group's time. With 2 MiB of cache a group
 misses for 18 %, a loop for none, and the group is faster, as it starts fewer operations.
+
+Decision 0245.
 """
 
 from fedcore.ir.target import Target

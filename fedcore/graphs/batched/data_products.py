@@ -6,6 +6,8 @@ kept for the next round, so are they.
 
 In:  columns [rows, …], index and sizes of packed rows that are in order, see `row_layouts`.
 Out: float32 [entries]: the products [K, later, earlier] of each group, one after the other.
+
+Decision 0196.
 """
 
 from collections.abc import Collection, Sequence

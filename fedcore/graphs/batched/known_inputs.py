@@ -12,6 +12,8 @@ and with the inputs of earlier steps, are then computed once before the loop, an
                          out both
 
 The bits of such a product are those of one product for each step, as long as a batch has more than one row.
+
+Decision 0182.
 """
 
 from collections.abc import Callable, Hashable, Sequence

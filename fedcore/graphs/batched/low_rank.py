@@ -15,6 +15,8 @@ A `LowRank` holds such a matrix. Example with K = 4, n = 784, m = 200 and batche
 
 Operations whose results are such sums again (products with a matrix, scaling, sums) have rules in
 `batching_rules/low_rank.py`. Every other operation takes the dense tensor [4, 784, 200].
+
+Decision 0166.
 """
 
 import math

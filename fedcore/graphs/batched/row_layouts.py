@@ -16,6 +16,8 @@ Example: 3 clients have 2, 5 and 3 rows in batches of 2. Groups have 2 lanes, wh
                    index [4]        [2, 7, 0, 0]: where the rows of each lane's client begin
 
 `WholeBatches` are rows in order of clients that all take one step: the columns are [lanes, batch rows, …].
+
+Decision 0193.
 """
 
 import abc

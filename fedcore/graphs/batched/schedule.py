@@ -12,6 +12,8 @@ Example: 3 clients have 2, 5 and 3 rows in batches of 2, so they take 1, 3 and 2
     rows in order, batches of 2
     group 0: clients 1, 2; 3 steps, 12 rows, 4 of them padding
     group 1: client 0; 1 step, 4 rows, 2 of them padding
+
+Decision 0230.
 """
 
 from collections.abc import Mapping

@@ -14,6 +14,10 @@ The function has three parts:
 Example: 1,000 clients of FedAvg with weights [7, 3], width 32, blocks of 8, 64 blocks a call. The first call has 512
 clients in 16 groups. A group trains weights [32, 7, 3] and contributes <weighted change [32, 7, 3], weight [32]>. The
 block sums are [64, 7, 3] and [64]; the merge tree reduces them to [7, 3] and [].
+
+Decision 0195.
+
+See decision 0251.
 """
 
 import abc

@@ -2,6 +2,8 @@
 
 A `tf.lookup.StaticHashTable` never changes after its initialisation, so its entries are part of the program. Keras'
 lookup layers, `TextVectorization` and `tf.lookup.StaticVocabularyTable` look up in such tables.
+
+Decision 0083.
 """
 
 import contextlib

@@ -20,6 +20,8 @@ Example: the second random operation of a graph, before and after the rewrite.
     name: "u" op: "StatelessRandomUniform" input: "shape" input: "fedcore_pair_8" attr: dtype=float32, Tseed=int64
 
 Operations for which the user set equal seeds give equal numbers within one call of their function.
+
+Decision 0010.
 """
 
 from collections.abc import Callable

@@ -6,6 +6,8 @@ TensorFlow's function of that name adds. `operation` adds any other one:
     product = operation("BatchMatMulV2", x, y, adj_y=True)
 
 Where no block is built, a function is TensorFlow's own.
+
+Decision 0228.
 """
 
 import functools

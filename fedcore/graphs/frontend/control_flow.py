@@ -1,4 +1,7 @@
-"""Python control flow over tensors as a part of the graph, by AutoGraph."""
+"""Python control flow over tensors as a part of the graph, by AutoGraph.
+
+Decision 0200.
+"""
 
 import dis
 import functools

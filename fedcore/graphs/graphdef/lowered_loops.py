@@ -3,6 +3,8 @@
 TensorFlow marks the loops and branches that it traces for lowering; others run as one operation. On CPUs it gives
 oneDNN's kernels to lowered loops only, and only oneDNN has gradients of convolutions with groups, with dilations and
 with channels first. Elsewhere the mark changes no result.
+
+Decision 0211.
 """
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2

@@ -16,6 +16,8 @@ their memory for some shapes, such as one image of 8 x 10 x 5, a kernel of 1 x 1
 
 Example: on AVX2, the gradient of 64 kernels of 5 x 5 x 32 for 20 images takes 6.5 ms with TensorFlow's kernel, and
 3.0 ms with oneDNN's.
+
+Decision 0198.
 """
 
 import collections

@@ -2,6 +2,8 @@
 
 A shape that inference claims may be false, so the checks run with the graph: see `operand_checks`. A GraphDef's bytes
 and digest stay as they are: checks are put in when TensorFlow gets the graph.
+
+Decision 0111.
 """
 
 import contextlib

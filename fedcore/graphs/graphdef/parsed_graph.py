@@ -1,4 +1,7 @@
-"""Parsed form of canonical graphs for analysis."""
+"""Parsed form of canonical graphs for analysis.
+
+Decision 0106.
+"""
 
 import collections
 import functools

@@ -1,4 +1,7 @@
-"""Definition of graphs' library functions in the process, by content name."""
+"""Definition of graphs' library functions in the process, by content name.
+
+Decision 0085.
+"""
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2

@@ -14,7 +14,9 @@ Example, for a sequence of float32[2] examples stored in one tensor of shape [n,
     name: "n0" op: "PartitionedCall" input: "arg0" input: "i" attr: f=f_3c1e…, Tout=[float32]
 
 `arg0` is then `OptionalFromValue([tensor])`, and the body of `f_3c1e…` is
-`GatherV2(OptionalGetValue(handle), index)`. See docs/decisions/0002-sequences-in-graphs.md.
+`GatherV2(OptionalGetValue(handle), index)`.
+
+Decision 0002.
 """
 
 import hashlib

@@ -1,4 +1,7 @@
-"""The order in which a shuffle with a buffer reads its elements."""
+"""The order in which a shuffle with a buffer reads its elements.
+
+Decision 0070.
+"""
 
 import numpy as np
 

@@ -7,6 +7,8 @@ all shuffles, each has the distribution of `tf.data`'s shuffle, by numbers that 
 
 A map that draws random numbers draws anew for every element that it makes, in every call. `Columns.drawn` applies such
 maps before the graph runs, so a graph never sees them.
+
+Decision 0011.
 """
 
 import functools

@@ -6,6 +6,8 @@ that function. The order depends on when iterators are created and on how far th
 
 Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3": the generator Philox4x32-10, which
 TensorFlow's shuffles use. tests/data/test_reading_order.py compares random pipelines with `tf.data` itself.
+
+Decision 0004.
 """
 
 import functools

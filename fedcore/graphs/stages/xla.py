@@ -1,4 +1,7 @@
-"""Which graphs XLA may compile."""
+"""Which graphs XLA may compile.
+
+Decision 0062.
+"""
 
 from fedcore.graphs.graphdef.parsed_graph import body_of
 from fedcore.ir.module import Graph

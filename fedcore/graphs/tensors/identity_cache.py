@@ -1,4 +1,7 @@
-"""Weak, identity-keyed LRU cache of results derived from objects."""
+"""Weak, identity-keyed LRU cache of results derived from objects.
+
+Decision 0060.
+"""
 
 import threading
 import weakref

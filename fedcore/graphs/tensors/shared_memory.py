@@ -1,4 +1,4 @@
-"""Tensors over the memory of arrays."""
+"""Tensors over the memory of arrays. See decision 0257."""
 
 import ctypes
 from typing import Any

@@ -1,4 +1,7 @@
-"""Sizes in bits of values whose types do not determine them: strings, codes, sequences and unknown dimensions."""
+"""Sizes in bits of values whose types do not determine them: strings, codes, sequences and unknown dimensions.
+
+Decision 0061.
+"""
 
 import tensorflow as tf
 

@@ -1,4 +1,7 @@
-"""Conversion between tensor types and TensorFlow's TensorSpecs."""
+"""Conversion between tensor types and TensorFlow's TensorSpecs.
+
+Decision 0168.
+"""
 
 import tensorflow as tf
 

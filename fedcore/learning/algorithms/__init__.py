@@ -1,5 +1,7 @@
 """Federated algorithms, one file each."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.learning.algorithms.fed_avg import build_unweighted_fed_avg, build_weighted_fed_avg
 from fedcore.learning.algorithms.fed_avg_with_client_states import build_fed_avg_with_client_states
 from fedcore.learning.algorithms.fed_avg_with_error_feedback import build_fed_avg_with_error_feedback
@@ -44,6 +46,7 @@ __all__ = [
     "build_weighted_mime_lite",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.learning.algorithms", name)
+    def __getattr__(name):
+        return tff_name("fedcore.learning.algorithms", name)

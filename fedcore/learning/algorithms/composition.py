@@ -1,4 +1,7 @@
-"""The round that the algorithms share: send, work at the clients, aggregate, update."""
+"""The round that the algorithms share: send, work at the clients, aggregate, update.
+
+Decision 0150.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +10,8 @@ import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import (
+    AggregationFactory,
     MeanFactory,
-    UnweightedAggregationFactory,
     WeightedAggregationFactory,
     as_weighted_aggregator,
 )
@@ -83,7 +86,7 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
 
 
 def build_aggregation(
-    factory: WeightedAggregationFactory | None,
+    factory: AggregationFactory | None,
     update: Type,
     weight: Type,
     argument: str = "model_aggregator",
@@ -132,7 +135,7 @@ def _warn_of_noise(argument: str, process: AggregationProcess, roles: WeightRole
 
 
 def unweighted(
-    factory: UnweightedAggregationFactory | None, argument: str = "model_aggregator"
+    factory: AggregationFactory | None, argument: str = "model_aggregator"
 ) -> WeightedAggregationFactory | None:
     """The aggregator that an unweighted algorithm was given, for the weighted one that it is built on."""
     if factory is None:
@@ -178,7 +181,7 @@ def compose_learning_process(
     server_optimizer_fn=None,
     *,
     model_distributor=None,
-    model_aggregator: WeightedAggregationFactory | None = None,
+    model_aggregator: AggregationFactory | None = None,
     metrics_aggregator=None,
 ) -> LearningProcess:
     """The process whose round is: send the weights, do `work` at the clients, aggregate, update.

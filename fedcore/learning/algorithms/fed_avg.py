@@ -1,6 +1,6 @@
 """Federated averaging."""
 
-from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory
+from fedcore.aggregators import AggregationFactory
 from fedcore.errors import FedcoreError
 from fedcore.learning.algorithms.composition import compose_learning_process, unweighted
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
@@ -17,7 +17,7 @@ def build_weighted_fed_avg(
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     model_distributor=None,
-    model_aggregator: WeightedAggregationFactory | None = None,
+    model_aggregator: AggregationFactory | None = None,
     metrics_aggregator=None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
     measure_timing: bool = False,
@@ -82,7 +82,7 @@ def build_unweighted_fed_avg(
     server_optimizer_fn=None,
     *,
     model_distributor=None,
-    model_aggregator: UnweightedAggregationFactory | None = None,
+    model_aggregator: AggregationFactory | None = None,
     metrics_aggregator=None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
     measure_timing: bool = False,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fedcore.aggregators import WeightedAggregationFactory
+from fedcore.aggregators import AggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.errors import FedcoreError
 from fedcore.intrinsics import federated_map
@@ -27,7 +27,7 @@ def build_weighted_fed_avg_with_optimizer_schedule(
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     model_distributor=None,
-    model_aggregator: WeightedAggregationFactory | None = None,
+    model_aggregator: AggregationFactory | None = None,
     metrics_aggregator=None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:

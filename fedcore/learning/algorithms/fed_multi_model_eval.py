@@ -111,7 +111,9 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
     _check_same("eval_processes", data_types)
 
     def joined(states: dict):
-        parts = {part: federated_zip({n: getattr(s, part) for n, s in states.items()}) for part in _BY_MODEL}
+        parts: dict[str, Any] = {
+            part: federated_zip({n: getattr(s, part) for n, s in states.items()}) for part in _BY_MODEL
+        }
         return federated_zip(LearningAlgorithmState(**parts, round=states["a"].round, seed=states["a"].seed))
 
     @federated_computation

@@ -1,6 +1,6 @@
 """Federated averaging with a proximal term."""
 
-from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory
+from fedcore.aggregators import AggregationFactory
 from fedcore.learning.algorithms.composition import compose_learning_process, unweighted
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
@@ -18,7 +18,7 @@ def build_weighted_fed_prox(
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     model_distributor=None,
-    model_aggregator: WeightedAggregationFactory | None = None,
+    model_aggregator: AggregationFactory | None = None,
     metrics_aggregator=None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
@@ -60,7 +60,7 @@ def build_unweighted_fed_prox(
     server_optimizer_fn=None,
     *,
     model_distributor=None,
-    model_aggregator: UnweightedAggregationFactory | None = None,
+    model_aggregator: AggregationFactory | None = None,
     metrics_aggregator=None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:

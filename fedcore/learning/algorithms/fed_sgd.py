@@ -5,7 +5,7 @@ from typing import Any
 import attrs
 import tensorflow as tf
 
-from fedcore.aggregators import WeightedAggregationFactory
+from fedcore.aggregators import AggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import sequence_reduce
 from fedcore.learning.algorithms.composition import compose_learning_process
@@ -68,7 +68,7 @@ def build_fed_sgd(
     server_optimizer_fn=None,
     *,
     model_distributor=None,
-    model_aggregator: WeightedAggregationFactory | None = None,
+    model_aggregator: AggregationFactory | None = None,
     metrics_aggregator=None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import tensorflow as tf
 
-from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregationFactory
+from fedcore.aggregators import AggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import (
     federated_broadcast,
@@ -102,8 +102,8 @@ def build_weighted_mime_lite(
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     model_distributor=None,
-    model_aggregator: WeightedAggregationFactory | None = None,
-    full_gradient_aggregator: WeightedAggregationFactory | None = None,
+    model_aggregator: AggregationFactory | None = None,
+    full_gradient_aggregator: AggregationFactory | None = None,
     metrics_aggregator=None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
@@ -150,8 +150,8 @@ def build_unweighted_mime_lite(
     server_optimizer=None,
     *,
     model_distributor=None,
-    model_aggregator: UnweightedAggregationFactory | None = None,
-    full_gradient_aggregator: UnweightedAggregationFactory | None = None,
+    model_aggregator: AggregationFactory | None = None,
+    full_gradient_aggregator: AggregationFactory | None = None,
     metrics_aggregator=None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
@@ -195,8 +195,8 @@ def build_mime_lite_with_optimizer_schedule(
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     model_distributor=None,
-    model_aggregator: WeightedAggregationFactory | None = None,
-    full_gradient_aggregator: WeightedAggregationFactory | None = None,
+    model_aggregator: AggregationFactory | None = None,
+    full_gradient_aggregator: AggregationFactory | None = None,
     metrics_aggregator=None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:

@@ -1,5 +1,7 @@
 """Baseline tasks: a data set, its preprocessing and a model each. TFF has them at `fc.simulation.baselines`."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.learning.baselines import cifar100, emnist, shakespeare, stackoverflow
 from fedcore.learning.baselines.task import BaselineTask, BaselineTaskDatasets, ClientSpec
 from fedcore.tff_names import tff_name
@@ -14,6 +16,7 @@ __all__ = [
     "stackoverflow",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.simulation.baselines", name)
+    def __getattr__(name):
+        return tff_name("fedcore.simulation.baselines", name)

@@ -1,5 +1,7 @@
 """How clients' metrics become the server's."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.learning.metrics.aggregation import (
     add_client_quantiles,
     finalize_then_sample,
@@ -36,6 +38,7 @@ __all__ = [
     "sum_then_finalize",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.learning.metrics", name)
+    def __getattr__(name):
+        return tff_name("fedcore.learning.metrics", name)

@@ -3,6 +3,8 @@
 Types, for metric states S and metrics M; used while a round is traced:
     aggregator(model)       ({S}@CLIENTS -> (S@SERVER, M@SERVER))
     aggregator(finalizers)  ({S}@CLIENTS -> M@SERVER)
+
+Decision 0153.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -102,7 +104,7 @@ def secure_sum_then_finalize(
     def body(client_states, finalize):
         process = secure_sum_of_ranges(client_states.type.member, metric_value_ranges, bound)
         output = process.next(process.initialize(), client_states)
-        metrics = federated_map(finalize, output.result)
+        metrics: Any = federated_map(finalize, output.result)
         found = {name: metrics[name] for name in metrics.type.member.names}
         return output.result, federated_zip({**found, "secure_sum_measurements": output.measurements})
 
@@ -194,7 +196,7 @@ def add_client_quantiles(
                 return {n: tf.where(counts.get(n, left_out), np.nan, v) for n, v in numbers.items()}
 
             total, metrics = aggregate_inner(client_states)
-            values = federated_map(scalars, client_states)
+            values: Any = federated_map(scalars, client_states)
             row = values.type.member
             report = tf_computation(rows_type(row))(lambda rows: {name: one(column) for name, column in rows.items()})
             found = {name: metrics[name] for name in metrics.type.member.names}

@@ -1,5 +1,7 @@
 """Keras metrics that count. Every model of fedcore has both counts already, as num_examples and num_batches."""
 
+from typing import Any
+
 import keras
 
 
@@ -21,7 +23,7 @@ class NumExamplesCounter(keras.metrics.Sum):
     def __init__(self, name: str = "examples", dtype="int64"):
         super().__init__(name, dtype)
 
-    def update_state(self, y_true, y_pred=None, sample_weight=None):
+    def update_state(self, y_true: Any, y_pred: Any = None, sample_weight: Any = None) -> Any:
         return super().update_state(keras.ops.shape(keras.tree.flatten(y_true)[0])[0])
 
 
@@ -43,5 +45,5 @@ class NumBatchesCounter(keras.metrics.Sum):
     def __init__(self, name: str = "batches", dtype="int64"):
         super().__init__(name, dtype)
 
-    def update_state(self, y_true, y_pred=None, sample_weight=None):
+    def update_state(self, y_true: Any, y_pred: Any = None, sample_weight: Any = None) -> Any:
         return super().update_state(1)

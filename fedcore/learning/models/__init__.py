@@ -1,5 +1,7 @@
 """Models: written by the user or made of Keras ones, and as the pure functions that algorithms are written on."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.learning.models.adapters import load_adapters, merge_adapters, save_adapters, save_base, with_base
 from fedcore.learning.models.files import load, load_functional_model, save, save_functional_model
 from fedcore.learning.models.functional_model import FunctionalModel
@@ -40,6 +42,7 @@ __all__ = [
     "with_base",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.learning.models", name)
+    def __getattr__(name):
+        return tff_name("fedcore.learning.models", name)

@@ -1,4 +1,4 @@
-"""Frozen weights: constants of a process, which no state holds, and which are sent once."""
+"""Frozen weights: constants of a process, which no state holds, and which are sent once. See decision 0254."""
 
 import functools
 import hashlib

@@ -82,7 +82,7 @@ class FunctionalModel(HoldsVariables):
         self._updates_by_labels = parameters[1:2] == ["labels"] or len(parameters) == _UPDATE_BY_LABELS
         self.batch_type = batch_type(input_spec)
 
-    def loss(self, output, label, sample_weight=None):
+    def loss(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
         """The loss of predictions.
 
         Raises:
@@ -109,7 +109,7 @@ class FunctionalModel(HoldsVariables):
     def initial_metrics(self) -> dict:
         return {"own": self._start_metrics(), **initial_counts()}
 
-    def step(self, weights, metrics, batch, training):
+    def step(self, weights: Any, metrics: Any, batch: Any, training: bool) -> Any:
         given = converted(self._forward_pass)(weights, batch, training)
         output, non_trainable = given if isinstance(given, tuple) else (given, weights.non_trainable)
         output = checked_output(output, self._forward_pass)
@@ -128,7 +128,7 @@ class FunctionalModel(HoldsVariables):
         weighted = dict(zip(("sample_weight",), weight, strict=False))
         return converted(self._update_metrics)(state, labels, output, **weighted)
 
-    def initialize_metrics_state(self):
+    def initialize_metrics_state(self) -> Any:
         """The state that the metrics of `metrics_fns` start from."""
         return self._start_metrics()
 
@@ -137,10 +137,10 @@ class FunctionalModel(HoldsVariables):
         weight = () if sample_weight is None else (sample_weight,)
         return self._next_metrics(state, (None, labels, *weight), batch_output)
 
-    def report_metrics(self, metrics):
+    def report_metrics(self, metrics: Any) -> Any:
         return reported_metrics(metrics, dict(metrics["own"] or {}))
 
-    def finalize_metrics(self, reported):
+    def finalize_metrics(self, reported: Any) -> Any:
         own = {name: reported[name] for name in self._start_metrics()}
         without = {name: state for name, state in reported.items() if name not in own}
         return finalized_metrics(without, converted(self._finalize_metrics)(own))

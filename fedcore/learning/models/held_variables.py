@@ -1,4 +1,7 @@
-"""Pure models that hold variables, for training loops of one's own."""
+"""Pure models that hold variables, for training loops of one's own.
+
+Decision 0030.
+"""
 
 import abc
 import functools
@@ -63,7 +66,7 @@ class HoldsVariables(PureModel):
         return tf.nest.flatten(self._counts)
 
     @property
-    def input_spec(self):
+    def input_spec(self) -> Any:
         """The type of a batch: TensorSpecs in tuples and dicts."""
         return specs(self.batch_type)
 

@@ -1,4 +1,7 @@
-"""The loss and the metrics of a Keras model, computed by its own `compute_loss` and `compute_metrics`."""
+"""The loss and the metrics of a Keras model, computed by its own `compute_loss` and `compute_metrics`.
+
+Decision 0204.
+"""
 
 import threading
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,7 @@
-"""Keras 3 models as pure ones, by steps in a `StatelessScope`."""
+"""Keras 3 models as pure ones, by steps in a `StatelessScope`.
+
+Decision 0084.
+"""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence

@@ -85,7 +85,7 @@ class _ModelFromFunctional(VariableModel):
         return [*(v for m in self._metrics for v in m.variables), *tf.nest.flatten(self._state)]
 
     @property
-    def input_spec(self):
+    def input_spec(self) -> Any:
         type_ = self._model.batch_type
         return to_python(unflatten([spec(tensor) for tensor in tensor_leaves(type_)], type_), type_)
 

@@ -1,7 +1,11 @@
-"""Reconstruction models as pure functions of their global and local weights."""
+"""Reconstruction models as pure functions of their global and local weights.
+
+Decision 0161.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 import keras
@@ -182,7 +186,7 @@ class _ScoredModel(VariableModel):
         return [v for m in self._metrics for v in m.variables]
 
     @property
-    def input_spec(self):
+    def input_spec(self) -> Any:
         return self._model.input_spec
 
     def forward_pass(self, batch_input, training=True):

@@ -72,7 +72,7 @@ class ReconstructionModel(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def input_spec(self):
+    def input_spec(self) -> Any:
         """The type of a batch: TensorSpecs, as `dataset.element_spec`."""
 
     @abc.abstractmethod
@@ -257,7 +257,7 @@ class KerasReconstructionModel(ReconstructionModel):
         return self._groups["local_non_trainable_variables"]
 
     @property
-    def input_spec(self):
+    def input_spec(self) -> Any:
         return self._input_spec
 
     def forward_pass(self, batch_input, training=True):

@@ -1,4 +1,7 @@
-"""Models that the user writes as a class with variables, and how they become pure functions."""
+"""Models that the user writes as a class with variables, and how they become pure functions.
+
+Decision 0226.
+"""
 
 import abc
 import contextlib
@@ -87,7 +90,7 @@ class VariableModel(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def input_spec(self):
+    def input_spec(self) -> Any:
         """The type of a batch: TensorSpecs, as `dataset.element_spec`."""
 
     @abc.abstractmethod

@@ -1,4 +1,7 @@
-"""Which weights of a model its training changes; the others are frozen."""
+"""Which weights of a model its training changes; the others are frozen.
+
+Decision 0207.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

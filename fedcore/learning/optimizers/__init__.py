@@ -1,5 +1,7 @@
 """Optimizers as pure functions, and Keras optimizers as them."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.learning.optimizers.adafactor import build_adafactor
 from fedcore.learning.optimizers.adagrad import build_adagrad
 from fedcore.learning.optimizers.adam import build_adam
@@ -30,6 +32,7 @@ __all__ = [
     "schedule_learning_rate",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.learning.optimizers", name)
+    def __getattr__(name):
+        return tff_name("fedcore.learning.optimizers", name)

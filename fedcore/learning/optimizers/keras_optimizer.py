@@ -1,4 +1,4 @@
-"""Keras optimizers as functional ones, by their configuration."""
+"""Keras optimizers as functional ones, by their configuration. See decision 0255."""
 
 import inspect
 from collections.abc import Callable, Sequence

@@ -3,6 +3,8 @@
 `train` is the one to start with; `train_model` and `EvaluationManager` are TensorFlow Federated's.
 """
 
+from typing import TYPE_CHECKING
+
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.client_metrics import ClientMetrics, evaluate_clients
 from fedcore.learning.programs.early_stopping import EarlyStopping
@@ -33,6 +35,7 @@ __all__ = [
     "train_model",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.learning.programs", name)
+    def __getattr__(name):
+        return tff_name("fedcore.learning.programs", name)

@@ -62,7 +62,7 @@ class History:
         last = {k: v for k, v in (self.rows[-1] if self.rows else {}).items() if not isinstance(v, list)}
         return f"<History of {len(self)} rounds, last {last}>"
 
-    def to_pandas(self):
+    def to_pandas(self) -> Any:
         """A `pandas.DataFrame` with a row for each round, its index, and the column `seconds` at the end.
 
         Raises:

@@ -1,4 +1,7 @@
-"""Runs a learning process for many rounds, with everything around it."""
+"""Runs a learning process for many rounds, with everything around it.
+
+Decision 0130.
+"""
 
 import contextlib
 import os

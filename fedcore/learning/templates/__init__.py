@@ -1,5 +1,7 @@
 """The parts that a learning process is composed of; the algorithms of `fc.learning` are composed of them too."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.apply_optimizer import build_apply_optimizer_finalizer, reject_non_finite_update
 from fedcore.learning.templates.client_work import ClientResult, ClientWorkProcess
@@ -28,6 +30,7 @@ __all__ = [
     "reject_non_finite_update",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.learning.templates", name)
+    def __getattr__(name):
+        return tff_name("fedcore.learning.templates", name)

@@ -18,8 +18,8 @@ def first_state(weights, optimizer_state, *, distributor=None, client_work=None,
             client_work=nothing if client_work is None else client_work,
             aggregator=nothing if aggregator is None else aggregator,
             finalizer=optimizer_state,
-            round=federated_eval(zero, SERVER),
-            seed=federated_random_seed(SERVER),
+            round=federated_eval(zero, SERVER),  # type: ignore[arg-type]
+            seed=federated_random_seed(SERVER),  # type: ignore[arg-type]
         )
     )
 

@@ -1,4 +1,7 @@
-"""What a client hands back after its work; work that is not finite counts for nothing, and its client is counted."""
+"""What a client hands back after its work; work that is not finite counts for nothing, and its client is counted.
+
+Decision 0218.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,7 @@
-"""Arrays that are broadcast, in the object store."""
+"""Arrays that are broadcast, in the object store.
+
+Decision 0243.
+"""
 
 import threading
 import weakref

@@ -1,4 +1,7 @@
-"""The clients executor over the workers of a Ray cluster."""
+"""The clients executor over the workers of a Ray cluster.
+
+Decision 0170.
+"""
 
 import contextlib
 import functools

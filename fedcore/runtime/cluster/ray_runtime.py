@@ -1,4 +1,7 @@
-"""`fc.runtime.ray`: the local runtime with clients on a Ray cluster."""
+"""`fc.runtime.ray`: the local runtime with clients on a Ray cluster.
+
+Decision 0164.
+"""
 
 import functools
 import os

@@ -1,4 +1,7 @@
-"""Pickles in which plans and arrays are names by digest, so that each place receives them once."""
+"""Pickles in which plans and arrays are names by digest, so that each place receives them once.
+
+Decision 0165.
+"""
 
 import hashlib
 import io

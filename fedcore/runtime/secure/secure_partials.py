@@ -1,4 +1,7 @@
-"""Partials of single clients whose secure leaves go through a session of secure sums."""
+"""Partials of single clients whose secure leaves go through a session of secure sums.
+
+Decision 0140.
+"""
 
 import math
 from typing import Any

@@ -1,4 +1,7 @@
-"""The set of clients whose integers arrived, and its digest, which clients acknowledge."""
+"""The set of clients whose integers arrived, and its digest, which clients acknowledge.
+
+Decision 0220.
+"""
 
 import hashlib
 from collections.abc import Collection

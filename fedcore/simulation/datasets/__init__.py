@@ -6,31 +6,39 @@ checksum, and keeps it in a cache directory: the argument `cache_dir`, else $FED
 `gldv2` and `inaturalist` read what TFF wrote to a directory, and download nothing.
 """
 
-from fedcore.simulation.datasets import cifar100, digits, emnist, gldv2, inaturalist, shakespeare, stackoverflow
-from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData, TestClientData
-from fedcore.simulation.datasets.conversions import (
-    from_arrays,
-    from_clients,
-    from_huggingface,
-    from_pandas,
-    from_torch,
-)
-from fedcore.simulation.datasets.file_per_user_client_data import FilePerUserClientData
-from fedcore.simulation.datasets.hdf5_client_data import HDF5ClientData, save_hdf5
-from fedcore.simulation.datasets.mixtures import (
-    build_dataset_mixture,
-    build_single_label_dataset,
-    build_synthethic_iid_datasets,
-)
+from typing import TYPE_CHECKING
+
+from fedcore.simulation.datasets import cifar100 as cifar100
+from fedcore.simulation.datasets import digits as digits
+from fedcore.simulation.datasets import emnist as emnist
+from fedcore.simulation.datasets import gldv2 as gldv2
+from fedcore.simulation.datasets import inaturalist as inaturalist
+from fedcore.simulation.datasets import shakespeare as shakespeare
+from fedcore.simulation.datasets import stackoverflow as stackoverflow
+from fedcore.simulation.datasets.client_data import ArrayClientData as ArrayClientData
+from fedcore.simulation.datasets.client_data import ClientData as ClientData
+from fedcore.simulation.datasets.client_data import TestClientData as TestClientData
+from fedcore.simulation.datasets.conversions import from_arrays as from_arrays
+from fedcore.simulation.datasets.conversions import from_clients as from_clients
+from fedcore.simulation.datasets.conversions import from_huggingface as from_huggingface
+from fedcore.simulation.datasets.conversions import from_pandas as from_pandas
+from fedcore.simulation.datasets.conversions import from_torch as from_torch
+from fedcore.simulation.datasets.file_per_user_client_data import FilePerUserClientData as FilePerUserClientData
+from fedcore.simulation.datasets.hdf5_client_data import HDF5ClientData as HDF5ClientData
+from fedcore.simulation.datasets.hdf5_client_data import save_hdf5 as save_hdf5
+from fedcore.simulation.datasets.mixtures import build_dataset_mixture as build_dataset_mixture
+from fedcore.simulation.datasets.mixtures import build_single_label_dataset as build_single_label_dataset
+from fedcore.simulation.datasets.mixtures import build_synthethic_iid_datasets as build_synthethic_iid_datasets
+from fedcore.simulation.datasets.sqlite_client_data import SqlClientData as SqlClientData
 from fedcore.simulation.datasets.sqlite_client_data import (
-    SqlClientData,
-    load_and_parse_sql_client_data,
-    save_sqlite,
-    save_to_sql_client_data,
+    load_and_parse_sql_client_data as load_and_parse_sql_client_data,
 )
-from fedcore.simulation.datasets.transforming_client_data import TransformingClientData
+from fedcore.simulation.datasets.sqlite_client_data import save_sqlite as save_sqlite
+from fedcore.simulation.datasets.sqlite_client_data import save_to_sql_client_data as save_to_sql_client_data
+from fedcore.simulation.datasets.transforming_client_data import TransformingClientData as TransformingClientData
 from fedcore.tff_names import tff_name
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.simulation.datasets", name)
+    def __getattr__(name):
+        return tff_name("fedcore.simulation.datasets", name)

@@ -1,4 +1,7 @@
-"""Client data in HDF5 files: TFF's and LEAF's groups, and columns of all clients that are mapped into memory."""
+"""Client data in HDF5 files: TFF's and LEAF's groups, and columns of all clients that are mapped into memory.
+
+Decision 0125.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Objects of an HDF5 file from elsewhere: what it names in other files is not followed, and sizes are checked first."""
+"""Objects of an HDF5 file from elsewhere: what it names in other files is not followed, and sizes are checked first.
+
+Decision 0221.
+"""
 
 from __future__ import annotations
 

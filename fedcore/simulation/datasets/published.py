@@ -1,4 +1,7 @@
-"""Data sets in the files in which TFF publishes them."""
+"""Data sets in the files in which TFF publishes them.
+
+Decision 0126.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Data sets in files as functions of clients' ids, which are read when a computation is called."""
+"""Data sets in files as functions of clients' ids, which are read when a computation is called.
+
+Decision 0225.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Client data in files: clients are read when their data sets are asked for."""
+"""Client data in files: clients are read when their data sets are asked for.
+
+Decision 0203.
+"""
 
 from __future__ import annotations
 

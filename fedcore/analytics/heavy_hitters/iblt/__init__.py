@@ -1,5 +1,7 @@
 """Heavy hitters by invertible Bloom lookup tables."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.analytics.heavy_hitters.iblt.chunkers import CharacterEncoding, create_chunker
 from fedcore.analytics.heavy_hitters.iblt.hyperedge_hashers import CoupledHyperEdgeHasher, RandomHyperEdgeHasher
 from fedcore.analytics.heavy_hitters.iblt.iblt_computation import build_iblt_computation
@@ -32,6 +34,7 @@ __all__ = [
     "decode_iblt_tf",
 ]
 
+if not TYPE_CHECKING:
 
-def __getattr__(name):
-    return tff_name("fedcore.analytics.heavy_hitters.iblt", name)
+    def __getattr__(name):
+        return tff_name("fedcore.analytics.heavy_hitters.iblt", name)

@@ -1,6 +1,8 @@
 """Hash functions that give each string one cell in each of a table's repetitions.
 
 All hashes are SipHash with a key of the seed, so they are the same bits on every machine.
+
+Decision 0159.
 """
 
 import abc

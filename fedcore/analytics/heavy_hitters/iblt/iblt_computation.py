@@ -115,7 +115,7 @@ def build_iblt_computation(
         strings, counts = clipped_counts(dataset, max_words_per_user, multi_contribution, size, string_max_bytes)
         return encoder.compute_iblt(strings, counts[:, None])
 
-    @tf_computation(*compute_sketch.type_signature.result.types)
+    @tf_computation(*compute_sketch.type_signature.result.types)  # type: ignore[attr-defined]
     def decode_heavy_hitters(sketch, table):
         strings, clients, counts, left = decode(iblt=sketch, iblt_values=table, value_shape=(1,), **options)
         counts = tf.squeeze(counts, 1)

@@ -110,7 +110,8 @@ class IbltFactory(UnweightedAggregationFactory):
                 strings = tf.identity(strings)
             return IbltTensorEncoder([size], **options).compute_iblt(strings, rows[DATASET_VALUE])
 
-        sketch_type, table_type = encode_iblt.type_signature.result
+        result_type: Any = encode_iblt.type_signature.result
+        sketch_type, table_type = result_type
         sketches, values = self._sketches.create(sketch_type), self._values.create(table_type)
 
         @tf_computation(sketch_type, table_type)

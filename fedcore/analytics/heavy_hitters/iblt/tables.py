@@ -215,7 +215,7 @@ class IbltEncoder:
         """The integers of strings, of shape [strings, chunks], and the strings cut to the bytes that they hold."""
         return self._table.chunker.encode_tensorflow(_strings(input_strings))
 
-    def compute_iblt(self, input_strings, input_counts=None):
+    def compute_iblt(self, input_strings: Any, input_counts: Any = None) -> tf.Tensor:
         """The table; without counts each string counts once."""
         strings = _strings(input_strings)
         if input_counts is None:

@@ -1,4 +1,7 @@
-"""Convolutions, pooling and normalisation over images."""
+"""Convolutions, pooling and normalisation over images.
+
+Decision 0180.
+"""
 
 import tensorflow as tf
 

@@ -1,4 +1,7 @@
-"""Matrix products, softmax, and cross-entropy losses."""
+"""Matrix products, softmax, and cross-entropy losses.
+
+Decision 0191.
+"""
 
 import attrs
 import tensorflow as tf

@@ -1,4 +1,7 @@
-"""The stage pass `pack-accumulators`: loop variables that a step only adds to."""
+"""The stage pass `pack-accumulators`: loop variables that a step only adds to.
+
+Decision 0258.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

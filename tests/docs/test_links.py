@@ -1,0 +1,40 @@
+"""Pages: links between them resolve, and each public name has an entry in the API reference."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts.public_names import public_names
+from scripts.site.api import pages
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    missing = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+        path, _, anchor = target.partition("#")
+        if "://" in path or path.startswith("mailto:"):
+            continue
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            missing.append(target)
+    assert missing == []
+
+
+def test_every_public_name_has_an_entry():
+    entries = {f"{page.path}.{name}" for page in pages().values() for name in (*page.entries, *page.aliases)}
+    missing = {*public_names()} - entries - {*pages()}
+    inside_aliases = {path for path in missing if path.rpartition(".")[0] not in pages()}
+    assert missing == inside_aliases

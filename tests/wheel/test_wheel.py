@@ -1,0 +1,53 @@
+"""The wheel, installed in an environment that has no source of fedcore, does what README promises."""
+
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def run(*command, cwd: Path) -> str:
+    result = subprocess.run(command, cwd=cwd, text=True, capture_output=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> Path:
+    """A fresh environment with the wheel; the packages that it needs are those of this environment."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "env", with_pip=False)
+    python = folder / "env/bin/python"
+    install = ["install", "-q", "--no-deps", "--no-index", "--disable-pip-version-check", wheel]
+    run(sys.executable, "-m", "pip", "--python", python, *install, cwd=folder)
+    needed = sysconfig.get_path("purelib")
+    (site_packages,) = (folder / "env").glob("lib/python*/site-packages")
+    (site_packages / "needed.pth").write_text(f"import site; site.addsitedir({needed!r})\n")
+    return folder / "env"
+
+
+def test_the_demo_runs(environment, tmp_path):
+    output = run(environment / "bin/fedcore", "demo", "--rounds", "2", "--out", "demo", cwd=tmp_path)
+    assert "accuracy" in output
+    assert list((tmp_path / "demo").iterdir())
+
+
+def test_readmes_program_runs(environment, tmp_path):
+    program = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    program += "import pathlib, sys\nassert pathlib.Path(fc.__file__).is_relative_to(sys.prefix), fc.__file__\n"
+    assert len(run(environment / "bin/python", "-c", program, cwd=tmp_path).splitlines()) == 20
+
+
+def test_type_checkers_find_the_wheels_types(environment):
+    (package,) = environment.glob("lib/python*/site-packages/fedcore")
+    assert (package / "py.typed").exists()
