@@ -80,6 +80,7 @@ def main(rounds: int = 30) -> list[float]:
             if number:
                 state, _ = process.next(state, data)
                 report = fc.context.last_report()
+                assert report is not None  # of the call above
                 kibit = [bits / CLIENTS / 1024 for bits in (report.broadcast_bits, report.aggregate_bits)]
             if number in (0, 1, 2) or number == rounds:
                 weights = process.get_model_weights(state)
