@@ -21,7 +21,7 @@ from fedcore.runtime.deadlines import deadline
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
 from fedcore.runtime.failures import failures_of
 from fedcore.runtime.finite_check import is_moderate
-from fedcore.runtime.mapped_arrays import unstacked_rows
+from fedcore.graphs.tensors.mapped_arrays import unstacked_rows
 from fedcore.runtime.memory import DeviceMemory, FittingSlices, Run, in_halves
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.protocols import ProtocolBroken

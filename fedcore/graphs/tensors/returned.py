@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
-from fedcore.runtime.mapped_arrays import mapped_array
+from fedcore.graphs.tensors.mapped_arrays import mapped_array
 
 
 class ReturnedArrays:
