@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.stages.realize import Products, Realized, realize_stage
+from fedcore.graphs.tensors.mapped_arrays import unstacked_rows
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.runtime.batching_fallback import BatchingFallback
 from fedcore.runtime.client_calls import calls_by_client, client_call, slice_call
@@ -21,7 +22,6 @@ from fedcore.runtime.deadlines import deadline
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
 from fedcore.runtime.failures import failures_of
 from fedcore.runtime.finite_check import is_moderate
-from fedcore.graphs.tensors.mapped_arrays import unstacked_rows
 from fedcore.runtime.memory import DeviceMemory, FittingSlices, Run, in_halves
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.protocols import ProtocolBroken

@@ -1,6 +1,7 @@
 import collections
 import math
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -9,7 +10,7 @@ from fedcore import context
 from fedcore.compiler import LOWERING, compile_module
 from fedcore.compiler.passes.plan import _in_text
 from fedcore.graphs.batched.batched_value import batching_rules
-from fedcore.ir import parse_module
+from fedcore.ir import bundle, parse_module
 from fedcore.ir.limits import MAX_WHY
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
@@ -240,3 +241,19 @@ def test_the_zero_of_an_aggregation_may_be_what_a_graph_makes():
         return fc.federated_aggregate(values, zero, lambda a, b: a + b, lambda a, b: a + b - 3.0, lambda a: a)
 
     assert total([1.0, 2.0]) == 6.0
+
+
+def test_a_large_literal_at_the_clients_is_sent_once_and_is_no_constant_of_a_stage():
+    base = np.ones([200, 200], np.float32)
+
+    @fc.federated_computation(fc.FederatedType(("float32", [200]), fc.CLIENTS))
+    def products(x):
+        multiply = fc.tf_computation(lambda w, x: tf.linalg.matvec(w, x))
+        return fc.federated_mean(fc.federated_map(multiply, (fc.federated_value(base, fc.CLIENTS), x)))
+
+    plan = products.to_module("planned")
+    (sent,) = (op for op in plan.main.operations if op.kind == "broadcast")
+    assert sent.attributes == {"once": True, "bits": 32 * base.size}
+    (stage,) = (f for f in plan.stages() if f.name == "clients")
+    assert not any(op.kind == "literal" and op.type.sizes for op in stage.operations)
+    assert bundle.from_bytes(bundle.to_bytes(plan)) == plan
