@@ -145,3 +145,36 @@ def test_a_rule_gives_each_client_what_it_has_alone(op, every_rank, monkeypatch)
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)
 def test_rules_of_lists_and_loops_do(fn):
     assert check_batching_rule(fn, FUNCTIONS[fn]).layouts > 0
+
+
+def least(x):
+    """A size that follows the size of the batch only up to 2."""
+    return tf.minimum(tf.shape(x)[0], 2)
+
+
+SHAPES_BY_THE_BATCH = [
+    lambda x, v: tf.reshape(v, [least(x), -1]),
+    lambda x, v: tf.reshape(v, [1 + tf.shape(x)[0] % 2, -1]),
+    lambda x, v: tf.reshape(v, tf.where(tf.shape(x)[0] > 1, [2, 2], [4, 1])),
+    lambda x, v: tf.range(least(x)),
+    lambda x, v: tf.zeros([least(x)]),
+    lambda x, v: tf.ones([tf.maximum(tf.shape(x)[0], 3)]) * v[0],
+    lambda x, v: tf.fill([(tf.shape(x)[0] + 5) // 6 * 6], v[0]),
+    lambda x, v: tf.sequence_mask([1, 2], least(x)),
+    lambda x, v: tf.linspace(0.0, 1.0, least(x)),
+    lambda x, v: tf.tile(v, [least(x)]),
+    lambda x, v: tf.broadcast_to(v[:1], [least(x), 1]),
+    lambda x, v: tf.scatter_nd([[0]], v[:1], [least(x)]),
+    lambda x, v: tf.slice(v, [0], [least(x)]),
+    lambda x, v: x[: least(x)],
+    lambda x, v: v[least(x)],
+    lambda x, v: tf.pad(v, [[least(x), 0]]),
+    lambda x, v: tf.one_hot([0, 1], least(x)),
+    lambda x, v: tf.repeat(v, least(x)),
+]
+"""Sizes that are no sums and products of the batch size: samples at large sizes do not tell those at small ones."""
+
+
+@pytest.mark.parametrize("fn", SHAPES_BY_THE_BATCH)
+def test_a_shape_that_follows_the_batch_in_steps_is_each_clients_own(fn):
+    assert check_batching_rule(fn, [tf.TensorSpec([None, 3]), tf.TensorSpec([4])]).layouts > 0

@@ -18,6 +18,9 @@ def slices(*masks) -> dict:
     return dict(zip(MASKS, masks, strict=True))
 
 
+PROBES = BatchedEvaluation(4, rows=20).probes
+
+
 @pytest.mark.parametrize(
     ("op", "operands", "attributes"),
     [
@@ -38,7 +41,7 @@ def slices(*masks) -> dict:
 def test_folding_gives_the_results_of_tensorflow(op, operands, attributes):
     operands = [np.asarray(o) for o in operands]
     values = [BatchedValue(None, False, known=KnownValue.of_constant(o)) for o in operands]
-    found = fold(Node("node", op, (), attributes), values)
+    found = fold(Node("node", op, (), attributes), values, PROBES)
     try:
         (wanted,) = emit(op, [tf.constant(o) for o in operands], attributes)
     except tf.errors.InvalidArgumentError:
@@ -53,13 +56,11 @@ def test_entries_of_shapes_are_moved_without_tensorflow(monkeypatch):
     monkeypatch.setattr(known_values, "emit", None)
     shape = BatchedValue(None, False, known=KnownValue.of_constant(np.int32([20, 7])))
     bounds = [BatchedValue(None, False, known=KnownValue.of_constant(np.int32([i]))) for i in (1, 2, 1)]
-    (size,) = fold(Node("node", "StridedSlice", (), slices(0, 0, 0, 0, 1)), [shape, *bounds])
+    (size,) = fold(Node("node", "StridedSlice", (), slices(0, 0, 0, 0, 1)), [shape, *bounds], PROBES)
     assert size.values[0] == 7
 
 
 # --- at three sizes ---
-
-PROBES = BatchedEvaluation(4, rows=20).probes
 
 
 def constant(value, dtype=np.int32) -> KnownValue:
@@ -76,7 +77,7 @@ SHAPE = of_size(lambda n: [n, 7])
 
 
 def folded(op, *operands: KnownValue, **attributes) -> KnownValue | None:
-    results = fold(Node("node", op, (), attributes), [BatchedValue(None, known=k) for k in operands])
+    results = fold(Node("node", op, (), attributes), [BatchedValue(None, known=k) for k in operands], PROBES)
     return None if results is None else results[0]
 
 
@@ -142,6 +143,7 @@ def test_a_batch_of_one_row_is_not_broadcast():
     results = fold(
         Node("node", "BroadcastGradientArgs", (), {"T": tf.int32}),
         [BatchedValue(None, known=k) for k in (rows, constant([7]))],
+        probes,
     )
     assert [k.values[0].tolist() for k in results] == [[], [0]]
     assert all(k.is_constant for k in results)
@@ -159,4 +161,13 @@ def test_large_values_unknown_ones_and_errors_are_not_folded():
     assert folded("Reshape", constant([1, 2, 3]), constant([2, 2])) is None
     assert folded("Tanh", constant(0.5, np.float32)) is None
     unknown = [BatchedValue(None, known=SIZE), BatchedValue(tf.constant(1))]
-    assert fold(Node("node", "AddV2", (), {"T": tf.int32}), unknown) is None
+    assert fold(Node("node", "AddV2", (), {"T": tf.int32}), unknown, PROBES) is None
+
+
+@pytest.mark.parametrize("op", ["FloorDiv", "TruncateDiv"])
+def test_a_quotient_without_remainders_is_a_polynomial(op):
+    exact = folded(op, folded("Mul", SIZE, constant(6)), constant(3))
+    assert exact.affine(PROBES) == (2, 0)
+    for numerator, divisor in ((SIZE, constant(2)), (folded("AddV2", SIZE, constant(3)), constant(3))):
+        assert not folded(op, numerator, divisor).polynomial
+    assert not folded(op, constant(60), SIZE).polynomial

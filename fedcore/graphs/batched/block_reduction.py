@@ -371,38 +371,44 @@ def _fold_clients(
     Sum-only leaves are summed by segment. The other leaves are folded client by client.
 
     Args:
-        lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
-        without: leaves of the partial that are not used, and stay zeros.
+        lane_of: int64 [blocks, block], blocks in bit-reversed order: the lane of each client, negative for absent ones.
+        without: leaves of the partial that the caller sums itself (`_find_factored_sums`); zeros here.
     """
     zeros, blocks = reduction.zeros, int(lane_of.shape[0])
     addends = {i: j for i, j in reduction.sum_only_leaves.items() if i not in without}
     sums: dict[int, Value] = {}
+    # A leaf that some groups have as factors and others as a matrix has two contributions, each for its own lanes.
     for c in contributions:
         if set(c.leaves.positions) & set(addends.values()):
             for j, total in c.leaves.unpack(_block_sums(c, lane_of)).items():
                 sums[j] = sums[j] + total if j in sums else total
-    factored = {j for c in contributions if isinstance(c, FactoredContribution) for j in c.leaves.positions}
+    leaves_with_factors = {j for c in contributions if isinstance(c, FactoredContribution) for j in c.leaves.positions}
     results = {i: ops.zeros([blocks, *z.shape[1:]], z.dtype) for i, z in enumerate(zeros) if i in without}
     results.update((i, zeros[i] + sums[j]) for i, j in addends.items())
     if len(results) < len(zeros):
-        unfactored = [c for c in contributions if factored.isdisjoint(c.leaves.positions)]
-        results = {**dict(enumerate(_fold_one_by_one(reduction, unfactored, lane_of))), **results}
+        # Leaves with factors are only summed; their matrices, if some groups have them, do not cover all lanes.
+        of_all_lanes = [
+            c
+            for c in contributions
+            if isinstance(c, ClientContribution) and leaves_with_factors.isdisjoint(c.leaves.positions)
+        ]
+        results = {**dict(enumerate(_fold_one_by_one(reduction, of_all_lanes, lane_of))), **results}
     return [results[i] for i in range(len(zeros))]
 
 
-def _fold_one_by_one(reduction: Reduction, contributions: list[Contribution], lane_of: Value) -> Tensors:
+def _fold_one_by_one(reduction: Reduction, contributions: list[ClientContribution], lane_of: Value) -> Tensors:
     """The partial of each block, leaves [blocks, …]: step b folds client b of every block, if the block has it.
 
     Leaves that clients have as factors are only summed. The fold gets zeros for them, and its results for them are not
     used.
 
     Args:
-        contributions: those without factors.
+        contributions: of all lanes, without factors.
         lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
     """
     blocks, specs = int(lane_of.shape[0]), reduction.specs
     partial = [ops.broadcast_to(z, [blocks, *z.shape[1:]]) for z in reduction.zeros]
-    leaves = _unpack_leaves((c, c.concatenated()) for c in contributions if isinstance(c, ClientContribution))
+    leaves = _unpack_leaves((c, c.concatenated()) for c in contributions)
     placeholders = {i: ops.zeros([blocks, *s.shape]) for i, s in enumerate(specs) if i not in leaves}
     for b in range(int(lane_of.shape[1])):
         lanes = ops.maximum(lane_of[:, b], 0)

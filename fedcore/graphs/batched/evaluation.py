@@ -166,7 +166,7 @@ class BatchedEvaluation:
             return []
         if node.op in _PASS_THROUGH and operands[0].client_invariant:
             return operands
-        folded = fold(node, operands)
+        folded = fold(node, operands, self.probes)
         if folded is not None and all(k.is_constant or k.affine(self.probes) for k in folded):
             return [BatchedValue(None, not k.is_constant, known=k) for k in folded]
         if all(x.client_invariant for x in operands) and node.op not in _TENSOR_LISTS:
@@ -181,7 +181,15 @@ class BatchedEvaluation:
         if folded is None:
             return results
         return [
-            BatchedValue(x.tensor, x.batched, x.padded_axis, x.entries_per_row, known=k, padding=x.padding)
+            BatchedValue(
+                x.tensor,
+                x.batched,
+                x.padded_axis,
+                x.entries_per_row,
+                known=k,
+                padding=x.padding,
+                tensor_error=x.tensor_error,
+            )
             for x, k in zip(results, folded, strict=True)
         ]
 
@@ -218,9 +226,9 @@ class BatchedEvaluation:
         known_value = value.known
         assert known_value is not None  # a value without a tensor is known: BatchedValue's invariant
         padded_sample = known_value.values[0]
-        key = (padded_sample.dtype.str, padded_sample.shape, *(v.tobytes() for v in known_value.values))
-        if padded_sample.dtype == object:
+        if padded_sample.dtype == object:  # texts: the bytes of the array are addresses, which are no key
             return ops.constant(padded_sample)
+        key = (padded_sample.dtype.str, padded_sample.shape, *(v.tobytes() for v in known_value.values))
         if key not in self._tensors:
             self._tensors[key] = (
                 ops.constant(padded_sample) if known_value.is_constant else self._emit_affine(known_value)
@@ -367,10 +375,13 @@ class BatchedEvaluation:
         The batch axis is the one whose size differs between the samples of the shape.
 
         Raises:
-            NoBatchingRule: several axes differ, or one whose size is no multiple of the batch size.
+            NoBatchingRule: several axes differ, or one whose size is no multiple of the batch size. Of a size that is
+                no polynomial of the batch size, such as max(n, 3), samples do not tell what it is for other sizes.
         """
         if shape.is_constant:
             return None, 1
+        if not shape.polynomial:
+            raise NoBatchingRule(node.op, "a shape depends on the batch size by more than sums and products")
         first, second, third = (np.asarray(v, np.int64).reshape(-1) for v in shape.values)
         axes = np.nonzero((first != second) | (first != third))[0]
         if len(axes) != 1:

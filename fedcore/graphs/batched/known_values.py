@@ -25,12 +25,12 @@ _MOVING_OPS = (
     "Identity StopGradient Snapshot StridedSlice Slice Pack Unpack ConcatV2 GatherV2 Reshape Squeeze ExpandDims Split "
     "SplitV Transpose ReverseV2 Fill Tile BroadcastTo"
 )
-_POLYNOMIAL_OPS = "Mul Add AddV2 Sub Prod Sum Neg Cast AddN ConcatOffset"
+_POLYNOMIAL_OPS = "Mul Add AddV2 Sub Prod Sum Neg Square Cast AddN ConcatOffset DynamicStitch FloorDiv TruncateDiv"
 _OTHER_OPS = (
-    "Maximum Minimum FloorDiv FloorMod TruncateDiv TruncateMod RealDiv Div DivNoNan Equal NotEqual Less LessEqual "
+    "Maximum Minimum FloorMod TruncateMod RealDiv Div DivNoNan Equal NotEqual Less LessEqual "
     "Greater GreaterEqual LogicalAnd LogicalOr LogicalNot SelectV2 Select Range BroadcastArgs BroadcastGradientArgs "
-    "InvertPermutation Shape ShapeN Size Rank Max Min All Any Abs Sign ZerosLike OnesLike Square Sqrt "
-    "Rsqrt Reciprocal DynamicStitch BitwiseAnd BitwiseOr"
+    "InvertPermutation Shape ShapeN Size Rank Max Min All Any Abs Sign ZerosLike OnesLike Sqrt "
+    "Rsqrt Reciprocal BitwiseAnd BitwiseOr"
 )
 _POLYNOMIAL = frozenset(f"{_MOVING_OPS} {_POLYNOMIAL_OPS}".split())
 _FOLDED = _POLYNOMIAL | frozenset(_OTHER_OPS.split())
@@ -38,11 +38,14 @@ _SIZE_OPERAND = {"Fill": 0, "Tile": 1, "BroadcastTo": 1}
 """Operations that can enlarge their operand, with the position of the operand that gives the size."""
 
 
-def fold(node: Node, operands: list[BatchedValue]) -> list[KnownValue] | None:
+def fold(node: Node, operands: list[BatchedValue], probes: tuple[int, int, int]) -> list[KnownValue] | None:
     """The known results of an operation; None if an operand is not known, or if the operation is not folded.
 
     The operation runs eagerly for each of the three sampled batch sizes. Its results are known only if their shapes do
     not depend on the batch size.
+
+    Args:
+        probes: the sampled batch sizes.
     """
     if node.op not in _FOLDED or not all(x.known is not None for x in operands):
         return None
@@ -58,20 +61,26 @@ def fold(node: Node, operands: list[BatchedValue]) -> list[KnownValue] | None:
         return None
     if any(len({v.shape for v in vs}) > 1 for vs in zip(*results, strict=True)):
         return None
-    polynomial = node.op == "BroadcastGradientArgs" or _is_polynomial(node, inputs)
+    polynomial = node.op == "BroadcastGradientArgs" or _is_polynomial(node, inputs, probes)
     if node.op == "Equal" and all(k.polynomial for k in inputs):
         # Polynomials that are equal at three sizes are equal.
         polynomial = all(v.all() for (v,) in results)
     return [KnownValue.from_probes(vs, polynomial=polynomial) for vs in zip(*results, strict=True)]
 
 
-def _is_polynomial(node: Node, inputs: list[KnownValue]) -> bool:
+def _is_polynomial(node: Node, inputs: list[KnownValue], probes: tuple[int, int, int]) -> bool:
     """Whether the results are polynomials of the batch size, so that three equal samples make a constant.
 
-    Operands that are axes, indices or shapes must be constant for that: they select other entries otherwise.
+    Operands that are axes, indices or shapes must be constant for that: they select other entries otherwise. A quotient
+    is a polynomial if it has no remainder at any batch size.
     """
     if node.op not in _POLYNOMIAL or not all(k.polynomial for k in inputs):
         return False
+    if node.op in ("FloorDiv", "TruncateDiv"):
+        coefficients, divisor = inputs[0].affine(probes), inputs[1].values[0]
+        return inputs[1].is_constant and coefficients is not None and not any((c % divisor).any() for c in coefficients)
+    if node.op == "DynamicStitch":  # indices, then as many data
+        return all(k.is_constant for k in inputs[: len(inputs) // 2])
     if node.op in ("Split", "Fill"):
         return inputs[0].is_constant
     has_only_data = node.op in ("Pack", "ConcatV2", "AddN", "Mul", "Add", "AddV2", "Sub", "ConcatOffset")

@@ -181,10 +181,13 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, *parameters: B
 def _(
     evaluation: BatchedEvaluation, node: Node, dy: BatchedValue, x: BatchedValue, *parameters: BatchedValue
 ) -> list[BatchedValue]:
-    """The gradient of a batch normalisation for each client; padded rows of `dy` become zeros.
+    """The gradient of a batch normalisation for each client.
+
+    With given statistics (not `is_training`), the gradients of scale and offset are sums over the batch. So padded rows
+    of `dy` become zeros, and those of `x` too where they may be infinite: zero times infinity is NaN.
 
     Raises:
-        NoBatchingRule: the statistics are those of a padded batch.
+        NoBatchingRule: it is in training mode and the batch is padded: its statistics would include padded rows.
     """
     batch = image_batch_axis(node, dy, x)
     if batch is not None and node.get("is_training", True):

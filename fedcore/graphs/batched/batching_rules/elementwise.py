@@ -255,27 +255,33 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
     return axes.with_tensor(result, padding=axes.padding | (Padding.ZEROS if is_zero else Padding.UNKNOWN))
 
 
-@batching_rule("SelectV2", "ClipByValue")
+@batching_rule("ClipByValue")
 def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
-    """A selection between two values, or a value clipped to bounds, entry by entry.
+    """A value clipped to bounds, entry by entry: first to the upper one, which matters where the bounds are crossed.
 
-    A condition for each client selects whole values without copies. Otherwise Select is used where no operand has to be
-    broadcast, since broadcasting in SelectV2 is slow.
+    Raises:
+        NoBatchingRule: the dtype is complex.
     """
+    (x, least, most), axes = aligned(evaluation, node, values)
+    if x.dtype.is_complex:
+        raise NoBatchingRule("ClipByValue", "its dtype is complex")
+    return axes.with_tensor(ops.maximum(ops.minimum(x, most), least))
+
+
+@batching_rule("SelectV2")
+def _(
+    evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, if_true: BatchedValue, if_false: BatchedValue
+) -> BatchedValue:
+    """A selection between two values, entry by entry.
+
+    A scalar condition of each client selects whole values, large ones without a copy where it holds for all clients.
+    Otherwise Select is used where no operand has to be broadcast, since broadcasting in SelectV2 is slow.
+    """
+    values = condition, if_true, if_false
     tensors, axes = aligned(evaluation, node, values)
-    if node.op == "ClipByValue":
-        if tensors[0].dtype.is_complex:
-            raise NoBatchingRule("ClipByValue", "its dtype is complex")
-        x, least, most = tensors  # in this order, which matters where the least is above the most
-        return axes.with_tensor(ops.maximum(ops.minimum(x, most), least))
-    condition, if_true, if_false = values
     padding = _padding_of_selection(evaluation, *values)
-    if (
-        condition.batched
-        and not evaluation.rank(condition)
-        and if_true.batched
-        and evaluation.rank(if_true) >= evaluation.rank(if_false)
-    ):
+    is_scalar_of_each_client = condition.batched and not evaluation.rank(condition)
+    if is_scalar_of_each_client and if_true.batched and _broadcasts_to(tensors[2], tensors[1]):
         selected = select_by_client(evaluation.tensor(condition), [tensors[1]], [tensors[2]])
         return axes.with_tensor(*selected, padding=padding)
     shape = tensors[0].shape
@@ -284,6 +290,14 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
         x, y = (t if t.shape == shape else ops.fill(shape, t) for t in tensors[1:])
         return axes.with_tensor(ops.operation("Select", tensors[0], x, y), padding=padding)
     return axes.with_tensor(*emit("SelectV2", tensors, node.attributes), padding=padding)
+
+
+def _broadcasts_to(tensor: Value, target: Value) -> bool:
+    """Whether the tensor has the target's shape [K, …] or broadcasts to it, as far as static shapes tell."""
+    if len(tensor.shape) > len(target.shape):
+        return False
+    own, wanted = [*tensor.shape], [*target.shape][len(target.shape) - len(tensor.shape) :]
+    return all(size in (1, other) or None in (size, other) for size, other in zip(own, wanted, strict=True))
 
 
 def _padding_of_selection(

@@ -19,7 +19,9 @@ from fedcore.graphs.graphdef.parsed_graph import Node
 
 @batching_rule("Shape")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
-    """The shape of one client's value as a known value; only a shape without a batch may be left to the graph.
+    """The shape of one client's value as a known value.
+
+    A shape that is not static is read when the graph runs, if it has no batch: it is then the same for all clients.
 
     Raises:
         NoBatchingRule: the value has a batch, and another axis of unknown size.
@@ -61,10 +63,11 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     return BatchedValue(None, known=KnownValue.of_constant(np.int32(evaluation.rank(x))))
 
 
-def reshape_target(
-    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue
-) -> KnownValue | None:
-    """The shape of one client's value after a Reshape, with -1 resolved; None if it is not static.
+def reshape_target(evaluation: BatchedEvaluation, x: BatchedValue, shape: BatchedValue) -> KnownValue | None:
+    """The shape of one client's value after a Reshape, with -1 resolved, at the probed batch sizes.
+
+    None if it is known only when the graph runs. Where the present shape is, -1 cannot be resolved, nor can it be told
+    which axis of the result is the batch, so the target has to be a constant without -1.
 
     Args:
         x: the value that is reshaped.
@@ -75,7 +78,8 @@ def reshape_target(
         return None
     if current is None:
         return target if target.is_constant and (target.values[0] >= 0).all() else None
-    return KnownValue.from_probes([_without_wildcard(w, h) for w, h in zip(target.values, current.values, strict=True)])
+    shapes = [_without_wildcard(w, h) for w, h in zip(target.values, current.values, strict=True)]
+    return KnownValue.from_probes(shapes, polynomial=target.polynomial)
 
 
 def _without_wildcard(target: np.ndarray, current: np.ndarray) -> np.ndarray:
@@ -97,7 +101,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
     Raises:
         NoBatchingRule: the shape is not known, or the result has no axis that is the batch.
     """
-    target_shape = reshape_target(evaluation, node, x, shape)
+    target_shape = reshape_target(evaluation, x, shape)
     if target_shape is None:
         if x.padded_axis is not None or not shape.client_invariant:
             raise NoBatchingRule("Reshape", "its shape is not known")
@@ -312,6 +316,6 @@ def _(
     if known_limit is None or first != 0 or step != 1:
         raise NoBatchingRule("Range", "its limits differ between clients")
     axis, entries_per_row = evaluation.batch_axis(
-        node, KnownValue.from_probes([v.reshape(1) for v in known_limit.values])
+        node, KnownValue.from_probes([v.reshape(1) for v in known_limit.values], polynomial=known_limit.polynomial)
     )
     return BatchedValue(ops.range_(0, known_limit.values[0], 1, node["Tidx"]), False, axis, entries_per_row)
