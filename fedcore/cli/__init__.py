@@ -16,6 +16,7 @@ from fedcore.cli.report import report
 from fedcore.cli.resume import resume
 from fedcore.cli.run import run
 from fedcore.cli.show_run import show_run
+from fedcore.cli.site import site
 from fedcore.cli.train import train
 from fedcore.cli.tune import tune
 from fedcore.cli.verify import verify
@@ -46,5 +47,5 @@ def main():
 
 
 training_verbs = (new, train, resume, evaluate, list_runs, show_run)
-for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo, *training_verbs):
+for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo, *training_verbs, site):
     main.add_command(verb)

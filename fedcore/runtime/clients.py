@@ -127,6 +127,10 @@ class SlicedClientsExecutor:
             runs = list(map(checked_finite, runs))
         return [functools.partial(faults.survivors, run) for run in runs]
 
+    def slice_size(self, work: ClientWork) -> int:
+        """Number of clients of a slice."""
+        return work.slice_size(len(self.executors))
+
     def lengths(self, work: ClientWork, slices: int | None, longest: float) -> RunLengths:
         """The lengths of runs, see `RunLengths`. A run of a `SliceExecutor` is one slice."""
         return RunLengths(None, len(self.executors))
@@ -220,7 +224,7 @@ class _Run:
             from fedcore.runtime.secure import secure_partials  # imports the extra `secure`
 
             self.secure = secure_partials.SecurePartials.of(stack.secure, work, report)
-        size = work.slice_size(len(stack.executors))
+        size = stack.slice_size(work)
         slices = None if work.clients is None or self.secure is not None else -(-work.clients // size)
         longest = MAX_RUN_BYTES / (size * work.kept_bytes) if work.kept_bytes else math.inf
         timeout_s = stack.timeout_s
