@@ -111,6 +111,7 @@ class FlareExchange:
     Guarantees:
       - Sites connect with mutual TLS, by a certificate with their name of the root of the kit.
       - A site that disconnects while it is asked is noticed at once, and not after the timeout.
+      - Sites send nothing to each other through the server.
     """
 
     def __init__(self, kit: Kit, sites: Sequence[str]):
@@ -121,6 +122,7 @@ class FlareExchange:
         self._cell = kit.cell()
         self._cell.core_cell.set_cell_connected_cb(self._connected)
         self._cell.core_cell.set_cell_disconnected_cb(self._disconnected)
+        self._cell.core_cell.set_message_interceptor(_refuse_between_sites)
         self._cell.start()
 
     @property
@@ -189,6 +191,13 @@ class FlareExchange:
             self._online.discard(site)
             for ended in self._asked.get(site, ()):
                 ended.trigger(True)
+
+
+def _refuse_between_sites(message: Any, *_: Any) -> Any:
+    """A reply that stops a message which is not for the server, where FLARE would forward it; None lets it pass."""
+    if message.get_header(MessageHeaderKey.DESTINATION) == FQCN.ROOT_SERVER:
+        return None
+    return Message({MessageHeaderKey.RETURN_CODE: ReturnCode.INVALID_TARGET}, None)
 
 
 class _Trigger:

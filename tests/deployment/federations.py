@@ -11,8 +11,11 @@ from pathlib import Path
 
 import attrs
 import numpy as np
+import pytest
 
 import fedcore as fc
+from fedcore.runtime.network.messages import Message
+from fedcore.runtime.stopping import Stop
 
 POLICY = "aggregated = false\nclient_values = true\nclients = 1\n"
 
@@ -78,6 +81,12 @@ class Federation:
         process = self.processes.pop(site)
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+    def wait_offline(self, site: str) -> None:
+        """Waits until the server has noticed that a site is gone."""
+        with pytest.raises(fc.deployment.NoReply):
+            while True:
+                self.exchange.ask(site, Message({"kind": "none"}).to_bytes(), 10, Stop())
 
     def stop(self) -> None:
         for process in self.processes.values():

@@ -1,12 +1,10 @@
 """Site processes on the loopback interface, over NVIDIA FLARE with mutual TLS."""
 
 import json
+import shutil
 import subprocess
 import sys
-import threading
-import time
 
-import numpy as np
 import pytest
 
 pytest.importorskip("nvflare")
@@ -17,8 +15,8 @@ from learning_programs import build_fed_avg
 from test_sites import equal, train
 
 import fedcore as fc
-from fedcore.deployment.flare_exchange import serving
-from fedcore.runtime.stopping import Stop
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -39,38 +37,39 @@ def test_federated_averaging_over_site_processes_gives_the_bits_of_the_local_run
     assert equal(over_network, train(process, three.datasets(), fc.runtime.local(block_size=1)))
 
 
-def test_a_site_that_is_killed_is_dropped_at_once_and_comes_back(three):
+def test_a_site_that_is_killed_is_dropped_by_name_and_comes_back(three):
     process, data = build_fed_avg(), data_of(three)
     dropping = fc.runtime.network(three.exchange, on_client_failure=fc.runtime.drop(), client_timeout_s=300)
     with fc.use(dropping):
         state = process.initialize()
         three.kill("site-01")
-        three.exchange.wait_offline("site-01", 30)
         state = process.next(state, data.cohort(data.client_ids)).state
         dropped = fc.context.last_report().dropped
         three.start("site-01")
         assert three.exchange.wait(90) == []
         process.next(state, data.cohort(data.client_ids))
 
-        assert dropped == {1: "site-01: it is offline"}
-        assert fc.context.last_report().dropped == {}
+    assert [(index, why.split(":")[0]) for index, why in dropped.items()] == [(1, "site-01")]
+    assert fc.context.last_report().dropped == {}
 
 
-def test_a_certificate_of_another_site_does_not_connect(three, tmp_path):
+def test_a_certificate_of_one_site_does_not_connect_as_another(three, tmp_path):
     kit = tmp_path / "kit"
-    subprocess.run(["cp", "-r", str(three.kits["site-00"]), str(kit)], check=True)
+    shutil.copytree(three.kits["site-00"], kit)
     settings = kit / "startup" / "fed_client.json"
     facts = json.loads(settings.read_text())
-    facts["client"]["fqsn"] = "site-99"
+    facts["client"]["fqsn"] = "site-02"
     settings.write_text(json.dumps(facts))
-    answered = []
+    three.kill("site-02")
+    three.wait_offline("site-02")
     program = (
-        "import sys, time\nfrom fedcore.deployment.flare_exchange import serving\n"
-        f"with serving({str(kit)!r}, lambda payload: payload):\n    time.sleep(4)\n"
+        "import time\nfrom fedcore.deployment.flare_exchange import serving\n"
+        f"with serving({str(kit)!r}, lambda payload: payload):\n    time.sleep(60)\n"
     )
-    three.exchange.admitted.clear()
-
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-
-    assert "site-99" not in three.exchange.admitted
-    assert answered == []
+    impostor = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        assert three.exchange.wait(10) == ["site-02"]
+        assert impostor.poll() is None
+    finally:
+        impostor.kill()
+        impostor.wait()
