@@ -144,16 +144,19 @@ class Policy:
             if self.bits is not None and bits > self.bits:
                 yield Refusal("bits", f"{_at(op.location)}a client sends {bits} bits; at most {self.bits} may leave")
 
-    def check_run(self, plan: Module, stage: ClientStageOf, clients: int | None, log: SiteLog) -> None:
+    def check_run(self, plan: Module, stage: ClientStageOf, clients: int | None, log: SiteLog, *, masks: bool) -> None:
         """Checks a run before it begins.
 
         Args:
+            masks: the site has joined the session of the run's secure sums.
             clients: number of clients of the sum, as the server says; under masks the protocol checks it.
         Raises:
             Refusal: a rule is against the run.
         """
         if stage.partial_type is not None and (clients or 0) < self.clients:
             raise Refusal("clients", f"{clients} clients are in the sum; it needs {self.clients}")
+        if self.aggregated and stage.work.secure and not masks:
+            raise Refusal("aggregated", "the server asks for a sum without masks")
         today = [*log.today()]
         if self.rounds_per_day is not None and len(today) >= self.rounds_per_day:
             raise Refusal("rounds_per_day", f"this day has had {len(today)} runs")

@@ -18,6 +18,7 @@ from fedcore.data import columns_of
 from fedcore.deployment.policy import Policy, Refusal
 from fedcore.deployment.site_data import SiteData
 from fedcore.deployment.site_log import SiteLog
+from fedcore.deployment.site_sums import Identity, SiteSum
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.allow_list import check_graphs
 from fedcore.graphs.graphdef.isolated_import import check_in_child
@@ -37,7 +38,8 @@ from fedcore.runtime.stopping import Stop
 
 MAX_PLANS = 64
 MAX_VALUES = 16
-MAX_REPLIES = 8
+MAX_REPLIES = 32
+MAX_SUMS = 4
 CACHE_BYTES = 2**30
 
 
@@ -56,9 +58,10 @@ class Site:
         data: opens the site's data.
         policy: what may run and leave.
         log: gets a line for each plan and run.
+        identity: for secure sums; None takes part in none.
     """
 
-    def __init__(self, name: str, data: SiteData, policy: Policy, log: SiteLog):
+    def __init__(self, name: str, data: SiteData, policy: Policy, log: SiteLog, identity: Identity | None = None):
         self.name = name
         self._data = data
         self._policy = policy
@@ -69,6 +72,8 @@ class Site:
         self._values: LruEntries[str, Any] = LruEntries(MAX_VALUES)
         self._replies: LruEntries[bytes, bytes] = LruEntries(MAX_REPLIES)
         self._datasets: LruEntries[str, Any] = LruEntries(MAX_VALUES)
+        self._identity = identity
+        self._sums: LruEntries[str, SiteSum] = LruEntries(MAX_SUMS)
         self._lock = threading.Lock()
 
     def answer(self, payload: bytes) -> bytes:
@@ -79,7 +84,7 @@ class Site:
             if reply is None:
                 message = self._reply(payload)
                 reply = message.to_bytes()
-                if message.facts["kind"] == "result":
+                if message.facts["kind"] in ("result", "secure"):
                     self._replies.put(key, reply)
             return reply
 
@@ -95,6 +100,8 @@ class Site:
                     return self._take_plan(request)
                 case "run":
                     return self._run(request)
+                case "secure":
+                    return self._answer_phase(request)
                 case kind:
                     raise MalformedMessage(f"a site does not answer requests of kind {kind!r}")
         except Refusal as refusal:
@@ -129,8 +136,10 @@ class Site:
             stage = ClientStageOf.of(plan, operation)
         except KeyError:
             raise MalformedMessage(f"the plan has no client stage {operation!r}") from None
-        clients = request.facts.get("clients")
-        self._policy.check_run(plan, stage, clients if isinstance(clients, int) else None, self.log)
+        clients, masking = request.facts.get("clients"), self._sums.find(run, None)
+        self._policy.check_run(
+            plan, stage, clients if isinstance(clients, int) else None, self.log, masks=masking is not None
+        )
         began, report = time.perf_counter(), Report()
         broadcasts = [
             self._on_device(from_arrays(arrays, type_, f"b{number}."), type_)
@@ -147,8 +156,15 @@ class Site:
             self._executor, stage, broadcasts, values, seed=seed, index=index, report=report, stop=Stop()
         )
         reply: dict[str, np.ndarray] = {}
+        partial = result.partial
+        if masking is not None:
+            masked, partial = masking.mask(request.array("message"), partial)
+            reply["message"] = np.frombuffer(masked, np.uint8)
         if stage.partial_type is not None:
-            reply = to_arrays(result.partial, stage.partial_type, "p")
+            reply |= to_arrays(partial, stage.partial_type, "p")
+        if masking is not None:
+            for number in masking.leaves.zeros():
+                del reply[f"p{number}"]
         if result.sent_bits:
             reply["bits"] = result.sent_bits[index]
         facts = {"kind": "result", "notes": list(report.notes)}
@@ -168,6 +184,35 @@ class Site:
             sent=self._policy.sent_tensors(plan, stage),
         )
         return Message(facts, reply)
+
+    def _answer_phase(self, request: Message) -> Message:
+        """The site's message of a phase of a secure sum."""
+        digest, operation, run, phase = (request.fact(name, str) for name in ("plan", "operation", "run", "phase"))
+        reply: dict[str, np.ndarray] = {}
+        if phase == "keys":
+            plan = self._plans.find(digest, None)
+            if plan is None:
+                return Message({"kind": "missing", "plan": True})
+            if self._identity is None:
+                raise MalformedMessage(f"{self.name} has no key for secure sums: site.toml names none")
+            stage, names = ClientStageOf.of(plan, operation), request.fact("names", list)
+            self._policy.check_run(plan, stage, len({*names}), self.log, masks=True)
+            joined = SiteSum.join(
+                self._identity,
+                self.name,
+                names,
+                request.fact("index", int),
+                request.array("message"),
+                request.array("server_key"),
+                stage.work,
+            )
+            self._sums.put(run, joined)
+            reply["key"] = np.frombuffer(self._identity.key.public_key().public_bytes_raw(), np.uint8)
+        session = self._sums.find(run, None)
+        if session is None:
+            raise MalformedMessage(f"{self.name} takes no part in the secure sum of this run")
+        reply["message"] = np.frombuffer(session.answer(phase, request.array("message")), np.uint8)
+        return Message({"kind": "secure"}, reply)
 
     def _received(self, request: Message) -> dict[str, np.ndarray] | None:
         """The arrays of a request, with those that an earlier request had; None if some are missing."""
@@ -231,4 +276,4 @@ def open_site(file: Path) -> tuple[Path, "Site"]:
 
     settings = read_settings(file)
     log = SiteLog(settings.log)
-    return settings.kit, Site(settings.name, settings.data, settings.policy, log)
+    return settings.kit, Site(settings.name, settings.data, settings.policy, log, settings.identity)

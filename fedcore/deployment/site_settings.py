@@ -10,6 +10,7 @@ import attrs
 
 from fedcore.deployment.policy import Policy, read_policy
 from fedcore.deployment.site_data import Batches, FunctionData, SiteData, TableData, table_reader
+from fedcore.deployment.site_sums import Identity
 from fedcore.errors import FedcoreError, InvalidValue, brief
 
 
@@ -21,6 +22,7 @@ class SiteSettings:
         name: of the site; empty for the kit's.
         kit: folder of certificates and key.
         log: file of the log.
+        identity: for secure sums.
     """
 
     name: str
@@ -28,6 +30,7 @@ class SiteSettings:
     data: SiteData
     policy: Policy
     log: Path
+    identity: Identity | None
 
 
 def read_settings(file: Path) -> SiteSettings:
@@ -42,7 +45,7 @@ def read_settings(file: Path) -> SiteSettings:
         raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{file} is no TOML: {error}") from None
-    _check_keys(file, "", content, {"name", "kit", "policy", "log", "data"}, {"kit", "policy", "data"})
+    _check_keys(file, "", content, {"name", "kit", "policy", "log", "data", "key", "peers"}, {"kit", "policy", "data"})
     folder = file.parent
     texts = {key: _text(file, key, content.get(key, default)) for key, default in
              (("name", ""), ("kit", ""), ("policy", ""), ("log", "site.log"))}  # fmt: skip
@@ -52,7 +55,15 @@ def read_settings(file: Path) -> SiteSettings:
         _data(file, content["data"]),
         read_policy(folder / texts["policy"]),
         folder / texts["log"],
+        _identity(file, content),
     )
+
+
+def _identity(file: Path, content: dict) -> Identity | None:
+    if "key" not in content and "peers" not in content:
+        return None
+    key, peers = (_text(file, name, content.get(name)) for name in ("key", "peers"))
+    return Identity.read(file.parent / key, file.parent / peers)
 
 
 def _data(file: Path, table: Any) -> SiteData:

@@ -139,6 +139,12 @@ class SlicedClientsExecutor:
         """Whether an executor takes runs now."""
         return True
 
+    def secure_partials(self, work: ClientWork, report: Report, stop: Stop) -> "SecurePartials | None":
+        """The secure sums of a stage; None if it has no clients."""
+        from fedcore.runtime.secure import secure_partials  # imports the extra `secure`
+
+        return secure_partials.SecurePartials.of(self.secure, work, report)
+
     @functools.cached_property
     def merging(self) -> DeviceSliceExecutor:
         """The executor that makes zeros and merges partials."""
@@ -221,9 +227,7 @@ class _Run:
         self.results = SliceResults(work, self.partials.merge, report)
         self.secure: SecurePartials | None = None
         if stack.secure is not None and work.secure:
-            from fedcore.runtime.secure import secure_partials  # imports the extra `secure`
-
-            self.secure = secure_partials.SecurePartials.of(stack.secure, work, report)
+            self.secure = stack.secure_partials(work, report, stop)
         size = stack.slice_size(work)
         slices = None if work.clients is None or self.secure is not None else -(-work.clients // size)
         longest = MAX_RUN_BYTES / (size * work.kept_bytes) if work.kept_bytes else math.inf

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from federations import write_data, write_site
 
 import fedcore as fc
 from fedcore.deployment.site import Site
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import read_settings
+from fedcore.deployment.site_sums import Identity
 from fedcore.runtime.network.exchange import NoReply
 
 ELEMENT = "<x=float32[?,6],y=int32[?]>"
@@ -40,12 +42,14 @@ class DirectExchange:
 
 def open_sites(folder: Path, number: int, policy: str) -> tuple[DirectExchange, list]:
     """Sites with a CSV file each, and the data sets that they open."""
-    sites, datasets = {}, []
+    sites, datasets, keys, peers = {}, [], {}, {}
     for i in range(number):
         name = f"site-{i:02}"
         (folder / name).mkdir()
         columns = write_data(folder / name, 12 + i, 6, i)
         settings = read_settings(write_site(folder / name, folder, 6, policy))
-        sites[name] = Site(name, settings.data, settings.policy, SiteLog(settings.log))
+        keys[name] = Ed25519PrivateKey.generate()
+        sites[name] = Site(name, settings.data, settings.policy, SiteLog(settings.log), Identity(keys[name], peers))
+        peers[name] = keys[name].public_key().public_bytes_raw()
         datasets.append(fc.data.ClientDataset.from_columns(columns).batch(4))
     return DirectExchange(sites), datasets

@@ -4,12 +4,13 @@ import functools
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 
-from fedcore.errors import FedcoreError, TypeMismatch, brief
+from fedcore.errors import FedcoreError, SecureSumError, TypeMismatch, brief
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
@@ -24,9 +25,13 @@ from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.report import Report
+from fedcore.runtime.secure.settings import Masked
 from fedcore.runtime.site_value import SiteValue
 from fedcore.runtime.stopping import Stop
 from fedcore.types import Type
+
+if TYPE_CHECKING:
+    from fedcore.runtime.network.secure_sums import NetworkSums
 
 MAX_REQUESTS = 64
 """Sites that are asked at once."""
@@ -56,10 +61,13 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
         timeout_s: seconds until a site must have replied.
     """
 
-    def __init__(self, exchange: Exchange, on_client_failure: Drop | None, timeout_s: float):
+    def __init__(
+        self, exchange: Exchange, on_client_failure: Drop | None, timeout_s: float, secure: Masked | None = None
+    ):
         self.exchange = exchange
-        threads = max(1, min(MAX_REQUESTS, len(exchange.sites)))
-        super().__init__([_Sites(exchange, timeout_s)], threads, on_client_failure=on_client_failure)
+        self._sites = _Sites(exchange, timeout_s)
+        self._threads = max(1, min(MAX_REQUESTS, len(exchange.sites)))
+        super().__init__([self._sites], self._threads, on_client_failure=on_client_failure, secure=secure)
 
     def slice_size(self, work: ClientWork) -> int:
         """A client, since each has a site of its own."""
@@ -78,10 +86,37 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
                     "fc.runtime.network needs a cohort of sites: give fc.deployment.sites(...).cohort(ids)"
                 )
             work = attrs.evolve(work, cohorts=(counted,), numbers=())
-        return super().run(work, report, stop)
+        try:
+            return super().run(work, report, stop)
+        finally:
+            self._sites.stages.pop(id(work), None)
+
+    @functools.cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """The threads that ask the sites for messages of secure sums."""
+        return ThreadPoolExecutor(self._threads, "fedcore-secure")
+
+    def secure_partials(self, work: ClientWork, report: Report, stop: Stop) -> Any:
+        from fedcore.runtime.network.secure_sums import NetworkSums  # imports the extra `secure`
+
+        assert self.secure is not None
+        stage = self._sites.stages[id(work)]
+        values = [*work.cohorts[0].given]
+        if not values:
+            return None
+        names = [stage.site_of((value,)) for value in values]
+
+        def ask(client: int, message: Message) -> Message:
+            stage.send_plan_once(names[client])
+            return self._sites.ask(names[client], message, stop)
+
+        stage.sums = NetworkSums(self.secure, work, names, stage.facts, ask, self._pool, report)
+        return stage.sums
 
     def close(self) -> None:
         super().close()
+        if "_pool" in vars(self):
+            self._pool.shutdown()
         self.exchange.close()
 
 
@@ -98,11 +133,13 @@ class _Sites:
         self.exchange = exchange
         self.timeout_s = timeout_s
         self.device = DeviceSliceExecutor().device
+        self.stages: dict[int, _Stage] = {}
         self._own = environment()
         self._sent: LruEntries[tuple[str, str], bool] = LruEntries(MAX_SENT * max(1, len(exchange.sites)))
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
-        return _Stage(self, work, report, stop).run
+        stage = self.stages[id(work)] = _Stage(self, work, report, stop)
+        return stage.run
 
     def close(self) -> None:
         """Does nothing: the clients executor closes the exchange."""
@@ -145,7 +182,8 @@ class _Stage:
         self._work = work
         self._report = report
         self._stop = stop
-        self._run = uuid.uuid4().hex
+        self.facts = {"plan": work.digest, "operation": work.operation, "run": uuid.uuid4().hex}
+        self.sums: NetworkSums | None = None
         stage = work.module.function(work.stage)
         first = 0 if work.zero is None else 1
         self._partial_type: Type | None = stage.parameters[0].type if first else None
@@ -162,7 +200,12 @@ class _Stage:
         """The result of a client."""
         (index,) = clients.present
         (client,) = clients.values
-        site, given = self._site_of(client), self._given(client)
+        site, given = self.site_of(client), self._given(client)
+        if self.sums is not None:
+            message = self.sums.message(index)
+            if message is None:
+                raise SecureSumError(self.sums.why_lost(index) or f"{site} takes no part in the secure sum")
+            given["message"] = message
         sources = [[v.source, list(v.path)] if isinstance(v, SiteValue) else None for v in client]
         began = time.perf_counter()
         reply = self._answer(site, index, sources, given)
@@ -173,15 +216,19 @@ class _Stage:
         keeps = self._work.keeps or self._work.zero is None
         kept = {index: SiteValue(site, reply.fact("value", str))} if keeps else {}
         bits = {index: reply.arrays["bits"]} if self._work.measured and "bits" in reply.arrays else {}
-        return SliceResult(self._partial(reply), kept, bits, place=site)
+        partial = self._partial(reply)
+        if self.sums is not None:
+            self.sums.take(index, reply)
+        return SliceResult(partial, kept, bits, place=site)
 
     def _partial(self, reply: Message) -> Any:
         if self._partial_type is None:
             return None
-        partial = from_arrays(reply.arrays, self._partial_type, "p")
+        zeros = {} if self.sums is None else {f"p{number}": array for number, array in self.sums.zeros.items()}
+        partial = from_arrays({**reply.arrays, **zeros}, self._partial_type, "p")
         return unflatten(self._sites.device.put(flatten(partial)), self._partial_type)
 
-    def _site_of(self, client: Any) -> str:
+    def site_of(self, client: Any) -> str:
         """The site of a client; values that this process has, such as a first state, travel with the request."""
         sites = {value.site for value in client if isinstance(value, SiteValue)}
         if len(sites) != 1:
@@ -203,8 +250,7 @@ class _Stage:
 
     def _answer(self, site: str, index: int, sources: list, given: dict[str, np.ndarray]) -> Message:
         """The site's result; what the site lacks is sent to it."""
-        if not self._sites.has(site, self._work.digest):
-            self._send_plan(site)
+        self.send_plan_once(site)
         lacks = {name for name, digest in self._digests.items() if not self._sites.has(site, digest)}
         reply = self._ask(site, index, sources, given, lacks)
         if reply.facts["kind"] == "missing":
@@ -226,10 +272,8 @@ class _Stage:
         work, digests = self._work, self._digests
         arrays = {name: a for name, a in self._arrays.items() if name in lacks or name not in digests}
         facts = {
+            **self.facts,
             "kind": "run",
-            "plan": work.digest,
-            "operation": work.operation,
-            "run": self._run,
             "seed": int(work.seed),
             "index": index,
             "clients": work.clients,
@@ -237,6 +281,11 @@ class _Stage:
             "digests": digests,
         }
         return self._sites.ask(site, Message(facts, {**arrays, **given}), self._stop)
+
+    def send_plan_once(self, site: str) -> None:
+        """Sends the plan to a site that has not been sent it."""
+        if not self._sites.has(site, self._work.digest):
+            self._send_plan(site)
 
     def _send_plan(self, site: str) -> None:
         data = np.frombuffer(to_bytes(self._work.module), np.uint8)

@@ -54,6 +54,16 @@ class Message:
             raise MalformedMessage("a message does not say of what kind it is")
         return cls(facts, arrays)
 
+    def array(self, name: str) -> bytes:
+        """The bytes of an array.
+
+        Raises:
+            MalformedMessage: the message lacks it.
+        """
+        if name not in self.arrays:
+            raise MalformedMessage(f"a message of kind {self.facts['kind']!r} has no {name}")
+        return self.arrays[name].tobytes()
+
     def fact(self, name: str, kind: type) -> Any:
         """A fact of a type.
 

@@ -6,6 +6,7 @@ from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.runtime.faults import Drop
 from fedcore.runtime.local import LocalRuntime, client_settings, local
 from fedcore.runtime.network.exchange import Exchange
+from fedcore.runtime.secure.settings import Masked, settings_of
 
 TIMEOUT_S = 600.0
 
@@ -23,6 +24,7 @@ def network(
     on_client_failure: str | Drop = "raise",
     client_timeout_s: float | None = TIMEOUT_S,
     target: str | None = None,
+    secure_aggregation: str | Masked | None = None,
 ) -> LocalRuntime:
     """The runtime over a network: server stages run here, and each client at the site that holds its data.
 
@@ -36,6 +38,9 @@ def network(
     Args:
         exchange: the network, such as `fc.deployment.flare(kit)`; closed with the runtime.
         on_client_failure: as for `fc.runtime.local`.
+        secure_aggregation: `"masked"` or `fc.runtime.masked(...)` runs secure sums by the masked protocol between the
+            sites: this process gets their sums only. Each site needs a key and the public keys of the others
+            (`fedcore site key`). Default: secure sums are added as other sums.
         client_timeout_s: seconds from a request to a site until its reply has arrived.
         server_device, vectorize, xla, low_rank, compute_dtype, intra_op_threads, deterministic, target: as for
             `fc.runtime.local`.
@@ -60,7 +65,7 @@ def network(
         compute_dtype=compute_dtype,
         intra_op_threads=intra_op_threads,
         deterministic=deterministic,
-        clients_executor=NetworkClientsExecutor(exchange, policy, timeout_s),
+        clients_executor=NetworkClientsExecutor(exchange, policy, timeout_s, settings_of(secure_aggregation)),
         target=target,
     )
 
