@@ -12,6 +12,7 @@ from fedcore.cli.exit_codes import EXIT_CODES, GuardedGroup
 from fedcore.cli.list_runs import list_runs
 from fedcore.cli.new import new
 from fedcore.cli.opt import opt
+from fedcore.cli.policy import policy
 from fedcore.cli.report import report
 from fedcore.cli.resume import resume
 from fedcore.cli.run import run
@@ -47,5 +48,5 @@ def main():
 
 
 training_verbs = (new, train, resume, evaluate, list_runs, show_run)
-for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo, *training_verbs, site):
+for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo, *training_verbs, site, policy):
     main.add_command(verb)

@@ -72,6 +72,25 @@ def log(file: Path, format_: str):
     click.echo(f"{runs} runs; {bits} bits have left, {sum(line['what'] == 'refused' for line in lines)} refusals")
 
 
+@site.command(short_help="Makes the key of a site, or of a reviewer of plans.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), metavar="KEY.pem")
+def key(file: Path):
+    """Writes a new Ed25519 key, for secure sums or to sign plans; prints the public key.
+
+    The sites tell each other their public keys, beside the server: a file of lines `name = "public key"`, which
+    site.toml names as `peers`. KEY.pub gets the public key in PEM, for a policy's `signers`.
+
+    \b
+    Examples:
+      fedcore site key north.pem
+    """
+    from fedcore.deployment.site_sums import write_key
+
+    if file.exists():
+        raise click.BadParameter(f"{file} is there already", param_hint="KEY.pem")
+    click.echo(write_key(file))
+
+
 def _shown(line: dict) -> str:
     start = f"{line['time']}  {line['what']:<8} plan {str(line.get('plan', ''))[:12]}"
     match line["what"]:

@@ -4,6 +4,7 @@ A plan is checked once, when it arrives, by following its data flow; a run is ch
 and what would leave is checked before it does. Each rule has a name, which a refusal tells.
 """
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 import attrs
 
 from fedcore.compiler.disclosures import disclosures
-from fedcore.compiler.leaf_sets import NOTHING, everything, flat
+from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, flat
 from fedcore.compiler.liveness import Liveness
+from fedcore.compiler.noiseless_values import noiseless_values
 from fedcore.deployment.site_log import SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.parsed_graph import operations_of
-from fedcore.ir import Function, Module, Operation, Ref
+from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
 from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.metering import crossings
 from fedcore.runtime.network.plan_runner import ClientStageOf
@@ -29,6 +31,7 @@ RULES = {
     "columns": "client stages read columns that the policy allows",
     "values": "no value of a single client is a result",
     "aggregated": "values reach the server in sums only, under masks",
+    "noise": "what leaves depends on random numbers that the site draws",
     "clients": "a sum has enough clients",
     "sizes": "the size of what leaves is fixed by its type, so that it tells nothing",
     "bits": "a client sends few enough bits in a run",
@@ -59,6 +62,9 @@ class Policy:
     Args:
         aggregated: values leave in sums only, under masks.
         client_values: whether a plan may keep a client's value as a result; it stays at the site in any case.
+        noise: what leaves has to depend on random numbers of the client's stage, and the site draws the run's seed, so
+            that nobody else can compute them. That finds plans without noise; how much there is, a reader of the plan
+            decides (see `signers`). With it the bits are no longer those of a local run.
         columns: those that may be read; None for all of the site's table.
         operations: those of TensorFlow that client stages may use; None for all that files from elsewhere may hold.
         without: operations of TensorFlow that client stages may not use.
@@ -71,6 +77,7 @@ class Policy:
 
     aggregated: bool = True
     client_values: bool = False
+    noise: bool = False
     columns: frozenset[str] | None = None
     operations: frozenset[str] | None = None
     without: frozenset[str] = frozenset()
@@ -103,6 +110,9 @@ class Policy:
         if self.aggregated:
             for d in disclosures(plan):
                 yield Refusal("aggregated", f"{_at(d.location)}{d.tensor} : {d.type} leaves outside of a secure sum")
+        if self.noise:
+            for value in noiseless_values(plan):
+                yield Refusal("noise", f"{_at(value.location)}{value.tensor} : {value.type} leaves without noise")
         yield from self._of_sizes(checked)
 
     def _of_origin(self, plan: Module, signature: bytes | None) -> Iterator[Refusal]:
@@ -187,8 +197,8 @@ class Policy:
         ]
 
     def seed(self, seed: int) -> int:
-        """The seed of a run."""
-        return seed
+        """The seed of a run: the server's, or one that nobody else knows."""
+        return int.from_bytes(os.urandom(8), "little", signed=True) if self.noise else seed
 
 
 def _at(location: Location | None) -> str:
@@ -239,8 +249,34 @@ class _Plan:
                 if not _is_argument(operand, self.by_name, self.plan, self.types):
                     continue
                 used = live.get(parameter.name, NOTHING)
-                for name in _leaf_names(parameter.type, used):
+                for name in self._leaf_names(stage, parameter, used):
                     yield _line_of_use(stage, parameter.name) or op.location, name
+
+    def _leaf_names(self, stage: Function, parameter: Parameter, used: Leaves) -> Iterator[str]:
+        """The names of a client value's leaves that are used; a sequence's leaves are those of its elements."""
+        whole = [i for i, leaf in enumerate(flat(parameter.type)) if not isinstance(leaf, StructType)]
+        for i, (path, leaf) in zip(whole, leaves(parameter.type), strict=True):
+            if i not in used:
+                continue
+            if isinstance(leaf, SequenceType):
+                read = self._element_reads(stage, parameter)
+                solid = [j for j, part in enumerate(flat(leaf.element)) if not isinstance(part, StructType)]
+                names = zip(solid, leaves(leaf.element), strict=True)
+                yield from (name for j, (name, _) in names if read is None or j in read)
+            else:
+                yield path
+
+    def _element_reads(self, stage: Function, parameter: Parameter) -> Leaves | None:
+        """The leaves of a sequence's elements that the stage uses; None for all, also where that is not known."""
+        read: Leaves = NOTHING
+        for op in stage.operations:
+            if not any(isinstance(o, Ref) and o.name == parameter.name for o in op.operands):
+                continue
+            symbols = [o.name for o in op.operands if isinstance(o, Symbol)]
+            if op.kind not in ("sequence_reduce", "sequence_map") or len(symbols) != 1:
+                return None
+            read |= self.live.argument_reads(symbols[0])[-1]
+        return read
 
     def merges(self) -> Iterator[tuple[Operation, Any]]:
         """What clients send, with the merge that adds it."""
@@ -271,18 +307,6 @@ def _is_argument(operand: Ref, by_name: Mapping[str, Operation], plan: Module, t
     while name in by_name and by_name[name].kind in ("item", "struct"):
         name = next((o.name for o in by_name[name].operands if isinstance(o, Ref)), name)
     return name in {p.name for p in plan.main.parameters}
-
-
-def _leaf_names(type_: Type, used: frozenset[int]) -> Iterator[str]:
-    """The names of a client value's leaves that are used; a sequence's leaves are those of its elements."""
-    whole = [i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType)]
-    for i, (path, leaf) in zip(whole, leaves(type_), strict=True):
-        if i not in used:
-            continue
-        if isinstance(leaf, SequenceType):
-            yield from (name for name, _ in leaves(leaf.element))
-        else:
-            yield path
 
 
 def _line_of_use(stage: Function, name: str) -> Location | None:
@@ -334,7 +358,7 @@ def read_policy(file: Path) -> Policy:
 
 
 def _converted(file: Path, key: str, value: Any) -> Any:
-    if key in ("aggregated", "client_values"):
+    if key in ("aggregated", "client_values", "noise"):
         is_right, wants = isinstance(value, bool), "true or false"
     elif key in ("clients", "bits", "bits_per_day", "rounds_per_day"):
         is_right = isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
+    PublicFormat,
     load_pem_private_key,
 )
 
@@ -58,11 +59,16 @@ class Identity:
 
 
 def write_key(file: Path) -> str:
-    """Writes a new private key, which its owner alone can read; returns the public key in hexadecimal digits."""
+    """Writes a new private key, which its owner alone can read, and its public key in PEM beside it.
+
+    Returns:
+        The public key in hexadecimal digits.
+    """
     key = Ed25519PrivateKey.generate()
-    write_whole(file, b"")
-    file.chmod(0o600)
+    file.touch(0o600)
     write_whole(file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    write_whole(file.with_suffix(".pub"), public)
     return key.public_key().public_bytes_raw().hex()
 
 

@@ -3,8 +3,9 @@
 import functools
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -59,13 +60,19 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
 
     Args:
         timeout_s: seconds until a site must have replied.
+        signatures: digest of a plan -> its signature.
     """
 
     def __init__(
-        self, exchange: Exchange, on_client_failure: Drop | None, timeout_s: float, secure: Masked | None = None
+        self,
+        exchange: Exchange,
+        on_client_failure: Drop | None,
+        timeout_s: float,
+        secure: Masked | None = None,
+        signatures: Mapping[str, bytes] = MappingProxyType({}),
     ):
         self.exchange = exchange
-        self._sites = _Sites(exchange, timeout_s)
+        self._sites = _Sites(exchange, timeout_s, signatures)
         self._threads = max(1, min(MAX_REQUESTS, len(exchange.sites)))
         super().__init__([self._sites], self._threads, on_client_failure=on_client_failure, secure=secure)
 
@@ -129,9 +136,10 @@ class _Sites:
 
     name = "network"
 
-    def __init__(self, exchange: Exchange, timeout_s: float):
+    def __init__(self, exchange: Exchange, timeout_s: float, signatures: Mapping[str, bytes]):
         self.exchange = exchange
         self.timeout_s = timeout_s
+        self.signatures = dict(signatures)
         self.device = DeviceSliceExecutor().device
         self.stages: dict[int, _Stage] = {}
         self._own = environment()
@@ -288,9 +296,12 @@ class _Stage:
             self._send_plan(site)
 
     def _send_plan(self, site: str) -> None:
-        data = np.frombuffer(to_bytes(self._work.module), np.uint8)
+        arrays = {"bundle": np.frombuffer(to_bytes(self._work.module), np.uint8)}
+        signature = self._sites.signatures.get(self._work.digest)
+        if signature is not None:
+            arrays["signature"] = np.frombuffer(signature, np.uint8)
         facts = {"kind": "plan", "plan": self._work.digest}
-        reply = self._sites.ask(site, Message(facts, {"bundle": data}), self._stop)
+        reply = self._sites.ask(site, Message(facts, arrays), self._stop)
         self._sites.note_sent(site, self._work.digest)
         note = self._sites.differences(site, reply)
         if note is not None:

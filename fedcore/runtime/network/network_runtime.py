@@ -1,5 +1,8 @@
 """`fc.runtime.network`: the local runtime with clients at sites of a network."""
 
+import os
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from fedcore.errors import FedcoreError, TypeMismatch, brief
@@ -25,6 +28,7 @@ def network(
     client_timeout_s: float | None = TIMEOUT_S,
     target: str | None = None,
     secure_aggregation: str | Masked | None = None,
+    signatures: Iterable[str | os.PathLike] = (),
 ) -> LocalRuntime:
     """The runtime over a network: server stages run here, and each client at the site that holds its data.
 
@@ -41,6 +45,7 @@ def network(
         secure_aggregation: `"masked"` or `fc.runtime.masked(...)` runs secure sums by the masked protocol between the
             sites: this process gets their sums only. Each site needs a key and the public keys of the others
             (`fedcore site key`). Default: secure sums are added as other sums.
+        signatures: files of `fedcore policy sign`, for sites that run signed plans only.
         client_timeout_s: seconds from a request to a site until its reply has arrived.
         server_device, vectorize, xla, low_rank, compute_dtype, intra_op_threads, deterministic, target: as for
             `fc.runtime.local`.
@@ -56,6 +61,7 @@ def network(
     policy, timeout_s = client_settings(on_client_failure, client_timeout_s)
     if timeout_s is None:
         raise FedcoreError("client_timeout_s is a number of seconds, since a site may never reply")
+    signed = dict(map(_read_signature, signatures))
     return local(
         server_device,
         block_size=1,
@@ -65,9 +71,20 @@ def network(
         compute_dtype=compute_dtype,
         intra_op_threads=intra_op_threads,
         deterministic=deterministic,
-        clients_executor=NetworkClientsExecutor(exchange, policy, timeout_s, settings_of(secure_aggregation)),
+        clients_executor=NetworkClientsExecutor(exchange, policy, timeout_s, settings_of(secure_aggregation), signed),
         target=target,
     )
+
+
+def _read_signature(file: str | os.PathLike) -> tuple[str, bytes]:
+    """The digest of a plan and its signature."""
+    try:
+        digest, signature = Path(file).read_text().split()
+        return digest, bytes.fromhex(signature)
+    except OSError as error:
+        raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
+    except ValueError:
+        raise FedcoreError(f"{file} is no signature of `fedcore policy sign`") from None
 
 
 def _check(exchange: Any) -> None:
