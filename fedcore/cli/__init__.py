@@ -4,6 +4,7 @@ import click
 
 from fedcore import __version__
 from fedcore.cli.demo import demo
+from fedcore.cli.deploy import deploy
 from fedcore.cli.diff import diff
 from fedcore.cli.doctor import doctor
 from fedcore.cli.dump import dump
@@ -48,5 +49,5 @@ def main():
 
 
 training_verbs = (new, train, resume, evaluate, list_runs, show_run)
-for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo, *training_verbs, site, policy):
+for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo, *training_verbs, site, policy, deploy):
     main.add_command(verb)

@@ -29,22 +29,30 @@ def site():
 
 @site.command(short_help="Runs the site of a file; `run` may be left out.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.toml")
-def run(file: Path):
+@click.option("--while-open", is_flag=True, help="End when standard input is closed, such as by the end of a parent.")
+def run(file: Path, while_open: bool):
     """Runs the site that a file describes, until Ctrl-C or SIGTERM.
 
     The file names the kit (a folder of `nvflare provision`), the policy, the data and the log; docs/deployment.md has
     all settings.
     """
+    import sys
     import threading
 
     with quiet_start():
-        from fedcore.deployment.flare_exchange import serving
+        from fedcore.deployment.flare_exchange import Kit, serving
         from fedcore.deployment.site import open_site
+        from fedcore.deployment.site_settings import read_settings
 
-        kit, answers = open_site(file)
-    with serving(kit, answers.answer) as name:
-        click.echo(f"{name}: answers by {file}; log {answers.log.path}")
-        threading.Event().wait()
+        settings = read_settings(file)
+        kit = Kit.read(settings.kit)
+        answers = open_site(kit.name, settings)
+    with serving(kit, answers.answer):
+        click.echo(f"{kit.name}: answers by {file}; log {settings.log}")
+        if while_open:
+            sys.stdin.read()
+        else:
+            threading.Event().wait()
 
 
 @site.command(short_help="Prints the log of a site.")
@@ -84,10 +92,10 @@ def key(file: Path):
     Examples:
       fedcore site key north.pem
     """
-    from fedcore.deployment.site_sums import write_key
-
     if file.exists():
         raise click.BadParameter(f"{file} is there already", param_hint="KEY.pem")
+    with quiet_start():
+        from fedcore.deployment.site_sums import write_key
     click.echo(write_key(file))
 
 

@@ -189,8 +189,9 @@ class Liveness:
         callee = self.symbols[symbol]
         if isinstance(callee, Function):
             return self._of_parameters(callee, everything(callee.result_type))
-        parameter = callee.type.parameter
-        reads = self._reads_of(callee)
+        parameter, reads = callee.type.parameter, self._reads_of(callee)
+        if parameter is None:
+            return []
         read = everything(parameter) if reads is None else reads.of(everything(callee.type.result))
         types = elements_of(parameter) if isinstance(parameter, StructType) else (parameter,)
         return [within(read, start_of(parameter, i) if len(types) > 1 else 0, t) for i, t in enumerate(types)]

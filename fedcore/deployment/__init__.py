@@ -10,6 +10,7 @@ _PLACES = {
     "Exchange": "fedcore.runtime.network.exchange",
     "NoReply": "fedcore.runtime.network.exchange",
     "Site": "fedcore.deployment.site",
+    "element_spec": "fedcore.graphs.tensors.specs",
     "flare": "fedcore.deployment.flare_exchange",
     "sites": "fedcore.deployment.site_cohorts",
 }

@@ -243,19 +243,17 @@ def flare(
 
 
 @contextlib.contextmanager
-def serving(kit: str | os.PathLike, answer: Callable[[bytes], bytes]) -> Iterator[str]:
-    """Answers the server's requests in the `with` block, from a site's side; gives the site's name.
+def serving(kit: Kit, answer: Callable[[bytes], bytes]) -> Iterator[None]:
+    """Answers the server's requests in the `with` block, from a site's side.
 
     The cell connects again whenever the server is back.
 
     Args:
-        kit: the site's folder of `nvflare provision`.
         answer: a payload -> the reply; is called in the network's threads.
     """
-    read = Kit.read(kit)
-    if read.name == FQCN.ROOT_SERVER:
-        raise FedcoreError(f"{kit} is the kit of the server, not of a site")
-    cell = read.cell()
+    if kit.name == FQCN.ROOT_SERVER:
+        raise FedcoreError("this is the kit of the server, not of a site")
+    cell = kit.cell()
 
     def reply(request: Any, *_: Any) -> Any:
         origin, payload = request.get_header(MessageHeaderKey.ORIGIN), request.payload
@@ -266,7 +264,7 @@ def serving(kit: str | os.PathLike, answer: Callable[[bytes], bytes]) -> Iterato
     cell.register_request_cb(channel=_CHANNEL, topic=_TOPIC, cb=reply)
     cell.start()
     try:
-        yield read.name
+        yield
     finally:
         cell.core_cell.stop()
 

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from fedcore.data import columns_of
 from fedcore.deployment.policy import Policy, Refusal
 from fedcore.deployment.site_data import SiteData
 from fedcore.deployment.site_log import SiteLog
+from fedcore.deployment.site_settings import SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.allow_list import check_graphs
@@ -180,6 +180,7 @@ class Site:
             run=run,
             clients=clients,
             bits=bits,
+            masked=masking is not None,
             seconds=round(time.perf_counter() - began, 3),
             sent=self._policy.sent_tensors(plan, stage),
         )
@@ -270,10 +271,10 @@ def read_plan(data: bytes) -> Module:
     return plan
 
 
-def open_site(file: Path) -> tuple[Path, "Site"]:
-    """The kit and the site that a `site.toml` describes."""
-    from fedcore.deployment.site_settings import read_settings
+def open_site(name: str, settings: SiteSettings) -> Site:
+    """The site of settings.
 
-    settings = read_settings(file)
-    log = SiteLog(settings.log)
-    return settings.kit, Site(settings.name, settings.data, settings.policy, log, settings.identity)
+    Args:
+        name: of the site, as the network knows it.
+    """
+    return Site(name, settings.data, settings.policy, SiteLog(settings.log), settings.identity)

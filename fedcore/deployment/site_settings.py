@@ -19,13 +19,11 @@ class SiteSettings:
     """The settings of a site.
 
     Args:
-        name: of the site; empty for the kit's.
         kit: folder of certificates and key.
         log: file of the log.
         identity: for secure sums.
     """
 
-    name: str
     kit: Path
     data: SiteData
     policy: Policy
@@ -45,12 +43,11 @@ def read_settings(file: Path) -> SiteSettings:
         raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{file} is no TOML: {error}") from None
-    _check_keys(file, "", content, {"name", "kit", "policy", "log", "data", "key", "peers"}, {"kit", "policy", "data"})
+    _check_keys(file, "", content, {"kit", "policy", "log", "data", "key", "peers"}, {"kit", "policy", "data"})
     folder = file.parent
     texts = {key: _text(file, key, content.get(key, default)) for key, default in
-             (("name", ""), ("kit", ""), ("policy", ""), ("log", "site.log"))}  # fmt: skip
+             (("kit", ""), ("policy", ""), ("log", "site.log"))}  # fmt: skip
     return SiteSettings(
-        texts["name"],
         folder / texts["kit"],
         _data(file, content["data"]),
         read_policy(folder / texts["policy"]),

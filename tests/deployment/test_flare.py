@@ -1,9 +1,12 @@
 """Site processes on the loopback interface, over NVIDIA FLARE with mutual TLS."""
 
+import functools
 import json
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,7 @@ from test_sites import equal, train
 import fedcore as fc
 
 pytestmark = pytest.mark.slow
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(fc.__file__).parents[1])}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +57,20 @@ def test_a_site_that_is_killed_is_dropped_by_name_and_comes_back(three):
     assert fc.context.last_report().dropped == {}
 
 
+def test_a_new_federation_trains_by_masked_sums_and_leaves_nothing(tmp_path):
+    run = functools.partial(subprocess.run, check=True, capture_output=True, text=True, cwd=tmp_path)
+    run([sys.executable, "-m", "fedcore", "new", "hospital", "--template", "network"], env=ENVIRONMENT)
+    files = sorted(tmp_path.rglob("*"))
+
+    done = run([sys.executable, "-m", "fedcore", "deploy", "try", "hospital", "--rounds", "2"], env=ENVIRONMENT)
+
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith("round")] == ["round 1", "round 2"]
+    assert "north: 2 runs" in done.stdout
+    assert done.stdout.count("in masked sums: ") == 3
+    assert sorted(p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts) == files
+
+
 def test_a_certificate_of_one_site_does_not_connect_as_another(three, tmp_path):
     kit = tmp_path / "kit"
     shutil.copytree(three.kits["site-00"], kit)
@@ -63,8 +81,8 @@ def test_a_certificate_of_one_site_does_not_connect_as_another(three, tmp_path):
     three.kill("site-02")
     three.wait_offline("site-02")
     program = (
-        "import time\nfrom fedcore.deployment.flare_exchange import serving\n"
-        f"with serving({str(kit)!r}, lambda payload: payload):\n    time.sleep(60)\n"
+        "import time\nfrom fedcore.deployment.flare_exchange import Kit, serving\n"
+        f"with serving(Kit.read({str(kit)!r}), lambda payload: payload):\n    time.sleep(60)\n"
     )
     impostor = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
