@@ -10,20 +10,22 @@ import threading
 import time
 from typing import Any
 
+import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.compiler.reachable import named_by
 from fedcore.data import columns_of
 from fedcore.deployment.policy import Policy, Refusal
 from fedcore.deployment.site_data import SiteData
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.graphs.graphdef.allow_list import check_graphs
 from fedcore.graphs.graphdef.isolated_import import check_in_child
 from fedcore.graphs.tensors.values import flatten
-from fedcore.ir import Module, verify
+from fedcore.ir import Module, Symbol, verify
 from fedcore.ir.bundle import from_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
@@ -115,7 +117,10 @@ class Site:
     def _take_plan(self, request: Message) -> Message:
         digest = request.fact("plan", str)
         if digest not in self._plans:
-            plan = read_plan(request.arrays["bundle"].tobytes() if "bundle" in request.arrays else b"")
+            try:
+                plan = read_plan(request.array("bundle"))
+            except FedcoreError as error:  # it is about the server's own plan, and tells nothing of the data
+                raise Refusal("operations", str(error)) from None
             if plan.digest() != digest:
                 raise MalformedMessage(f"a plan arrived with the digest {plan.digest()}, not {digest}")
             signature = request.arrays.get("signature")
@@ -257,18 +262,29 @@ class Site:
 
 @functools.lru_cache(maxsize=8)  # several sites of one process get equal plans
 def read_plan(data: bytes) -> Module:
-    """The plan of a bundle from elsewhere: parsed, verified, its graphs allow-listed and imported by another process.
+    """The plan of a bundle from elsewhere: parsed and verified; a child process has imported what runs here.
 
     Raises:
         FedcoreError: it is no plan, or its graphs are refused.
     """
     plan = verify(from_bytes(data))
     if plan.stage != "planned":
-        raise FedcoreError(f"a site runs plans; this module is {plan.stage}")
-    if plan.graphs:
-        check_in_child(plan, trusted=False)
-        check_graphs(plan, trusted=False)
+        raise InvalidValue(f"a site runs plans; this module is {plan.stage}")
+    here = client_side(plan)
+    if here.graphs:
+        check_in_child(here, trusted=False)
+        check_graphs(here, trusted=False)
     return plan
+
+
+def client_side(plan: Module) -> Module:
+    """The functions and graphs of a plan's client stages, the only ones that a site runs."""
+    stages = [op for op in plan.main.operations if op.kind in ("fold", "collect")]
+    merges = [op for op in plan.main.operations if op.kind == "merge"]
+    roots = {o.name for op in (*stages, *merges) for o in op.operands if isinstance(o, Symbol)}
+    names = {name for root in roots for name in named_by(plan, root)}
+    functions = tuple(f for f in plan.functions if f.name in names)
+    return attrs.evolve(plan, functions=functions, graphs=tuple(g for g in plan.graphs if g.name in names))
 
 
 def open_site(name: str, settings: SiteSettings) -> Site:

@@ -9,7 +9,9 @@ from direct_exchange import ELEMENT, open_sites
 import fedcore as fc
 from fedcore.compiler import compile_module, pipeline_with
 from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal, read_policy
+from fedcore.deployment.site import read_plan
 from fedcore.errors import FedcoreError
+from fedcore.ir import bundle
 from fedcore.types import FederatedType
 
 ROWS = fc.SequenceType(fc.to_type(ELEMENT))
@@ -195,6 +197,41 @@ def test_a_site_with_the_rule_noise_draws_its_own_seed(tmp_path):
         totals = {float(noisy.invoke(data.cohort(data.client_ids), seed=7)) for _ in range(3)}
 
     assert len(totals) == 3
+
+
+def test_every_client_stage_of_a_plan_holds_allowed_operations_only():
+    @fc.tf_computation(ROWS)
+    def clock(rows):
+        total = rows.reduce(0, lambda total, batch: total + tf.reduce_sum(batch["y"]))
+        return tf.timestamp() + tf.cast(total, tf.float64)
+
+    @fc.tf_computation(np.int32, np.float64)
+    def minus(value, centre):
+        return tf.cast(value, tf.float64) - centre
+
+    @fc.federated_computation(DATA, DATA)
+    def two_stages(first, second):
+        one, other = fc.federated_map(clock, first), fc.federated_map(total_label, second)
+        centre = fc.federated_sum(one)
+        away = fc.federated_map(minus, (other, fc.federated_broadcast(centre)))
+        return fc.federated_sum(away)
+
+    with pytest.raises(FedcoreError, match="Timestamp"):
+        read_plan(bundle.to_bytes(plan_of(two_stages)))
+
+
+def test_server_stages_may_hold_operations_that_sites_refuse():
+    @fc.tf_computation(np.int32)
+    def stamp(total):
+        return total, tf.timestamp()
+
+    @fc.federated_computation(DATA)
+    def stamped(data):
+        return fc.federated_map(stamp, fc.federated_sum(fc.federated_map(total_label, data)))
+
+    plan = plan_of(stamped)
+
+    assert read_plan(bundle.to_bytes(plan)) == plan
 
 
 def test_a_policy_file_names_its_mistakes(tmp_path):

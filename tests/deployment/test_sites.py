@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from direct_exchange import ELEMENT, open_sites
+from direct_exchange import ELEMENT, DirectExchange, open_sites
 from federations import POLICY
 from learning_programs import build_fed_avg, build_model
 
 import fedcore as fc
+from fedcore.deployment.site import open_site
+from fedcore.deployment.site_settings import read_settings
 from fedcore.runtime.network.messages import Message
 from fedcore.types import FederatedType
 
@@ -165,3 +167,29 @@ def test_a_site_refuses_payloads_that_are_no_requests(three, payload):
     reply = Message.from_bytes(exchange.answering["site-00"].answer(payload))
 
     assert reply.facts["kind"] == "failed"
+
+
+def test_heavy_hitters_of_a_column_of_words_are_those_of_the_local_runtime(tmp_path):
+    words = {"site-00": ["ill", "well", "ill"], "site-01": ["ill", "well"], "site-02": ["tired", "ill"]}
+    sites = {}
+    for name, column in words.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "policy.toml").write_text(POLICY)
+        (folder / "words.csv").write_text("\n".join(["word", *column]))
+        (folder / "site.toml").write_text(
+            'kit = "kit"\npolicy = "policy.toml"\n[data]\nfile = "words.csv"\nbatch = 2\nelements = "word"\n'
+        )
+        sites[name] = open_site(name, read_settings(folder / "site.toml"))
+    data = fc.deployment.sites(DirectExchange(sites), "str[?]")
+    hitters = fc.analytics.heavy_hitters.iblt.build_iblt_computation(
+        capacity=20, string_max_bytes=10, max_words_per_user=5, seed=1
+    )
+    with fc.use(fc.runtime.local()):
+        expected = hitters([fc.data.ClientDataset.from_columns(np.array(w, object)).batch(2) for w in words.values()])
+
+    with fc.use(fc.runtime.network(DirectExchange(sites))):
+        found = hitters(data.cohort(data.client_ids))
+
+    assert found.heavy_hitters.tolist() == expected.heavy_hitters.tolist()
+    assert found.heavy_hitters_counts.tolist() == expected.heavy_hitters_counts.tolist()
