@@ -27,9 +27,10 @@ def try_(directory: Path, rounds: int):
     files are in a folder `.trial` of DIRECTORY, which is removed at the end, and all processes end.
     """
     from fedcore.cli.projects import import_program
+    from fedcore.deployment.engines import engine_installed
     from fedcore.errors import FedcoreError
 
-    with quiet_start():
+    with quiet_start(), engine_installed():
         from fedcore.deployment.trial import trial
 
     program = directory / "server.py"

@@ -39,7 +39,9 @@ def run(file: Path, while_open: bool):
     import sys
     import threading
 
-    with quiet_start():
+    from fedcore.deployment.engines import engine_installed
+
+    with quiet_start(), engine_installed():
         from fedcore.deployment.flare_exchange import Kit, serving
         from fedcore.deployment.site import open_site
         from fedcore.deployment.site_settings import read_settings

@@ -5,6 +5,8 @@ The runtime is `fc.runtime.network(exchange)`. docs/deployment.md leads from one
 
 import importlib
 
+from fedcore.deployment.engines import engine_installed
+
 # Each name is loaded when it is first used, since a network's engine may not be installed: name -> module.
 _PLACES = {
     "Exchange": "fedcore.runtime.network.exchange",
@@ -20,7 +22,8 @@ __all__ = sorted(_PLACES)
 
 def __getattr__(name):
     if name in _PLACES:
-        return getattr(importlib.import_module(_PLACES[name]), name)
+        with engine_installed():
+            return getattr(importlib.import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'fedcore.deployment' has no attribute {name!r}")
 
 

@@ -24,15 +24,12 @@ from fedcore.errors import FedcoreError, brief
 from fedcore.runtime.network.exchange import NoReply
 from fedcore.runtime.stopping import Stop, Stopped
 
-try:
-    from nvflare.apis.signal import Signal
-    from nvflare.fuel.f3.cellnet.cell import Cell
-    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
-    from nvflare.fuel.f3.cellnet.fqcn import FQCN
-    from nvflare.fuel.f3.drivers.driver_params import DriverParams
-    from nvflare.fuel.f3.message import Message
-except ImportError as error:
-    raise FedcoreError("fc.deployment.flare needs NVIDIA FLARE: pip install 'fedcore[nvflare]'") from error
+from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.message import Message
 
 _CHANNEL, _TOPIC = "fedcore", "ask"
 
