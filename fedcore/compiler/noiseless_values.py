@@ -17,15 +17,15 @@ def noiseless_values(plan: Module) -> list[Disclosure]:
     """The tensors that depend on a client's data and on no random number, each once."""
     flow = ClientDataFlow(plan)
     draws = _Draws(plan, flow)
-    found = []
+    values = []
     for fold, stage, tainted in flow.folds():
         drawn = draws.inside(stage)
         for name, sent in sent_by(fold, stage, flow.types).items():
             for path, type_ in tensors_of(sent.type, tainted.get(name, NOTHING) - drawn.get(name, NOTHING)):
                 tensor = f"{sent.label}.{path}" if path and path[0] != "[" else sent.label + path
                 line = line_of_accumulation(stage, name, stage.parameters[0].name) or fold.location
-                found.append(Disclosure(tensor, type_, line))
-    return list(dict.fromkeys(found))
+                values.append(Disclosure(tensor, type_, line))
+    return list(dict.fromkeys(values))
 
 
 class _Draws:

@@ -19,17 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-
-from fedcore.errors import FedcoreError, brief
-from fedcore.runtime.network.exchange import NoReply
-from fedcore.runtime.stopping import Stop, Stopped
-
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.message import Message
+
+from fedcore.errors import FedcoreError, brief
+from fedcore.runtime.network.exchange import NoReply
+from fedcore.runtime.stopping import Stop, Stopped
 
 _CHANNEL, _TOPIC = "fedcore", "ask"
 
@@ -58,10 +57,10 @@ class Kit:
             FedcoreError: it is no kit of `nvflare provision`.
         """
         startup = Path(folder) / "startup"
-        for file, read in (("fed_client.json", cls._of_site), ("fed_server.json", cls._of_server)):
+        for file, parse in (("fed_client.json", cls._of_site), ("fed_server.json", cls._of_server)):
             if (startup / file).is_file():
                 try:
-                    return read(startup, json.loads((startup / file).read_text()))
+                    return parse(startup, json.loads((startup / file).read_text()))
                 except (KeyError, IndexError, TypeError, ValueError, OSError) as error:
                     raise FedcoreError(f"{startup / file} is no file of nvflare provision: {error!r}") from None
         raise FedcoreError(
@@ -135,9 +134,9 @@ class FlareExchange:
         Args:
             least: number of sites to wait for. Default: all.
         """
-        wants = len(self._sites) if least is None else least
+        number = len(self._sites) if least is None else least
         with self._changed:
-            self._changed.wait_for(lambda: len(self._online) >= wants, timeout_s)
+            self._changed.wait_for(lambda: len(self._online) >= number, timeout_s)
             return [site for site in self._sites if site not in self._online]
 
     def ask(self, site: str, payload: bytes, timeout_s: float, stop: Stop) -> bytes:
@@ -223,17 +222,17 @@ def flare(
     Example:
         >>> exchange = fc.deployment.flare("kits/server", sites=["north", "south"])
     """
-    read = Kit.read(kit)
-    if read.name != FQCN.ROOT_SERVER:
-        raise FedcoreError(f"{kit} is the kit of {read.name}, not of the server")
+    server = Kit.read(kit)
+    if server.name != FQCN.ROOT_SERVER:
+        raise FedcoreError(f"{kit} is the kit of {server.name}, not of the server")
     if not sites or isinstance(sites, str) or len(set(sites)) < len(list(sites)):
         raise FedcoreError(f"sites are one name or more, each once, not {brief(sites)}")
-    exchange = FlareExchange(read, sites)
+    exchange = FlareExchange(server, sites)
     offline = exchange.wait(wait_s, least)
     if len(sites) - len(offline) < (len(sites) if least is None else least):
         exchange.close()
         raise FedcoreError(
-            f"{', '.join(offline)}: not connected to {read.address} within {wait_s:g} s\n"
+            f"{', '.join(offline)}: not connected to {server.address} within {wait_s:g} s\n"
             "  fix: start them (fedcore site site.toml), or give least= to begin with fewer"
         )
     return exchange

@@ -21,6 +21,7 @@ from fedcore.deployment.site_data import SiteData
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
+from fedcore.deployment.site_values import SiteValues
 from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.graphs.graphdef.allow_list import check_graphs
 from fedcore.graphs.graphdef.isolated_import import check_in_child
@@ -39,7 +40,7 @@ from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
 
 MAX_PLANS = 64
-MAX_VALUES = 16
+MAX_DATASETS = 16
 MAX_REPLIES = 32
 MAX_SUMS = 4
 CACHE_BYTES = 2**30
@@ -71,9 +72,9 @@ class Site:
         self._executor = DeviceSliceExecutor()
         self._plans: LruEntries[str, Module] = LruEntries(MAX_PLANS)
         self._arrays: LruEntries[str, np.ndarray] = LruEntries(CACHE_BYTES)
-        self._values: LruEntries[str, Any] = LruEntries(MAX_VALUES)
+        self._values = SiteValues(log.path.parent / "values")
         self._replies: LruEntries[bytes, bytes] = LruEntries(MAX_REPLIES)
-        self._datasets: LruEntries[str, Any] = LruEntries(MAX_VALUES)
+        self._datasets: LruEntries[str, Any] = LruEntries(MAX_DATASETS)
         self._identity = identity
         self._sums: LruEntries[str, SiteSum] = LruEntries(MAX_SUMS)
         self._lock = threading.Lock()
@@ -174,8 +175,9 @@ class Site:
             reply["bits"] = result.sent_bits[index]
         facts = {"kind": "result", "notes": list(report.notes)}
         if result.kept:
-            self._values.put(run, result.kept[index])
-            facts["value"] = run
+            name = hashlib.blake2b(f"{run}/{index}".encode(), digest_size=16).hexdigest()
+            self._values.store(name, result.kept[index], stage.kept_type)
+            facts["value"] = name
         bits = self._policy.count_bits(plan, stage, result)
         self._policy.check_sent(plan, stage, result, bits, self.log)
         self.log.write(
@@ -252,9 +254,7 @@ class Site:
                 dataset = self._data.dataset(type_)
                 self._datasets.put(key, dataset)
             return prepare(dataset, type_, "data", functools.partial(columns_of, note=report.note))
-        value = self._values.find(name, None)
-        if value is None:
-            raise MalformedMessage("the request names a value that the site does not have (any more)")
+        value = self._values.find(name)
         for index in path:
             value = value[index]
         return value
@@ -270,10 +270,10 @@ def read_plan(data: bytes) -> Module:
     plan = verify(from_bytes(data))
     if plan.stage != "planned":
         raise InvalidValue(f"a site runs plans; this module is {plan.stage}")
-    here = client_side(plan)
-    if here.graphs:
-        check_in_child(here, trusted=False)
-        check_graphs(here, trusted=False)
+    stages = client_side(plan)
+    if stages.graphs:
+        check_in_child(stages, trusted=False)
+        check_graphs(stages, trusted=False)
     return plan
 
 

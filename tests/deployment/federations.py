@@ -100,8 +100,8 @@ class Federation:
 
     def datasets(self, batch: int | None = 4) -> list:
         """The data sets that the sites open, in the order of the sites."""
-        found = [fc.data.ClientDataset.from_columns(self.columns[site]) for site in self.sites]
-        return found if batch is None else [dataset.batch(batch) for dataset in found]
+        datasets = [fc.data.ClientDataset.from_columns(self.columns[site]) for site in self.sites]
+        return datasets if batch is None else [dataset.batch(batch) for dataset in datasets]
 
 
 @contextlib.contextmanager
@@ -113,17 +113,17 @@ def federation(
 
     names = [f"site-{i:02}" for i in range(sites)]
     kits = provision(folder, names, free_port())
-    made = Federation(folder, kits, {})
+    running = Federation(folder, kits, {})
     for number, name in enumerate(names):
         (folder / name).mkdir()
-        made.columns[name] = write_data(folder / name, examples + number, features, number)
+        running.columns[name] = write_data(folder / name, examples + number, features, number)
         write_site(folder / name, kits[name], features, policy, batch=batch)
     try:
         for name in names:
-            made.start(name)
-        made.exchange = fc.deployment.flare(kits["server"], names, wait_s=90)
-        yield made
+            running.start(name)
+        running.exchange = fc.deployment.flare(kits["server"], names, wait_s=90)
+        yield running
     finally:
-        made.stop()
-        if made.exchange is not None:
-            made.exchange.close()
+        running.stop()
+        if running.exchange is not None:
+            running.exchange.close()

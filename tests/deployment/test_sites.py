@@ -75,6 +75,19 @@ def test_scaffold_keeps_its_clients_states_at_the_sites(three):
     assert [value.site for value in own] == data.client_ids
 
 
+def test_states_of_clients_survive_a_restart_of_their_site(three):
+    exchange, _ = three
+    process = fc.learning.algorithms.build_scaffold(build_model, 0.1, num_clients=3)
+    cohort = data_of(exchange).cohort(["site-01"])
+    with fc.use(fc.runtime.network(exchange), seed=5):
+        state, _, own = process.next(process.initialize(), cohort, [process.initial_client_state()])
+        expected = process.next(state, cohort, own)
+        site = exchange.answering["site-01"]
+        exchange.answering["site-01"] = type(site)(site.name, site._data, site._policy, site.log, site._identity)
+
+        assert equal(process.next(state, cohort, own).state, expected.state)
+
+
 def test_programs_train_takes_sites_as_client_data(three, tmp_path):
     exchange, _ = three
     with fc.use(fc.runtime.network(exchange)):

@@ -208,26 +208,33 @@ class _Stage:
         """The result of a client."""
         (index,) = clients.present
         (client,) = clients.values
-        site, given = self.site_of(client), self._given(client)
+        site, client_arrays = self.site_of(client), self._client_arrays(client)
         if self.sums is not None:
             message = self.sums.message(index)
             if message is None:
                 raise SecureSumError(self.sums.why_lost(index) or f"{site} takes no part in the secure sum")
-            given["message"] = message
+            client_arrays["message"] = message
         sources = [[v.source, list(v.path)] if isinstance(v, SiteValue) else None for v in client]
         began = time.perf_counter()
-        reply = self._answer(site, index, sources, given)
+        reply = self._answer(site, index, sources, client_arrays)
         if self._report.recording is not None:
             self._report.recording.add("worker", self._work.stage, time.perf_counter() - began, site)
         for note in reply.fact("notes", list):
             self._report.note(f"{site}: {note}")
         keeps = self._work.keeps or self._work.zero is None
         kept = {index: SiteValue(site, reply.fact("value", str))} if keeps else {}
-        bits = {index: reply.arrays["bits"]} if self._work.measured and "bits" in reply.arrays else {}
+        bits = {index: self._bits(reply)} if self._work.measured else {}
         partial = self._partial(reply)
         if self.sums is not None:
             self.sums.take(index, reply)
         return SliceResult(partial, kept, bits, place=site)
+
+    def _bits(self, reply: Message) -> np.ndarray:
+        """The sizes of what the client sends where types leave them open, int64 [measured]."""
+        bits = reply.arrays.get("bits")
+        if bits is None or bits.dtype != np.int64 or bits.shape != (self._work.client_stage.sizes,) or bits.min() < 0:
+            raise MalformedMessage("a reply lacks the sizes of what was sent")
+        return bits
 
     def _partial(self, reply: Message) -> Any:
         if self._partial_type is None:
@@ -246,39 +253,41 @@ class _Stage:
             )
         return sites.pop()
 
-    def _given(self, client: Any) -> dict[str, np.ndarray]:
+    def _client_arrays(self, client: Any) -> dict[str, np.ndarray]:
         """The arrays of the client's values that this process has."""
         parameters = self._work.module.function(self._work.stage).parameters
         types = [p.type for p in parameters[len(parameters) - len(client) :]]
         arrays: dict[str, np.ndarray] = {}
-        for number, (value, type_) in enumerate(zip(client, types, strict=True)):
+        for number, (value, type_) in enumerate(zip(client, types, strict=False)):  # a counted client has no type
             if not isinstance(value, SiteValue):
                 arrays |= to_arrays(value, type_, f"v{number}.")
         return arrays
 
-    def _answer(self, site: str, index: int, sources: list, given: dict[str, np.ndarray]) -> Message:
+    def _answer(self, site: str, index: int, sources: list, client_arrays: dict[str, np.ndarray]) -> Message:
         """The site's result; what the site lacks is sent to it."""
         self.send_plan_once(site)
-        lacks = {name for name, digest in self._digests.items() if not self._sites.has(site, digest)}
-        reply = self._ask(site, index, sources, given, lacks)
+        missing = {name for name, digest in self._digests.items() if not self._sites.has(site, digest)}
+        reply = self._ask(site, index, sources, client_arrays, missing)
         if reply.facts["kind"] == "missing":
             if reply.fact("plan", bool):
                 self._send_plan(site)
-            reply = self._ask(site, index, sources, given, {*self._digests})
+            reply = self._ask(site, index, sources, client_arrays, {*self._digests})
         if reply.facts["kind"] != "result":
             raise MalformedMessage(f"{site} replies with {reply.facts['kind']!r}, not with a result")
         for digest in self._digests.values():
             self._sites.note_sent(site, digest)
         return reply
 
-    def _ask(self, site: str, index: int, sources: list, given: dict[str, np.ndarray], lacks: set[str]) -> Message:
+    def _ask(
+        self, site: str, index: int, sources: list, client_arrays: dict[str, np.ndarray], missing: set[str]
+    ) -> Message:
         """The site's reply to a run.
 
         Args:
-            lacks: names of the arrays with a digest that travel.
+            missing: names of the arrays with a digest that travel.
         """
         work, digests = self._work, self._digests
-        arrays = {name: a for name, a in self._arrays.items() if name in lacks or name not in digests}
+        arrays = {name: a for name, a in self._arrays.items() if name in missing or name not in digests}
         facts = {
             **self.facts,
             "kind": "run",
@@ -288,7 +297,7 @@ class _Stage:
             "sources": sources,
             "digests": digests,
         }
-        return self._sites.ask(site, Message(facts, {**arrays, **given}), self._stop)
+        return self._sites.ask(site, Message(facts, {**arrays, **client_arrays}), self._stop)
 
     def send_plan_once(self, site: str) -> None:
         """Sends the plan to a site that has not been sent it."""

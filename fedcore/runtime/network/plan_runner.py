@@ -46,6 +46,11 @@ class ClientStageOf:
         return self.work.module.function(self.work.stage).parameters[0].type
 
     @property
+    def kept_type(self) -> Any:
+        """The type of the value that the stage leaves for its client; None if it leaves none."""
+        return self.work.client_stage.kept_type
+
+    @property
     def broadcast_types(self) -> list:
         return self._parameters[: len(self._parameters) - len(self.work.numbers)]
 
