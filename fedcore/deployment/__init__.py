@@ -3,27 +3,26 @@
 The runtime is `fc.runtime.network(exchange)`. docs/deployment.md leads from one machine to several.
 """
 
-import importlib
+from typing import TYPE_CHECKING
 
-from fedcore.deployment.engines import engine_installed
+from fedcore.lazy_imports import LazyImports
 
-# Each name is loaded when it is first used, since a network's engine may not be installed: name -> module.
-_PLACES = {
-    "Exchange": "fedcore.runtime.network.exchange",
-    "NoReply": "fedcore.runtime.network.exchange",
-    "Site": "fedcore.deployment.site",
-    "element_spec": "fedcore.graphs.tensors.specs",
-    "flare": "fedcore.deployment.flare_exchange",
-    "sites": "fedcore.deployment.site_cohorts",
-}
+if TYPE_CHECKING:
+    from fedcore.deployment.flare_network import flare as flare
+    from fedcore.deployment.site import Site as Site
+    from fedcore.deployment.site_cohorts import sites as sites
+    from fedcore.graphs.tensors.specs import element_spec as element_spec
+    from fedcore.runtime.network.exchange import Exchange as Exchange
+    from fedcore.runtime.network.exchange import NoReply as NoReply
 
-__all__ = sorted(_PLACES)
+_LAZY = LazyImports(__name__)
+
+__all__ = [*_LAZY.names]
 
 
 def __getattr__(name):
-    if name in _PLACES:
-        with engine_installed():
-            return getattr(importlib.import_module(_PLACES[name]), name)
+    if name in _LAZY.names:
+        return _LAZY.load(name)
     raise AttributeError(f"module 'fedcore.deployment' has no attribute {name!r}")
 
 

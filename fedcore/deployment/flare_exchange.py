@@ -102,7 +102,7 @@ class Kit:
 
 
 class FlareExchange:
-    """An `fc.deployment.Exchange` over FLARE's cells; the result of `flare`.
+    """An `fc.deployment.Exchange` over FLARE's cells; the result of `fc.deployment.flare`.
 
     Guarantees:
       - Sites connect with mutual TLS, by a certificate with their name of the root of the kit.
@@ -206,22 +206,8 @@ class _Trigger:
         self._ended.trigger(True)
 
 
-def flare(
-    kit: str | os.PathLike, sites: Sequence[str], *, wait_s: float = 60.0, least: int | None = None
-) -> FlareExchange:
-    """The network of NVIDIA FLARE, from its server's side: listens where the kit says.
-
-    Args:
-        kit: the server's folder of `nvflare provision`.
-        sites: the names of the sites, as in the project file that was provisioned.
-        wait_s: seconds to wait for sites to connect. Those that are offline then may connect later.
-        least: number of sites to wait for. Default: all.
-    Raises:
-        FedcoreError: the extra `nvflare` is not installed, the folder is no server's kit, or fewer sites than `least`
-            have connected.
-    Example:
-        >>> exchange = fc.deployment.flare("kits/server", sites=["north", "south"])
-    """
+def connect(kit: str | os.PathLike, sites: Sequence[str], wait_s: float, least: int | None) -> FlareExchange:
+    """The exchange of `fc.deployment.flare`."""
     server = Kit.read(kit)
     if server.name != FQCN.ROOT_SERVER:
         raise FedcoreError(f"{kit} is the kit of {server.name}, not of the server")

@@ -1,7 +1,8 @@
 """A site's policy: what may run there, and what may leave. Nothing that a server sends can widen it.
 
 A plan is checked once, when it arrives, by following its data flow; a run is checked against the budgets of the day;
-and what would leave is checked before it does. Each rule has a name, which a refusal tells.
+and what would leave is checked before it does. Each rule has a name, which a refusal tells
+(decision 0271).
 """
 
 import os

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 import fedcore
-from fedcore.deployment.flare_exchange import FlareExchange, flare, provision
+from fedcore.deployment.flare_exchange import FlareExchange, connect, provision
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import read_settings
 from fedcore.deployment.site_sums import write_key
@@ -87,7 +87,7 @@ def trial(directory: Path) -> Iterator[Trial]:
 
 def _connected(kit: Path, names: tuple[str, ...], folder: Path) -> FlareExchange:
     try:
-        return flare(kit, names, wait_s=START_S)
+        return connect(kit, names, START_S, None)
     except FedcoreError as error:
         outputs = [(folder / "sites" / name / "output.txt").read_text().strip()[-300:] for name in names]
         said = "".join(f"\n  {name}: {text}" for name, text in zip(names, outputs, strict=True) if text)

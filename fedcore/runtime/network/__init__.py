@@ -6,5 +6,5 @@ leaves              tensors of a type as arrays of a message
 executor            the `ClientsExecutor` of the server
 network_runtime     `fc.runtime.network`
 
-The site's side is `fedcore.deployment`.
+The site's side is `fedcore.deployment`. Why it is so: decision 0270.
 """
