@@ -88,6 +88,16 @@ def test_states_of_clients_survive_a_restart_of_their_site(three):
         assert equal(process.next(state, cohort, own).state, expected.state)
 
 
+def test_the_local_runtime_does_not_have_the_data_of_sites(three):
+    exchange, _ = three
+    data, process = data_of(exchange), build_fed_avg()
+    with (
+        fc.use(fc.runtime.local()),
+        pytest.raises(fc.errors.ClientError, match=r"use fc.runtime.network"),
+    ):
+        process.next(process.initialize(), data.cohort(data.client_ids))
+
+
 def test_programs_train_takes_sites_as_client_data(three, tmp_path):
     exchange, _ = three
     with fc.use(fc.runtime.network(exchange)):
