@@ -105,6 +105,9 @@ def _end(server: socket.socket, process: subprocess.Popen) -> None:
     process.wait()
 
 
+_WITH_THREADS = ("fedcore.runtime.cluster.", "fedcore.deployment.flare_exchange", "fedcore.deployment.trial")
+
+
 def _serve(server: socket.socket) -> None:
     import gc
     import pkgutil
@@ -115,8 +118,8 @@ def _serve(server: socket.socket) -> None:
     import fedcore
 
     for module in pkgutil.walk_packages(fedcore.__path__, "fedcore."):
-        # Ray would have threads before the fork.
-        if not module.name.endswith("__main__") and not module.name.startswith("fedcore.runtime.cluster."):
+        # Ray and NVIDIA FLARE would have threads before the fork.
+        if not module.name.endswith("__main__") and not module.name.startswith(_WITH_THREADS):
             __import__(module.name)
     from fedcore.graphs.private_api import has_started
 

@@ -4,6 +4,7 @@ import click
 
 from fedcore import __version__
 from fedcore.cli.demo import demo
+from fedcore.cli.deploy import deploy
 from fedcore.cli.diff import diff
 from fedcore.cli.doctor import doctor
 from fedcore.cli.dump import dump
@@ -12,10 +13,12 @@ from fedcore.cli.exit_codes import EXIT_CODES, GuardedGroup
 from fedcore.cli.list_runs import list_runs
 from fedcore.cli.new import new
 from fedcore.cli.opt import opt
+from fedcore.cli.policy import policy
 from fedcore.cli.report import report
 from fedcore.cli.resume import resume
 from fedcore.cli.run import run
 from fedcore.cli.show_run import show_run
+from fedcore.cli.site import site
 from fedcore.cli.train import train
 from fedcore.cli.tune import tune
 from fedcore.cli.verify import verify
@@ -46,5 +49,5 @@ def main():
 
 
 training_verbs = (new, train, resume, evaluate, list_runs, show_run)
-for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo, *training_verbs):
+for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo, *training_verbs, site, policy, deploy):
     main.add_command(verb)

@@ -72,7 +72,7 @@ def load_project(file: Path, configuration: Configuration, *, trains: bool = Tru
     with quiet_start():
         from fedcore import context
 
-        module = _imported(file)
+        module = import_program(file)
         _check_all_are_called(module, file)
         context.current_runtime()
         tables = {name: value for name, value in configuration.items() if isinstance(value, dict)}
@@ -115,7 +115,12 @@ def _check_all_are_called(module: ModuleType, file: Path) -> None:
         )
 
 
-def _imported(file: Path) -> ModuleType:
+def import_program(file: Path) -> ModuleType:
+    """Runs a Python file of the user's as a module.
+
+    Raises:
+        FedcoreError: there is no such file, or it raises.
+    """
     if not file.is_file():
         raise FedcoreError(f"there is no {file}, which the configuration names as its program")
     sys.path.insert(0, str(file.parent.resolve()))

@@ -44,24 +44,36 @@ def disclosures(module: Module) -> list[Disclosure]:
     if module.stage != "planned":
         lowering = f"{LOWERING}," if module.stage == "traced" else ""
         module = compile_module(module, f"{lowering}partition,dead-leaf-elimination")
-    return list(dict.fromkeys(_Analysis(module).found()))
+    return list(dict.fromkeys(ClientDataFlow(module).disclosures()))
 
 
-class _Analysis:
+class ClientDataFlow:
+    """Follows clients' data through a plan, leaf by leaf."""
+
     def __init__(self, plan: Module):
         self.plan = plan
         self.live = Liveness(plan)
         self.types = plan.main.types()
         self.by_name = {op.name: op for op in plan.main.operations}
 
-    def found(self) -> Iterator[Disclosure]:
+    def disclosures(self) -> Iterator[Disclosure]:
+        """The tensors that depend on clients' data and are merged outside of secure sums."""
+        for op, fold, stage, inside in self._merges():
+            yield from self._of_merge(op, fold, stage, inside)
+
+    def folds(self) -> Iterator[tuple[Operation, Function, Taints]]:
+        """Each fold that is merged, its stage, and the leaves of the stage's values that depend on clients' data."""
+        for _, fold, stage, inside in self._merges():
+            yield fold, stage, inside
+
+    def _merges(self) -> Iterator[tuple[Operation, Operation, Function, Taints]]:
         main = self.plan.main
         taints: Taints = {p.name: _of_clients(p.type) for p in main.parameters}
         stages: dict[str, tuple[Function, Taints]] = {}
         for op in main.operations:
             operands = [o.name for o in op.operands if isinstance(o, Ref)]
             if op.kind in ("struct", "item"):
-                taints[op.name] = self._derived(op, self.types, taints)
+                taints[op.name] = self.derived(op, self.types, taints)
             elif op.kind in ("fold", "collect"):
                 stage = self.plan.function(op.operands[-len(operands) - 1].name)
                 inside = self._of_stage(op, stage, [taints[name] for name in operands])
@@ -71,9 +83,9 @@ class _Analysis:
                 taints[op.name] = NOTHING
             if op.kind == "merge":
                 fold = fold_of(op, self.by_name)
-                yield from self._of_merge(op, fold, *stages[fold.name])
+                yield op, fold, *stages[fold.name]
 
-    def _derived(self, op: Operation, types: dict[str, Type], taints: Taints) -> Leaves:
+    def derived(self, op: Operation, types: dict[str, Type], taints: Taints) -> Leaves:
         """The leaves of a local operation's result that depend on tainted leaves of its operands."""
         names = [o.name if isinstance(o, Ref) else None for o in op.operands]
         if not any(taints.get(n) for n in names if n is not None):
@@ -92,7 +104,7 @@ class _Analysis:
         taints: Taints = dict(zip((p.name for p in function.parameters), given, strict=True))
         types = function.types()
         for op in function.operations:
-            taints[op.name] = self._derived(op, types, taints)
+            taints[op.name] = self.derived(op, types, taints)
         return taints
 
     def _of_stage(self, op: Operation, stage: Function, given: list[Leaves]) -> Taints:
@@ -121,9 +133,9 @@ class _Analysis:
         for leaf in sorted(bare & taints[partial.name]):
             live = self.live.of(stage, frozenset([leaf]))
             for name, sent in sent_by(fold, stage, self.types).items():
-                for path, type_ in _tensors(sent.type, live.get(name, NOTHING) & taints[name]):
+                for path, type_ in tensors_of(sent.type, live.get(name, NOTHING) & taints[name]):
                     tensor = f"{sent.label}.{path}" if path and path[0] != "[" else sent.label + path
-                    yield Disclosure(tensor, type_, _line(stage, name, partial.name) or op.location)
+                    yield Disclosure(tensor, type_, line_of_accumulation(stage, name, partial.name) or op.location)
 
 
 def _of_clients(type_: Type) -> Leaves:
@@ -136,13 +148,13 @@ def _of_clients(type_: Type) -> Leaves:
     return frozenset(start_of(type_, i) + leaf for i, element in parts for leaf in _of_clients(element))
 
 
-def _tensors(type_: Type, wanted: Leaves) -> Iterator[tuple[str, Type]]:
+def tensors_of(type_: Type, wanted: Leaves) -> Iterator[tuple[str, Type]]:
     """The paths and types of some leaves."""
     solid = (i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType))
     yield from (found for i, found in zip(solid, leaves(type_), strict=True) if i in wanted)
 
 
-def _line(stage: Function, name: str, partial: str) -> Location | None:
+def line_of_accumulation(stage: Function, name: str, partial: str) -> Location | None:
     """The line of the operation that accumulates a value into the partial."""
     folded = {partial}
     for op in stage.operations:

@@ -27,7 +27,7 @@ from fedcore.compiler.leaf_sets import (
 )
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.purity import effectful_symbols
-from fedcore.types import SequenceType, TensorType, Type, contains
+from fedcore.types import SequenceType, StructType, TensorType, Type, contains
 
 LEAFWISE = (
     "append_rows",
@@ -183,6 +183,18 @@ class Liveness:
                 [i for i, tensor in enumerate(_tensor_positions(graph.type.parameter)) if tensor is not None],
             )
         return self._reads[graph.name]
+
+    def argument_reads(self, symbol: str) -> list[Leaves]:
+        """For each argument of a function or a graph the leaves that its whole result depends on."""
+        callee = self.symbols[symbol]
+        if isinstance(callee, Function):
+            return self._of_parameters(callee, everything(callee.result_type))
+        parameter, reads = callee.type.parameter, self._reads_of(callee)
+        if parameter is None:
+            return []
+        read = everything(parameter) if reads is None else reads.of(everything(callee.type.result))
+        types = elements_of(parameter) if isinstance(parameter, StructType) else (parameter,)
+        return [within(read, start_of(parameter, i) if len(types) > 1 else 0, t) for i, t in enumerate(types)]
 
     def _of_captures(self, name: str, given: list) -> list[Leaves]:
         """The needed leaves of captured values; of its other arguments the function gets all leaves."""

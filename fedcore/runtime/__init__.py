@@ -11,6 +11,7 @@ from fedcore.runtime.device_stage import DeviceSliceExecutor, DeviceStage
 from fedcore.runtime.faults import FaultPolicy, drop
 from fedcore.runtime.local import LocalRuntime, local
 from fedcore.runtime.merge_tree import MergeTree
+from fedcore.runtime.network.network_runtime import network
 from fedcore.runtime.protocols import ClientsExecutor, Runtime, SliceExecutor
 from fedcore.runtime.reference import ReferenceRuntime, reference
 from fedcore.runtime.report import Report
@@ -37,6 +38,7 @@ __all__ = [
     "drop",
     "local",
     "masked",
+    "network",
     "ray",
     "reference",
 ]

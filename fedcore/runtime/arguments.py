@@ -15,6 +15,7 @@ from fedcore.errors import TypeMismatch
 from fedcore.graphs.tensors.returned import returned
 from fedcore.graphs.tensors.values import container, elements_of, tensor_leaf
 from fedcore.ir import Function
+from fedcore.runtime.site_value import SiteValue
 from fedcore.types import (
     FederatedType,
     FunctionType,
@@ -116,7 +117,13 @@ def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientVa
         )
     if _is_column(value, type_.member):
         return ClientValues(value, lambda x, _: np.asarray(x), path, type_.member)
-    return ClientValues(value, lambda x, p: prepare(x, type_.member, p, sequence), path, type_.member)
+
+    def convert(client_value, client_path: str):
+        if isinstance(client_value, SiteValue):
+            return client_value
+        return prepare(client_value, type_.member, client_path, sequence)
+
+    return ClientValues(value, convert, path, type_.member)
 
 
 def _is_column(value, member: Type) -> bool:
@@ -159,7 +166,7 @@ def restore(value, type_: Type):
     """The result in the containers of its type. Client values become lists, sequences become datasets."""
     if isinstance(type_, FederatedType):
         if type_.placement.name == "CLIENTS" and not type_.all_equal:
-            return [None if v is None else restore(v, type_.member) for v in value]
+            return [v if v is None or isinstance(v, SiteValue) else restore(v, type_.member) for v in value]
         return restore(value, type_.member)
     if isinstance(type_, StructType):
         return container([restore(v, t) for v, t in zip(value, type_.types, strict=True)], type_)

@@ -50,6 +50,7 @@ class ClientWork:
         numbers: for each cohort the numbers of a value's leaves among the leaves of the call's arguments.
         keeps: the stage returns a value for each client, beside the partial.
         seed: seed of the call; a client's seed is this seed folded with the client's index.
+        operation: name of the plan's operation that runs the stage.
         merge: name of the plan's operation that merges the partials.
         secure: the attribute `secure` of that operation; empty if no leaf of the partial crosses in a secure sum.
         measured: names of the stage's values that clients send and whose types leave the size open.
@@ -68,6 +69,7 @@ class ClientWork:
     numbers: tuple[range, ...]
     keeps: bool
     seed: int
+    operation: str = ""
     merge: str | None = None
     secure: tuple[str, ...] = ()
     measured: tuple[str, ...] = ()

@@ -127,6 +127,10 @@ class SlicedClientsExecutor:
             runs = list(map(checked_finite, runs))
         return [functools.partial(faults.survivors, run) for run in runs]
 
+    def slice_size(self, work: ClientWork) -> int:
+        """Number of clients of a slice."""
+        return work.slice_size(len(self.executors))
+
     def lengths(self, work: ClientWork, slices: int | None, longest: float) -> RunLengths:
         """The lengths of runs, see `RunLengths`. A run of a `SliceExecutor` is one slice."""
         return RunLengths(None, len(self.executors))
@@ -134,6 +138,12 @@ class SlicedClientsExecutor:
     def is_open(self, number: int) -> bool:
         """Whether an executor takes runs now."""
         return True
+
+    def secure_partials(self, work: ClientWork, report: Report, stop: Stop) -> "SecurePartials | None":
+        """The secure sums of a stage; None if it has no clients."""
+        from fedcore.runtime.secure import secure_partials  # imports the extra `secure`
+
+        return secure_partials.SecurePartials.of(self.secure, work, report)
 
     @functools.cached_property
     def merging(self) -> DeviceSliceExecutor:
@@ -217,10 +227,8 @@ class _Run:
         self.results = SliceResults(work, self.partials.merge, report)
         self.secure: SecurePartials | None = None
         if stack.secure is not None and work.secure:
-            from fedcore.runtime.secure import secure_partials  # imports the extra `secure`
-
-            self.secure = secure_partials.SecurePartials.of(stack.secure, work, report)
-        size = work.slice_size(len(stack.executors))
+            self.secure = stack.secure_partials(work, report, stop)
+        size = stack.slice_size(work)
         slices = None if work.clients is None or self.secure is not None else -(-work.clients // size)
         longest = MAX_RUN_BYTES / (size * work.kept_bytes) if work.kept_bytes else math.inf
         timeout_s = stack.timeout_s

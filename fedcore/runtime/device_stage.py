@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.stages.realize import Products, Realized, realize_stage
 from fedcore.graphs.tensors.mapped_arrays import unstacked_rows
 from fedcore.graphs.tensors.values import flatten, unflatten
@@ -26,6 +26,7 @@ from fedcore.runtime.memory import DeviceMemory, FittingSlices, Run, in_halves
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.protocols import ProtocolBroken
 from fedcore.runtime.report import Report
+from fedcore.runtime.site_value import SiteValue
 from fedcore.runtime.stopping import Stop
 
 
@@ -83,6 +84,10 @@ class DeviceStage:
             raise ProtocolBroken(
                 f"it ran a slice of @{self._work.stage} without clients; clients.parts(work.block, most) leaves out "
                 "such slices; see fc.runtime.SliceExecutor"
+            )
+        if any(isinstance(value, SiteValue) for value in clients.values[0]):
+            raise TypeMismatch(
+                f"the data of client {clients.present[0]} are at a site: use fc.runtime.network(exchange)"
             )
         return self._run(clients)
 

@@ -26,6 +26,7 @@ from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.protocols import ClientsExecutor, check_clients_executor
 from fedcore.runtime.report import Report
 from fedcore.runtime.secure.settings import Masked, settings_of
+from fedcore.runtime.site_value import SiteValue
 from fedcore.runtime.stopping import current_stop
 from fedcore.scalars import python_scalar, whole_number
 from fedcore.types import FederatedType, StructType, Type
@@ -282,6 +283,8 @@ def _timeout_s(client_timeout_s: Any) -> float | None:
 
 
 def _to_numpy(value, type_: Type):
+    if isinstance(value, SiteValue):
+        return value
     if isinstance(value, ClientValues) and isinstance(type_, FederatedType):
         return [None if v is None else _to_numpy(v, type_.member) for v in value]
     if isinstance(type_, FederatedType):

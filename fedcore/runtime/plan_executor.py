@@ -247,6 +247,18 @@ def _any_cohort(arguments: list) -> ClientValues | None:
     return next((leaf for leaf in flatten(tuple(arguments)) if isinstance(leaf, ClientValues)), None)
 
 
+def client_work(module: Module, operation: str) -> ClientWork:
+    """A client stage of a plan without values, for the place that computes a client.
+
+    Args:
+        operation: name of the plan's fold or collect.
+    Raises:
+        KeyError: the plan has no such operation.
+    """
+    fields = _facts(module).works[operation]
+    return ClientWork(module, module.digest(), broadcasts=(), cohorts=(), seed=0, **fields)
+
+
 def _facts(module: Module) -> _Facts:
     main, numbers = module.main, leaf_numbers(module.main)
     by_name, types = {op.name: op for op in main.operations}, main.types()
@@ -275,6 +287,7 @@ def _work(
     keeps = bool(op.attributes.get("keeps"))
     sent = {} if merge is None else sent_by(op, module.function(stages[-1]), types)
     return {
+        "operation": op.name,
         "zero": stages[0] if op.kind == "fold" else None,
         "stage": stages[-1],
         "join": None if merge is None else merge.operands[0].name,

@@ -32,10 +32,21 @@ def dependencies_of(data: bytes) -> list[Dependencies]:
     Called functions are analysed too. Each result of a loop or a branch is taken to depend on every operand.
     """
     graph_def = graph_pb2.GraphDef.FromString(data)
+    return _of_results(graph_def, {n.name: _argument(n.name) for n in graph_def.node if n.name.startswith("arg")})
+
+
+def seeded_results(data: bytes) -> list[bool]:
+    """For each result of a canonical graph whether it depends on the implicit seed."""
+    graph_def = graph_pb2.GraphDef.FromString(data)
+    names = [n.name for n in graph_def.node if n.name == "seed" or n.name.startswith("arg")]
+    return [bool(mask) for mask in _of_results(graph_def, {name: int(name == "seed") for name in names})]
+
+
+def _of_results(graph_def: graph_pb2.GraphDef, given: Mapping[str, Ports]) -> list[Dependencies]:
     functions = {f.signature.name: f for f in graph_def.library.function}
     walk = _Walk(functions)
     walk.follow(graph_def.node)
-    ports = walk.ports(graph_def.node, {n.name: _argument(n.name) for n in graph_def.node if n.name.startswith("arg")})
+    ports = walk.ports(graph_def.node, given)
     results = sorted((n.name for n in graph_def.node if n.name.startswith("ret")), key=lambda name: int(name[3:]))
     return [_of(ports, name) for name in results]
 

@@ -4,6 +4,7 @@ Decision 0140.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -66,6 +67,73 @@ class _Leaf:
         return elements.astype(self.unsigned).view(self.type.dtype.numpy).reshape(self.shape)
 
 
+class SecureLeaves:
+    """The secure leaves of a stage's partial, as one vector of integers modulo numbers.
+
+    Args:
+        clients: number of clients of the sum.
+    """
+
+    def __init__(self, work: ClientWork, clients: int):
+        self.type: Type = member_of(work.module.main.types()[work.merge or ""])
+        types = tensor_leaves(self.type)
+        self._leaves = {
+            i: _Leaf.of(types[i], SecureRange.parse(text), clients)
+            for i, text in enumerate(work.secure)
+            if text != OPEN
+        }
+        self.layout: list[Segment] = []
+        self._groups: list[list[int]] = []  # the leaves of each segment
+        for i, leaf in self._leaves.items():
+            size = leaf.size
+            if self.layout and self.layout[-1].modulus == leaf.modulus:
+                size += self.layout.pop().length
+                self._groups[-1].append(i)
+            else:
+                self._groups.append([i])
+            self.layout.append(Segment(size, leaf.modulus))
+
+    @property
+    def plain_bits(self) -> int:
+        """The bits that a client's integers have without the protocol."""
+        return sum(leaf.type.size_bits or 0 for leaf in self._leaves.values())
+
+    def vector(self, partial: Any) -> Vector:
+        """The integers of a client's partial.
+
+        Raises:
+            SecureSumError: an integer is not in the range of the plan.
+        """
+        leaves = flatten(partial)
+        vector: Vector = []
+        for segment, group in zip(self.layout, self._groups, strict=True):
+            parts = [self._leaves[i].encoded(np.asarray(leaves[i])) for i in group]
+            vector.append(np.concatenate(parts, dtype=segment.dtype, casting="unsafe"))
+        return vector
+
+    def zeros(self) -> dict[int, np.ndarray]:
+        """The zeros that stand in the place of the integers, by the number of the leaf."""
+        return {i: np.zeros(leaf.shape, leaf.type.dtype.numpy) for i, leaf in self._leaves.items()}
+
+    def without(self, partial: Any) -> Any:
+        """The partial with zeros in the place of the integers."""
+        leaves = flatten(partial)
+        for i, zeros in self.zeros().items():
+            leaves[i] = zeros
+        return unflatten(leaves, self.type)
+
+    def with_sums(self, partial: Any, sums: Vector) -> Any:
+        """The merged partial with the sums in the place of the zeros."""
+        leaves = flatten(partial)
+        for group, elements in zip(self._groups, sums, strict=True):
+            start = 0
+            for i in group:
+                leaf = self._leaves[i]
+                leaves[i] = leaf.decoded(elements[start : start + leaf.size])
+                start += leaf.size
+        return unflatten(leaves, self.type)
+
+
 class SecurePartials:
     """The secure sums of one fold: takes the secure leaves out of each client's partial, and puts their sums back.
 
@@ -78,28 +146,11 @@ class SecurePartials:
     """
 
     def __init__(self, settings: Masked, work: ClientWork, clients: int, report: Report):
-        if clients < 2:
-            raise SecureSumError("a secure sum of one client is its value: secure aggregation needs 2 clients or more")
+        check_number(clients)
         self._report = report
         self._merge = work.merge or ""
-        self._type: Type = member_of(work.module.main.types()[self._merge])
-        types = tensor_leaves(self._type)
-        self._leaves = {
-            i: _Leaf.of(types[i], SecureRange.parse(text), clients)
-            for i, text in enumerate(work.secure)
-            if text != OPEN
-        }
-        self._segments: list[Segment] = []
-        self._groups: list[list[int]] = []  # the leaves of each segment
-        for i, leaf in self._leaves.items():
-            size = leaf.size
-            if self._segments and self._segments[-1].modulus == leaf.modulus:
-                size += self._segments.pop().length
-                self._groups[-1].append(i)
-            else:
-                self._groups.append([i])
-            self._segments.append(Segment(size, leaf.modulus))
-        self._session = Session(settings, clients, self._segments)
+        self._leaves = SecureLeaves(work, clients)
+        self._session = Session(settings, clients, self._leaves.layout)
         self._session.start()
 
     @classmethod
@@ -131,15 +182,8 @@ class SecurePartials:
 
         If a message is lost or refused, the client has a reason in `why_lost`.
         """
-        leaves = flatten(partial)
-        vector: Vector = []
-        for segment, group in zip(self._segments, self._groups, strict=True):
-            parts = [self._leaves[i].encoded(np.asarray(leaves[i])) for i in group]
-            vector.append(np.concatenate(parts, dtype=segment.dtype, casting="unsafe"))
-        self._session.contribute(client, vector)
-        for i, leaf in self._leaves.items():
-            leaves[i] = np.zeros(leaf.shape, leaf.type.dtype.numpy)
-        return unflatten(leaves, self._type)
+        self._session.contribute(client, self._leaves.vector(partial))
+        return self._leaves.without(partial)
 
     def total(self, partial: Any) -> Any:
         """The merged partial with the secure sums in place of the zeros.
@@ -147,24 +191,31 @@ class SecurePartials:
         Raises:
             SecureSumError: too few clients are left, or their shares are wrong.
         """
-        leaves = flatten(partial)
         session = self._session
-        for group, elements in zip(self._groups, session.finish(), strict=True):
-            start = 0
-            for i in group:
-                leaf = self._leaves[i]
-                leaves[i] = leaf.decoded(elements[start : start + leaf.size])
-                start += leaf.size
-        plain = sum(leaf.type.size_bits or 0 for leaf in self._leaves.values())
+        whole = self._leaves.with_sums(partial, session.finish())
         joined = session.terms.clients - len(session.lost)
         self._report.secure_sums.append(
-            SecureTraffic(
-                self._merge,
-                session.terms.clients,
-                joined,
-                plain * joined,
-                {phase: 8 * size for phase, size in session.sent_bytes.items()},
-                {phase: 8 * size for phase, size in session.received_bytes.items()},
+            traffic(
+                self._merge, self._leaves, session.terms.clients, joined, session.sent_bytes, session.received_bytes
             )
         )
-        return unflatten(leaves, self._type)
+        return whole
+
+
+def check_number(clients: int) -> None:
+    """Raises SecureSumError for a sum of one client."""
+    if clients < 2:
+        raise SecureSumError("a secure sum of one client is its value: secure aggregation needs 2 clients or more")
+
+
+def traffic(
+    merge: str,
+    leaves: SecureLeaves,
+    clients: int,
+    joined: int,
+    sent_bytes: Mapping[str, int],
+    received_bytes: Mapping[str, int],
+) -> SecureTraffic:
+    """The report of a sum, from the bytes of each phase."""
+    sent, received = ({p: 8 * size for p, size in sizes.items()} for sizes in (sent_bytes, received_bytes))
+    return SecureTraffic(merge, clients, joined, leaves.plain_bits * joined, sent, received)

@@ -1,0 +1,97 @@
+"""`fedcore policy`: checks and signs plans offline, for the owners of data and those who review for them."""
+
+from pathlib import Path
+
+import click
+
+from fedcore.cli.exit_codes import WRONG_PROGRAM
+from fedcore.cli.isolation import FileCommand
+from fedcore.cli.loading import quiet_start
+from fedcore.cli.reproducer import Work
+
+
+@click.group(short_help="Checks plans against a site's policy, and signs them.", no_args_is_help=True)
+def policy():
+    """Checks and signs the plans that a site of a network may run.
+
+    \b
+    Examples:
+      fedcore policy check train:process.next policy.toml
+      fedcore policy check plan.fed policy.toml
+      fedcore policy sign plan.fed reviewer.pem
+    """
+
+
+_plan = click.argument("plan", metavar="FILE.fed|MODULE:NAME")
+
+
+@policy.command(cls=FileCommand, short_help="Says what a site with this policy would refuse.")
+@_plan
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="POLICY.toml")
+@click.option("--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.fed", help="Write the plan.")
+@click.pass_context
+def check(ctx, plan: str, file: Path, save: Path | None):
+    """Checks a plan against the policy of a site, as the site does when the plan arrives.
+
+    A program is compiled as fc.runtime.network does it for masked sums. Each line that the policy is against is shown
+    with the rule; the exit code is then 1.
+    """
+    with quiet_start():
+        from fedcore.deployment.policy import read_policy
+
+        module = _read_plan(plan)
+        refusals = [*read_policy(file).refusals(module, signature=_signature(plan))]
+    if save is not None:
+        from fedcore.ir import bundle
+
+        bundle.write(module, save)
+    for refusal in refusals:
+        click.echo(f"rule {refusal.rule}: {refusal}")
+    click.echo(f"plan {module.digest()}: {f'{len(refusals)} refusals' if refusals else 'accepted'}")
+    if refusals:
+        ctx.exit(WRONG_PROGRAM)
+
+
+@policy.command(cls=FileCommand, short_help="Signs a plan, for the rule `plans`.")
+@_plan
+@click.argument("key", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="KEY.pem")
+def sign(plan: str, key: Path):
+    """Signs a plan's digest with an Ed25519 key of `fedcore site key`; writes PLAN.sig beside the plan."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    from fedcore.errors import FedcoreError
+    from fedcore.whole_files import write_whole
+
+    with quiet_start():
+        from fedcore.deployment.policy import SIGNED_PREFIX
+
+        digest = _read_plan(plan).digest()
+    private = load_pem_private_key(key.read_bytes(), None)
+    if not isinstance(private, Ed25519PrivateKey):
+        raise FedcoreError(f"{key} is no Ed25519 key; `fedcore site key` makes one")
+    signature = private.sign(SIGNED_PREFIX + digest.encode())
+    write_whole(Path(f"{plan}.sig"), f"{digest} {signature.hex()}\n")
+    click.echo(f"{plan}.sig: plan {digest}")
+
+
+def _signature(plan: str) -> bytes | None:
+    """The signature in the file beside a plan."""
+    file = Path(f"{plan}.sig")
+    return bytes.fromhex(file.read_text().split()[1]) if file.is_file() else None
+
+
+def _read_plan(plan: str):
+    """The plan of a file, or of a computation that is compiled as for a network."""
+    from fedcore.cli.loading import import_computation, read_module
+    from fedcore.compiler import compile_module
+
+    if ":" in plan and not Path(plan).exists():
+        module = import_computation(plan).to_module("traced")
+    else:
+        module = read_module(plan, Work())
+    if module.stage == "planned":
+        return module
+    from fedcore.compiler import pipeline_with
+
+    return compile_module(module, pipeline_with({"block_size": "1", "secure": "masked"}, "default"))

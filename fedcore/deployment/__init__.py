@@ -1,0 +1,30 @@
+"""Programs over a network of real clients: the networks, cohorts of sites, and a site's own process and policy.
+
+The runtime is `fc.runtime.network(exchange)`. docs/deployment.md leads from one machine to several.
+"""
+
+from typing import TYPE_CHECKING
+
+from fedcore.lazy_imports import LazyImports
+
+if TYPE_CHECKING:
+    from fedcore.deployment.flare_network import flare as flare
+    from fedcore.deployment.site import Site as Site
+    from fedcore.deployment.site_cohorts import sites as sites
+    from fedcore.graphs.tensors.specs import element_spec as element_spec
+    from fedcore.runtime.network.exchange import Exchange as Exchange
+    from fedcore.runtime.network.exchange import NoReply as NoReply
+
+_LAZY = LazyImports(__name__)
+
+__all__ = [*_LAZY.names]
+
+
+def __getattr__(name):
+    if name in _LAZY.names:
+        return _LAZY.load(name)
+    raise AttributeError(f"module 'fedcore.deployment' has no attribute {name!r}")
+
+
+def __dir__():
+    return __all__

@@ -1,0 +1,133 @@
+"""`site.toml`: a site's kit, data and policy."""
+
+import importlib.util
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from fedcore.deployment.policy import Policy, read_policy
+from fedcore.deployment.site_data import Batches, FunctionData, SiteData, TableData, table_reader
+from fedcore.deployment.site_sums import Identity
+from fedcore.errors import FedcoreError, InvalidValue, brief
+
+
+@attrs.frozen
+class SiteSettings:
+    """The settings of a site.
+
+    Args:
+        kit: folder of certificates and key.
+        log: file of the log.
+        identity: for secure sums.
+    """
+
+    kit: Path
+    data: SiteData
+    policy: Policy
+    log: Path
+    identity: Identity | None
+
+
+def read_settings(file: Path) -> SiteSettings:
+    """The settings in a file; paths in it are relative to it.
+
+    Raises:
+        FedcoreError: the file cannot be read, or a setting is wrong; the message names it.
+    """
+    try:
+        content = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidValue(f"{file} is no TOML: {error}") from None
+    _check_keys(file, "", content, {"kit", "policy", "log", "data", "key", "peers"}, {"kit", "policy", "data"})
+    folder = file.parent
+    texts = {key: _text(file, key, content.get(key, default)) for key, default in
+             (("kit", ""), ("policy", ""), ("log", "site.log"))}  # fmt: skip
+    return SiteSettings(
+        folder / texts["kit"],
+        _data(file, content["data"]),
+        read_policy(folder / texts["policy"]),
+        folder / texts["log"],
+        _identity(file, content),
+    )
+
+
+def _identity(file: Path, content: dict) -> Identity | None:
+    if "key" not in content and "peers" not in content:
+        return None
+    key, peers = (_text(file, name, content.get(name)) for name in ("key", "peers"))
+    return Identity.read(file.parent / key, file.parent / peers)
+
+
+def _data(file: Path, table: Any) -> SiteData:
+    if not isinstance(table, dict):
+        raise InvalidValue(f"{file}: [data] is a table")
+    keys = {"file", "table", "function", "elements", "batch", "repeat", "shuffle"}
+    _check_keys(file, "data.", table, keys, set())
+    batches = Batches(
+        _number(file, "data.batch", table.get("batch"), 1),
+        _number(file, "data.repeat", table.get("repeat", 1), 1) or 1,
+        _number(file, "data.shuffle", table.get("shuffle", 0), 0) or 0,
+    )
+    if ("file" in table) == ("function" in table):
+        raise InvalidValue(f'{file}: [data] has a file (a table), or a function, such as "my_data.py:load"')
+    if "function" in table:
+        return FunctionData(_function(file, _text(file, "data.function", table["function"])), batches)
+    elements = table.get("elements")
+    if not isinstance(elements, dict | str) or not elements:
+        raise InvalidValue(
+            f'{file}: [data.elements] says of which columns an element is made, such as x = ["age", "weight"]'
+        )
+    by_leaf = {"": elements} if isinstance(elements, str) else elements
+    source = file.parent / _text(file, "data.file", table["file"])
+    columns = {name: _columns(file, name, value) for name, value in by_leaf.items()}
+    return TableData(table_reader(source, table.get("table")), columns, source, batches)
+
+
+def _columns(file: Path, name: str, value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
+        return tuple(value)
+    raise InvalidValue(f"{file}: data.elements.{name} is a column, or a list of columns, not {brief(value)}")
+
+
+def _function(file: Path, text: str) -> Callable[[], Any]:
+    """The function of the owner's own Python file."""
+    source, _, name = text.partition(":")
+    path = file.parent / source
+    spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
+    if spec is None or spec.loader is None:
+        raise FedcoreError(f'{file}: data.function is a file and a function, such as "my_data.py:load", not {text!r}')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not callable(getattr(module, name, None)):
+        raise FedcoreError(f"{path} has no function {name!r}")
+    return getattr(module, name)
+
+
+def _check_keys(file: Path, prefix: str, table: dict, keys: set[str], needs: set[str]) -> None:
+    for key in table:
+        if key not in keys:
+            raise InvalidValue(f"{file}: there is no setting {prefix}{key}; there are {', '.join(sorted(keys))}")
+    for key in sorted(needs):
+        if key not in table:
+            raise InvalidValue(f"{file}: the setting {prefix}{key} is missing")
+
+
+def _text(file: Path, key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidValue(f"{file}: {key} is a text, not {brief(value)}")
+    return value
+
+
+def _number(file: Path, key: str, value: Any, least: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidValue(f"{file}: {key} is a whole number, {least} or more, not {brief(value)}")
+    return value

@@ -1,0 +1,55 @@
+"""The protocol between fedcore and a network that others keep."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fedcore.errors import FedcoreError
+from fedcore.runtime.stopping import Stop
+
+
+class Exchange(Protocol):
+    """Asks sites over a network, for `fc.runtime.network`.
+
+    Guarantees that an implementation gives:
+      - `ask` may be called in several threads, also several times for a site.
+      - A site is who it says: the network has authenticated it, and encrypts.
+      - The payload and the reply arrive as they were sent, or not at all.
+    """
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """The ids of all sites of the federation, sorted, also of those that are offline."""
+
+    def is_online(self, site: str) -> bool:
+        """Whether the site is connected now."""
+
+    def ask(self, site: str, payload: bytes, timeout_s: float, stop: Stop) -> bytes:
+        """The site's reply.
+
+        Args:
+            timeout_s: seconds until the reply has arrived.
+            stop: is cancelled when the call must end early.
+        Raises:
+            NoReply: there is none; it says why.
+            Stopped: `stop` was cancelled.
+        """
+
+    def close(self) -> None:
+        """Disconnects; ends threads and closes ports."""
+
+
+class NoReply(FedcoreError):
+    """A site did not reply.
+
+    Args:
+        site: its id.
+        why: `offline`, `ended` while it was asked, `late`, or the network's reason.
+    """
+
+    def __init__(self, site: str, why: str):
+        super().__init__(f"{site}: {why}")
+        self.site = site
+        self.why = why
+
+    def __reduce__(self):
+        return NoReply, (self.site, self.why)

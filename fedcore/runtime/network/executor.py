@@ -1,0 +1,317 @@
+"""The clients executor over a network of sites."""
+
+import functools
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from fedcore.errors import FedcoreError, SecureSumError, TypeMismatch, brief
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.ir.bundle import to_bytes
+from fedcore.lru_cache import LruEntries
+from fedcore.runtime.arguments import ClientValues
+from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.clients import SlicedClientsExecutor
+from fedcore.runtime.cluster.environment import differences, environment
+from fedcore.runtime.cluster.shipping import SMALL_BYTES, array_digest
+from fedcore.runtime.device_stage import DeviceSliceExecutor
+from fedcore.runtime.faults import Drop
+from fedcore.runtime.network.exchange import Exchange
+from fedcore.runtime.network.leaves import from_arrays, to_arrays
+from fedcore.runtime.network.messages import MalformedMessage, Message
+from fedcore.runtime.report import Report
+from fedcore.runtime.secure.settings import Masked
+from fedcore.runtime.site_value import SiteValue
+from fedcore.runtime.stopping import Stop
+from fedcore.types import Type
+
+if TYPE_CHECKING:
+    from fedcore.runtime.network.secure_sums import NetworkSums
+
+MAX_REQUESTS = 64
+"""Sites that are asked at once."""
+
+MAX_SENT = 4096
+"""Number of digests, of plans and arrays, that are remembered for each site."""
+
+
+class SiteRefused(FedcoreError):
+    """A site declined a request: its policy has a rule against it."""
+
+
+class SiteFailed(FedcoreError):
+    """A client's work failed at its site."""
+
+
+class NetworkClientsExecutor(SlicedClientsExecutor):
+    """An `fc.runtime.ClientsExecutor` whose clients are the sites of an `Exchange`.
+
+    Guarantees:
+      - A plan goes to a site once, and so does an array that is broadcast, by digest.
+      - Partials merge in the tree over the clients' indices, so that the order in which sites reply decides nothing.
+      - Values that a stage keeps for its clients stay at the sites; this process has their names.
+      - Threads: one for each site, at most `MAX_REQUESTS`.
+
+    Args:
+        timeout_s: seconds until a site must have replied.
+        signatures: digest of a plan -> its signature.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        on_client_failure: Drop | None,
+        timeout_s: float,
+        secure: Masked | None = None,
+        signatures: Mapping[str, bytes] = MappingProxyType({}),
+    ):
+        self.exchange = exchange
+        self._sites = _Sites(exchange, timeout_s, signatures)
+        self._threads = max(1, min(MAX_REQUESTS, len(exchange.sites)))
+        super().__init__([self._sites], self._threads, on_client_failure=on_client_failure, secure=secure)
+
+    def slice_size(self, work: ClientWork) -> int:
+        """A client, since each has a site of its own."""
+        if work.block != 1:
+            raise FedcoreError(
+                f"the plan of @{work.stage} folds {work.block} clients at a time, but each client of a network is at "
+                "another site: compile it for fc.runtime.network, which sets block_size=1"
+            )
+        return 1
+
+    def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
+        if not work.cohorts:
+            counted = work.counted
+            if counted is None or not _is_at_sites(counted):
+                raise FedcoreError(
+                    "fc.runtime.network needs a cohort of sites: give fc.deployment.sites(...).cohort(ids)"
+                )
+            work = attrs.evolve(work, cohorts=(counted,), numbers=())
+        try:
+            return super().run(work, report, stop)
+        finally:
+            self._sites.stages.pop(id(work), None)
+
+    @functools.cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """The threads that ask the sites for messages of secure sums."""
+        return ThreadPoolExecutor(self._threads, "fedcore-secure")
+
+    def secure_partials(self, work: ClientWork, report: Report, stop: Stop) -> Any:
+        from fedcore.runtime.network.secure_sums import NetworkSums  # imports the extra `secure`
+
+        assert self.secure is not None
+        stage = self._sites.stages[id(work)]
+        values = [*work.cohorts[0].given]
+        if not values:
+            return None
+        names = [stage.site_of((value,)) for value in values]
+
+        def ask(client: int, message: Message) -> Message:
+            stage.send_plan_once(names[client])
+            return self._sites.ask(names[client], message, stop)
+
+        stage.sums = NetworkSums(self.secure, work, names, stage.facts, ask, self._pool, report)
+        return stage.sums
+
+    def close(self) -> None:
+        super().close()
+        if "_pool" in vars(self):
+            self._pool.shutdown()
+        self.exchange.close()
+
+
+def _is_at_sites(values: ClientValues) -> bool:
+    return all(isinstance(value, SiteValue) for value in values.given)
+
+
+class _Sites:
+    """An `fc.runtime.SliceExecutor`: a slice is a client, which its site runs."""
+
+    name = "network"
+
+    def __init__(self, exchange: Exchange, timeout_s: float, signatures: Mapping[str, bytes]):
+        self.exchange = exchange
+        self.timeout_s = timeout_s
+        self.signatures = dict(signatures)
+        self.device = DeviceSliceExecutor().device
+        self.stages: dict[int, _Stage] = {}
+        self._own = environment()
+        self._sent: LruEntries[tuple[str, str], bool] = LruEntries(MAX_SENT * max(1, len(exchange.sites)))
+
+    def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
+        stage = self.stages[id(work)] = _Stage(self, work, report, stop)
+        return stage.run
+
+    def close(self) -> None:
+        """Does nothing: the clients executor closes the exchange."""
+
+    def ask(self, site: str, message: Message, stop: Stop) -> Message:
+        """The site's reply.
+
+        Raises:
+            NoReply: there is none.
+            SiteRefused: the site's policy has a rule against the request.
+            SiteFailed: the client's work failed.
+            MalformedMessage: the reply is no message.
+        """
+        reply = Message.from_bytes(self.exchange.ask(site, message.to_bytes(), self.timeout_s, stop))
+        if reply.facts["kind"] == "refused":
+            rule, why = reply.fact("rule", str), reply.fact("why", str)
+            raise SiteRefused(f"{site} declined: rule {rule}: {why}")
+        if reply.facts["kind"] == "failed":
+            raise SiteFailed(f"{site}: {reply.fact('error', str)}")
+        return reply
+
+    def has(self, site: str, digest: str) -> bool:
+        """Whether the site has been sent the plan or the array, as far as is known."""
+        return bool(self._sent.find((site, digest), False))
+
+    def note_sent(self, site: str, digest: str) -> None:
+        self._sent.put((site, digest), True)
+
+    def differences(self, site: str, reply: Message) -> str | None:
+        """The properties of a site's process that may change bits; None if there are none."""
+        differing = differences(reply.fact("environment", dict), self._own)
+        return f"{site} differs: {'; '.join(differing)}" if differing else None
+
+
+class _Stage:
+    """One client stage in progress."""
+
+    def __init__(self, sites: _Sites, work: ClientWork, report: Report, stop: Stop):
+        self._sites = sites
+        self._work = work
+        self._report = report
+        self._stop = stop
+        self.facts = {"plan": work.digest, "operation": work.operation, "run": uuid.uuid4().hex}
+        self.sums: NetworkSums | None = None
+        stage = work.module.function(work.stage)
+        first = 0 if work.zero is None else 1
+        self._partial_type: Type | None = stage.parameters[0].type if first else None
+        self._arrays: dict[str, np.ndarray] = {}
+        for number, value in enumerate(work.broadcasts):
+            self._arrays |= to_arrays(value, stage.parameters[first + number].type, f"b{number}.")
+
+    @functools.cached_property
+    def _digests(self) -> dict[str, str]:
+        """The digests of arrays that a later round may send again."""
+        return {name: array_digest(a) for name, a in self._arrays.items() if a.nbytes >= SMALL_BYTES}
+
+    def run(self, clients: ClientSlice) -> SliceResult:
+        """The result of a client."""
+        (index,) = clients.present
+        (client,) = clients.values
+        site, client_arrays = self.site_of(client), self._client_arrays(client)
+        if self.sums is not None:
+            message = self.sums.message(index)
+            if message is None:
+                raise SecureSumError(self.sums.why_lost(index) or f"{site} takes no part in the secure sum")
+            client_arrays["message"] = message
+        sources = [[v.source, list(v.path)] if isinstance(v, SiteValue) else None for v in client]
+        began = time.perf_counter()
+        reply = self._answer(site, index, sources, client_arrays)
+        if self._report.recording is not None:
+            self._report.recording.add("worker", self._work.stage, time.perf_counter() - began, site)
+        for note in reply.fact("notes", list):
+            self._report.note(f"{site}: {note}")
+        keeps = self._work.keeps or self._work.zero is None
+        kept = {index: SiteValue(site, reply.fact("value", str))} if keeps else {}
+        bits = {index: self._bits(reply)} if self._work.measured else {}
+        partial = self._partial(reply)
+        if self.sums is not None:
+            self.sums.take(index, reply)
+        return SliceResult(partial, kept, bits, place=site)
+
+    def _bits(self, reply: Message) -> np.ndarray:
+        """The sizes of what the client sends where types leave them open, int64 [measured]."""
+        bits = reply.arrays.get("bits")
+        if bits is None or bits.dtype != np.int64 or bits.shape != (self._work.client_stage.sizes,) or bits.min() < 0:
+            raise MalformedMessage("a reply lacks the sizes of what was sent")
+        return bits
+
+    def _partial(self, reply: Message) -> Any:
+        if self._partial_type is None:
+            return None
+        zeros = {} if self.sums is None else {f"p{number}": array for number, array in self.sums.zeros.items()}
+        partial = from_arrays({**reply.arrays, **zeros}, self._partial_type, "p")
+        return unflatten(self._sites.device.put(flatten(partial)), self._partial_type)
+
+    def site_of(self, client: Any) -> str:
+        """The site of a client; values that this process has, such as a first state, travel with the request."""
+        sites = {value.site for value in client if isinstance(value, SiteValue)}
+        if len(sites) != 1:
+            raise TypeMismatch(
+                f"a client of fc.runtime.network is at one site; its values are {brief(client)}: "
+                "give fc.deployment.sites(...).cohort(ids)"
+            )
+        return sites.pop()
+
+    def _client_arrays(self, client: Any) -> dict[str, np.ndarray]:
+        """The arrays of the client's values that this process has."""
+        parameters = self._work.module.function(self._work.stage).parameters
+        types = [p.type for p in parameters[len(parameters) - len(client) :]]
+        arrays: dict[str, np.ndarray] = {}
+        for number, (value, type_) in enumerate(zip(client, types, strict=False)):  # a counted client has no type
+            if not isinstance(value, SiteValue):
+                arrays |= to_arrays(value, type_, f"v{number}.")
+        return arrays
+
+    def _answer(self, site: str, index: int, sources: list, client_arrays: dict[str, np.ndarray]) -> Message:
+        """The site's result; what the site lacks is sent to it."""
+        self.send_plan_once(site)
+        missing = {name for name, digest in self._digests.items() if not self._sites.has(site, digest)}
+        reply = self._ask(site, index, sources, client_arrays, missing)
+        if reply.facts["kind"] == "missing":
+            if reply.fact("plan", bool):
+                self._send_plan(site)
+            reply = self._ask(site, index, sources, client_arrays, {*self._digests})
+        if reply.facts["kind"] != "result":
+            raise MalformedMessage(f"{site} replies with {reply.facts['kind']!r}, not with a result")
+        for digest in self._digests.values():
+            self._sites.note_sent(site, digest)
+        return reply
+
+    def _ask(
+        self, site: str, index: int, sources: list, client_arrays: dict[str, np.ndarray], missing: set[str]
+    ) -> Message:
+        """The site's reply to a run.
+
+        Args:
+            missing: names of the arrays with a digest that travel.
+        """
+        work, digests = self._work, self._digests
+        arrays = {name: a for name, a in self._arrays.items() if name in missing or name not in digests}
+        facts = {
+            **self.facts,
+            "kind": "run",
+            "seed": int(work.seed),
+            "index": index,
+            "clients": work.clients,
+            "sources": sources,
+            "digests": digests,
+        }
+        return self._sites.ask(site, Message(facts, {**arrays, **client_arrays}), self._stop)
+
+    def send_plan_once(self, site: str) -> None:
+        """Sends the plan to a site that has not been sent it."""
+        if not self._sites.has(site, self._work.digest):
+            self._send_plan(site)
+
+    def _send_plan(self, site: str) -> None:
+        arrays = {"bundle": np.frombuffer(to_bytes(self._work.module), np.uint8)}
+        signature = self._sites.signatures.get(self._work.digest)
+        if signature is not None:
+            arrays["signature"] = np.frombuffer(signature, np.uint8)
+        facts = {"kind": "plan", "plan": self._work.digest}
+        reply = self._sites.ask(site, Message(facts, arrays), self._stop)
+        self._sites.note_sent(site, self._work.digest)
+        note = self._sites.differences(site, reply)
+        if note is not None:
+            self._report.note(note)

@@ -1,0 +1,96 @@
+"""Tensors of a type as named arrays of a message, and back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.runtime.network.messages import MalformedMessage
+from fedcore.types import TensorType, Type, leaves
+
+_NUMPY = {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+          "uint64"}  # fmt: skip
+"""Dtypes that cross as they are; others cross as bytes, with the item's size as the last dimension."""
+
+
+def to_arrays(value: Any, type_: Type, prefix: str) -> dict[str, np.ndarray]:
+    """The arrays of a nested tuple of tensors, named by a prefix and the number of the leaf.
+
+    Raises:
+        FedcoreError: a leaf is a sequence, which does not cross.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for number, (leaf, (path, leaf_type)) in enumerate(zip(flatten(value), leaves(type_), strict=True)):
+        if not isinstance(leaf_type, TensorType):
+            raise FedcoreError(f"a value of type {leaf_type}{f' at {path}' if path else ''} does not cross a network")
+        array, name = np.asarray(leaf), f"{prefix}{number}"
+        if leaf_type.dtype.name == "str":
+            texts = [t if isinstance(t, bytes) else str(t).encode() for t in array.reshape(-1).tolist()]
+            arrays[name] = np.frombuffer(b"".join(texts), np.uint8)
+            arrays[f"{name}.ends"] = np.cumsum([len(t) for t in texts], dtype=np.int64)
+            arrays[f"{name}.shape"] = np.array(array.shape, np.int64)
+        elif array.dtype.name in _NUMPY:
+            arrays[name] = array
+        else:
+            arrays[name] = array.reshape(*array.shape, 1).view(np.uint8)
+    return arrays
+
+
+def from_arrays(arrays: Mapping[str, np.ndarray], type_: Type, prefix: str) -> Any:
+    """The nested tuple of numpy arrays that `to_arrays` named.
+
+    Raises:
+        MalformedMessage: an array is missing, or does not fit the type.
+    """
+    values = []
+    for number, (path, leaf_type) in enumerate(leaves(type_)):
+        name = f"{prefix}{number}"
+        if not isinstance(leaf_type, TensorType) or name not in arrays:
+            raise MalformedMessage(f"a message lacks the tensor {path or number} : {leaf_type}")
+        value = _from_stored(arrays, name, leaf_type)
+        if not _fits(value.shape, leaf_type.shape):
+            raise MalformedMessage(f"a message has {path or number} of shape {value.shape}; its type is {leaf_type}")
+        values.append(value)
+    return unflatten(values, type_)
+
+
+def _from_stored(arrays: Mapping[str, np.ndarray], name: str, type_: TensorType) -> np.ndarray:
+    stored, dtype = arrays[name], type_.dtype
+    if dtype.name == "str":
+        return _texts(stored, arrays.get(f"{name}.ends"), arrays.get(f"{name}.shape"))
+    wants = dtype.numpy
+    if wants.name in _NUMPY and stored.dtype == wants:
+        return stored
+    if stored.dtype == np.uint8 and wants.name not in _NUMPY and stored.shape[-1:] == (wants.itemsize,):
+        return np.ascontiguousarray(stored).view(wants).reshape(stored.shape[:-1])
+    raise MalformedMessage(f"a message has an array of dtype {stored.dtype}, but its type is {type_}")
+
+
+def _texts(data: np.ndarray, ends: np.ndarray | None, shape: np.ndarray | None) -> np.ndarray:
+    is_valid = (
+        ends is not None
+        and shape is not None
+        and data.dtype == np.uint8
+        and ends.dtype == shape.dtype == np.int64
+        and data.ndim == ends.ndim == shape.ndim == 1
+        and (shape >= 0).all()
+        and int(np.prod(shape)) == len(ends)
+        and (np.diff(ends, prepend=0) >= 0).all()
+        and (len(ends) == 0 or ends[-1] == len(data))
+    )
+    if not is_valid:
+        raise MalformedMessage("a message has texts whose ends do not fit")
+    assert ends is not None
+    assert shape is not None
+    raw, starts = data.tobytes(), [0, *ends[:-1].tolist()]
+    texts = np.empty(len(ends), object)
+    texts[:] = [raw[start:end] for start, end in zip(starts, ends.tolist(), strict=False)]
+    return texts.reshape(shape.tolist())
+
+
+def _fits(shape: Sequence[int], wants: Sequence[int | None] | None) -> bool:
+    return wants is None or (
+        len(shape) == len(wants) and all(w is None or w == d for d, w in zip(shape, wants, strict=True))
+    )

@@ -1,0 +1,176 @@
+"""Secure sums over a network: the server's side of the masked protocol, whose clients are at their sites.
+
+The protocol is that of `fedcore.runtime.secure`. Its messages are requests to the sites: phases `keys` and `shares`
+before the stage, `masked` with each client's run, `survivors` and `unmasking` after it. No process of the server has a
+client's integers, unmasked.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fedcore.errors import FedcoreError, SecureSumError
+from fedcore.runtime.client_work import ClientWork
+from fedcore.runtime.network.messages import Message
+from fedcore.runtime.report import Report
+from fedcore.runtime.secure.masking_server import MaskingServer
+from fedcore.runtime.secure.secure_partials import SecureLeaves, check_number, traffic
+from fedcore.runtime.secure.settings import PHASES, Masked
+from fedcore.runtime.secure.signed_messages import KEYS, MASKED, SHARES, SURVIVORS, UNMASKING, Directory
+from fedcore.runtime.secure.terms import Terms
+
+SHOWN = 3
+"""Number of reasons that the error of a session with too few sites lists."""
+
+Ask = Callable[[int, Message], Message]
+"""Asks the site of a client, which it has sent the plan."""
+
+
+class NetworkSums:
+    """The secure sums of one stage.
+
+    Guarantees:
+      - A site whose message is lost or refused takes no part in later phases; `why_lost` has the reason.
+      - `take` may be called in several threads.
+
+    Args:
+        names: for each client its site.
+        facts: of every request: the plan, the operation, the run.
+        ask: asks the site of a client.
+        pool: the threads in which sites are asked.
+    """
+
+    def __init__(
+        self,
+        settings: Masked,
+        work: ClientWork,
+        names: Sequence[str],
+        facts: Mapping[str, Any],
+        ask: Ask,
+        pool: ThreadPoolExecutor,
+        report: Report,
+    ):
+        check_number(len(names))
+        if len({*names}) < len(names):
+            raise FedcoreError("a secure sum over a network has each site once; the cohort names one twice")
+        self._names = names
+        self._facts = {**facts, "names": list(names)}
+        self._ask = ask
+        self._pool = pool
+        self._report = report
+        self._merge = work.merge or ""
+        self._leaves = SecureLeaves(work, len(names))
+        self._terms = Terms.of(settings, len(names), tuple(self._leaves.layout))
+        self._lost: dict[int, str] = {}
+        self._joined: set[int] = set()
+        self._sent_bytes, self._received_bytes = dict.fromkeys(PHASES, 0), dict.fromkeys(PHASES, 0)
+        self._lock = threading.Lock()
+        self._server, self._inbox = self._start()
+
+    def _start(self) -> tuple[MaskingServer, Mapping[int, bytes]]:
+        key, clients = Ed25519PrivateKey.generate(), range(len(self._names))
+        extra = {"server_key": np.frombuffer(key.public_key().public_bytes_raw(), np.uint8)}
+        replies = self._phase(KEYS, dict.fromkeys(clients, self._terms.packed), extra)
+        public = [
+            Ed25519PublicKey.from_public_bytes(replies[i].arrays["key"].tobytes())
+            if i in replies and "key" in replies[i].arrays
+            else Ed25519PrivateKey.generate().public_key()  # nobody signs for a client that has no key
+            for i in clients
+        ]
+        server = MaskingServer(self._terms, key, Directory(self._terms.session, public, key.public_key()))
+        self._take(KEYS, replies, server.take_keys)
+        try:
+            self._take(SHARES, self._phase(SHARES, server.end_keys()), server.take_shares)
+            return server, server.end_shares()
+        except SecureSumError as error:
+            reasons = "".join(f"\n  {self._names[client]} {why}" for client, why in sorted(self._lost.items())[:SHOWN])
+            raise SecureSumError(f"{error}{reasons}") from None
+
+    def _phase(
+        self, phase: int, messages: Mapping[int, bytes], extra: Mapping[str, np.ndarray] | None = None
+    ) -> dict[int, Message]:
+        """The sites' replies in a phase; those that do not reply are lost."""
+
+        def ask(client: int, message: bytes) -> Message | None:
+            arrays = {"message": np.frombuffer(message, np.uint8), **(extra or {})}
+            facts = {**self._facts, "kind": "secure", "phase": PHASES[phase], "index": client}
+            try:
+                return self._ask(client, Message(facts, arrays))
+            except FedcoreError as error:
+                self._lose(client, phase, str(error))
+                return None
+
+        asked = {client: self._pool.submit(ask, client, message) for client, message in messages.items()}
+        replies = {client: future.result() for client, future in asked.items()}
+        with self._lock:
+            self._received_bytes[PHASES[phase]] += sum(map(len, messages.values()))
+        return {client: reply for client, reply in replies.items() if reply is not None}
+
+    def _take(self, phase: int, replies: Mapping[int, Message], take: Callable[[int, bytes], None]) -> None:
+        for client, reply in sorted(replies.items()):
+            message = reply.arrays["message"].tobytes() if "message" in reply.arrays else b""
+            with self._lock:
+                self._sent_bytes[PHASES[phase]] += len(message)
+            try:
+                take(client, message)
+            except SecureSumError as error:
+                self._lose(client, phase, str(error))
+
+    def _lose(self, client: int, phase: int, why: str) -> None:
+        if phase < SURVIVORS:  # the integers of the others are in the sum
+            self._lost[client] = f"dropped out of the secure sum in phase {PHASES[phase]}: {why}"
+
+    def message(self, client: int) -> np.ndarray | None:
+        """The server's message to a client that is to mask its integers; None if it is lost."""
+        message = self._inbox.get(client)
+        return None if message is None else np.frombuffer(message, np.uint8)
+
+    def take(self, client: int, reply: Message) -> None:
+        """Adds the masked integers of a client's reply."""
+        with self._lock:
+            if client in self._joined:
+                return
+        self._received_bytes[PHASES[MASKED]] += len(self._inbox[client])
+        self._take(MASKED, {client: reply}, self._server.take_masked)
+        with self._lock:
+            if client not in self._lost:
+                self._joined.add(client)
+
+    @property
+    def zeros(self) -> Mapping[int, np.ndarray]:
+        """The zeros in the place of the integers, by the number of the leaf; they do not cross."""
+        return self._leaves.zeros()
+
+    def why_lost(self, client: int) -> str | None:
+        """The reason for which a client's integers are not in the sum; None if they are, or may be."""
+        return self._lost.get(client)
+
+    def masked(self, client: int, partial: Any) -> Any:
+        """The partial as it is: the client's site has masked its integers."""
+        return partial
+
+    def total(self, partial: Any) -> Any:
+        """The merged partial with the secure sums in place of the zeros.
+
+        Raises:
+            SecureSumError: too few clients are left, or their shares are wrong.
+        """
+        server = self._server
+        self._take(SURVIVORS, self._phase(SURVIVORS, server.end_masked()), server.take_acknowledgement)
+        self._take(UNMASKING, self._phase(UNMASKING, server.end_survivors()), server.take_unmasking)
+        whole = self._leaves.with_sums(partial, server.result())
+        self._report.secure_sums.append(
+            traffic(
+                self._merge,
+                self._leaves,
+                len(self._names),
+                len(self._joined),
+                self._sent_bytes,
+                self._received_bytes,
+            )
+        )
+        return whole

@@ -1,0 +1,22 @@
+"""Client values that stay with their owner."""
+
+import attrs
+
+
+@attrs.frozen
+class SiteValue:
+    """A client value that another machine holds; this process has its name only.
+
+    Args:
+        site: the owner.
+        source: which of the owner's values: `data`, or the name of a value that it has computed in this call.
+        path: positions of the element within the value.
+    """
+
+    site: str
+    source: str = "data"
+    path: tuple[int, ...] = ()
+
+    def __getitem__(self, index: int) -> "SiteValue":
+        """An element of the value."""
+        return attrs.evolve(self, path=(*self.path, index))

@@ -1,0 +1,129 @@
+"""Secure sums by the masked protocol between sites."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from direct_exchange import ELEMENT, open_sites
+
+import fedcore as fc
+from fedcore.runtime.network.messages import Message
+from fedcore.types import FederatedType
+
+CLIENTS = 4
+DATA = FederatedType(fc.SequenceType(fc.to_type(ELEMENT)), fc.CLIENTS)
+
+
+@fc.tf_computation(DATA.member)
+def count_labels(dataset):
+    """How often each of two labels occurs, int32[2]."""
+    zero = tf.zeros([2], tf.int32)
+    return dataset.reduce(zero, lambda total, batch: total + tf.math.bincount(batch["y"], minlength=2, maxlength=2))
+
+
+@fc.federated_computation(DATA)
+def label_counts(data):
+    return fc.federated_secure_sum(fc.federated_map(count_labels, data), 1000)
+
+
+@pytest.fixture
+def four(tmp_path):
+    return open_sites(tmp_path, CLIENTS, "clients = 3\n")
+
+
+def sites_of(exchange):
+    data = fc.deployment.sites(exchange, ELEMENT)
+    return data.cohort(data.client_ids)
+
+
+def test_the_sum_is_that_of_the_local_runtime(four):
+    exchange, datasets = four
+    with fc.use(fc.runtime.local()):
+        expected = label_counts(datasets)
+
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
+        assert np.array_equal(label_counts(sites_of(exchange)), expected)
+        assert fc.context.last_report().secure_sums[0].contributed == CLIENTS
+
+
+def test_no_clients_integers_reach_the_server(four):
+    exchange, _ = four
+    replies = []
+    for name, site in exchange.answering.items():
+        exchange.answering[name] = Recorded(site, replies)
+
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
+        label_counts(sites_of(exchange))
+
+    results = [m for m in map(Message.from_bytes, replies) if m.facts["kind"] == "result"]
+    assert len(results) == CLIENTS
+    assert all(set(m.arrays) == {"message"} for m in results)
+
+
+class Recorded:
+    def __init__(self, site, replies):
+        self._site = site
+        self._replies = replies
+
+    def answer(self, payload):
+        reply = self._site.answer(payload)
+        self._replies.append(reply)
+        return reply
+
+
+def test_a_site_that_ends_before_it_masks_is_left_out_of_an_exact_sum(four):
+    exchange, datasets = four
+    site = exchange.answering["site-02"]
+
+    class Ending:
+        def answer(self, payload):
+            if Message.from_bytes(payload).facts["kind"] == "run":
+                raise fc.deployment.NoReply("site-02", "its process ended")
+            return site.answer(payload)
+
+    exchange.answering["site-02"] = Ending()
+    with fc.use(fc.runtime.local()):
+        expected = label_counts([*datasets[:2], datasets[3]])
+    dropping = fc.runtime.network(exchange, secure_aggregation="masked", on_client_failure=fc.runtime.drop())
+    with fc.use(dropping):
+        assert np.array_equal(label_counts(sites_of(exchange)), expected)
+        assert list(fc.context.last_report().dropped) == [2]
+
+
+def test_a_policy_of_masked_sums_refuses_a_sum_without_masks(four):
+    exchange, _ = four
+    with (
+        fc.use(fc.runtime.network(exchange)),
+        pytest.raises(fc.errors.ClientError, match="rule aggregated: the server asks for a sum without masks"),
+    ):
+        label_counts(sites_of(exchange))
+
+
+def test_a_session_of_too_few_sites_is_refused(four):
+    exchange, _ = four
+    data = fc.deployment.sites(exchange, ELEMENT)
+    with (
+        fc.use(fc.runtime.network(exchange, secure_aggregation="masked")),
+        pytest.raises(fc.errors.SecureSumError, match="rule clients: 2 clients are in the sum; it needs 3"),
+    ):
+        label_counts(data.cohort(["site-00", "site-01"]))
+
+
+def test_a_site_that_names_itself_by_another_key_is_lost(four):
+    exchange, _ = four
+    other = open_sites_key()
+    exchange.answering["site-01"]._identity = other
+    with (
+        fc.use(fc.runtime.network(exchange, secure_aggregation="masked")),
+        pytest.raises(fc.errors.SecureSumError),
+    ):
+        label_counts(sites_of(exchange))
+
+
+def open_sites_key():
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from fedcore.deployment.site_sums import Identity
+
+    key = Ed25519PrivateKey.generate()
+    names = [f"site-{i:02}" for i in range(CLIENTS)]
+    return Identity(key, dict.fromkeys(names, key.public_key().public_bytes_raw()))

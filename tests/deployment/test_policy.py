@@ -1,0 +1,244 @@
+"""Plans that a site's policy refuses, each by the name of the rule and the line."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from direct_exchange import ELEMENT, open_sites
+
+import fedcore as fc
+from fedcore.compiler import compile_module, pipeline_with
+from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal, read_policy
+from fedcore.deployment.site import read_plan
+from fedcore.errors import FedcoreError
+from fedcore.ir import bundle
+from fedcore.types import FederatedType
+
+ROWS = fc.SequenceType(fc.to_type(ELEMENT))
+DATA = FederatedType(ROWS, fc.CLIENTS)
+OPEN = Policy(aggregated=False)
+
+
+@fc.tf_computation(ROWS)
+def total_label(rows):
+    return rows.reduce(0, lambda total, batch: total + tf.reduce_sum(batch["y"]))
+
+
+@fc.tf_computation(ROWS)
+def mean_features(rows):
+    return rows.reduce(tf.zeros([6]), lambda total, batch: total + tf.reduce_sum(batch["x"], 0))
+
+
+@fc.tf_computation(ROWS)
+def label_text(rows):
+    return tf.strings.as_string(rows.reduce(0, lambda total, batch: total + tf.reduce_sum(batch["y"])))
+
+
+@fc.tf_computation("str", "str")
+def append(text, other):
+    return tf.strings.join([text, other])
+
+
+@fc.tf_computation(ROWS)
+def noisy_label(rows):
+    total = rows.reduce(0, lambda total, batch: total + tf.reduce_sum(batch["y"]))
+    return total + tf.cast(tf.random.normal([]), tf.int32)
+
+
+@fc.federated_computation(DATA)
+def masked_total(data):
+    return fc.federated_secure_sum(fc.federated_map(total_label, data), 1000)
+
+
+@fc.federated_computation(DATA)
+def plain_total(data):
+    return fc.federated_sum(fc.federated_map(total_label, data))
+
+
+@fc.federated_computation(DATA)
+def total_of_features(data):
+    return fc.federated_sum(fc.federated_map(mean_features, data))
+
+
+@fc.tf_computation(np.int32, ROWS.element)
+def add_label(total, batch):
+    return total + tf.reduce_sum(batch["y"])
+
+
+@fc.federated_computation(ROWS)
+def reduced_label(rows):
+    return fc.sequence_reduce(rows, np.int32(0), add_label)
+
+
+@fc.federated_computation(DATA)
+def reduced_total(data):
+    return fc.federated_sum(fc.federated_map(reduced_label, data))
+
+
+@fc.federated_computation(DATA)
+def client_values(data):
+    return fc.federated_map(total_label, data)
+
+
+@fc.federated_computation(DATA)
+def largest(data):
+    return fc.federated_secure_sum(fc.federated_map(total_label, data), 1000), fc.federated_max(
+        fc.federated_map(total_label, data)
+    )
+
+
+@fc.federated_computation(DATA)
+def all_labels(data):
+    texts = fc.federated_map(label_text, data)
+    return fc.federated_aggregate(texts, b"", append, append, fc.tf_computation(lambda text: text, "str"))
+
+
+@fc.federated_computation(DATA)
+def noisy_total(data):
+    return fc.federated_sum(fc.federated_map(noisy_label, data))
+
+
+def plan_of(computation):
+    module = computation.to_module("traced")
+    return compile_module(module, pipeline_with({"block_size": "1", "secure": "masked"}, "default"))
+
+
+def rules(policy, computation, **facts):
+    return {refusal.rule for refusal in policy.refusals(plan_of(computation), **facts)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "computation", "rule"),
+    [
+        (OPEN, client_values, "values"),
+        (Policy(), plain_total, "aggregated"),
+        (Policy(), largest, "aggregated"),
+        (Policy(), all_labels, "aggregated"),
+        (Policy(aggregated=False, bits=8), plain_total, "bits"),
+        (Policy(aggregated=False, bits=10**6), all_labels, "sizes"),
+        (Policy(aggregated=False, columns=frozenset({"x"})), reduced_total, "columns"),
+        (Policy(aggregated=False, without=frozenset({"Sum"})), plain_total, "operations"),
+        (Policy(aggregated=False, operations=frozenset({"AddV2"})), plain_total, "operations"),
+        (Policy(aggregated=False, noise=True), plain_total, "noise"),
+        (Policy(aggregated=False, digests=frozenset({"0" * 64})), plain_total, "plans"),
+        (Policy(aggregated=False, signers=(bytes(32),)), plain_total, "plans"),
+    ],
+)
+def test_a_plan_is_refused_by_the_rule_that_it_breaks(policy, computation, rule):
+    assert rule in rules(policy, computation)
+
+
+@pytest.mark.parametrize(
+    ("policy", "computation"),
+    [
+        (Policy(), masked_total),
+        (OPEN, plain_total),
+        (Policy(aggregated=False, bits=32, noise=True), noisy_total),
+        (Policy(aggregated=False, columns=frozenset({"y"})), reduced_total),
+        (Policy(aggregated=False, client_values=True), client_values),
+    ],
+)
+def test_a_plan_is_accepted_where_no_rule_is_against_it(policy, computation):
+    assert rules(policy, computation) == set()
+
+
+def test_a_refusal_names_the_line_of_the_program():
+    (refusal,) = Policy(aggregated=False, columns=frozenset({"x"})).refusals(plan_of(reduced_total))
+
+    assert "test_policy.py:" in str(refusal)
+    assert str(refusal).endswith("reads y")
+
+
+def test_columns_are_those_of_the_sites_table(tmp_path):
+    exchange, _ = open_sites(tmp_path, 1, 'aggregated = false\nclients = 1\ncolumns = ["f0", "f1", "label"]\n')
+    data = fc.deployment.sites(exchange, ELEMENT)
+    with fc.use(fc.runtime.network(exchange)), pytest.raises(fc.errors.ClientError, match="reads f2, f3, f4, f5"):
+        total_of_features(data.cohort(data.client_ids))
+
+
+def test_a_plan_that_a_key_of_the_policy_has_signed_runs():
+    key = Ed25519PrivateKey.generate()
+    policy = Policy(aggregated=False, signers=(key.public_key().public_bytes_raw(),))
+    plan = plan_of(plain_total)
+
+    policy.check_plan(plan, signature=key.sign(SIGNED_PREFIX + plan.digest().encode()))
+    with pytest.raises(Refusal, match="is not signed by a key of the policy"):
+        policy.check_plan(plan, signature=Ed25519PrivateKey.generate().sign(SIGNED_PREFIX + plan.digest().encode()))
+
+
+@pytest.mark.parametrize(("bound", "rule"), [("rounds_per_day = 2", "rounds_per_day"), ("bits_per_day = 64", "bits_")])
+def test_budgets_of_a_day_hold_after_a_restart(tmp_path, bound, rule):
+    policy = f"aggregated = false\nclients = 1\n{bound}\n"
+    exchange, _ = open_sites(tmp_path, 1, policy)
+    data = fc.deployment.sites(exchange, ELEMENT)
+    with fc.use(fc.runtime.network(exchange)):
+        plain_total(data.cohort(data.client_ids))
+        site = exchange.answering["site-00"]
+        again = type(site)(site.name, site._data, site._policy, site.log, site._identity)
+        exchange.answering["site-00"] = again
+        plain_total(data.cohort(data.client_ids))
+        with pytest.raises(fc.errors.ClientError, match=f"declined: rule {rule}"):
+            plain_total(data.cohort(data.client_ids))
+
+
+def test_a_site_with_the_rule_noise_draws_its_own_seed(tmp_path):
+    exchange, _ = open_sites(tmp_path, 1, "aggregated = false\nclients = 1\nnoise = true\n")
+    data = fc.deployment.sites(exchange, ELEMENT)
+
+    @fc.tf_computation(ROWS)
+    def draw(rows):
+        return rows.reduce(0.0, lambda total, batch: total + tf.reduce_sum(batch["x"])) + tf.random.normal([])
+
+    @fc.federated_computation(DATA)
+    def noisy(values):
+        return fc.federated_sum(fc.federated_map(draw, values))
+
+    with fc.use(fc.runtime.network(exchange)):
+        totals = {float(noisy.invoke(data.cohort(data.client_ids), seed=7)) for _ in range(3)}
+
+    assert len(totals) == 3
+
+
+def test_every_client_stage_of_a_plan_holds_allowed_operations_only():
+    @fc.tf_computation(ROWS)
+    def clock(rows):
+        total = rows.reduce(0, lambda total, batch: total + tf.reduce_sum(batch["y"]))
+        return tf.timestamp() + tf.cast(total, tf.float64)
+
+    @fc.tf_computation(np.int32, np.float64)
+    def minus(value, centre):
+        return tf.cast(value, tf.float64) - centre
+
+    @fc.federated_computation(DATA, DATA)
+    def two_stages(first, second):
+        one, other = fc.federated_map(clock, first), fc.federated_map(total_label, second)
+        centre = fc.federated_sum(one)
+        away = fc.federated_map(minus, (other, fc.federated_broadcast(centre)))
+        return fc.federated_sum(away)
+
+    with pytest.raises(FedcoreError, match="Timestamp"):
+        read_plan(bundle.to_bytes(plan_of(two_stages)))
+
+
+def test_server_stages_may_hold_operations_that_sites_refuse():
+    @fc.tf_computation(np.int32)
+    def stamp(total):
+        return total, tf.timestamp()
+
+    @fc.federated_computation(DATA)
+    def stamped(data):
+        return fc.federated_map(stamp, fc.federated_sum(fc.federated_map(total_label, data)))
+
+    plan = plan_of(stamped)
+
+    assert read_plan(bundle.to_bytes(plan)) == plan
+
+
+def test_a_policy_file_names_its_mistakes(tmp_path):
+    file = tmp_path / "policy.toml"
+    file.write_text("agregated = true\n")
+    with pytest.raises(FedcoreError, match="there is no rule 'agregated'"):
+        read_policy(file)
+    file.write_text("clients = -1\n")
+    with pytest.raises(FedcoreError, match="clients is a whole number, 0 or more, not -1"):
+        read_policy(file)

@@ -1,0 +1,218 @@
+"""The server's and the sites' sides of `fc.runtime.network`, in one process: no engine is needed."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from direct_exchange import ELEMENT, DirectExchange, open_sites
+from federations import POLICY
+from learning_programs import build_fed_avg, build_model
+
+import fedcore as fc
+from fedcore.deployment.site import open_site
+from fedcore.deployment.site_settings import read_settings
+from fedcore.runtime.network.messages import Message
+from fedcore.types import FederatedType
+
+
+def equal(one, other) -> bool:
+    leaves = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
+    return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in leaves)
+
+
+def train(process, cohort, runtime, rounds=2):
+    with fc.use(runtime, seed=5):
+        state = process.initialize()
+        for _ in range(rounds):
+            state = process.next(state, cohort).state
+    return state
+
+
+@pytest.fixture
+def three(tmp_path):
+    return open_sites(tmp_path, 3, POLICY)
+
+
+def data_of(exchange):
+    return fc.deployment.sites(exchange, ELEMENT)
+
+
+def test_ten_sites_give_the_bits_of_the_local_runtime(tmp_path):
+    exchange, datasets = open_sites(tmp_path, 10, POLICY)
+    process, data = build_fed_avg(), data_of(exchange)
+
+    over_network = train(process, data.cohort(data.client_ids), fc.runtime.network(exchange))
+
+    assert equal(over_network, train(process, datasets, fc.runtime.local(block_size=1)))
+
+
+def test_a_federated_evaluation_gives_the_bits_of_the_local_runtime(three):
+    exchange, datasets = three
+    evaluation, data = fc.learning.algorithms.build_fed_eval(build_model), data_of(exchange)
+    with fc.use(fc.runtime.local(block_size=1)):
+        state = evaluation.initialize()
+        local = evaluation.next(state, datasets).metrics
+
+    with fc.use(fc.runtime.network(exchange)):
+        assert equal(evaluation.next(state, data.cohort(data.client_ids)).metrics, local)
+
+
+def test_scaffold_keeps_its_clients_states_at_the_sites(three):
+    exchange, datasets = three
+    process = fc.learning.algorithms.build_scaffold(build_model, 0.1, num_clients=3)
+    data = data_of(exchange)
+
+    def run(runtime, cohort):
+        with fc.use(runtime, seed=5):
+            state, own = process.initialize(), [process.initial_client_state()] * 3
+            for _ in range(3):
+                state, _, own = process.next(state, cohort, own)
+        return state, own
+
+    over_network, own = run(fc.runtime.network(exchange), data.cohort(data.client_ids))
+    local, _ = run(fc.runtime.local(block_size=1), datasets)
+
+    assert equal(over_network, local)
+    assert [value.site for value in own] == data.client_ids
+
+
+def test_states_of_clients_survive_a_restart_of_their_site(three):
+    exchange, _ = three
+    process = fc.learning.algorithms.build_scaffold(build_model, 0.1, num_clients=3)
+    cohort = data_of(exchange).cohort(["site-01"])
+    with fc.use(fc.runtime.network(exchange), seed=5):
+        state, _, own = process.next(process.initialize(), cohort, [process.initial_client_state()])
+        expected = process.next(state, cohort, own)
+        site = exchange.answering["site-01"]
+        exchange.answering["site-01"] = type(site)(site.name, site._data, site._policy, site.log, site._identity)
+
+        assert equal(process.next(state, cohort, own).state, expected.state)
+
+
+def test_the_local_runtime_does_not_have_the_data_of_sites(three):
+    exchange, _ = three
+    data, process = data_of(exchange), build_fed_avg()
+    with (
+        fc.use(fc.runtime.local()),
+        pytest.raises(fc.errors.ClientError, match=r"use fc.runtime.network"),
+    ):
+        process.next(process.initialize(), data.cohort(data.client_ids))
+
+
+def test_programs_train_takes_sites_as_client_data(three, tmp_path):
+    exchange, _ = three
+    with fc.use(fc.runtime.network(exchange)):
+        history = fc.learning.programs.train(build_fed_avg(), data_of(exchange), 3, clients_per_round=2, seed=1)
+
+    assert len(history.rows) == 3
+
+
+def test_a_plan_and_equal_weights_go_to_a_site_once(three):
+    exchange, _ = three
+    evaluation, data = fc.learning.algorithms.build_fed_eval(build_model), data_of(exchange)
+    cohort = data.cohort(["site-01"])
+    with fc.use(fc.runtime.network(exchange)):
+        state = evaluation.initialize()
+        for _ in range(3):
+            evaluation.next(state, cohort)
+
+    kinds = [Message.from_bytes(payload).facts["kind"] for _, payload in exchange.requests]
+    assert kinds == ["plan", "run", "run", "run"]
+
+
+def test_a_site_that_has_restarted_gets_the_plan_again(three, tmp_path):
+    exchange, _ = three
+    process, cohort = build_fed_avg(), data_of(exchange).cohort(["site-01"])
+    with fc.use(fc.runtime.network(exchange)):
+        state = process.next(process.initialize(), cohort).state
+        again = tmp_path / "again"
+        again.mkdir()
+        exchange.answering["site-01"] = open_sites(again, 2, POLICY)[0].answering["site-01"]
+
+        assert process.next(state, cohort).state.round == 2
+
+
+def test_a_site_that_is_offline_is_dropped_by_name(three):
+    exchange, _ = three
+    data, process = data_of(exchange), build_fed_avg()
+    del exchange.answering["site-01"]
+    with fc.use(fc.runtime.network(exchange, on_client_failure=fc.runtime.drop())):
+        process.next(process.initialize(), data.cohort(data.client_ids))
+
+        assert fc.context.last_report().dropped == {1: "site-01: it is offline"}
+
+
+def test_a_lost_reply_is_asked_for_again_and_computed_once(three):
+    exchange, _ = three
+    data, process, site = data_of(exchange), build_fed_avg(), exchange.answering["site-01"]
+    lost = []
+
+    class Losing:
+        def answer(self, payload):
+            reply = site.answer(payload)
+            if Message.from_bytes(payload).facts["kind"] == "run" and not lost:
+                lost.append(payload)
+                raise fc.deployment.NoReply("site-01", "the connection was lost")
+            return reply
+
+    exchange.answering["site-01"] = Losing()
+    with fc.use(fc.runtime.network(exchange, on_client_failure=fc.runtime.drop())):
+        process.next(process.initialize(), data.cohort(["site-01"]))
+
+    assert len(lost) == 1
+    assert sum(line["what"] == "ran" for line in site.log) == 1
+
+
+def test_an_error_at_a_site_leaves_its_message_in_the_sites_log(three):
+    exchange, _ = three
+    wrong = FederatedType(fc.SequenceType(fc.to_type("<x=float32[?,6],z=int32[?]>")), fc.CLIENTS)
+
+    @fc.tf_computation(wrong.member)
+    def count(dataset):
+        return dataset.reduce(0, lambda total, batch: total + tf.shape(batch["z"])[0])
+
+    @fc.federated_computation(wrong)
+    def total(data):
+        return fc.federated_sum(fc.federated_map(count, data))
+
+    with fc.use(fc.runtime.network(exchange)), pytest.raises(fc.errors.ClientError) as raised:
+        total(data_of(exchange).cohort(["site-00"]))
+
+    assert "site-00: TypeMismatch; the site's log says more" in str(raised.value)
+    assert "has x, y" in [*exchange.answering["site-00"].log][-1]["error"]
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      ", Message({"kind": "shell"}).to_bytes()]
+)
+def test_a_site_refuses_payloads_that_are_no_requests(three, payload):
+    exchange, _ = three
+
+    reply = Message.from_bytes(exchange.answering["site-00"].answer(payload))
+
+    assert reply.facts["kind"] == "failed"
+
+
+def test_heavy_hitters_of_a_column_of_words_are_those_of_the_local_runtime(tmp_path):
+    words = {"site-00": ["ill", "well", "ill"], "site-01": ["ill", "well"], "site-02": ["tired", "ill"]}
+    sites = {}
+    for name, column in words.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "policy.toml").write_text(POLICY)
+        (folder / "words.csv").write_text("\n".join(["word", *column]))
+        (folder / "site.toml").write_text(
+            'kit = "kit"\npolicy = "policy.toml"\n[data]\nfile = "words.csv"\nbatch = 2\nelements = "word"\n'
+        )
+        sites[name] = open_site(name, read_settings(folder / "site.toml"))
+    data = fc.deployment.sites(DirectExchange(sites), "str[?]")
+    hitters = fc.analytics.heavy_hitters.iblt.build_iblt_computation(
+        capacity=20, string_max_bytes=10, max_words_per_user=5, seed=1
+    )
+    with fc.use(fc.runtime.local()):
+        expected = hitters([fc.data.ClientDataset.from_columns(np.array(w, object)).batch(2) for w in words.values()])
+
+    with fc.use(fc.runtime.network(DirectExchange(sites))):
+        found = hitters(data.cohort(data.client_ids))
+
+    assert found.heavy_hitters.tolist() == expected.heavy_hitters.tolist()
+    assert found.heavy_hitters_counts.tolist() == expected.heavy_hitters_counts.tolist()
