@@ -1,7 +1,7 @@
 """The metrics of each client: how a model does at the clients that it does worst at. See decision 0253."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -13,6 +13,9 @@ from fedcore.learning.programs.history import is_number, plain_metrics
 from fedcore.learning.programs.monitor import Monitor
 from fedcore.program.optional_packages import optional_package
 from fedcore.scalars import whole_number
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @attrs.frozen(repr=False)
@@ -68,7 +71,7 @@ class ClientMetrics:
         ordered = sorted(values, key=lambda i: (values[i] if is_greater_better else -values[i], str(i)))
         return {client_id: values[client_id] for client_id in ordered[:k]}
 
-    def to_pandas(self):
+    def to_pandas(self) -> "pandas.DataFrame":
         """A `pandas.DataFrame` with a row for each client, its index.
 
         Raises:
