@@ -134,7 +134,7 @@ def _do(jobs: _Jobs) -> None:
 
 def _stage_name(function: Realized) -> str:
     """The name of the computation and its stage, without what TensorFlow adds to the names of functions."""
-    name = function.call.name
+    name = function.name
     return re.sub(r"^__inference_|_[0-9]+$", "", name.decode() if isinstance(name, bytes) else name)
 
 

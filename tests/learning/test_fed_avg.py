@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedcore as fc
-from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.errors import TypeMismatch
 
 from .conftest import client, random_clients
 
@@ -176,11 +176,6 @@ def test_weights_that_do_not_fit_change_no_variable(process):
         weights.assign_weights_to(keras.Sequential([keras.Input((5,)), keras.layers.Dense(4)]))
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
-
-
-def test_an_optimizer_without_a_functional_form_is_refused_by_name(model_fn):
-    with pytest.raises(FedcoreError, match="Ftrl"):
-        fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.Ftrl())
 
 
 def test_building_twice_gives_one_digest(model_fn):

@@ -187,6 +187,6 @@ def test_clients_that_another_sampler_draws_are_refused(process, data):
 
 def test_what_is_no_sampler_or_ledger_is_refused(process, data):
     with pytest.raises(FedcoreError, match="sampler is one of"):
-        run(process, data, 1, sampler=lambda r: IDS)
+        run(process, data, 1, sampler=IDS)
     with pytest.raises(FedcoreError, match="EpsilonCallback takes a"):
         fc.privacy.EpsilonCallback(SAMPLER)

@@ -208,6 +208,8 @@ def test_threads_wait_for_the_one_that_compiles_a_function():
     compiles, may_end, compiled = threading.Event(), threading.Event(), []
 
     class Function:
+        name = "stage"
+
         def get_ready(self, tensors):
             compiled.append(threading.current_thread())
             compiles.set()
@@ -229,6 +231,8 @@ def test_all_functions_of_a_device_are_compiled_in_one_thread():
     compiled = []
 
     class Function:
+        name = "stage"
+
         def get_ready(self, tensors):
             compiled.append(threading.current_thread())
 
@@ -245,6 +249,7 @@ def test_all_functions_of_a_device_are_compiled_in_one_thread():
 
 def test_a_function_that_failed_to_compile_is_compiled_again():
     class Function:
+        name = "stage"
         calls = 0
 
         def get_ready(self, tensors):

@@ -56,7 +56,7 @@ from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.module import Function, Module, Operation, Ref, Symbol
 from fedcore.ir.operations import lookup
 from fedcore.ir.purity import seeded_symbols
-from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
+from fedcore.types import StructType, TensorType, Type, fits, leaves, tensor_leaves
 
 
 class Group(Protocol):
@@ -106,7 +106,7 @@ def result_names(stage: Function) -> tuple[str, str | None]:
     Raises:
         NoBatchingRule: the stage does not put the two together by a `struct`.
     """
-    if stage.result_type == stage.parameters[0].type:
+    if fits(stage.result_type, stage.parameters[0].type):  # other containers aside
         return stage.result.name, None
     last = next(op for op in reversed(stage.operations) if op.name == stage.result.name)
     if last.kind != "struct":

@@ -61,6 +61,11 @@ class Realized:
     unchanged: tuple[tuple[int, int], ...] = ()
     stacks_kept: bool = False
 
+    @property
+    def name(self) -> str | bytes:
+        """Its name in TensorFlow."""
+        return self.call.name
+
     def __call__(self, tensors: SequenceOf, cancellation: Cancellation) -> tuple:
         out = cancellation.call(self.call, tensors)
         return result_value(list(out), self.result)
