@@ -50,6 +50,12 @@ class Node:
         definition = private_api.op_definition(self.op)
         return definition is None or definition.is_stateful
 
+    @property
+    def functions(self) -> list[str]:
+        """The names of the functions in its attributes, such as the body of a loop."""
+        values = [v for value in self.attributes.values() for v in (value if isinstance(value, list) else [value])]
+        return [v.name for v in values if isinstance(v, attr_value_pb2.NameAttrList)]
+
 
 @attrs.frozen(eq=False)
 class Body:
@@ -113,6 +119,17 @@ class Body:
                 nodes.append(attrs.evolve(n, name=f"{node.name}/{n.name}", inputs=tuple(map(outer, n.inputs))))
             sources.update(((node.name, k), outer(result)) for k, result in enumerate(callee.results))
         return attrs.evolve(self, nodes=tuple(nodes), results=tuple(sources.get(r, r) for r in self.results))
+
+    def with_functions(self) -> list["Body"]:
+        """The inlined body, and those of the functions that its operations call, each once."""
+        seen: set[str] = set()
+        bodies = [self.inlined()]
+        for body in bodies:  # grows
+            for name in (name for node in body.nodes for name in node.functions):
+                if name in self.functions and name not in seen:
+                    seen.add(name)
+                    bodies.append(self.called(name).inlined())
+        return bodies
 
     def with_checks(self, attributes: Mapping) -> dict:
         """The attributes of an operation that calls its functions whole: these check the operands in their bodies."""
