@@ -63,6 +63,8 @@ def lint(ctx, targets, without, listed, format_, extensions, trusted):
     else:
         for finding in dict.fromkeys(str(f) for findings in results.values() for f in findings):
             click.echo(finding)
+        if not any(results.values()):
+            click.echo(f"no findings in {len(results)} computation{'s' * (len(results) != 1)}")
     if any(results.values()):
         ctx.exit(WRONG_PROGRAM)
 
@@ -77,10 +79,13 @@ def _modules(target: str, trusted: bool):
     if ":" in target or target == "-" or os.path.exists(target):
         yield target, read_target(target, Work(), trusted=trusted)
         return
-    for name, computation in computations_of(target).items():
-        module = computation.to_module("traced")
-        if contains(module.main.type, lambda t: isinstance(t, FederatedType)):
-            yield f"{target}:{name}", module
+    modules = {f"{target}:{name}": c.to_module("traced") for name, c in computations_of(target).items()}
+    federated = [
+        (name, m) for name, m in modules.items() if contains(m.main.type, lambda t: isinstance(t, FederatedType))
+    ]
+    if not federated:
+        raise click.BadParameter(f"{target} has no federated computations with declared types: name one, {target}:NAME")
+    yield from federated
 
 
 def _as_json(target: str, finding) -> dict:

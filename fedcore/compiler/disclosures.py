@@ -18,7 +18,7 @@ from fedcore.compiler.pipeline import LOWERING, compile_module
 from fedcore.errors import Location
 from fedcore.intrinsics.planned import fold_of, sent_by
 from fedcore.intrinsics.secure_ranges import OPEN
-from fedcore.ir import Function, Module, Operation, Ref
+from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, leaves
 
 Taints = dict[str, Leaves]
@@ -127,7 +127,7 @@ class _Analysis:
         bare = frozenset(i for i, mark in zip(tensors, marks, strict=True) if mark == OPEN)
         for leaf in sorted(bare & taints[partial.name]):
             live = self.live.of(stage, frozenset([leaf]))
-            grows = self._grows(fold, partial.type, leaf)
+            grows = not _is_static(flat(partial.type)[leaf]) and self._appends(stage, live)
             sent_values = sent_by(fold, stage, self.types)
             for name in sent_for(live, stage, sent_values):
                 sent = sent_values[name]
@@ -135,11 +135,23 @@ class _Analysis:
                     tensor = f"{sent.label}.{path}" if path and path[0] != "[" else sent.label + path
                     yield Disclosure(tensor, type_, accumulation_line(stage, name) or op.location, grows)
 
-    def _grows(self, fold: Operation, type_: Type, leaf: int) -> bool:
-        """Whether a leaf of the partial starts with a known shape, such as no rows, and then has an unknown one."""
-        start, folded = flat(self.plan.function(fold.operands[0].name).result_type)[leaf], flat(type_)[leaf]
-        tensors = isinstance(start, TensorType) and isinstance(folded, TensorType)
-        return tensors and is_static(start.shape) and not is_static(folded.shape)
+    def _appends(self, stage: Function, live: Live) -> bool:
+        """Whether an operation on live leaves of the partial puts rows together."""
+        from fedcore.graphs.graphdef.parsed_graph import operations_of
+
+        folded = {stage.parameters[0].name}
+        for op in stage.operations:
+            if folded.intersection(o.name for o in op.operands if isinstance(o, Ref)):
+                folded.add(op.name)
+                graphs = [self.plan[o.name] for o in op.operands if isinstance(o, Symbol)]
+                inside = [operations_of(g.digest, self.plan.blob(g.digest)) for g in graphs if isinstance(g, Graph)]
+                if live.get(op.name) and (op.kind == "append_rows" or any("ConcatV2" in ops for ops in inside)):
+                    return True
+        return False
+
+
+def _is_static(leaf: Type) -> bool:
+    return not isinstance(leaf, TensorType) or is_static(leaf.shape)
 
 
 def _of_clients(type_: Type) -> Leaves:

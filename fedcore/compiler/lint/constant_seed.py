@@ -30,7 +30,11 @@ def constant_seed(program: Program) -> Iterator[Finding]:
         body = body_of(call.graph.digest, program.stages.blob(call.graph.digest))
         for op in constant_draws(body):
             of_clients = call.placement == CLIENTS
-            who = "all clients draw the same numbers, in every round" if of_clients else "every call draws the same numbers"
+            who = (
+                "all clients draw the same numbers, in every round"
+                if of_clients
+                else "every call draws the same numbers"
+            )
             yield Finding(
                 f"{op} in @{call.graph.name} has a seed that is a constant: {who}",
                 "draw by tf.random.normal or tf.random.uniform, which get a seed of the call and of the client, or hand"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fedcore.compiler.disclosures import accumulation_line
 from fedcore.compiler.leaf_sets import flat, start_of
-from fedcore.compiler.lint.program import ClientFold, Program
+from fedcore.compiler.lint.program import ClientFold, Program, user_name
 from fedcore.compiler.lint.registry import Finding, lint_check
 from fedcore.intrinsics.planned import sent_by
 from fedcore.ir import Function, Graph, Operation, Symbol
@@ -50,17 +50,17 @@ def _of_sent_values(program: Program, fold: ClientFold) -> Iterator[Finding]:
     added = {leaf.dtype.name for leaf in flat(stage.parameters[0].type) if isinstance(leaf, TensorType)}
     for name, sent in sent_by(fold.fold, stage, program.stages.main.types()).items():
         for source, target in _casts_of(program, stage, name):
-            line = _line_of(stage, name) or accumulation_line(stage, name)
+            label, line = user_name(sent.label), _line_of(stage, name) or accumulation_line(stage, name)
             if target in _HALVES and target in added:
                 yield Finding(
-                    f"{sent.label} is cast from {source} to {target} before it is added up: from some clients on,"
+                    f"{label} is cast from {source} to {target} before it is added up: from some clients on,"
                     " the sum no longer changes",
                     f"send {source}, or add in {source} what an encoder sends in {target} (docs/extending.md)",
                     line,
                 )
             elif "int" in target:
                 yield Finding(
-                    f"{sent.label} is cast from {source} to {target} before it is sent: fractions are cut off, towards 0",
+                    f"{label} is cast from {source} to {target} before it is sent: fractions are cut off, towards 0",
                     _fix_of_fractions(target),
                     line,
                 )

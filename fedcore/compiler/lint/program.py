@@ -1,6 +1,7 @@
 """A program under the linter, at each stage of compilation, with the graphs that its clients and its server call."""
 
 import functools
+import re
 from collections.abc import Hashable, Iterator
 
 import attrs
@@ -28,11 +29,16 @@ class GraphCall:
 
 @attrs.frozen
 class ClientFold:
-    """A fold over clients and the merge of its partials."""
+    """A fold over clients and the merge of its partials.
+
+    Args:
+        broadcasts: the names of the operands that are broadcasts.
+    """
 
     fold: Operation
     merge: Operation
     stage: Function
+    broadcasts: frozenset[str]
 
 
 class Program:
@@ -74,7 +80,16 @@ class Program:
         by_name = {op.name: op for op in self.stages.main.operations}
         merges = [op for op in by_name.values() if op.kind == "merge"]
         folds = [(fold_of(merge, by_name), merge) for merge in merges]
-        return [ClientFold(fold, merge, self.stages.function(fold.operands[1].name)) for fold, merge in folds]
+        types = self.stages.main.types()
+        return [
+            ClientFold(
+                fold,
+                merge,
+                self.stages.function(fold.operands[1].name),
+                frozenset(o.name for o in fold.operands[2:] if getattr(types[o.name], "all_equal", False)),
+            )
+            for fold, merge in folds
+        ]
 
     @functools.cached_property
     def graph_calls(self) -> list[GraphCall]:
@@ -93,3 +108,8 @@ class Program:
                     elif name not in seen:
                         seen.add(name)
                         waiting.append(callee)
+
+
+def user_name(label: str) -> str:
+    """The label of a value without the binding that tells it from others of its name: `x` for `x (%3)`."""
+    return re.sub(r" \(%[^)]*\)$", "", label)

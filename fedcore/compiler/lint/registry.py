@@ -84,7 +84,9 @@ def get_check(name: str) -> LintCheck:
     if name in BUILT_IN:
         imported(f"fedcore.compiler.lint.{name.replace('-', '_')}")
     if name not in _registry:
-        raise FedcoreError(f"no check is called {name!r}; there are {', '.join(dict.fromkeys((*BUILT_IN, *_registry)))}")
+        raise FedcoreError(
+            f"no check is called {name!r}; there are {', '.join(dict.fromkeys((*BUILT_IN, *_registry)))}"
+        )
     return _registry[name]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator
 
 from fedcore.compiler.disclosures import accumulation_line, sent_for
 from fedcore.compiler.leaf_sets import flat
-from fedcore.compiler.lint.program import ClientFold, Program
+from fedcore.compiler.lint.program import ClientFold, Program, user_name
 from fedcore.compiler.lint.registry import Finding, lint_check
 from fedcore.compiler.liveness import Liveness
 from fedcore.errors import Location
@@ -16,7 +16,7 @@ from fedcore.types import StructType
 
 @lint_check("sent-twice")
 def sent_twice(program: Program) -> Iterator[Finding]:
-    """Client values that cross in two round trips, or once in a secure sum and once in the open.
+    """Client values that cross in two round trips, or in a secure sum and in the open too.
 
     Within a round trip a client sends each value once, however often it is aggregated.
 
@@ -36,17 +36,19 @@ def sent_twice(program: Program) -> Iterator[Finding]:
         hidden, bare = _sent_by_protocol(live, fold, set(sent))
         for name in sent:
             line = accumulation_line(fold.stage, name) or fold.merge.location
-            of = f"{sent[name].label} : {sent[name].type}"
-            if name in hidden & bare:
+            label = f"{user_name(sent[name].label)} : {sent[name].type}"
+            sources = _open_sources(fold, name, bare) if name in hidden else None
+            if sources is not None:
+                shown = " and ".join(sorted({f"{user_name(sent[n].label)} : {sent[n].type}" for n in sources}))
                 yield Finding(
-                    f"each client sends {of} in a secure sum, and once more where the server can read it",
+                    f"the secure sum of {label} hides nothing: each client also sends {shown} in the open",
                     "use the result of the secure sum in both places",
                     line,
                 )
             number = numbers[name]
             if number in first:
                 yield Finding(
-                    f"each client sends {of} again: the server got it in the round trip of {first[number]}",
+                    f"each client sends {label} again: the server got it in the round trip of {first[number]}",
                     "aggregate it there only, and use that result here",
                     line,
                 )
@@ -67,13 +69,33 @@ def _sent_by_protocol(live: Liveness, fold: ClientFold, sent: set[str]) -> tuple
     return hidden, bare
 
 
+def _open_sources(fold: ClientFold, name: str, bare: set[str]) -> set[str] | None:
+    """The values in the open that a value is a function of, beside broadcasts and constants; None if it is of others too."""
+    by_name = {op.name: op for op in fold.stage.operations}
+    arguments = [o for o in fold.fold.operands if isinstance(o, Ref)]
+    parameters = zip(fold.stage.parameters[1:], arguments, strict=True)
+    shared = {p.name for p, argument in parameters if argument.name in fold.broadcasts}
+    sources: set[str] = set()
+    seen, waiting = {name}, [name]
+    while waiting:
+        current = waiting.pop()
+        if current in bare:
+            sources.add(current)
+        elif current not in shared:
+            op = by_name.get(current)
+            if op is None or "salt" in op.attributes:  # a client's own value, or a draw
+                return None
+            operands = {o.name for o in op.operands if isinstance(o, Ref)} - seen
+            seen |= operands
+            waiting.extend(operands)
+    return sources or None
+
+
 def _number_values(program: Program, fold: ClientFold) -> dict[str, Hashable]:
     """Value numbers of a client stage: equal numbers are equal values, in other stages of the plan too."""
     arguments = [o.name for o in fold.fold.operands if isinstance(o, Ref)]
     numbers: dict[str, Hashable] = {fold.stage.parameters[0].name: ("partial", fold.stage.name)}
-    numbers |= {
-        p.name: ("argument", name) for p, name in zip(fold.stage.parameters[1:], arguments, strict=True)
-    }
+    numbers |= {p.name: ("argument", name) for p, name in zip(fold.stage.parameters[1:], arguments, strict=True)}
     for op in fold.stage.operations:
         numbers[op.name] = _number(program, fold.stage, op, numbers)
     return numbers

@@ -29,7 +29,7 @@ def constant_draws(body: Body) -> list[str]:
     An argument of a function counts as no constant, also where its caller hands a constant in.
     """
     kinds: dict[str, None] = {}
-    for current in body.with_functions():
+    for current in (body, *body.library()):
         for node in current.nodes:
             if node.op in _SEED_INPUTS and _is_constant(current, node.inputs[_SEED_INPUTS[node.op]][0]):
                 kinds[node.op] = None

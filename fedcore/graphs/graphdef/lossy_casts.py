@@ -1,21 +1,23 @@
-"""Casts of a graph that lose precision: round trips through a narrower dtype, and results whose fractions are cut off."""
+"""Casts of a graph that lose precision: there and back through a narrower dtype, and results without their fractions."""
 
 import attrs
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
 
 _MOVES = ("Identity", "Reshape", "ExpandDims", "Squeeze", "Transpose", "BroadcastTo", "Tile", "StridedSlice", "Slice")
 """Operations that keep the elements of their first input."""
 
-_INTEGRAL = ("Round", "Rint", "Floor", "Ceil", "Sign", "FloorDiv")
-_KEEPS_INTEGRAL = (
-    *_MOVES, "Neg", "Abs", "Square", "Relu", "Sum", "Prod", "Max", "Min", "Cumsum", "FloorMod", "Mod",
-    "Mul", "Add", "AddV2", "AddN", "Sub", "Maximum", "Minimum", "Select", "SelectV2", "ClipByValue", "ConcatV2", "Pack",
-    "OneHot", "GatherV2", "Fill", "ZerosLike", "OnesLike",
+_WHOLE = ("Round", "Rint", "Floor", "Ceil", "Sign", "FloorDiv")
+"""Operations whose results are whole numbers."""
+
+_FRACTIONAL = (
+    "RealDiv", "Div", "DivNoNan", "Xdivy", "Reciprocal", "Inv", "Exp", "Expm1", "Log", "Log1p", "Sqrt", "Rsqrt", "Pow",
+    "Mean", "Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Softplus", "Sin", "Cos",
 )  # fmt: skip
-"""Operations whose result is whole where their float inputs are."""
+"""Operations whose results have fractions where their operands are whole. Of other operations the operands decide."""
 
 
 @attrs.frozen
@@ -32,7 +34,7 @@ def round_trips(body: Body) -> list[LossyCast]:
     A cast of whole numbers to integers, such as `tf.cast(tf.round(x), tf.int32)`, loses nothing.
     """
     casts: dict[LossyCast, None] = {}
-    for current in body.with_functions():
+    for current in (body, *body.library()):
         for node in current.nodes:
             inner = _cast_at(current, node.inputs[0]) if node.op == "Cast" else None
             if inner is not None and inner["SrcT"] == node["DstT"] and _is_lossy(current, inner):
@@ -42,7 +44,6 @@ def round_trips(body: Body) -> list[LossyCast]:
 
 def cast_of_result(body: Body, position: int) -> LossyCast | None:
     """The lossy cast whose value a graph returns at a position; None if it returns another value."""
-    body = body.inlined()
     node = _cast_at(body, body.results[position])
     return LossyCast(node["SrcT"].name, node["DstT"].name) if node is not None and _is_lossy(body, node) else None
 
@@ -65,25 +66,22 @@ def _is_lossy(body: Body, cast: Node) -> bool:
         return False
     if target.is_floating:
         return tf.as_dtype(target).size < source.size
-    return target.is_integer and not _is_integral(body, cast.inputs[0])
+    return target.is_integer and not _is_whole(body, cast.inputs[0])
 
 
-def _is_integral(body: Body, tensor: Ref) -> bool:
+def _is_whole(body: Body, tensor: Ref) -> bool:
     """Whether all elements are whole numbers, as far as the graph tells; results of control flow count as whole."""
     seen, waiting = {tensor}, [tensor]
     while waiting:
         node = body.by_name.get(waiting.pop()[0])
-        if node is None:  # an argument
+        if node is None or node.op in _FRACTIONAL or "Random" in node.op:  # or an argument
             return False
-        if node.op in _INTEGRAL or _calls_functions(node) or (node.op == "Cast" and not node["SrcT"].is_floating):
+        if node.op in _WHOLE or _calls_functions(node) or (node.op == "Cast" and not node["SrcT"].is_floating):
             continue
-        if node.op == "Const":
+        if node.op == "Const" and node["dtype"].is_floating:
             values = tf.make_ndarray(node["value"])
-            if node["dtype"].is_floating and not np.array_equal(values, np.round(values)):
+            if not np.array_equal(values, np.round(values)):
                 return False
-            continue
-        if node.op != "Cast" and node.op not in _KEEPS_INTEGRAL:
-            return False
         inputs = set(node.inputs[:1] if node.op in _MOVES else node.inputs) - seen
         seen |= inputs
         waiting.extend(inputs)
@@ -91,4 +89,4 @@ def _is_integral(body: Body, tensor: Ref) -> bool:
 
 
 def _calls_functions(node: Node) -> bool:
-    return bool(node.functions)
+    return any(isinstance(value, attr_value_pb2.NameAttrList) for value in node.attributes.values())

@@ -50,12 +50,6 @@ class Node:
         definition = private_api.op_definition(self.op)
         return definition is None or definition.is_stateful
 
-    @property
-    def functions(self) -> list[str]:
-        """The names of the functions in its attributes, such as the body of a loop."""
-        values = [v for value in self.attributes.values() for v in (value if isinstance(value, list) else [value])]
-        return [v.name for v in values if isinstance(v, attr_value_pb2.NameAttrList)]
-
 
 @attrs.frozen(eq=False)
 class Body:
@@ -120,16 +114,14 @@ class Body:
             sources.update(((node.name, k), outer(result)) for k, result in enumerate(callee.results))
         return attrs.evolve(self, nodes=tuple(nodes), results=tuple(sources.get(r, r) for r in self.results))
 
-    def with_functions(self) -> list["Body"]:
-        """The inlined body, and those of the functions that its operations call, each once."""
-        seen: set[str] = set()
-        bodies = [self.inlined()]
-        for body in bodies:  # grows
-            for name in (name for node in body.nodes for name in node.functions):
-                if name in self.functions and name not in seen:
-                    seen.add(name)
-                    bodies.append(self.called(name).inlined())
-        return bodies
+    def library(self) -> list["Body"]:
+        """The bodies of all functions of the graph's library, without their results.
+
+        An output's number counts from the first of its name, not of its node. A body may call a function that the graph
+        does not define, such as that which draws an element of a sequence.
+        """
+        functions = self.functions.values()
+        return [_body(f.node_def, tuple(a.name for a in f.signature.input_arg), (), self.functions) for f in functions]
 
     def with_checks(self, attributes: Mapping) -> dict:
         """The attributes of an operation that calls its functions whole: these check the operands in their bodies."""
@@ -224,8 +216,8 @@ def _body(nodes, arguments, results, functions, *, seeded: bool = False) -> Body
 
 
 def _port(name: str) -> tuple[str, int]:
-    node, _, index = name.partition(":")
-    return node, int(index or 0)
+    node, *output = name.split(":")  # in a function `node:name:number`
+    return node, int(output[-1]) if output else 0
 
 
 def _node(source: node_def_pb2.NodeDef) -> Node:
