@@ -19,9 +19,9 @@ from fedcore.cli.reproducer import Work
 def lint(ctx, targets, without, listed, format_, extensions, trusted):
     """Checks programs that are valid for mistakes that nothing else tells: each with its line and a fix.
 
-    A TARGET is a computation in a Python module that can be imported from the current directory, a module, of which all
-    federated computations with declared types are checked, or a file with a traced or a lowered module. The exit code is 1 if
-    anything is found.
+    A TARGET is a computation in a Python module that can be imported from the current directory, or a module, of which
+    all federated computations with declared types are checked, or a file with a traced or a lowered module. The exit
+    code is 1 if anything is found.
 
     The comment `# lint: allow CHECK` on a line says that it is meant.
 

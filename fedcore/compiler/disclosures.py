@@ -32,7 +32,7 @@ class Disclosure:
     Args:
         tensor: its path, or the name of the value that holds it.
         location: the line of the aggregation; None if the module has no lines.
-        grows: whether the partial that holds it has more rows with each client, so that the server gets the tensor itself.
+        grows: whether the partial that holds it has more rows with each client: the server gets the tensor itself.
     """
 
     tensor: str

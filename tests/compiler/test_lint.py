@@ -130,6 +130,12 @@ def test_casts_that_lose_nothing_or_stay_in_the_graph_are_left_alone(function):
     assert mapped(function) == []
 
 
+def test_casts_of_the_language_that_lose_nothing_are_left_alone():
+    rounded = fc.tf_computation("float32")(lambda x: tf.round(x))
+    assert findings(lambda x: fc.federated_sum(fc.cast(fc.federated_map(rounded, x), "int32")), READINGS) == []
+    assert findings(lambda x: fc.federated_sum(fc.cast(fc.cast(x, "float32") * 2.0, "int32")), COUNTS) == []
+
+
 def test_encoded_sums_are_left_alone():
     factory = fc.aggregators.EncodedSumFactory(fc.aggregators.encoders.uniform_quantization(bits=8))
     process = factory.create(fc.to_type(("float32", [64])))

@@ -1,14 +1,20 @@
 """The check `lossy-cast`."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fedcore.compiler.disclosures import accumulation_line
-from fedcore.compiler.leaf_sets import flat, start_of
+from fedcore.compiler.leaf_sets import count, flat, start_of
 from fedcore.compiler.lint.program import ClientFold, Program, user_name
 from fedcore.compiler.lint.registry import Finding, lint_check
 from fedcore.intrinsics.planned import sent_by
-from fedcore.ir import Function, Graph, Operation, Symbol
+from fedcore.ir import Function, Graph, Operation, Ref
 from fedcore.types import SequenceType, StructType, TensorType, Type, contains
+
+if TYPE_CHECKING:
+    from fedcore.graphs.graphdef.parsed_graph import Body
 
 _HALVES = ("float16", "bfloat16")
 
@@ -73,24 +79,16 @@ def _fix_of_fractions(target: str) -> str:
 def _casts_of(program: Program, stage: Function, name: str) -> Iterator[tuple[str, str]]:
     """Source and target of the lossy casts that make leaves of a value of a stage."""
     from fedcore.graphs.graphdef.lossy_casts import cast_of_result
-    from fedcore.graphs.graphdef.parsed_graph import body_of
 
-    by_name, types = {op.name: op for op in stage.operations}, stage.types()
-    start, op = _origin(by_name, name)
-    if op is None:
+    op = next((op for op in stage.operations if op.name == name), None)
+    if op is not None and op.kind == "cast":
+        source = op.operands[0].name
+        for leaf in _casts_of_types(stage.types()[source], op.type):
+            if leaf[1] in _HALVES or not _is_whole(program, stage, source):
+                yield leaf
         return
-    if op.kind == "cast":
-        source = types[op.operands[0].name]
-        yield from _casts_of_types(source, op.type)
-        return
-    callee = program.stages[op.operands[0].name] if op.kind == "call" and isinstance(op.operands[0], Symbol) else None
-    if not isinstance(callee, Graph) or contains(callee.type.result, lambda t: isinstance(t, SequenceType)):
-        return
-    body = body_of(callee.digest, program.stages.blob(callee.digest))
-    leaves = flat(callee.type.result)
-    tensors = [i for i, leaf in enumerate(leaves) if not isinstance(leaf, StructType)]
-    for leaf in range(start, start + len(flat(types[name]))):
-        cast = cast_of_result(body, tensors.index(leaf)) if leaf in tensors else None
+    for body, position in _results_of_graphs(program, stage, name):
+        cast = cast_of_result(body, position)
         if cast is not None:
             yield cast.source, cast.target
 
@@ -99,8 +97,51 @@ def _casts_of_types(source: Type, target: Type) -> Iterator[tuple[str, str]]:
     """The casts of an operation `cast` of the language from floats to integers or to 16-bit floats."""
     for a, b in zip(flat(source), flat(target), strict=True):
         if isinstance(a, TensorType) and isinstance(b, TensorType) and "float" in a.dtype.name:
-            if b.dtype.name in _HALVES and a.dtype.name not in _HALVES or "int" in b.dtype.name:
+            narrows = b.dtype.name in _HALVES and a.dtype.name not in _HALVES
+            if narrows or "int" in b.dtype.name:
                 yield a.dtype.name, b.dtype.name
+
+
+def _is_whole(program: Program, stage: Function, name: str) -> bool:
+    """Whether a value of a stage has whole numbers, as far as the stage tells."""
+    from fedcore.graphs.graphdef.lossy_casts import is_whole_result
+
+    by_name, types = {op.name: op for op in stage.operations}, stage.types()
+    seen, waiting = {name}, [name]
+    while waiting:
+        current = waiting.pop()
+        if not any(isinstance(leaf, TensorType) and "float" in leaf.dtype.name for leaf in flat(types[current])):
+            continue
+        _, op = _origin(by_name, current)
+        if op is None or op.kind == "generic_divide":
+            return False
+        if op.kind == "literal":
+            values = op.attributes["value"].to_numpy()
+            if not np.array_equal(values, np.round(values)):
+                return False
+        elif op.kind == "call":
+            if not all(is_whole_result(*result) for result in _results_of_graphs(program, stage, current)):
+                return False
+        else:
+            operands = {o.name for o in op.operands if isinstance(o, Ref)} - seen
+            seen |= operands
+            waiting.extend(operands)
+    return True
+
+
+def _results_of_graphs(program: Program, stage: Function, name: str) -> Iterator[tuple["Body", int]]:
+    """For the leaves of a value that a graph returns, the graph's body and the position of its result."""
+    from fedcore.graphs.graphdef.parsed_graph import body_of
+
+    start, op = _origin({op.name: op for op in stage.operations}, name)
+    callee = program.stages[op.operands[0].name] if op is not None and op.kind == "call" else None
+    if not isinstance(callee, Graph) or contains(callee.type.result, lambda t: isinstance(t, SequenceType)):
+        return
+    body = body_of(callee.digest, program.stages.blob(callee.digest))
+    tensors = [i for i, leaf in enumerate(flat(callee.type.result)) if not isinstance(leaf, StructType)]
+    for leaf in range(start, start + count(stage.types()[name])):
+        if leaf in tensors:
+            yield body, tensors.index(leaf)
 
 
 def _origin(by_name: dict[str, Operation], name: str) -> tuple[int, Operation | None]:

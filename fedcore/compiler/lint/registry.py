@@ -5,7 +5,7 @@ Decision 0262.
 
 import linecache
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import attrs
 

@@ -70,7 +70,7 @@ def _sent_by_protocol(live: Liveness, fold: ClientFold, sent: set[str]) -> tuple
 
 
 def _open_sources(fold: ClientFold, name: str, bare: set[str]) -> set[str] | None:
-    """The values in the open that a value is a function of, beside broadcasts and constants; None if it is of others too."""
+    """The values in the open that a value is computed from; None if it also depends on other values of the client."""
     by_name = {op.name: op for op in fold.stage.operations}
     arguments = [o for o in fold.fold.operands if isinstance(o, Ref)]
     parameters = zip(fold.stage.parameters[1:], arguments, strict=True)
@@ -109,7 +109,7 @@ def _number(program: Program, stage: Function, op: Operation, numbers: dict[str,
             operands.append(numbers[operand.name])
         else:
             operands.append(("graph", callee.digest) if isinstance(callee, Graph) else ("function", callee.name))
-    key = (op.kind, tuple(operands), op.type, tuple(sorted(op.attributes.items())))
+    key: tuple = (op.kind, tuple(operands), op.type, tuple(sorted(op.attributes.items())))
     if "salt" in op.attributes:  # draws other numbers than an equal operation
         key = (*key, stage.name, op.name)
     return program.number(key)

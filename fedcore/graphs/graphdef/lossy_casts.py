@@ -1,4 +1,4 @@
-"""Casts of a graph that lose precision: there and back through a narrower dtype, and results without their fractions."""
+"""Casts of a graph that lose precision: there and back through a narrower dtype, and results that were cut off."""
 
 import attrs
 import numpy as np
@@ -46,6 +46,11 @@ def cast_of_result(body: Body, position: int) -> LossyCast | None:
     """The lossy cast whose value a graph returns at a position; None if it returns another value."""
     node = _cast_at(body, body.results[position])
     return LossyCast(node["SrcT"].name, node["DstT"].name) if node is not None and _is_lossy(body, node) else None
+
+
+def is_whole_result(body: Body, position: int) -> bool:
+    """Whether a graph returns whole numbers at a position, as far as it tells."""
+    return _is_whole(body, body.results[position])
 
 
 def _cast_at(body: Body, tensor: Ref) -> Node | None:
