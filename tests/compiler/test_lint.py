@@ -148,6 +148,11 @@ def test_an_operation_without_a_batching_rule_is_told_with_its_line():
     ]
 
 
+def test_a_stage_with_a_secure_sum_may_loop():
+    size = fc.tf_computation(ROWS.member)(lambda x: tf.size(tf.unique(x).y))
+    assert findings(lambda x: fc.federated_secure_sum(fc.federated_map(size, x), 4), ROWS) == []
+
+
 def test_values_of_single_clients_are_told():
     assert findings(lambda x: (fc.federated_collect(x, 10), fc.federated_sum(x)), READINGS) == [
         ("unaggregated", "the server gets x : float32[1] of each client, and no sum of them")

@@ -13,7 +13,7 @@ from fedcore.ir import Function
 def client_loop(program: Program) -> Iterator[Finding]:
     """Client stages that compute clients one by one, since a TensorFlow operation has no batching rule.
 
-    Loops that the cost model prefers, and those of secure sums, are left alone.
+    Loops that the cost model prefers are left alone, and stages with secure sums, whose protocol masks client by client.
 
     Before:
         def largest(x):
@@ -27,7 +27,7 @@ def client_loop(program: Program) -> Iterator[Finding]:
     for fold in program.folds:
         why = program.plan_of(fold.stage).attributes.get("why", "")
         match = re.match(r"(\w+): (.+)", why)
-        if match is None or match[2] == AS_FAST_ALONE:
+        if match is None or match[2] == AS_FAST_ALONE or "secure" in fold.merge.attributes:
             continue
         line = line_of_operation(program, fold.stage, match[1])
         if line is not None:
