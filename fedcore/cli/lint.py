@@ -11,12 +11,12 @@ from fedcore.cli.reproducer import Work
 @click.command(cls=FileCommand, short_help="Finds lines that cost bits, time, privacy or precision.")
 @click.argument("targets", nargs=-1, metavar="MODULE[:NAME]|FILE.fed...")
 @click.option("--without", multiple=True, metavar="CHECK", help="Leave this check out.")
-@click.option("--list", "listed", is_flag=True, help="Print the checks.")
+@click.option("--list", "lists_checks", is_flag=True, help="Print the checks.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @load_option
 @trusted_option
 @click.pass_context
-def lint(ctx, targets, without, listed, format_, extensions, trusted):
+def lint(ctx, targets, without, lists_checks, format_, extensions, trusted):
     """Checks programs that are valid for mistakes that nothing else tells: each with its line and a fix.
 
     A TARGET is a computation in a Python module that can be imported from the current directory, or a module, of which
@@ -42,7 +42,7 @@ def lint(ctx, targets, without, listed, format_, extensions, trusted):
 
     for name in extensions:
         import_extension(name)
-    if listed:
+    if lists_checks:
         for check in all_checks():
             click.echo(f"{check.name:<18}{check.summary}")
         return

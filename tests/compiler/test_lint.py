@@ -67,10 +67,10 @@ def test_a_constant_seed_in_a_loop_over_a_sequence_is_told():
     def noisy(batches):
         return batches.reduce(0.0, lambda total, x: total + x + tf.random.stateless_normal([], seed=[1, 2]))
 
-    found = findings(
+    told = findings(
         lambda data: fc.federated_sum(fc.federated_map(noisy, data)), fc.types.at_clients(fc.SequenceType("float32"))
     )
-    assert "constant-seed" in [check for check, _ in found]
+    assert "constant-seed" in [check for check, _ in told]
 
 
 def test_seeds_of_the_call_are_left_alone():

@@ -13,7 +13,7 @@ from fedcore.ir import Function
 def client_loop(program: Program) -> Iterator[Finding]:
     """Client stages that compute clients one by one, since a TensorFlow operation has no batching rule.
 
-    Loops that the cost model prefers are left alone, and stages with secure sums, whose protocol masks client by client.
+    Loops that the cost model prefers are left alone, and so are those of secure sums, which mask each client.
 
     Before:
         def largest(x):
