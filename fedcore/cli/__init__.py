@@ -10,6 +10,7 @@ from fedcore.cli.doctor import doctor
 from fedcore.cli.dump import dump
 from fedcore.cli.evaluate import evaluate
 from fedcore.cli.exit_codes import EXIT_CODES, GuardedGroup
+from fedcore.cli.lint import lint
 from fedcore.cli.list_runs import list_runs
 from fedcore.cli.new import new
 from fedcore.cli.opt import opt
@@ -49,5 +50,5 @@ def main():
 
 
 training_verbs = (new, train, resume, evaluate, list_runs, show_run)
-for verb in (dump, opt, diff, verify, run, tune, report, doctor, demo, *training_verbs, site, policy, deploy):
+for verb in (dump, opt, diff, verify, lint, run, tune, report, doctor, demo, *training_verbs, site, policy, deploy):
     main.add_command(verb)

@@ -8,18 +8,18 @@ data; the sizes of a client's tensors are, unless its type gives them.
 Decision 0141.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import attrs
 
 from fedcore.compiler.leaf_sets import NOTHING, Leaves, count, everything, flat, start_of, within
-from fedcore.compiler.liveness import Liveness
+from fedcore.compiler.liveness import Live, Liveness
 from fedcore.compiler.pipeline import LOWERING, compile_module
 from fedcore.errors import Location
 from fedcore.intrinsics.planned import fold_of, sent_by
 from fedcore.intrinsics.secure_ranges import OPEN
-from fedcore.ir import Function, Module, Operation, Ref
-from fedcore.types import FederatedType, StructType, Type, leaves
+from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, leaves
 
 Taints = dict[str, Leaves]
 """The leaves that depend on client data, by the name of the binding or parameter."""
@@ -32,11 +32,13 @@ class Disclosure:
     Args:
         tensor: its path, or the name of the value that holds it.
         location: the line of the aggregation; None if the module has no lines.
+        grows: whether the partial that holds it has more rows with each client: the server gets the tensor itself.
     """
 
     tensor: str
     type: Type
     location: Location | None
+    grows: bool = False
 
 
 def disclosures(module: Module) -> list[Disclosure]:
@@ -44,7 +46,12 @@ def disclosures(module: Module) -> list[Disclosure]:
     if module.stage != "planned":
         lowering = f"{LOWERING}," if module.stage == "traced" else ""
         module = compile_module(module, f"{lowering}partition,dead-leaf-elimination")
-    return list(dict.fromkeys(ClientDataFlow(module).disclosures()))
+    unique: dict[tuple, Disclosure] = {}
+    for disclosure in ClientDataFlow(module).disclosures():
+        key = disclosure.tensor, disclosure.type, disclosure.location
+        if key not in unique or disclosure.grows:
+            unique[key] = disclosure
+    return list(unique.values())
 
 
 class ClientDataFlow:
@@ -132,10 +139,31 @@ class ClientDataFlow:
         bare = frozenset(i for i, mark in zip(tensors, marks, strict=True) if mark == OPEN)
         for leaf in sorted(bare & taints[partial.name]):
             live = self.live.of(stage, frozenset([leaf]))
-            for name, sent in sent_by(fold, stage, self.types).items():
-                for path, type_ in tensors_of(sent.type, live.get(name, NOTHING) & taints[name]):
+            grows = not _is_static(flat(partial.type)[leaf]) and self._appends(stage, live)
+            sent_values = sent_by(fold, stage, self.types)
+            for name in sent_for(live, stage, sent_values):
+                sent = sent_values[name]
+                for path, type_ in tensors_of(sent.type, live[name] & taints[name]):
                     tensor = f"{sent.label}.{path}" if path and path[0] != "[" else sent.label + path
-                    yield Disclosure(tensor, type_, line_of_accumulation(stage, name, partial.name) or op.location)
+                    yield Disclosure(tensor, type_, accumulation_line(stage, name) or op.location, grows)
+
+    def _appends(self, stage: Function, live: Live) -> bool:
+        """Whether an operation on live leaves of the partial puts rows together."""
+        from fedcore.graphs.graphdef.parsed_graph import operations_of
+
+        folded = {stage.parameters[0].name}
+        for op in stage.operations:
+            if folded.intersection(o.name for o in op.operands if isinstance(o, Ref)):
+                folded.add(op.name)
+                graphs = [self.plan[o.name] for o in op.operands if isinstance(o, Symbol)]
+                inside = [operations_of(g.digest, self.plan.blob(g.digest)) for g in graphs if isinstance(g, Graph)]
+                if live.get(op.name) and (op.kind == "append_rows" or any("ConcatV2" in ops for ops in inside)):
+                    return True
+        return False
+
+
+def _is_static(leaf: Type) -> bool:
+    return not isinstance(leaf, TensorType) or is_static(leaf.shape)
 
 
 def _of_clients(type_: Type) -> Leaves:
@@ -154,9 +182,37 @@ def tensors_of(type_: Type, wanted: Leaves) -> Iterator[tuple[str, Type]]:
     yield from (found for i, found in zip(solid, leaves(type_), strict=True) if i in wanted)
 
 
-def line_of_accumulation(stage: Function, name: str, partial: str) -> Location | None:
-    """The line of the operation that accumulates a value into the partial."""
-    folded = {partial}
+def sent_for(live: Live, stage: Function, sent: Container[str]) -> list[str]:
+    """The values that clients send for some leaves of the partial, in order of the stage.
+
+    A value that is sent for other leaves only is left out, also where these leaves are computed from it.
+
+    Args:
+        live: the liveness of the stage for the leaves.
+        sent: the names of all values that clients send.
+    """
+    by_name = {op.name: op for op in stage.operations}
+    folded = {stage.parameters[0].name}
+    names = [stage.result.name]
+    for op in stage.operations:
+        operands = [o.name for o in op.operands if isinstance(o, Ref)]
+        if folded.intersection(operands):
+            folded.add(op.name)
+            names += operands if live.get(op.name) else []
+    waiting = [n for n in names if n not in folded and live.get(n)]
+    seen = set(waiting)
+    while waiting:
+        name = waiting.pop()
+        if name not in sent and name in by_name:
+            operands = [o.name for o in by_name[name].operands if isinstance(o, Ref)]
+            waiting += (new := [n for n in operands if n not in seen and live.get(n)])
+            seen.update(new)
+    return [n for n in (*(p.name for p in stage.parameters), *by_name) if n in seen and n in sent]
+
+
+def accumulation_line(stage: Function, name: str) -> Location | None:
+    """The line of the operation that accumulates a client's value into the partial, the first parameter of a stage."""
+    folded = {stage.parameters[0].name}
     for op in stage.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
         if folded.intersection(names):

@@ -5,7 +5,7 @@ draws. A tensor that is not listed may still have little noise, or noise that ca
 programs that forget noise, not those that hide its lack.
 """
 
-from fedcore.compiler.disclosures import ClientDataFlow, Disclosure, line_of_accumulation, tensors_of
+from fedcore.compiler.disclosures import ClientDataFlow, Disclosure, accumulation_line, tensors_of
 from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything
 from fedcore.intrinsics.planned import sent_by
 from fedcore.ir import Function, Graph, Module, Operation, Symbol
@@ -23,7 +23,7 @@ def noiseless_values(plan: Module) -> list[Disclosure]:
         for name, sent in sent_by(fold, stage, flow.types).items():
             for path, type_ in tensors_of(sent.type, tainted.get(name, NOTHING) - drawn.get(name, NOTHING)):
                 tensor = f"{sent.label}.{path}" if path and path[0] != "[" else sent.label + path
-                line = line_of_accumulation(stage, name, stage.parameters[0].name) or fold.location
+                line = accumulation_line(stage, name) or fold.location
                 values.append(Disclosure(tensor, type_, line))
     return list(dict.fromkeys(values))
 

@@ -12,6 +12,7 @@ RECIPES = [
     "intrinsic",
     "core operation",
     "pass",
+    "check of the linter",
     "rewrite of a client stage",
     "runtime",
     "executor of clients",

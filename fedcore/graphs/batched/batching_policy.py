@@ -55,6 +55,9 @@ MAX_WIDTH_IMAGES = 4  # the activations of a convolution are far larger than its
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 
+AS_FAST_ALONE = "a kernel per client is as fast one client after the other"
+
+
 class TrainsConvolutions(NoBatchingRule):
     """A stage has rules, but is as fast one client after the other."""
 
@@ -395,7 +398,7 @@ def _check_graph(
     operations = operations_of(graph.digest, module.blob(graph.digest))
     body = body_of(graph.digest, module.blob(graph.digest))
     if padded_axes and _trains_convolutions(operations, body, batched_arguments):
-        raise TrainsConvolutions("Conv2D", "a kernel per client is as fast one client after the other")
+        raise TrainsConvolutions("Conv2D", AS_FAST_ALONE)
     if not builds_graphs:
         return
     rules = frozenset((op, batching_rules.get(op)) for op in operations)  # one may be registered anew

@@ -114,6 +114,15 @@ class Body:
             sources.update(((node.name, k), outer(result)) for k, result in enumerate(callee.results))
         return attrs.evolve(self, nodes=tuple(nodes), results=tuple(sources.get(r, r) for r in self.results))
 
+    def library(self) -> list["Body"]:
+        """The bodies of all functions of the graph's library, without their results.
+
+        An output's number counts from the first of its name, not of its node. A body may call a function that the graph
+        does not define, such as that which draws an element of a sequence.
+        """
+        functions = self.functions.values()
+        return [_body(f.node_def, tuple(a.name for a in f.signature.input_arg), (), self.functions) for f in functions]
+
     def with_checks(self, attributes: Mapping) -> dict:
         """The attributes of an operation that calls its functions whole: these check the operands in their bodies."""
         return {key: self._checked(value) for key, value in attributes.items()}
@@ -207,8 +216,8 @@ def _body(nodes, arguments, results, functions, *, seeded: bool = False) -> Body
 
 
 def _port(name: str) -> tuple[str, int]:
-    node, _, index = name.partition(":")
-    return node, int(index or 0)
+    node, *output = name.split(":")  # in a function `node:name:number`
+    return node, int(output[-1]) if output else 0
 
 
 def _node(source: node_def_pb2.NodeDef) -> Node:

@@ -1,0 +1,48 @@
+"""The check `client-loop`."""
+
+import re
+from collections.abc import Iterator
+
+from fedcore.compiler.lint.program import Program
+from fedcore.compiler.lint.registry import Finding, lint_check
+from fedcore.errors import Location
+from fedcore.ir import Function
+
+
+@lint_check("client-loop")
+def client_loop(program: Program) -> Iterator[Finding]:
+    """Client stages that compute clients one by one, since a TensorFlow operation has no batching rule.
+
+    Loops that the cost model prefers are left alone, and so are those of secure sums, which mask each client.
+
+    Before:
+        def largest(x):
+            return tf.nn.top_k(tf.unique(x).y, 1).values[0]  # Unique has no batching rule
+    After:
+        def largest(x):
+            return tf.reduce_max(x)
+    """
+    from fedcore.graphs.batched.batching_policy import AS_FAST_ALONE
+
+    for fold in program.folds:
+        why = program.plan_of(fold.stage).attributes.get("why", "")
+        match = re.match(r"(\w+): (.+)", why)
+        if match is None or match[2] == AS_FAST_ALONE or "secure" in fold.merge.attributes:
+            continue
+        line = line_of_operation(program, fold.stage, match[1])
+        if line is not None:
+            yield Finding(
+                f"clients run one by one, not side by side: {why}",
+                f"compute it without {match[1]}, or write its rule, @batching_rule({match[1]!r}) (docs/extending.md)",
+                line,
+            )
+
+
+def line_of_operation(program: Program, stage: Function, op: str) -> Location | None:
+    """The line of the first graph of a stage that holds a TensorFlow operation; None where none does."""
+    from fedcore.graphs.graphdef.parsed_graph import operations_of
+
+    for call in program.graph_calls_of(stage):
+        if op in operations_of(call.graph.digest, program.stages.blob(call.graph.digest)):
+            return call.location
+    return None

@@ -1,0 +1,132 @@
+"""Registry of the linter's checks.
+
+Decision 0262.
+"""
+
+import linecache
+import re
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from fedcore.compiler.lint.program import Program
+from fedcore.errors import FedcoreError, Location, brief
+from fedcore.ir import Module
+from fedcore.ir.first_use import imported
+
+# Built-in checks are imported when they are named; a third party's check registers when its module is imported.
+BUILT_IN = ("sent-twice", "sent-every-round", "unaggregated", "constant-seed", "lossy-cast", "client-loop")
+
+
+@attrs.frozen
+class Finding:
+    """A line of a program that should be another.
+
+    Args:
+        problem: in the user's names, without a full stop.
+        fix: what to write in its place.
+        location: the line; None where the module has no lines.
+        check: the name of the check; `lint` fills it in.
+    """
+
+    problem: str
+    fix: str
+    location: Location | None = None
+    check: str = ""
+
+    def __str__(self) -> str:
+        source = _source_line(self.location)
+        shown = f"\n  {source}" if source else ""
+        return f"{self.location or '<no line>'}: {self.check}: {self.problem}{shown}\n  fix: {self.fix}"
+
+
+@attrs.frozen
+class LintCheck:
+    """A named function that finds the lines of one kind of mistake."""
+
+    name: str
+    run: Callable[[Program], Iterable[Finding]]
+
+    @property
+    def summary(self) -> str:
+        return (self.run.__doc__ or "").strip().split("\n")[0]
+
+
+_registry: dict[str, LintCheck] = {}
+_NAME = re.compile(r"[a-z0-9\-]+")
+
+
+def lint_check(name: str) -> Callable[[Callable], Callable]:
+    """Registers a check; `fedcore lint` runs it.
+
+    The decorated function takes a `Program` and yields a `Finding` for each line. Its docstring shows a program before
+    and after the fix.
+
+    Raises:
+        InvalidValue: the name is not of lower-case letters, digits and `-`.
+    """
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise FedcoreError(f"a check cannot be called {brief(name)}: names are of lower-case letters, digits and -")
+
+    def register(function):
+        _registry[name] = LintCheck(name, function)
+        return function
+
+    return register
+
+
+def get_check(name: str) -> LintCheck:
+    """The check of a name.
+
+    Raises:
+        InvalidValue: there is none; the message lists the checks.
+    """
+    if name in BUILT_IN:
+        imported(f"fedcore.compiler.lint.{name.replace('-', '_')}")
+    if name not in _registry:
+        raise FedcoreError(
+            f"no check is called {name!r}; there are {', '.join(dict.fromkeys((*BUILT_IN, *_registry)))}"
+        )
+    return _registry[name]
+
+
+def all_checks() -> list[LintCheck]:
+    """The built-in checks, then those of imported modules."""
+    return [get_check(name) for name in dict.fromkeys((*BUILT_IN, *_registry))]
+
+
+def lint(module: Module, *, without: Iterable[str] = ()) -> list[Finding]:
+    """The findings of all checks in a traced or lowered module, in order of lines, each once.
+
+    A line whose source has the comment `# lint: allow NAME` keeps the findings of that check out.
+
+    Args:
+        without: names of checks that do not run.
+    Raises:
+        InvalidValue: the module is planned, where the lines of fused graphs are gone; or no check has such a name.
+    """
+    skipped = {get_check(name).name for name in without}
+    program = Program(module)
+    findings = dict.fromkeys(
+        attrs.evolve(finding, check=check.name)
+        for check in all_checks()
+        if check.name not in skipped
+        for finding in check.run(program)
+    )
+    return sorted((f for f in findings if not _is_allowed(f)), key=_position)
+
+
+def _position(finding: Finding) -> tuple:
+    location = finding.location
+    return ("", 0) if location is None else (location.file, location.line)
+
+
+def _is_allowed(finding: Finding) -> bool:
+    """Whether the source line says that its author knows."""
+    comment = re.search(r"#\s*lint:\s*allow\s+([\w\-, ]+)", _source_line(finding.location))
+    return comment is not None and finding.check in re.split(r"[\s,]+", comment[1])
+
+
+def _source_line(location: Location | None) -> str:
+    """The line as its file has it; empty for lines that another process traced."""
+    return "" if location is None or location.path is None else linecache.getline(location.path, location.line).strip()
