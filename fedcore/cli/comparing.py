@@ -1,6 +1,8 @@
 """Compares two modules up to the names of functions and bindings."""
 
 import difflib
+import itertools
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -11,6 +13,8 @@ from fedcore.ir import Function, Graph, Module, Ref, Symbol
 from fedcore.ir.printer import print_value, symbol
 from fedcore.ir.renaming import form_of
 
+_HUNK = re.compile(r"@@ -(\d+)")
+_HEADING = re.compile(r'(?:region )?(@(?:"(?:\\.|[^"\\])*"|[\w:+]+))\(')
 Node = TypeVar("Node", bound=Hashable)
 
 
@@ -33,8 +37,15 @@ class Comparison:
     right: list[str]
 
     def unified(self) -> Iterator[str]:
-        lines = difflib.unified_diff(self.left, self.right, lineterm="", n=2)
-        return (line for i, line in enumerate(lines) if i > 1)
+        """The lines of a unified diff; behind the numbers of a hunk stands the heading of its graph or function."""
+        for line in itertools.islice(difflib.unified_diff(self.left, self.right, lineterm="", n=2), 2, None):
+            hunk = _HUNK.match(line)
+            yield f"{line} {self._heading(int(hunk[1]))}".rstrip() if hunk else line
+
+    def _heading(self, number: int) -> str:
+        """The name of the graph or function around a line of the left module; empty if there is none."""
+        headings = (_HEADING.match(line) for line in reversed(self.left[: number - 1]))
+        return next((heading[1] for heading in headings if heading), "")
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """(same | changed | gap, left line, right line), with two lines of context around each change."""

@@ -38,7 +38,7 @@ document.addEventListener("click", (event) => {
   else if (at("aside button")) go(state.tab === "overview" || state.tab === "memory-threads" ? "ir" : state.tab, at("aside button").dataset.computation);
   else if (at("[data-goto]")) go("ir", at("[data-goto]").dataset.goto);
   else if (at("[data-pass]")) choosePass(at("section"), at("[data-pass]").dataset.pass);
-  else if (at("a.loc")) openSource(at("a.loc").dataset.file, at("a.loc").dataset.line);
+  else if (at("a.loc, a.graph")) openSource(at("a.loc, a.graph").dataset.file, at("a.loc, a.graph").dataset.line);
   else if (at("figcaption button")) at("figure").hidden = true;
   else if (at("#theme")) theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
   else return;

@@ -15,7 +15,7 @@ Decision 0263.
 
 import re
 import sys
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import attrs
 import tensorflow as tf
@@ -29,6 +29,7 @@ from fedcore.graphs.graphdef.canonical_form import with_content_names
 from fedcore.graphs.graphdef.parsed_graph import attribute_value
 from fedcore.graphs.graphdef.stepwise_import import import_body
 from fedcore.ir.module import Graph, Module
+from fedcore.ir.printer import symbol
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, leaves
 
@@ -58,7 +59,7 @@ def graph_region(graph: Graph, data: bytes) -> Region:
 
 
 def argument_names(graph: Graph, region: Region) -> list[str]:
-    """The names of a graph's arguments, by the paths of its parameter's leaves, and `seed`; none where two are equal."""
+    """The names of a graph's arguments, by the paths of its parameter's leaves; none where two are equal."""
     names: list[str] = []
     for path, leaf in () if graph.type.parameter is None else leaves(graph.type.parameter):
         words = re.findall(r"[A-Za-z0-9]+", path)
@@ -82,28 +83,22 @@ def keys_of_values(region: Region) -> list[tuple[Value, Hashable]]:
     return keys
 
 
-def print_graph(graph: Graph, data: bytes, *, most_operations: int | None = MOST_OPERATIONS) -> str:
-    """The text of a graph's operations, below its name and digest.
+def print_graph(module: Module, graph: Graph, *, most_operations: int = MOST_OPERATIONS) -> str:
+    """The text of the operations of a module's graph, below their number and the graph's digest.
+
+    Where the module lacks the graph's bytes or TensorFlow refuses them, the text is a comment that says so.
 
     Args:
-        data: the graph's canonical bytes.
-        most_operations: the number of operations after which the others are counted only. None: all are printed.
+        most_operations: the number of operations after which the others are counted only.
     """
-    region = graph_region(graph, data)
+    try:
+        region = graph_region(graph, module.blob(graph.digest))
+    except FedcoreError as error:
+        return f"// {symbol(graph.name)}: {str(error).splitlines()[0]}\n"
     count = count_operations(region)
-    text = print_region(
-        region, name=graph.name, arguments=argument_names(graph, region), most_operations=most_operations
-    )
+    names = argument_names(graph, region)
+    text = print_region(region, name=graph.name, arguments=names, most_operations=most_operations)
     return f"// {count} operation{'s' * (count != 1)}, sha256:{graph.digest[:12]}\n{text}"
-
-
-def print_graphs(module: Module, *, most_operations: int | None = MOST_OPERATIONS) -> Iterator[tuple[Graph, str]]:
-    """Each graph of a module with the text of its operations, or with a comment why there is none."""
-    for graph in module.graphs:
-        try:
-            yield graph, print_graph(graph, module.blob(graph.digest), most_operations=most_operations)
-        except FedcoreError as error:
-            yield graph, f"// @{graph.name}: {str(error).splitlines()[0]}\n"
 
 
 @attrs.define
