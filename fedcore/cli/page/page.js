@@ -28,7 +28,7 @@ function openSource(file, line) {
   const figure = all("[data-source]").find((f) => f.dataset.source === file);
   if (!figure) return;
   figure.hidden = false;
-  for (const row of all("li", figure)) row.classList.toggle("here", row.dataset.line === line);
+  for (const row of all("li", figure)) row.classList.toggle("here", line !== undefined && row.dataset.line === line);
   figure.querySelector("li.here")?.scrollIntoView({ block: "center" });
 }
 

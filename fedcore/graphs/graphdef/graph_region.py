@@ -84,7 +84,7 @@ def keys_of_values(region: Region) -> list[tuple[Value, Hashable]]:
 
 
 def print_graph(module: Module, graph: Graph, *, most_operations: int = MOST_OPERATIONS) -> str:
-    """The text of the operations of a module's graph, below their number and the graph's digest.
+    """The text of the operations of a module's graph, below its name, their number and its digest.
 
     Where the module lacks the graph's bytes or TensorFlow refuses them, the text is a comment that says so.
 
@@ -98,7 +98,7 @@ def print_graph(module: Module, graph: Graph, *, most_operations: int = MOST_OPE
     count = count_operations(region)
     names = argument_names(graph, region)
     text = print_region(region, name=graph.name, arguments=names, most_operations=most_operations)
-    return f"// {count} operation{'s' * (count != 1)}, sha256:{graph.digest[:12]}\n{text}"
+    return f"// {symbol(graph.name)}: {count} operation{'s' * (count != 1)}, sha256:{graph.digest[:12]}\n{text}"
 
 
 @attrs.define
