@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -199,8 +199,8 @@ def source_panes(recorded: Recorded) -> Markup:
     """The user's source files and the operations of the graphs, each once; a click on its name opens it."""
     sources = {name: text for one in recorded.computations for name, text in one.sources.items()}
     graphs = {digest: text for one in recorded.computations for digest, text in one.graphs.items()}
-    panes = [(_source, name, text) for name, text in sources.items()]
-    panes += [(_graph, digest, text) for digest, text in graphs.items()]
+    panes: list[tuple[Callable[[str, str], Markup], str, str]] = [(_source, *each) for each in sources.items()]
+    panes += [(_graph, *each) for each in graphs.items()]
     sizes = itertools.accumulate(len(text) for _, _, text in panes)
     return joined(pane(name, text) for (pane, name, text), size in zip(panes, sizes, strict=True) if size <= _MAX_SHOWN)
 

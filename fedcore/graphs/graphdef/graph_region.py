@@ -30,7 +30,6 @@ from fedcore.graphs.graphdef.parsed_graph import attribute_value
 from fedcore.graphs.graphdef.stepwise_import import import_body
 from fedcore.ir.module import Graph, Module
 from fedcore.ir.printer import symbol
-from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, leaves
 
 MOST_OPERATIONS = 100
@@ -44,18 +43,16 @@ _WHILE = frozenset({"While", "StatelessWhile"})
 _IF = frozenset({"If", "StatelessIf"})
 _CALL = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
-_regions: LruCache[str, Region] = LruCache(64)
-
 
 def graph_region(graph: Graph, data: bytes) -> Region:
-    """The operations of a graph as a region, cached by the graph's digest.
+    """The operations of a graph as a region.
 
     Args:
         data: the graph's canonical bytes.
     Raises:
         FedcoreError: TensorFlow refuses the graph, or it has more than `MOST_EXPANDED` operations.
     """
-    return _regions.get(graph.digest, lambda: _Conversion(graph.name, data).main())
+    return _Conversion(graph.name, data).main()
 
 
 def argument_names(graph: Graph, region: Region) -> list[str]:
