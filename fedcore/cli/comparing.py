@@ -13,6 +13,8 @@ from fedcore.ir import Function, Graph, Module, Ref, Symbol
 from fedcore.ir.printer import print_value, symbol
 from fedcore.ir.renaming import form_of
 
+_CONTEXT = 2
+"""Equal lines that are shown before and behind a change."""
 _HUNK = re.compile(r"@@ -(\d+)")
 _HEADING = re.compile(r'(?:region )?(@(?:"(?:\\.|[^"\\])*"|[\w:+]+))\(')
 Node = TypeVar("Node", bound=Hashable)
@@ -38,9 +40,10 @@ class Comparison:
 
     def unified(self) -> Iterator[str]:
         """The lines of a unified diff; behind the numbers of a hunk stands the heading of its graph or function."""
-        for line in itertools.islice(difflib.unified_diff(self.left, self.right, lineterm="", n=2), 2, None):
+        lines = difflib.unified_diff(self.left, self.right, lineterm="", n=_CONTEXT)
+        for line in itertools.islice(lines, 2, None):
             hunk = _HUNK.match(line)
-            yield f"{line} {self._heading(int(hunk[1]))}".rstrip() if hunk else line
+            yield f"{line} {self._heading(int(hunk[1]) + _CONTEXT)}".rstrip() if hunk else line
 
     def _heading(self, number: int) -> str:
         """The name of the graph or function around a line of the left module; empty if there is none."""
@@ -48,9 +51,9 @@ class Comparison:
         return next((heading[1] for heading in headings if heading), "")
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """(same | changed | gap, left line, right line), with two lines of context around each change."""
+        """(same | changed | gap, left line, right line), with lines of context around each change."""
         matcher = LineMatcher(self.left, self.right)
-        for number, group in enumerate(matcher.get_grouped_opcodes(2)):
+        for number, group in enumerate(matcher.get_grouped_opcodes(_CONTEXT)):
             if number:
                 yield "gap", "…", "…"
             for tag, a, b, c, d in group:
@@ -157,17 +160,22 @@ def _graph_texts(left: Module, graph: Graph, right: Module, other: Graph) -> tup
         left, right: the modules with the bytes of `graph` and of `other`.
     """
     from fedcore.graphs.dataflow.text import print_region
-    from fedcore.graphs.graphdef.graph_region import argument_names, graph_region, keys_of_values
+    from fedcore.graphs.graphdef.graph_region import argument_names, graph_regions, keys_of_values
 
-    region = graph_region(graph, left.blob(graph.digest))
-    other_region = graph_region(other, right.blob(other.digest))
-    keys, other_keys = keys_of_values(region), keys_of_values(other_region)
-    names = {value: f"%{i}" for i, (value, _) in enumerate(keys)}
-    names |= zip(region.arguments, (f"%{name}" for name in argument_names(graph, region)), strict=False)
-    other_names = _names_as_in(other_keys, keys, names)
-    return print_region(region, name=graph.name, names=names), print_region(
-        other_region, name=graph.name, names=other_names
-    )
+    regions = graph_regions(graph, left.blob(graph.digest))
+    other_regions = graph_regions(attrs.evolve(other, name=graph.name), right.blob(other.digest))
+    names: dict = {}
+    texts, other_texts = [], []
+    for name, region in regions.items():
+        arguments = argument_names(graph, region) if name == graph.name else []
+        names |= {value: f"%{i}" for i, (value, _) in enumerate(keys_of_values(region))}
+        names |= zip(region.arguments, (f"%{argument}" for argument in arguments), strict=False)
+        texts.append(print_region(region, name=name, names=names))
+    for name, region in other_regions.items():
+        counterpart = keys_of_values(regions[name]) if name in regions else []
+        other_names = _names_as_in(keys_of_values(region), counterpart, names)
+        other_texts.append(print_region(region, name=name, names=other_names))
+    return "".join(texts), "".join(other_texts)
 
 
 def _pairs_of_functions(left: Module, right: Module, forms) -> dict[str, Function]:

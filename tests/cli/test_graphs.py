@@ -47,6 +47,20 @@ def kelvin(fahrenheit):
 
 
 kelvin_mean = build(kelvin)
+
+
+def choose(x):
+    return tf.switch_case(tf.cast(x, tf.int32), [lambda: x, lambda: -x])
+
+
+chosen = build(choose)
+
+
+def choose(x):
+    return tf.switch_case(tf.cast(x, tf.int32), [lambda: x, lambda: tf.abs(x)])
+
+
+chosen_otherwise = build(choose)
 """
 
 
@@ -117,6 +131,15 @@ def test_operations_that_are_added_mark_themselves_and_their_use_alone(folder, f
             "-  %4 = RealDiv(%2, %3) : float32",
             "+  %4 = RealDiv(%2+2, %3) : float32",
         ]
+
+
+def test_a_branch_that_is_another_is_a_difference_of_its_own_lines(folder, fedcore_in):
+    ran = fedcore_in(folder, "diff", "sensors:chosen", "sensors:chosen_otherwise")
+    assert [line for line in ran.out.splitlines()[2:] if line[0] in "@+-"] == [
+        "@@ -14,5 +14,5 @@ @choose_f1",
+        "-  %1 = Neg(%0) : float32[...]",
+        "+  %1 = Abs(%0) : float32[...]",
+    ]
 
 
 def test_graphs_with_other_names_are_compared_by_their_types(folder, fedcore_in):

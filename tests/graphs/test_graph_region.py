@@ -91,6 +91,36 @@ region @magnitude(%arg: float32) {
     )
 
 
+def test_a_function_that_an_operation_names_is_a_region_of_its_own():
+    @fc.tf_computation("int32", "float32")
+    def choose(i, x):
+        return tf.switch_case(i, [lambda: -x, lambda: x * x])
+
+    assert (
+        text_of(choose)
+        == """\
+// @choose: 8 operations
+region @choose(%i: int32, %x: float32) {
+  %0 = StatelessCase(%i, [%x]) : float32 {Tout=[float32], branches=[@choose_f0, @choose_f1], output_shapes=[[]]}
+  %1 = Identity(%0) : float32
+  %2 = Identity(%1) : float32
+  %3 = Identity(%2) : float32
+  return %3
+}
+region @choose_f0(%0: float32[...]) {
+  %1 = Neg(%0) : float32[...]
+  %2 = Identity(%1) : float32[...]
+  return %2
+}
+region @choose_f1(%0: float32[...]) {
+  %1 = Mul(%0, %0) : float32[...]
+  %2 = Identity(%1) : float32[...]
+  return %2
+}
+"""
+    )
+
+
 def test_a_loop_has_its_test_and_its_body():
     text = text_of(powers)
     assert "region @powers(%count: int32, %base: float32) {\n" in text
@@ -113,7 +143,7 @@ def test_the_seed_of_a_graph_is_its_last_argument():
 def test_what_is_printed_can_be_parsed():
     for computation in (halved, powers, magnitude, noisy, total):
         text = text_of(computation)
-        (parsed,) = parse_regions(text)
+        parsed, *_ = parse_regions(text)
         assert parsed.name == computation.module.graphs[0].name
 
 

@@ -7,8 +7,9 @@
     }
 
 Dtypes and shapes are TensorFlow's, which imports the graph. A loop, a branch and a call of a library function are a
-`while`, an `if` and a `call`, with the function's body as their region; other uses of functions keep the function's
-name. An operation without results, such as a print, cannot be named behind `after`.
+`while`, an `if` and a `call`, with the function's body as their region. A function that another operation names, such
+as a branch of a `Case`, is a region of its own, numbered in the order of use: its name in the graph is a digest. An
+operation without results, such as a print, cannot be named behind `after`.
 
 Decision 0263.
 """
@@ -19,16 +20,15 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import attrs
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.dataflow.graph import Block, Region, Value
 from fedcore.graphs.dataflow.text import count_operations, print_region
 from fedcore.graphs.dataflow.text_attributes import print_attributes, type_text
-from fedcore.graphs.graphdef.canonical_form import with_content_names
 from fedcore.graphs.graphdef.parsed_graph import attribute_value
 from fedcore.graphs.graphdef.stepwise_import import import_body
-from fedcore.ir.module import Graph, Module
+from fedcore.ir.module import Graph, Module, Symbol
 from fedcore.ir.printer import symbol
 from fedcore.types import SequenceType, leaves
 
@@ -44,15 +44,15 @@ _IF = frozenset({"If", "StatelessIf"})
 _CALL = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
-def graph_region(graph: Graph, data: bytes) -> Region:
-    """The operations of a graph as a region.
+def graph_regions(graph: Graph, data: bytes) -> dict[str, Region]:
+    """The operations of a graph as a region under the graph's name, and those of the functions that operations name.
 
     Args:
         data: the graph's canonical bytes.
     Raises:
         FedcoreError: TensorFlow refuses the graph, or it has more than `MOST_EXPANDED` operations.
     """
-    return _Conversion(graph.name, data).main()
+    return _Conversion(graph.name, data).regions()
 
 
 def argument_names(graph: Graph, region: Region) -> list[str]:
@@ -86,16 +86,18 @@ def print_graph(module: Module, graph: Graph, *, most_operations: int = MOST_OPE
     Where the module lacks the graph's bytes or TensorFlow refuses them, the text is a comment that says so.
 
     Args:
-        most_operations: the number of operations after which the others are counted only.
+        most_operations: the number of operations of a region after which the others are counted only.
     """
     try:
-        region = graph_region(graph, module.blob(graph.digest))
+        regions = graph_regions(graph, module.blob(graph.digest))
     except FedcoreError as error:
         return f"// {symbol(graph.name)}: {str(error).splitlines()[0]}\n"
-    count = count_operations(region)
-    names = argument_names(graph, region)
-    text = print_region(region, name=graph.name, arguments=names, most_operations=most_operations)
-    return f"// {symbol(graph.name)}: {count} operation{'s' * (count != 1)}, sha256:{graph.digest[:12]}\n{text}"
+    count = sum(map(count_operations, regions.values()))
+    texts = [f"// {symbol(graph.name)}: {count} operation{'s' * (count != 1)}, sha256:{graph.digest[:12]}\n"]
+    for name, region in regions.items():
+        names = argument_names(graph, region) if name == graph.name else []
+        texts.append(print_region(region, name=name, arguments=names, most_operations=most_operations))
+    return "".join(texts)
 
 
 @attrs.define
@@ -112,10 +114,16 @@ class _Conversion:
     _library: function_pb2.FunctionDefLibrary = attrs.field(init=False, factory=function_pb2.FunctionDefLibrary)
     _functions: dict[str, function_pb2.FunctionDef] = attrs.field(init=False, factory=dict)
     _count: int = attrs.field(init=False, default=0)
+    _symbols: dict[str, Symbol] = attrs.field(init=False, factory=dict)
+    _named: dict[str, Region] = attrs.field(init=False, factory=dict)
 
-    def main(self) -> Region:
-        """The region of the graph's `main`."""
-        graph_def = with_content_names(graph_pb2.GraphDef.FromString(self.data))
+    def regions(self) -> dict[str, Region]:
+        """The region of the graph's `main`, and those of functions that operations name."""
+        main = self._main()
+        return {self.name: main} | {each.name: self._named[each.name] for each in self._symbols.values()}
+
+    def _main(self) -> Region:
+        graph_def = graph_pb2.GraphDef.FromString(self.data)
         self._library = graph_def.library
         self._functions = {f.signature.name: f for f in graph_def.library.function}
         block, arguments, results = Block(), dict[str, Value](), list[node_def_pb2.NodeDef]()
@@ -170,10 +178,25 @@ class _Conversion:
         callee = source.attr["f"].func.name if source.op in _CALL else source.op
         if callee in self._functions:  # the graph has no function for the elements of a sequence
             return block.add("call", inputs, {}, types, [self._function(callee, block, inputs)])
-        attributes = {k: attribute_value(v) for k, v in source.attr.items() if not k.startswith("_")}
+        attributes = {k: self._attribute(attribute_value(v)) for k, v in source.attr.items() if not k.startswith("_")}
         if source.op == "Const":
             attributes["value"] = tf.make_ndarray(attributes["value"])
         return block.add(source.op, inputs, attributes, types)
+
+    def _attribute(self, value):
+        """An attribute with the symbols of regions in the place of library functions."""
+        if isinstance(value, list):
+            return [self._attribute(v) for v in value]
+        if not isinstance(value, attr_value_pb2.NameAttrList) or value.name not in self._functions:
+            return value
+        if value.name not in self._symbols:
+            self._symbols[value.name] = Symbol(f"{self.name}_f{len(self._symbols)}")
+            block = Block()
+            inputs = self._functions[value.name].signature.input_arg
+            arguments = [block.argument(tf.as_dtype(a.type), None) for a in inputs]
+            region = block.region(self._add_body(block, value.name, arguments))
+            self._named[self._symbols[value.name].name] = region
+        return self._symbols[value.name]
 
     def _function(self, name: str, parent: Block, like: Sequence[Value]) -> Region:
         """The body of a library function as a region with arguments of the dtypes and shapes of values."""
