@@ -1,14 +1,23 @@
 """Compares two modules up to the names of functions and bindings."""
 
 import difflib
-from collections.abc import Callable, Hashable, Iterator
+import itertools
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 
 from fedcore.cli.line_matcher import LineMatcher
-from fedcore.ir import Function, Module, Ref, Symbol
-from fedcore.ir.printer import print_value
+from fedcore.ir import Function, Graph, Module, Ref, Symbol
+from fedcore.ir.printer import print_value, symbol
 from fedcore.ir.renaming import form_of
+
+_CONTEXT = 2
+"""Equal lines that are shown before and behind a change."""
+_HUNK = re.compile(r"@@ -(\d+)")
+_HEADING = re.compile(r'(?:region )?(@(?:"(?:\\.|[^"\\])*"|[\w:+]+))\(')
+Node = TypeVar("Node", bound=Hashable)
 
 
 @attrs.frozen
@@ -19,7 +28,8 @@ class Comparison:
         equal: whether the modules are equal up to names.
         same_text: whether their texts are equal.
         changes: a sentence for each difference of the modules' symbols.
-        left, right: the lines of the modules, in which corresponding functions and bindings have equal names.
+        left, right: the lines of the modules, in which corresponding functions, graphs and bindings have equal names.
+            Of the graphs, the operations of those that differ are among them.
     """
 
     equal: bool
@@ -29,13 +39,21 @@ class Comparison:
     right: list[str]
 
     def unified(self) -> Iterator[str]:
-        lines = difflib.unified_diff(self.left, self.right, lineterm="", n=2)
-        return (line for i, line in enumerate(lines) if i > 1)
+        """The lines of a unified diff; behind the numbers of a hunk stands the heading of its graph or function."""
+        lines = difflib.unified_diff(self.left, self.right, lineterm="", n=_CONTEXT)
+        for line in itertools.islice(lines, 2, None):
+            hunk = _HUNK.match(line)
+            yield f"{line} {self._heading(int(hunk[1]) + _CONTEXT)}".rstrip() if hunk else line
+
+    def _heading(self, number: int) -> str:
+        """The name of the graph or function around a line of the left module; empty if there is none."""
+        headings = (_HEADING.match(line) for line in reversed(self.left[: number - 1]))
+        return next((heading[1] for heading in headings if heading), "")
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """(same | changed | gap, left line, right line), with two lines of context around each change."""
+        """(same | changed | gap, left line, right line), with lines of context around each change."""
         matcher = LineMatcher(self.left, self.right)
-        for number, group in enumerate(matcher.get_grouped_opcodes(2)):
+        for number, group in enumerate(matcher.get_grouped_opcodes(_CONTEXT)):
             if number:
                 yield "gap", "…", "…"
             for tag, a, b, c, d in group:
@@ -63,18 +81,20 @@ def _forms(module: Module) -> dict[str, Hashable]:
 
 
 def _changes(left: Module, right: Module, forms) -> list[str]:
-    found = []
+    pairs = _pairs_of_graphs(left, right)
+    found = [f"the operations of the graph @{graph.name} differ" for graph in pairs.values()]
+    paired = [{graph.name for graph in pairs.values()}, {*pairs}]
     if left.stage != right.stage:
         found.append(f"the first is {left.stage}, the second {right.stage}")
     if left.main.type != right.main.type:
         found.append(f"the type is {left.main.type} in the first, {right.main.type} in the second")
-    for mine, others, module, which in (
-        (forms[0], forms[1], left, "first"),
-        (forms[1], forms[0], right, "second"),
+    for mine, others, module, graphs, which in (
+        (forms[0], forms[1], left, paired[0], "first"),
+        (forms[1], forms[0], right, paired[1], "second"),
     ):
         there = set(others.values())
         for name, form in mine.items():
-            if form not in there and name != module.main.name:
+            if form not in there and name != module.main.name and name not in graphs:
                 found.append(f"@{name} is in the {which} only")
     return found or ["the main functions differ"]
 
@@ -86,6 +106,9 @@ def _aligned_lines(left: Module, right: Module, forms) -> tuple[list[str], list[
     before it, so that the names of later operations do not change.
     """
     names = [{g.name: f"@graph:{g.digest[:12]}" for g in m.graphs} for m in (left, right)]
+    graphs = _pairs_of_graphs(left, right)
+    for name, graph in graphs.items():
+        names[0][graph.name] = names[1][name] = symbol(graph.name)
     pairs = _pairs_of_functions(left, right, forms)
     for number, function in enumerate(left.functions):
         names[0][function.name] = "@main" if function is left.main else f"@{number}"
@@ -93,6 +116,9 @@ def _aligned_lines(left: Module, right: Module, forms) -> tuple[list[str], list[
         pair = pairs.get(function.name)
         names[1][function.name] = f"@+{number}" if pair is None else names[0][pair.name]
     lines = [[f"fedcore {m.stage}"] for m in (left, right)]
+    for name, graph in graphs.items():
+        for side, text in zip(lines, _graph_texts(left, graph, right, right.graph(name)), strict=True):
+            side += ["", *text.splitlines()]
     bound = {f.name: _bindings_by_position(f) for f in left.functions}
     for function in left.functions:
         lines[0] += _function(function, names[0], bound[function.name])
@@ -105,6 +131,51 @@ def _aligned_lines(left: Module, right: Module, forms) -> tuple[list[str], list[
         )
         lines[1] += _function(function, names[1], mine)
     return lines[0], lines[1]
+
+
+def _pairs_of_graphs(left: Module, right: Module) -> dict[str, Graph]:
+    """Graph of the right module -> corresponding graph of the left module, for graphs whose operations differ.
+
+    Graphs correspond by name, or else by type. A graph without bytes corresponds to none.
+    """
+    sides = [
+        [g for g in m.graphs if g.digest in m.blobs and g.digest not in {other.digest for other in others.graphs}]
+        for m, others in ((left, right), (right, left))
+    ]
+    pairs: dict[str, Graph] = {}
+    keys: list[Callable[[Graph], Hashable]] = [lambda g: g.name, lambda g: g.type]
+    for key in keys:
+        for graph in [g for g in sides[1] if g.name not in pairs]:
+            counterpart = next((g for g in sides[0] if key(g) == key(graph)), None)
+            if counterpart is not None:
+                pairs[graph.name] = counterpart
+                sides[0].remove(counterpart)
+    return pairs
+
+
+def _graph_texts(left: Module, graph: Graph, right: Module, other: Graph) -> tuple[str, str]:
+    """The texts of the operations of two graphs, in which corresponding values have equal names.
+
+    Args:
+        left, right: the modules with the bytes of `graph` and of `other`.
+    """
+    from fedcore.graphs.dataflow.text import print_region
+    from fedcore.graphs.graphdef.graph_region import argument_names, graph_regions, keys_of_values
+
+    regions = graph_regions(graph, left.blob(graph.digest))
+    other_regions = graph_regions(attrs.evolve(other, name=graph.name), right.blob(other.digest))
+    names: dict = {}
+    texts, other_texts = [], []
+    for name, region in regions.items():
+        arguments = argument_names(graph, region) if name == graph.name else []
+        names |= {value: f"%{i}" for i, (value, _) in enumerate(keys_of_values(region))}
+        names |= zip(region.arguments, (f"%{argument}" for argument in arguments), strict=False)
+        texts.append(print_region(region, name=name, names=names))
+    for name, region in other_regions.items():
+        counterpart = keys_of_values(regions[name]) if name in regions else []
+        other_names = _names_as_in(keys_of_values(region), counterpart, names)
+        other_texts.append(print_region(region, name=name, names=other_names))
+    return "".join(texts), "".join(other_texts)
 
 
 def _pairs_of_functions(left: Module, right: Module, forms) -> dict[str, Function]:
@@ -140,23 +211,34 @@ def _bindings_as_in(
     function: Function, other: Function, others: dict[str, str], names: dict[str, str], other_names: dict[str, str]
 ) -> dict[str, str]:
     """Names for the bindings of a function. A binding that has a counterpart in the other function gets its name."""
-    bound: dict[str, str] = {}
-    for nodes, other_nodes in (
-        ([(p.name, p.type) for p in function.parameters], [(p.name, p.type) for p in other.parameters]),
-        (_operation_keys(function, names), _operation_keys(other, other_names)),
-    ):
-        matcher = LineMatcher([k for _, k in other_nodes], [k for _, k in nodes])
-        last = "%"
-        for tag, a, b, c, d in matcher.get_opcodes():
-            for i in range(d - c):
-                name = nodes[c + i][0]
-                if a + i < b:  # equal, or replaced one by one
-                    bound[name] = last = others[other_nodes[a + i][0]]
-                else:
-                    bound[name] = f"{last}+{i - (b - a) + 1}"
-            if tag == "delete":
-                last = others[other_nodes[b - 1][0]]
-    return bound
+    bound = _names_as_in(
+        [(p.name, p.type) for p in function.parameters], [(p.name, p.type) for p in other.parameters], others
+    )
+    return bound | _names_as_in(_operation_keys(function, names), _operation_keys(other, other_names), others)
+
+
+def _names_as_in(
+    nodes: Sequence[tuple[Node, Hashable]], other_nodes: Sequence[tuple[Node, Hashable]], others: Mapping[Node, str]
+) -> dict[Node, str]:
+    """Names for nodes: those of their counterparts, and for a node without one a name after the node before it.
+
+    Args:
+        nodes, other_nodes: each with a key that is equal for nodes that may correspond.
+        others: the names of the other nodes.
+    """
+    names: dict[Node, str] = {}
+    matcher = LineMatcher([key for _, key in other_nodes], [key for _, key in nodes])
+    last = "%"
+    for tag, a, b, c, d in matcher.get_opcodes():
+        for i in range(d - c):
+            node = nodes[c + i][0]
+            if a + i < b:  # equal, or replaced one by one
+                names[node] = last = others[other_nodes[a + i][0]]
+            else:
+                names[node] = f"{last}+{i - (b - a) + 1}"
+        if tag == "delete":
+            last = others[other_nodes[b - 1][0]]
+    return names
 
 
 def _operation_keys(function: Function, names: dict[str, str]) -> list[tuple[str, Hashable]]:

@@ -20,7 +20,7 @@ def diff(ctx, a, b, stage, format_, extensions, trusted):
     """Compares two computations, each a file or MODULE:NAME; exits with 0 if they are equal and with 1 if not.
 
     Names of bindings, parameters, functions and graphs do not count, nor do source locations. Graphs are equal if their
-    digests are equal.
+    digests are equal; of graphs that differ, the operations are compared.
 
     \b
     Examples:
@@ -30,12 +30,13 @@ def diff(ctx, a, b, stage, format_, extensions, trusted):
     import json
 
     from fedcore.cli.comparing import comparison
-    from fedcore.cli.loading import import_extension
+    from fedcore.cli.loading import import_extension, quiet_start
 
     for name in extensions:
         import_extension(name)
     left, right = (_module(path, stage, trusted) for path in (a, b))
-    found = comparison(left, right)
+    with quiet_start():
+        found = comparison(left, right)
     if format_ == "json":
         click.echo(json.dumps({"equal": found.equal, "changes": found.changes}, indent=2))
     else:

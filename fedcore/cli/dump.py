@@ -20,6 +20,10 @@ FORMATS = ("text", "json", "dot", "graphml", "html")
 @passes_option
 @target_option
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--graphs", is_flag=True, help="Print the operations of each graph behind its module.")
+@click.option(
+    "--operations", type=click.IntRange(1), help="Operations of each graph that --graphs prints. Default: 100."
+)
 @click.option("--clients", type=click.IntRange(1), help="Clients that --stage batched assumes. Default: 8.")
 @click.option("--batches", type=click.IntRange(1), help="Their batches. Default: 3.")
 @click.option("--rows", type=click.IntRange(1), help="The rows of a batch. Default: 20.")
@@ -28,13 +32,28 @@ FORMATS = ("text", "json", "dot", "graphml", "html")
 @trusted_option
 @click.pass_obj
 def dump(
-    work: Work, target, stage, after, pipeline, machine, format_, extensions, trusted, print_after_change, **assumed
+    work: Work,
+    target,
+    stage,
+    after,
+    pipeline,
+    machine,
+    format_,
+    extensions,
+    trusted,
+    graphs,
+    operations,
+    print_after_change,
+    **assumed,
 ):
     """Prints the traced, the lowered and the planned module of a computation.
 
     The stage `batched` is what each vectorised client stage becomes for a call of assumed clients: a region, the
     operations for a group of clients side by side. In a file it is a .region text, on which `fedcore opt` runs stage
     passes.
+
+    A module names its TensorFlow graphs with their digests; --graphs prints what they compute, in the notation of the
+    stage `batched`. Such a text is for reading: it is no file for other commands.
 
     TARGET is a file, or a name in a Python module that can be imported from the current directory. In a pipe the text
     of a single stage is a .fed file.
@@ -44,6 +63,7 @@ def dump(
       fedcore dump my_module:next_round
       fedcore dump my_module:process.next --stage planned
       fedcore dump my_module:process.next --stage batched --clients 100 --rows 32
+      fedcore dump my_module:process.next --stage planned --graphs --operations 1000
       fedcore dump round.fed --after fuse
       fedcore dump round.fed -p lowering,mine,planning --load my_passes --after mine
       fedcore dump round.fed --stage planned --format dot | dot -Tsvg > round.svg
@@ -58,6 +78,10 @@ def dump(
         raise click.UsageError("--clients, --batches, --rows and --print-after-change belong to --stage batched")
     if stage == BATCHED and format_ != "text":
         raise click.UsageError("--stage batched is printed as text")
+    if graphs and (stage == BATCHED or format_ != "text"):
+        raise click.UsageError("--graphs belongs to modules as text: --stage batched and --format exclude it")
+    if operations and not graphs:
+        raise click.UsageError("--operations belongs to --graphs")
     if format_ == "graphml" and not (stage or after):
         raise click.UsageError("--format graphml holds one graph: choose a --stage, or --after a pass")
     from fedcore.cli.loading import import_extension, parsed_pipeline, read_target, with_target
@@ -82,7 +106,7 @@ def dump(
         raise click.BadParameter(f"{target} is planned: no pass is left to run", param_hint="--after")
     wanted = [stage] if stage else STAGES
     modules = [_after(work, module, pipeline, after)] if after else _stages(work, module, pipeline, wanted)
-    _print(modules, format_, with_headings=not (stage or after))
+    _print(modules, format_, with_headings=not (stage or after), graphs=graphs, operations=operations)
 
 
 def _stages(work: Work, given, pipeline: str, wanted):
@@ -114,7 +138,7 @@ def _after(work: Work, module, pipeline: str, name: str):
         return next(after for one, after in run_passes(module, pipeline) if one.name == name)
 
 
-def _print(modules, format_: str, *, with_headings: bool) -> None:
+def _print(modules, format_: str, *, with_headings: bool, graphs: bool, operations: int | None) -> None:
     from fedcore.cli.show import heading, show, write_bytes
 
     if format_ != "text":
@@ -126,6 +150,22 @@ def _print(modules, format_: str, *, with_headings: bool) -> None:
         if with_headings:
             show(("\n" if i else "") + heading(module.stage, module))
         show(str(module))
+        if graphs:
+            _print_graphs(module, operations)
+
+
+def _print_graphs(module, operations: int | None) -> None:
+    """Prints the first operations of each graph of a module."""
+    from fedcore.cli.loading import quiet_start
+    from fedcore.cli.show import show
+
+    with quiet_start():
+        from fedcore.graphs.graphdef.graph_region import MOST_OPERATIONS, print_graph
+
+        most = operations or MOST_OPERATIONS
+        texts = [print_graph(module, graph, most_operations=most) for graph in module.graphs]
+    for text in texts:
+        show("\n" + text)
 
 
 def _print_page(module, pipeline: str, target: str) -> None:

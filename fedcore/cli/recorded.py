@@ -28,6 +28,7 @@ class Computation:
         sources: name in locations -> text of the user's file.
         calls: its calls, in the order in which they began.
         file: that of its stages, if they were read from one.
+        graphs: digest -> text of a graph's operations.
     Attributes:
         lines: of the sources.
     """
@@ -39,6 +40,7 @@ class Computation:
     sources: dict[str, str]
     calls: list[CallRecord]
     file: Path | None = None
+    graphs: dict[str, str] = attrs.field(factory=dict)
     lines: dict[str, list[str]] = attrs.field(init=False)
 
     @lines.default
@@ -86,15 +88,16 @@ def _computation(digests: tuple[str, str], found: tuple, calls: list[CallRecord]
     module, file = found
     if module is None:  # run by a runtime that does not compile, or not compiled because of an error
         return Computation(calls[0].name, *digests, [], {}, calls)
-    return Computation(module.name, *digests, module.stages, module.sources, calls, file)
+    return Computation(module.name, *digests, module.stages, module.sources, calls, file, module.graphs)
 
 
 def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> Computation:
     """A computation without calls, from a module and the passes over it."""
     from fedcore.ir.sources import sources_of
-    from fedcore.runtime.recording import stages_of
+    from fedcore.runtime.recording import graph_texts, stages_of
 
-    found, after = stages_of(module, passes)
+    found, modules = stages_of(module, passes)
+    after = modules[-1]
     stages = [StageRecord(name=s["pass"], text=s["text"], seconds=s["seconds"]) for s in found]
     digests = module.source_digest(), after.digest()
-    return Computation(module.main.name, *digests, stages, sources_of(module, after), [])
+    return Computation(module.main.name, *digests, stages, sources_of(module, after), [], graphs=graph_texts(modules))

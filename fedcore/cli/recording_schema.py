@@ -246,6 +246,7 @@ class ModuleRecord:
     Args:
         digest, plan_digest: of the traced program with its source lines, and of the plan that the passes made.
         sources: name in locations -> text of the user's file.
+        graphs: digest -> text of the graph's operations; see `fedcore.graphs.graphdef.graph_region`.
     """
 
     name: str = attrs.field(metadata=_by(_text))
@@ -253,3 +254,4 @@ class ModuleRecord:
     plan_digest: str = attrs.field(metadata=_by(_text))
     stages: list[StageRecord] = attrs.field(metadata=_by(_list(_record(StageRecord))))
     sources: dict[str, str] = attrs.field(metadata=_by(_mapping(_text, _text)), default=attrs.Factory(dict))
+    graphs: dict[str, str] = attrs.field(metadata=_by(_mapping(_text, _text)), default=attrs.Factory(dict))

@@ -37,7 +37,7 @@ _TOKENS = r"""(?x)
 | (?P<client>@?\bCLIENTS\b)
 | (?P<server>@?\bSERVER\b)
 | (?P<kind>(?<==\ )\w+(?=\())
-| (?P<word>\b(?:fedcore|traced|lowered|planned|type|graph|fn|stage|return|at)\b(?![=:(]))
+| (?P<word>\b(?:fedcore|traced|lowered|planned|type|graph|fn|stage|return|at|region)\b(?![=:(]))
 | (?P<key>\b\w+=)
 """
 

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,8 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
     Args:
         passes: runs a pass at each step, and yields its name and its module.
     """
-    stages, after = stages_of(module, passes)
+    stages, modules = stages_of(module, passes)
+    after = modules[-1]
     with _without_costing_the_call(directory):
         directory.mkdir(parents=True, exist_ok=True)
         content = {
@@ -171,23 +172,36 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
             "plan_digest": after.digest(),
             "stages": stages,
             "sources": sources_of(module, after),
+            "graphs": graph_texts(modules),
         }
         name = f"module-{module.source_digest()[:16]}-{after.digest()[:16]}.json"  # a program may have several plans
         write_whole(directory / name, json.dumps(content))
     return after
 
 
-def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[list[dict], Module]:
-    """For each pass its time, and the module's text if the pass changed it; and the last module."""
+def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[list[dict], list[Module]]:
+    """For each pass its time, and the module's text if the pass changed it; and the modules that have a text."""
     stages = [{"pass": module.stage, "text": str(module), "seconds": 0.0, "changed": True}]
-    after, clock = module, time.perf_counter()
+    modules, clock = [module], time.perf_counter()
     for name, compiled in passes:
-        seconds, changed = time.perf_counter() - clock, compiled is not after
+        seconds, changed = time.perf_counter() - clock, compiled is not modules[-1]
         stages.append(
             {"pass": name, "text": str(compiled) if changed else None, "seconds": seconds, "changed": changed}
         )
-        after, clock = compiled, time.perf_counter()
-    return stages, after
+        if changed:
+            modules.append(compiled)
+        clock = time.perf_counter()
+    return stages, modules
+
+
+def graph_texts(modules: Iterable[Module]) -> dict[str, str]:
+    """The text of the operations of each graph of the modules, by the graph's digest."""
+    graphs = {graph.digest: (module, graph) for module in modules for graph in module.graphs}
+    if not graphs:
+        return {}
+    from fedcore.graphs.graphdef.graph_region import print_graph
+
+    return {digest: print_graph(module, graph) for digest, (module, graph) in graphs.items()}
 
 
 def _append(path: Path, text: str, *, beginning: str) -> None:
@@ -234,4 +248,4 @@ def _threads() -> int:
         return threading.active_count()
 
 
-__all__ = ["Recording", "record_compilation", "stages_of", "trace_directory"]
+__all__ = ["Recording", "graph_texts", "record_compilation", "stages_of", "trace_directory"]

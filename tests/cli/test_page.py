@@ -92,17 +92,24 @@ CALL = {
     ],
     "samples": [[0.0, 10_000_000, 9], [0.4, 11_000_000, 10]],
 }
+TRACED = f"""fedcore 1 traced
+
+graph @work : (float32 -> float32)  sha256:{"ef" * 32}
+
+fn @main   loc("train.py":1)
+"""
 MODULE = {
     "fedcore": 1,
     "name": "main",
     "digest": "ab" * 32,
     "plan_digest": "cd" * 32,
     "stages": [
-        {"pass": "traced", "text": 'fedcore 1 traced\nfn @main   loc("train.py":1)\n', "seconds": 0.0, "changed": True},
+        {"pass": "traced", "text": TRACED, "seconds": 0.0, "changed": True},
         {"pass": "cse", "text": None, "seconds": 0.0, "changed": False},
         {"pass": "plan", "text": PLAN, "seconds": 0.1, "changed": True},
     ],
     "sources": {"train.py": "x = 1\ny = 2\n"},
+    "graphs": {"ef" * 32: "// @work: 1 operation\nregion @work(%x: float32) {\n  %0 = Neg(%x) : float32\n}\n"},
 }
 HOSTILE = [
     "<script>alert(1)</script>",

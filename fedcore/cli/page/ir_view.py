@@ -3,6 +3,9 @@
 import itertools
 import json
 import re
+from collections.abc import Callable, Mapping
+
+import attrs
 
 from fedcore.cli.line_matcher import LineMatcher
 from fedcore.cli.page.markup import Child, Markup, element, joined
@@ -14,6 +17,9 @@ _CONTEXT = 3
 _MAX_SHOWN = 8_000_000  # characters of all texts of a computation, or of all sources
 _MAX_COLOURED = 10_000  # characters of a line
 _LOCATION = re.compile(r'(?<!\s)\s+loc\(("(?:\\.|[^"\\])*"):(\d{1,9})\)')
+_GRAPH = re.compile(
+    r'^graph (?P<symbol>@(?:"(?:\\.|[^"\\])*"|\w+)) : .*?  sha256:(?P<digest>[0-9a-f]{64})', re.MULTILINE
+)
 _TOKENS = re.compile(
     r"""(?P<digest>sha256:[0-9a-f]+)
 |(?P<symbol>@(?:"(?:\\.|[^"\\])*"|(?!CLIENTS\b|SERVER\b)\w+))
@@ -22,9 +28,28 @@ _TOKENS = re.compile(
 |(?P<client>@?\bCLIENTS\b)
 |(?P<server>@?\bSERVER\b)
 |(?P<kind>(?<==\ )\w+(?=\())
-|(?P<word>\b(?:fedcore|traced|lowered|planned|type|graph|fn|stage|return|at)\b(?![=:(]))""",
+|(?P<word>\b(?:fedcore|traced|lowered|planned|type|graph|fn|stage|return|at|region)\b(?![=:(]))""",
     re.VERBOSE,
 )
+
+
+@attrs.frozen
+class _Links:
+    """The files and the graphs that the lines of a module's text can open.
+
+    Args:
+        one: the computation.
+        graphs: symbol or digest of a graph in the text -> digest, if its operations are there.
+    """
+
+    one: Computation
+    graphs: dict[str, str]
+
+    @classmethod
+    def of(cls, text: str, one: Computation) -> "_Links":
+        """The links of a module's text."""
+        declared = ((d["symbol"], d["digest"]) for d in _GRAPH.finditer(text) if d["digest"] in one.graphs)
+        return cls(one, {name: digest for symbol, digest in declared for name in (symbol, f"sha256:{digest}")})
 
 
 def ir_view(one: Computation) -> Markup:
@@ -43,11 +68,12 @@ def ir_view(one: Computation) -> Markup:
         if left < 0:
             bodies.append(element("div", element("p", _TOO_LONG, class_="dim"), data_body=i, hidden=i > 0))
             continue
-        content = _side_by_side(last, stage.text, one) if i else _whole(stage.text, one)
-        whole = element("details", element("summary", "the whole module"), _whole(stage.text, one))
+        links = _Links.of(stage.text, one)
+        content = _side_by_side(last, stage.text, _Links.of(last, one), links) if i else _whole(stage.text, links)
+        whole = element("details", element("summary", "the whole module"), _whole(stage.text, links))
         bodies.append(element("div", content, whole if i and i in ends else None, data_body=i, hidden=i > 0))
         last = stage.text
-    says = f"compiled in {seconds(total)}; a pass in grey changed nothing. Click a line's file to see it."
+    says = f"compiled in {seconds(total)}; a pass in grey changed nothing. Click a line's file or a graph to see it."
     passes = [[element("b", "→") if i else None, chip] for i, chip in enumerate(chips)]
     return joined(element("div", passes, class_="passes"), element("p", says, class_="dim"), bodies)
 
@@ -78,23 +104,24 @@ def _last_of_each_form(one: Computation) -> set[int]:
     return set({s.text.split("\n", 1)[0]: i for i, s in enumerate(one.stages) if s.text}.values())
 
 
-def _whole(text: str, one: Computation) -> Markup:
-    rows = [element("li", _line(line, one)) for line in text.rstrip("\n").split("\n")]
+def _whole(text: str, links: _Links) -> Markup:
+    rows = [element("li", _line(line, links)) for line in text.rstrip("\n").split("\n")]
     return element("ol", rows, class_="ir")
 
 
-def _side_by_side(before: str, after: str, one: Computation) -> Markup:
+def _side_by_side(before: str, after: str, old_links: _Links, new_links: _Links) -> Markup:
     left, right = before.rstrip("\n").split("\n"), after.rstrip("\n").split("\n")
     plain = [[_LOCATION.sub("", line) for line in lines] for lines in (left, right)]
     matcher = LineMatcher(plain[0], plain[1])
     rows = []
     for tag, a, b, c, d in matcher.get_opcodes():
         if tag == "equal":
-            rows.extend(_equal(left[a:b], right[c:d], a, c, one, first=a == 0, last=b == len(left)))
+            ends = {"first": a == 0, "last": b == len(left)}
+            rows.extend(_equal(left[a:b], right[c:d], a, c, old_links, new_links, **ends))
             continue
         for i in range(max(b - a, d - c)):
-            old = _cell(left[a + i], a + i, "old", one) if a + i < b else _NOTHING
-            new = _cell(right[c + i], c + i, "new", one) if c + i < d else _NOTHING
+            old = _cell(left[a + i], a + i, "old", old_links) if a + i < b else _NOTHING
+            new = _cell(right[c + i], c + i, "new", new_links) if c + i < d else _NOTHING
             rows.append(element("tr", old, new))
     columns = element("colgroup", [(element("col", class_="n"), element("col"))] * 2)
     return element("div", element("table", columns, rows, class_="diff"), class_="scroll")
@@ -103,7 +130,9 @@ def _side_by_side(before: str, after: str, one: Computation) -> Markup:
 _NOTHING = joined(element("td", class_="n none"), element("td", class_="none"))
 
 
-def _equal(left, right, a: int, c: int, one: Computation, *, first: bool, last: bool) -> list[Markup]:
+def _equal(
+    left, right, a: int, c: int, old_links: _Links, new_links: _Links, *, first: bool, last: bool
+) -> list[Markup]:
     """Unchanged lines, of which only lines next to a change are shown."""
     count = len(left)
     head, tail = (0 if first else _CONTEXT), (0 if last else _CONTEXT)
@@ -116,21 +145,23 @@ def _equal(left, right, a: int, c: int, one: Computation, *, first: bool, last: 
             says = f"{hidden} equal line{'s' * (hidden != 1)}"
             rows.append(element("tr", element("td", says, colspan=4), class_="gap"))
         if i < head or i >= count - tail:
-            rows.append(element("tr", _cell(left[i], a + i, "same", one), _cell(right[i], c + i, "same", one)))
+            old, new = _cell(left[i], a + i, "same", old_links), _cell(right[i], c + i, "same", new_links)
+            rows.append(element("tr", old, new))
     return rows
 
 
-def _cell(line: str, index: int, kind: str, one: Computation) -> Markup:
+def _cell(line: str, index: int, kind: str, links: _Links) -> Markup:
     number = element("td", index + 1, class_=f"n {kind}")
-    return joined(number, element("td", element("code", _line(line, one)), class_=kind))
+    return joined(number, element("td", element("code", _line(line, links)), class_=kind))
 
 
-def _line(line: str, one: Computation) -> Markup:
+def _line(line: str, links: _Links) -> Markup:
+    one = links.one
     found = _LOCATION.search(line)
     name = _unquoted(found[1]) if found else None
     if found is None or name is None:
-        return element("span", _coloured(line) if line else " ", class_="ln")
-    body = element("span", _coloured(line[: found.start()]) if found.start() else " ", class_="ln")
+        return element("span", _coloured(line, links.graphs) if line else " ", class_="ln")
+    body = element("span", _coloured(line[: found.start()], links.graphs) if found.start() else " ", class_="ln")
     number = int(found[2])
     label = f"{name}:{number}"
     if name not in one.sources:
@@ -147,31 +178,45 @@ def _unquoted(text: str) -> str | None:
         return None
 
 
-def _coloured(text: str) -> Markup:
+def _coloured(text: str, graphs: Mapping[str, str]) -> Markup:
+    """The text with its tokens marked; a click on a graph opens its operations."""
     out: list[Child] = []
     at = 0
     if len(text) > _MAX_COLOURED:
         return joined(text)
     for token in _TOKENS.finditer(text):
         out.append(text[at : token.start()])
-        if token.lastgroup == "digest":
-            out.append(element("s", f"{token[0][:17]}…", title=token[0]))
-        else:
-            out.append(element("s", token[0], class_=token.lastgroup))
+        is_digest = token.lastgroup == "digest"
+        shown = f"{token[0][:17]}…" if is_digest else token[0]
+        mark = element("s", shown, title=token[0] if is_digest else None, class_=None if is_digest else token.lastgroup)
+        digest = graphs.get(token[0])
+        out.append(mark if digest is None else element("a", mark, class_="graph", href="#", data_file=digest))
         at = token.end()
     return joined(out, text[at:])
 
 
 def source_panes(recorded: Recorded) -> Markup:
-    """The user's source files, each once; a click on a location opens its file."""
+    """The user's source files and the operations of the graphs, each once; a click on its name opens it."""
     sources = {name: text for one in recorded.computations for name, text in one.sources.items()}
-    sizes = itertools.accumulate(len(text) for text in sources.values())
-    return joined(
-        _source(name, text) for (name, text), size in zip(sources.items(), sizes, strict=True) if size <= _MAX_SHOWN
-    )
+    graphs = {digest: text for one in recorded.computations for digest, text in one.graphs.items()}
+    panes: list[tuple[Callable[[str, str], Markup], str, str]] = [(_source, *each) for each in sources.items()]
+    panes += [(_graph, *each) for each in graphs.items()]
+    sizes = itertools.accumulate(len(text) for _, _, text in panes)
+    return joined(pane(name, text) for (pane, name, text), size in zip(panes, sizes, strict=True) if size <= _MAX_SHOWN)
 
 
 def _source(name: str, text: str) -> Markup:
     rows = [element("li", line or " ", data_line=i) for i, line in enumerate(text.split("\n"), 1)]
-    title = element("figcaption", name, element("button", "×"))
-    return element("figure", title, element("ol", rows, class_="ir"), data_source=name, hidden=True)
+    return _pane(name, name, rows)
+
+
+def _graph(digest: str, text: str) -> Markup:
+    """The operations of a graph, below the comment with which the text begins."""
+    title, *lines = text.rstrip("\n").split("\n")
+    rows = [element("li", _coloured(line, {})) for line in lines]
+    return _pane(digest, title.removeprefix("// "), rows)
+
+
+def _pane(source: str, title: str, rows: list[Markup]) -> Markup:
+    caption = element("figcaption", title, element("button", "×"))
+    return element("figure", caption, element("ol", rows, class_="ir"), data_source=source, hidden=True)

@@ -28,7 +28,7 @@ function openSource(file, line) {
   const figure = all("[data-source]").find((f) => f.dataset.source === file);
   if (!figure) return;
   figure.hidden = false;
-  for (const row of all("li", figure)) row.classList.toggle("here", row.dataset.line === line);
+  for (const row of all("li", figure)) row.classList.toggle("here", line !== undefined && row.dataset.line === line);
   figure.querySelector("li.here")?.scrollIntoView({ block: "center" });
 }
 
@@ -38,7 +38,7 @@ document.addEventListener("click", (event) => {
   else if (at("aside button")) go(state.tab === "overview" || state.tab === "memory-threads" ? "ir" : state.tab, at("aside button").dataset.computation);
   else if (at("[data-goto]")) go("ir", at("[data-goto]").dataset.goto);
   else if (at("[data-pass]")) choosePass(at("section"), at("[data-pass]").dataset.pass);
-  else if (at("a.loc")) openSource(at("a.loc").dataset.file, at("a.loc").dataset.line);
+  else if (at("a.loc, a.graph")) openSource(at("a.loc, a.graph").dataset.file, at("a.loc, a.graph").dataset.line);
   else if (at("figcaption button")) at("figure").hidden = true;
   else if (at("#theme")) theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
   else return;

@@ -31,6 +31,8 @@ def print_region(
     name: str | None = None,
     arguments: Iterable[str] = (),
     notes: Mapping[Value, str] | None = None,
+    most_operations: int | None = None,
+    names: Mapping[Value, str] | None = None,
 ) -> str:
     """The text of a region.
 
@@ -38,17 +40,27 @@ def print_region(
         name: of the region; parsing gives it back.
         arguments: names of the first arguments; others have numbers.
         notes: a comment for each value that has one, such as `first_known.notes`.
+        most_operations: the number of operations after which the others of each region are counted in a comment. None:
+            all are printed. Only a whole text can be parsed.
+        names: the names of values that get no number.
     """
-    return _Printer(notes or {}).print(region, name, list(arguments))
+    return _Printer(notes or {}, most_operations, names or {}).print(region, name, list(arguments))
+
+
+def count_operations(region: Region) -> int:
+    """The number of operations of a region, with those of the regions that they run."""
+    return sum(1 + sum(map(count_operations, node.regions)) for node in region.nodes)
 
 
 class _Printer:
     """Prints one region; values are numbered in the order of the text."""
 
-    def __init__(self, notes: Mapping[Value, str]):
+    def __init__(self, notes: Mapping[Value, str], most_operations: int | None, names: Mapping[Value, str]):
         self._notes = notes
+        self._fixed_names = names
         self._names: dict[Value, str] = {}
         self._count = 0
+        self._operations_left = most_operations
 
     def print(self, region: Region, name: str | None, arguments: list[str]) -> str:
         """The text of the outermost region.
@@ -62,8 +74,8 @@ class _Printer:
         return "\n".join([f"{head}{self._print_arguments(region)} {{", *self._print_body(region, "  "), "}"]) + "\n"
 
     def _new_name(self, value: Value) -> str:
-        """Names a value by the next number."""
-        self._names[value] = f"%{self._count}"
+        """Names a value by the next number, or by its fixed name."""
+        self._names[value] = self._fixed_names.get(value, f"%{self._count}")
         self._count += 1
         return self._names[value]
 
@@ -74,8 +86,18 @@ class _Printer:
 
     def _print_body(self, region: Region, margin: str) -> Iterable[str]:
         """The lines of a region's nodes and of its results."""
+        hidden = 0
         for node in region.nodes:
+            if self._operations_left == 0:
+                hidden += 1 + sum(map(count_operations, node.regions))
+                for _ in self._print_node(node, margin):  # numbers its values
+                    pass
+                continue
+            if self._operations_left is not None:
+                self._operations_left -= 1
             yield from self._print_node(node, margin)
+        if hidden:
+            yield f"{margin}{COMMENT.lstrip()}{hidden} more operation{'s' * (hidden != 1)}"
         yield f"{margin}return {', '.join(self._names[v] for v in region.results)}".rstrip()
 
     def _print_node(self, node: Node, margin: str) -> Iterable[str]:
