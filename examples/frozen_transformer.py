@@ -35,6 +35,7 @@ def sequences(count: int, seed: int, share: float) -> tuple[np.ndarray, np.ndarr
 
 
 def pretrain(path: Path) -> None:
+    keras.utils.set_random_seed(0)
     model = transformer()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(3e-3), loss)
@@ -55,7 +56,7 @@ def with_adapters(path: Path) -> keras.Model:
     return model
 
 
-def main(rounds: int = 30) -> list[float]:
+def main(rounds: int = 10) -> list[float]:
     """The accuracies on words of the second kind, before the training and as it goes on."""
     accuracies = []
     data = [fc.data.ClientDataset.from_columns(sequences(60, 1 + k, 0.35)).batch(20) for k in range(CLIENTS)]
@@ -71,7 +72,7 @@ def main(rounds: int = 30) -> list[float]:
 
         private = fc.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(0.1, CLIENTS, clip=0.5)
         process = fc.learning.algorithms.build_unweighted_fed_avg(
-            model_fn, lambda: keras.optimizers.SGD(1.0), model_aggregator=private
+            model_fn, lambda: keras.optimizers.SGD(0.1), model_aggregator=private
         )
         evaluation = fc.learning.algorithms.build_fed_eval(model_fn)
         state, evaluated = process.initialize.invoke(seed=0), evaluation.initialize()

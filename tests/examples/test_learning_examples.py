@@ -107,4 +107,4 @@ def test_compression_sends_less_and_draws_it(tmp_path):
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras with numpy 2
 def test_adapters_of_a_frozen_transformer_learn_another_task():
     accuracies = load("frozen_transformer").main()
-    assert accuracies[-1] > accuracies[0] + 0.1
+    assert accuracies[-1] > accuracies[0] + 0.3
