@@ -17,6 +17,7 @@ _EXTRAS = {
     "mlflow": ("mlflow",),
     "networkx": ("networkx",),
     "notebooks": ("ipykernel", "ipywidgets"),
+    "nvflare": ("nvflare", "cryptography"),
     "pandas": ("pandas",),
     "secure": ("cryptography",),
     "tensorboard": ("tensorboard",),

@@ -29,6 +29,7 @@ from nvflare.fuel.f3.message import Message
 from fedcore.errors import FedcoreError, brief
 from fedcore.runtime.network.exchange import NoReply
 from fedcore.runtime.stopping import Stop, Stopped
+from fedcore.whole_files import write_whole
 
 _CHANNEL, _TOPIC = "fedcore", "ask"
 
@@ -268,7 +269,7 @@ def provision(folder: Path, sites: Sequence[str], port: int) -> dict[str, Path]:
         FedcoreError: `nvflare provision` fails.
     """
     project = folder / "project.yml"
-    project.write_text(_project(sites, port))
+    write_whole(project, _project(sites, port))
     command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project), "-w", str(folder / "provisioned")]
     environment = {**os.environ, "HOME": str(folder)}  # where nvflare would leave a file of settings
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

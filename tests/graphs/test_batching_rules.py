@@ -148,10 +148,9 @@ def known(value) -> BatchedValue:
 
 def test_the_target_of_a_reshape_has_no_wildcard():
     def targets(evaluation, x):
-        node = Node("node", "Reshape", (), {})
-        of_batch = shapes.reshape_target(evaluation, node, x, known([-1, 3]))
-        constant_target = shapes.reshape_target(evaluation, node, shared(ops.zeros([4, 6])), known([3, -1]))
-        unknown = shapes.reshape_target(evaluation, node, x, shared(ops.placeholder(tf.int32, [2])))
+        of_batch = shapes.reshape_target(evaluation, x, known([-1, 3]))
+        constant_target = shapes.reshape_target(evaluation, shared(ops.zeros([4, 6])), known([3, -1]))
+        unknown = shapes.reshape_target(evaluation, x, shared(ops.placeholder(tf.int32, [2])))
         return of_batch, constant_target, unknown, evaluation.probes
 
     of_batch, target, unknown, probes = in_evaluation(targets)
