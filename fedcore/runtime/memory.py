@@ -137,7 +137,9 @@ class FittingSlices:
                 if not self._work.is_vectorised and len(clients.present) == 1:
                     raise
                 self._shrink(clients.places)
-            except tf.errors.InvalidArgumentError:
+            except (tf.errors.InvalidArgumentError, tf.errors.CancelledError):
+                # The call was not stopped: an operation that fails cancels the loops around it, and TensorFlow may name
+                # the loop instead.
                 if not self._work.is_vectorised or len(clients.present) == 1:
                     raise
                 self._note(f"@{self._work.stage}: clients failed side by side; they ran in smaller calls")
