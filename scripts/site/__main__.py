@@ -20,11 +20,13 @@ CONTENTS = """
 
 docs/tour
 docs/training
+docs/adapters
 docs/porting
 docs/privacy
 docs/secure-aggregation
 docs/analytics
 docs/scaling
+docs/deployment
 docs/performance
 docs/exporting
 docs/finding-your-way

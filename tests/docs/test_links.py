@@ -38,3 +38,10 @@ def test_every_public_name_has_an_entry():
     missing = {*public_names()} - entries - {*pages()}
     inside_aliases = {path for path in missing if path.rpartition(".")[0] not in pages()}
     assert missing == inside_aliases
+
+
+def test_each_page_stands_in_the_contents_of_the_site():
+    """Without sphinx, which `make docs` needs: it refuses a page that no contents name."""
+    contents = (ROOT / "scripts/site/__main__.py").read_text()
+    pages_of_guide = [page.stem for page in (ROOT / "docs").glob("*.md")]
+    assert [name for name in pages_of_guide if f"\ndocs/{name}\n" not in contents] == []
