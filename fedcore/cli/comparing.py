@@ -82,12 +82,12 @@ def _forms(module: Module) -> dict[str, Hashable]:
 
 def _changes(left: Module, right: Module, forms) -> list[str]:
     pairs = _pairs_of_graphs(left, right)
-    found = [f"the operations of the graph @{graph.name} differ" for graph in pairs.values()]
+    differences = [f"the operations of the graph @{graph.name} differ" for graph in pairs.values()]
     paired = [{graph.name for graph in pairs.values()}, {*pairs}]
     if left.stage != right.stage:
-        found.append(f"the first is {left.stage}, the second {right.stage}")
+        differences.append(f"the first is {left.stage}, the second {right.stage}")
     if left.main.type != right.main.type:
-        found.append(f"the type is {left.main.type} in the first, {right.main.type} in the second")
+        differences.append(f"the type is {left.main.type} in the first, {right.main.type} in the second")
     for mine, others, module, graphs, which in (
         (forms[0], forms[1], left, paired[0], "first"),
         (forms[1], forms[0], right, paired[1], "second"),
@@ -95,8 +95,8 @@ def _changes(left: Module, right: Module, forms) -> list[str]:
         there = set(others.values())
         for name, form in mine.items():
             if form not in there and name != module.main.name and name not in graphs:
-                found.append(f"@{name} is in the {which} only")
-    return found or ["the main functions differ"]
+                differences.append(f"@{name} is in the {which} only")
+    return differences or ["the main functions differ"]
 
 
 def _aligned_lines(left: Module, right: Module, forms) -> tuple[list[str], list[str]]:
@@ -195,10 +195,10 @@ def _pairs_of_functions(left: Module, right: Module, forms) -> dict[str, Functio
         for function in right.functions[:-1]:
             if function.name in pairs:
                 continue
-            found = next((f for f in rest if key(f, 0) == key(function, 1)), None)
-            if found is not None:
-                pairs[function.name] = found
-                rest.remove(found)
+            match = next((f for f in rest if key(f, 0) == key(function, 1)), None)
+            if match is not None:
+                pairs[function.name] = match
+                rest.remove(match)
     return pairs
 
 

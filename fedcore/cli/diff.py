@@ -36,12 +36,12 @@ def diff(ctx, a, b, stage, format_, extensions, trusted):
         import_extension(name)
     left, right = (_module(path, stage, trusted) for path in (a, b))
     with quiet_start():
-        found = comparison(left, right)
+        result = comparison(left, right)
     if format_ == "json":
-        click.echo(json.dumps({"equal": found.equal, "changes": found.changes}, indent=2))
+        click.echo(json.dumps({"equal": result.equal, "changes": result.changes}, indent=2))
     else:
-        _show(found, a, b)
-    ctx.exit(OK if found.equal else WRONG_PROGRAM)
+        _show(result, a, b)
+    ctx.exit(OK if result.equal else WRONG_PROGRAM)
 
 
 def _module(path: str, stage: str | None, trusted: bool):
@@ -59,17 +59,17 @@ def _module(path: str, stage: str | None, trusted: bool):
         return compile_module(module, LOWERING if stage == "lowered" else DEFAULT_PIPELINE)
 
 
-def _show(found, a: str, b: str) -> None:
+def _show(result, a: str, b: str) -> None:
     import sys
 
     from fedcore.cli.show import has_colours
 
-    if found.equal:
-        click.echo("equal" + ("" if found.same_text else ", up to names"))
+    if result.equal:
+        click.echo("equal" + ("" if result.same_text else ", up to names"))
         return
     if not has_colours(sys.stdout):
         click.echo(f"--- {a}\n+++ {b}")
-        for line in found.unified():
+        for line in result.unified():
             click.echo(line)
         return
     from rich.console import Console
@@ -79,7 +79,7 @@ def _show(found, a: str, b: str) -> None:
     table = Table(expand=True, box=None, padding=(0, 1), show_edge=False)
     for title in (a, b):
         table.add_column(title, ratio=1, overflow="fold")
-    for kind, left, right in found.rows():
+    for kind, left, right in result.rows():
         style = {"same": "", "gap": "bright_black"}.get(kind)
         cells = (Text(left, style=style or "red"), Text(right, style=style or "green"))
         table.add_row(*(cells if style is None else (Text(left, style=style), Text(right, style=style))))

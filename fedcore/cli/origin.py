@@ -1,4 +1,4 @@
-"""What a run was made of: digests of its files, versions, the commit, and the command that repeats it.
+"""The origin of a run: digests of its files, versions, the commit, and the command that repeats it.
 
 See decision 0256.
 """
@@ -36,13 +36,13 @@ def origin_of(configuration: Path, program: Path, options: tuple[str, ...], runt
 
 
 def changes_since(origin: dict[str, Any], program: Path) -> list[str]:
-    """What is other now than when a run began: a line each."""
+    """The differences between a run's origin and now, a line each."""
     recorded, now = origin["program"]["sha256"], _file(program)["sha256"]
     lines = [] if recorded == now else [f"{program.name} has changed since: {_short(recorded)} then, {_short(now)} now"]
     for name in _PACKAGES:
-        before, present = origin["versions"].get(name, "unknown"), importlib.metadata.version(name)
-        if present != before:
-            lines.append(f"{name} was {before}, and is {present}")
+        recorded, present = origin["versions"].get(name, "unknown"), importlib.metadata.version(name)
+        if present != recorded:
+            lines.append(f"{name} was {recorded}, and is {present}")
     return lines
 
 

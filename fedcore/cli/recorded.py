@@ -84,8 +84,8 @@ def read_recorded(directory: Path) -> Recorded:
     return Recorded(directory, computations, calls, sorted(directory.glob("timeline-*.json")))
 
 
-def _computation(digests: tuple[str, str], found: tuple, calls: list[CallRecord]) -> Computation:
-    module, file = found
+def _computation(digests: tuple[str, str], source: tuple, calls: list[CallRecord]) -> Computation:
+    module, file = source
     if module is None:  # run by a runtime that does not compile, or not compiled because of an error
         return Computation(calls[0].name, *digests, [], {}, calls)
     return Computation(module.name, *digests, module.stages, module.sources, calls, file, module.graphs)
@@ -96,8 +96,8 @@ def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> 
     from fedcore.ir.sources import sources_of
     from fedcore.runtime.recording import graph_texts, stages_of
 
-    found, modules = stages_of(module, passes)
-    after = modules[-1]
-    stages = [StageRecord(name=s["pass"], text=s["text"], seconds=s["seconds"]) for s in found]
-    digests = module.source_digest(), after.digest()
-    return Computation(module.main.name, *digests, stages, sources_of(module, after), [], graphs=graph_texts(modules))
+    pass_records, modules = stages_of(module, passes)
+    plan = modules[-1]
+    stages = [StageRecord(name=s["pass"], text=s["text"], seconds=s["seconds"]) for s in pass_records]
+    digests = module.source_digest(), plan.digest()
+    return Computation(module.main.name, *digests, stages, sources_of(module, plan), [], graphs=graph_texts(modules))

@@ -52,8 +52,8 @@ def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: 
         single = out is not None and len(settings) == 1
         directory = out if single and out is not None else next_directory(out or Path("runs"), shown)
         program = file.parent / changed["program"]
-        given = tuple(f"{key}={value}" for key, value in sets.items())
-        run = write_run(directory, program, changed, sets, origin_of(file, program, given, runtime_name))
+        options = tuple(f"{key}={value}" for key, value in sets.items())
+        run = write_run(directory, program, changed, sets, origin_of(file, program, options, runtime_name))
         done.append(go_on(run, format_, runtime_name))
     summarize(done, format_)
 

@@ -280,7 +280,7 @@ class _Plan:
         return read
 
     def merges(self) -> Iterator[tuple[Operation, Any]]:
-        """What clients send, with the merge that adds it."""
+        """The values that clients send, each with the merge that adds it."""
         for crossing in crossings(self.plan):
             if crossing.kind == "merge":
                 yield self.by_name[crossing.op], crossing

@@ -31,11 +31,11 @@ def sent_every_round(program: Program) -> Iterator[Finding]:
         return
     origins = LeafOrigins(program.stages)
     lines = {n: op.location for op in main.operations if op.kind == "broadcast" for n in origins.of[op.name]}
-    before, after = origins.of[state.name], origins.of[main.result.name]
+    state_origins, result_origins = origins.of[state.name], origins.of[main.result.name]
     tensors = [i for i, leaf in enumerate(flat(state.type)) if not isinstance(leaf, StructType)]
     for i, (path, leaf) in zip(tensors, leaves(state.type), strict=True):
-        number, size = before[i], _size_bytes(leaf)
-        if number == after[i] and number in lines and size >= SENT_ONCE_BYTES:
+        number, size = state_origins[i], _size_bytes(leaf)
+        if number == result_origins[i] and number in lines and size >= SENT_ONCE_BYTES:
             yield Finding(
                 f"{state.name}{'.' if path and path[0] != '[' else ''}{path} : {leaf} is broadcast in every round,"
                 f" {size >> 10} KiB to each client, and no round changes it",
