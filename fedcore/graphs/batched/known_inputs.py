@@ -31,9 +31,6 @@ from fedcore.graphs.dataflow.graph import Block, Value, building
 _EXACT = {"Mul": ops.multiply, "AddV2": ops.add, "Sub": ops.subtract, "RealDiv": ops.divide}
 """Operations that round once, so that the bits of an entry do not depend on the entries beside it."""
 
-LEFT_OUT_ROWS = 8
-"""Rows of the smallest batch for which products that no step takes cost more than the copies that leave them out."""
-
 MIN_ROWS = 2
 """Rows of the smallest batch whose products are computed before the loop; products with vectors have other kernels."""
 
@@ -194,23 +191,20 @@ class KnownInputs:
             step: int64, the number of the step.
             rows: B.
         """
-        omits_ends = rows >= LEFT_OUT_ROWS
         products = self._build_once((layer_input, "gram"), lambda: self._source_products(layer_input, rows))
-        first = ops.maximum(step - 1, 0) if omits_ends else step
-        return rows_from(products, first * rows, rows)[:, :, : step * rows]
+        return rows_from(products, ops.maximum(step - 1, 0) * rows, rows)[:, :, : step * rows]
 
     def earlier_products(self, layer_input: KnownInput, batch_rows: int) -> Value:
         """Products of rows with the rows of earlier batches: [K, later, earlier], see `earlier_rows` for the two sizes.
 
-        The first batch has no earlier rows, and no batch is later than the last one, so both are left out where that
-        pays. A part of the products is read by no step. With `has_own_products`, each client's product is computed by
-        itself, and zeros stand behind its own rows.
+        The first batch has no earlier rows, and no batch is later than the last one, so both are left out. A
+        part of the products is read by no step. With `has_own_products`, each client's product is computed by itself, and
+        zeros stand behind its own rows.
         """
         later, earlier = earlier_rows(self.rows, batch_rows)
         if not self.has_own_products:
             x = self.input_of_all_steps(layer_input)
-            left, right = (x, x) if batch_rows < LEFT_OUT_ROWS else (x[:, self.rows - later :], x[:, :earlier])
-            return ops.operation("BatchMatMulV2", left, right, adj_y=True)
+            return ops.operation("BatchMatMulV2", x[:, self.rows - later :], x[:, :earlier], adj_y=True)
         own = self.data.own_rows
         own_later, own_earlier = earlier_rows(own, batch_rows)
         no_rows = ops.zeros_like(own_later)
@@ -282,14 +276,12 @@ def earlier_rows(rows: Value, batch_rows: int) -> tuple[Value, Value]:
     """(number of rows that have earlier rows, number of rows that have later ones) of R rows in batches.
 
     The rows of the first batch have no earlier ones, and those of the last batch no later ones. If there is one batch,
-    both numbers are 0. Batches of few rows count in full: leaving their rows out takes copies that cost more.
+    both numbers are 0.
 
     Args:
         rows: int64, R.
         batch_rows: rows of a batch, B.
     """
-    if batch_rows < LEFT_OUT_ROWS:
-        return rows, rows
     earlier = ops.maximum(rows - 1, 0) // batch_rows * batch_rows
     return rows - ops.minimum(ops.constant(batch_rows, rows.dtype), earlier), earlier
 
