@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import batching_rules
 from fedcore.graphs.batched.evaluation import _CONTROL_FLOW
-from fedcore.testing import check_batching_rule, operand_search
+from fedcore.testing import check_batching_rule, operand_search, rule_runs
 
 BUILT_IN = sorted(op for op, rule in batching_rules.items() if rule.__module__.startswith("fedcore.graphs."))
 
@@ -139,6 +139,7 @@ def test_a_rule_gives_each_client_what_it_has_alone(op, every_rank, monkeypatch)
         monkeypatch.setattr(operand_search, "LONG_SHAPES", ((37, 19),))
         monkeypatch.setattr(operand_search, "MOST_FOUND", 2)
         monkeypatch.setattr(operand_search, "_OTHER_DTYPES", (tf.int32,))
+        monkeypatch.setattr(rule_runs, "WIDTHS", (3, 8))
     assert check_batching_rule(op, cases=CASES.get(op, ())).layouts > 0
 
 
