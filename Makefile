@@ -10,10 +10,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-oldest check lint soak bench size format docs dist constraints clean
+.PHONY: help demo test test-oldest test-pythons check lint soak bench size format docs dist constraints clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY) ## the main job: train, look inside, compare
 	@$(BIN)/fedcore demo
@@ -34,6 +34,17 @@ test-oldest: ## quick tests with the oldest supported TensorFlow and Keras
 	@test -x $(OLDEST)/python || $(PYTHON) -m venv .venv-oldest
 	@$(OLDEST)/python -m pip install -qq --disable-pip-version-check -e '.[test,data]' 'tensorflow==2.18.*' 'keras==3.8.*'
 	@$(OLDEST)/python -m pytest -n auto -m "not slow and not soak" $(QUICK)
+
+# An interpreter of pyenv that is not switched on answers to its name and does not run, so each is tried.
+test-pythons: ## quick tests with the other Pythons of 3.12 and 3.13 that are installed
+	@set -e; for version in 3.12 3.13; do \
+	for python in python$$version $$(ls "$$(pyenv root 2>/dev/null)"/versions/$$version.*/bin/python 2>/dev/null) ""; do \
+	"$$python" -c '' 2>/dev/null && break; done || { echo "Python $$version is not installed: left out"; continue; }; \
+	echo "Python $$version"; venv=.venv-$$version; \
+	test -x $$venv/bin/python || "$$python" -m venv $$venv; \
+	$$venv/bin/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt -e '.[test,data]'; \
+	$$venv/bin/python -m pytest -n auto --dist worksteal -q -m "not slow and not soak" $(QUICK); \
+	done
 
 lint: $(READY) ## linters, types and layers only
 	@$(BIN)/ruff check --quiet
@@ -71,7 +82,7 @@ constraints: ## pin what fedcore[test,data] needs, from a fresh environment
 	cp $$tmp/pins constraints.txt
 
 clean: ## remove the environment, caches and outputs
-	rm -rf .venv .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist demo-out bench-out
+	rm -rf .venv .venv-oldest .venv-3.12 .venv-3.13 .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist demo-out bench-out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Without an interpreter, be it missing or dangling, .venv is made again from nothing.
