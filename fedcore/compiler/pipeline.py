@@ -51,7 +51,6 @@ BUILT_IN = (
     "lower-intrinsics",
     "canonicalize",
     "fold-constants",
-    "fuse-maps",
     "cse",
     "dce",
     "partition",

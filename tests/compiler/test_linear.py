@@ -272,7 +272,6 @@ TRACED = (
     "lower-intrinsics",
     "canonicalize",
     "fold-constants",
-    "fuse-maps",
     "cse",
     "dce",
     "partition",

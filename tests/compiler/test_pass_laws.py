@@ -27,8 +27,6 @@ PREPARED = [
     ("canonicalize", "inline,lower-intrinsics"),
     ("fold-constants", ""),
     ("fold-constants", "inline,lower-intrinsics"),
-    ("fuse-maps", "inline,lower-intrinsics,canonicalize,dce"),
-    ("fuse-maps", "inline,lower-intrinsics,dce"),
     ("cse", ""),
     ("cse", "inline,lower-intrinsics,canonicalize"),
     ("cse", f"{LOWERING},partition"),
@@ -203,19 +201,6 @@ def test_a_pass_adds_no_work_of_any_kind_to_a_client(name, before, data):
     module = prepared(traced, before)
     values = drawn_twice(data.draw, traced)
     assert client_work(get_pass(name).run(module), values) <= client_work(module, values)
-
-
-def test_maps_whose_users_were_fused_are_fused_too():
-    @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
-    def chain(values):
-        once = fc.federated_map(lambda x: x + 1.0, values)
-        twice = fc.federated_map(lambda x: x * 2.0, once)
-        return fc.federated_map(lambda x, y: x - y, (twice, once))
-
-    before = compile_module(chain.to_module("traced"), "inline,lower-intrinsics,dce")
-    after = get_pass("fuse-maps").run(before)
-    assert [op.kind for op in after.main.operations] == ["federated_map"]
-    assert reference_result(after, [[1.0, 5.0]]) == [2.0, 6.0]
 
 
 @settings(max_examples=EXAMPLES)

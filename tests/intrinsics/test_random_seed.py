@@ -59,7 +59,7 @@ def test_both_runtimes_give_the_same():
     assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("pipeline", [LOWERING, f"cse,fuse-maps,{DEFAULT_PIPELINE},grappler"])
+@pytest.mark.parametrize("pipeline", [LOWERING, f"cse,{DEFAULT_PIPELINE},grappler"])
 def test_no_pass_changes_what_is_drawn(pipeline):
     def drawn(module):
         return flat(fc.runtime.reference().run(module, [[0] * 3], Report(seed=4)))

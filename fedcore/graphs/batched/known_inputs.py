@@ -197,9 +197,9 @@ class KnownInputs:
     def earlier_products(self, layer_input: KnownInput, batch_rows: int) -> Value:
         """Products of rows with the rows of earlier batches: [K, later, earlier], see `earlier_rows` for the two sizes.
 
-        The first batch has no earlier rows, and no batch is later than the last one, so both are left out. A
-        part of the products is read by no step. With `has_own_products`, each client's product is computed by itself, and
-        zeros stand behind its own rows.
+        The first batch has no earlier rows, and no batch is later than the last one, so both are left out. A part of
+        the products is read by no step. With `has_own_products`, each client's product is computed by itself, and zeros
+        stand behind its own rows.
         """
         later, earlier = earlier_rows(self.rows, batch_rows)
         if not self.has_own_products:
