@@ -44,6 +44,7 @@ class Project:
 
 OPTIONS = {
     "build_sampler": "sampler",
+    "build_clock": "clock",
     "build_callbacks": "callbacks",
     "build_release_managers": "release_managers",
     "build_program_state_manager": "program_state_manager",

@@ -172,6 +172,14 @@ def test_a_project_defines_a_sampler_callbacks_schedules_and_release_managers(pr
     assert resumed["runs"][0]["metrics"]["drawn"] == 4
 
 
+def test_a_project_defines_a_clock(project, fedcore):
+    clock = "def build_clock(train):\n    return fc.simulation.SynchronousClock(devices(train), 1, seed=0)\n"
+    devices = "def devices(train):\n    return fc.simulation.Devices(train.client_ids, 60, seed=0)\n"
+    (project / "own_program.py").write_text(f"{PROGRAM}\nimport fedcore as fc\n{clock}\n{devices}")
+    done = fedcore("train", "train.toml", "--format", "json")
+    assert done["runs"][0]["metrics"]["clock/time_s"] == 180
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -184,7 +192,7 @@ def test_a_function_that_nothing_calls_is_refused(project, fedcore, text, messag
     said = fedcore("train", "train.toml", code=1)
     line = len(PROGRAM.splitlines()) + 3
     assert f"own_program.py:{line}: {message}" in said
-    assert "fedcore train calls load_data, build_process, build_evaluation, build_sampler, build_callbacks" in said
+    assert "fedcore train calls load_data, build_process, build_evaluation, build_sampler, build_clock, " in said
     (project / "own_program.py").write_text(f"{PROGRAM}\n\n{text}\n\n__all__ = ['build_callback', 'plotted']\n")
     fedcore("train", "train.toml")
 
