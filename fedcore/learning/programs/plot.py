@@ -125,7 +125,10 @@ def _finish(figure, axes, path: str | os.PathLike | None, over: str):
         axis.xaxis.set_major_locator(MaxNLocator(integer=over == "round"))
     axes[-1].set_xlabel(_OVER[over][2], color=_INK)
     if path is not None:
+        kind, kinds = Path(path).suffix.lstrip(".") or "png", figure.canvas.get_supported_filetypes()
+        if kind not in kinds:
+            raise InvalidValue(f"{path}: a diagram is a file of the kind {', '.join(sorted(kinds))}")
         out = io.BytesIO()
-        figure.savefig(out, dpi=150, format=Path(path).suffix.lstrip(".") or "png")
+        figure.savefig(out, dpi=150, format=kind)
         write_whole(path, out.getvalue())
     return figure

@@ -6,7 +6,7 @@ Decision 0130.
 import contextlib
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,7 @@ def train(
     client_states: ClientStates | None = None,
     retries: int = 0,
     should_retry_round: Callable[[LearningProcessOutput], bool] | None = None,
+    hparams: Mapping[str, bool | int | float | str] | None = None,
     progress: bool | None = None,
 ) -> History:
     """Trains for some rounds: samples clients, evaluates, shows progress, writes metrics and checkpoints, resumes.
@@ -118,6 +119,8 @@ def train(
         should_retry_round: whether the result of a round is refused; the round is then run again, up to `retries`
             times, with other clients. Default: none is refused. Not for a process that adds noise: each result that it
             looks at would be a release, and all of a round would have the same noise.
+        hparams: settings of this run by name, which TensorBoard's tab HPARAMS shows beside its metrics; for a
+            directory. Default: none.
         progress: whether a line is printed for each round, and a bar on a terminal. Default: on a terminal and in a
             notebook.
     Returns:
@@ -160,7 +163,7 @@ def train(
         if directory is not None:
             stack.enter_context(used_alone(Path(directory)))
             manager = manager or _checkpoints(Path(directory))
-            released = [*_files(Path(directory)), *released]
+            released = [*_files(Path(directory), hparams), *released]
         bar = ProgressBar()
         stack.callback(bar.close)
         number = _seed(seed, manager)
@@ -198,7 +201,7 @@ def _client_states(directory: Path | None, manager: ProgramStateManager | None) 
     return SQLiteClientStates(path)
 
 
-def _files(directory: Path) -> list[ReleaseManager]:
+def _files(directory: Path, hparams: Mapping[str, bool | int | float | str] | None) -> list[ReleaseManager]:
     """The managers of the files of a directory.
 
     Raises:
@@ -212,7 +215,7 @@ def _files(directory: Path) -> list[ReleaseManager]:
             f"{path} is damaged: it is no table of a training's rounds\n"
             "  fix: move it away; the training goes on with a new one, of the rounds to come"
         ) from error
-    return [table, TensorBoardReleaseManager(directory / SUMMARIES)]
+    return [table, TensorBoardReleaseManager(directory / SUMMARIES, hparams=hparams)]
 
 
 def _check_evaluation(evaluation: Any, data: Any) -> None:
