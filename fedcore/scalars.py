@@ -83,6 +83,15 @@ def seed_number(name: str, value) -> int:
     return number
 
 
+def seed_or_drawn(name: str, value) -> int:
+    """`value` as a seed, or one that is drawn where it is None.
+
+    Raises:
+        TypeMismatch, InvalidValue: as for `seed_number`.
+    """
+    return int(np.random.default_rng().integers(2**63)) if value is None else seed_number(name, value)
+
+
 def python_scalar(value):
     """A numpy scalar, or an array or tensor of rank 0, as the Python number that it holds; anything else as it is."""
     if isinstance(value, bool | int | float | complex | str | bytes | type | None) or not hasattr(value, "dtype"):

@@ -20,6 +20,7 @@ from fedcore.cli.resume import resume
 from fedcore.cli.run import run
 from fedcore.cli.show_run import show_run
 from fedcore.cli.site import site
+from fedcore.cli.sweep import sweep
 from fedcore.cli.train import train
 from fedcore.cli.tune import tune
 from fedcore.cli.verify import verify
@@ -49,6 +50,6 @@ def main():
     """
 
 
-training_verbs = (new, train, resume, evaluate, list_runs, show_run)
+training_verbs = (new, train, sweep, resume, evaluate, list_runs, show_run)
 for verb in (dump, opt, diff, verify, lint, run, tune, report, doctor, demo, *training_verbs, site, policy, deploy):
     main.add_command(verb)

@@ -95,23 +95,42 @@ def swept(configuration: Configuration, options: Sequence[str]) -> Iterator[tupl
     """
     keys, lists = [], []
     for option in options:
-        key, equals, text = option.partition("=")
-        if not equals or re.search("[\ud800-\udfff]", option):  # bytes that are no UTF-8
-            raise click.BadParameter(f"{brief(option)} is not KEY=VALUE", param_hint="--set")
-        before = _value_at(configuration, key.strip())
-        keys.append(key.strip())
-        lists.append([_parsed(key, part, before) for part in _parts(text)])
+        key, text, before = read_option(configuration, option)
+        keys.append(key)
+        lists.append([read_value(key, part, before) for part in parts_of(text)])
     for values in itertools.product(*lists):
         sets = dict(zip(keys, values, strict=True))
-        changed = {name: dict(v) if isinstance(v, dict) else v for name, v in configuration.items()}
-        for key, value in sets.items():
-            *tables, name = key.split(".")
-            place = changed
-            for table in tables:
-                place[table] = dict(place[table])
-                place = place[table]
-            place[name] = value
-        yield sets, changed
+        yield sets, changed_by(configuration, sets)
+
+
+def read_option(configuration: Configuration, option: str) -> tuple[str, str, Any]:
+    """The key and the text of `--set KEY=TEXT`, and the value that the key has.
+
+    Raises:
+        click.BadParameter: it has no such form, or names a key that the file has not.
+    """
+    key, equals, text = option.partition("=")
+    if not equals or re.search("[\ud800-\udfff]", option):  # bytes that are no UTF-8
+        raise click.BadParameter(f"{brief(option)} is not KEY=VALUE", param_hint="--set")
+    return key.strip(), text, _value_at(configuration, key.strip())
+
+
+def changed_by(configuration: Configuration, sets: dict[str, Any]) -> Configuration:
+    """The tables with other values, by their dotted keys."""
+    changed = {name: dict(v) if isinstance(v, dict) else v for name, v in configuration.items()}
+    for key, value in sets.items():
+        *tables, name = key.split(".")
+        place = changed
+        for table in tables:
+            place[table] = dict(place[table])
+            place = place[table]
+        place[name] = value
+    return changed
+
+
+def settings_of(configuration: Configuration) -> dict[str, Any]:
+    """The values of all tables by dotted key."""
+    return {key: _value_at(configuration, key) for key in _keys(configuration)}
 
 
 def _value_at(configuration: Configuration, key: str) -> Any:
@@ -139,12 +158,17 @@ def _keys(tables: Configuration, before: str = "") -> Iterator[str]:
             yield path
 
 
-def _parts(text: str) -> list[str]:
+def parts_of(text: str) -> list[str]:
     """The values between commas; commas in brackets, braces and quotes do not count."""
     return re.findall(r"""(?:\[[^\]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[^,])+""", text) or [""]
 
 
-def _parsed(key: str, text: str, before: Any) -> Any:
+def read_value(key: str, text: str, before: Any) -> Any:
+    """A value of TOML, or a text without quotes.
+
+    Raises:
+        click.BadParameter: it is of another kind than the value before.
+    """
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except RecursionError:

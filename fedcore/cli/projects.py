@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 import click
 
-from fedcore.cli.configuration import Configuration
+from fedcore.cli.configuration import Configuration, settings_of
 from fedcore.errors import FedcoreError
 
 
@@ -44,6 +44,7 @@ class Project:
 
 OPTIONS = {
     "build_sampler": "sampler",
+    "build_clock": "clock",
     "build_callbacks": "callbacks",
     "build_release_managers": "release_managers",
     "build_program_state_manager": "program_state_manager",
@@ -173,6 +174,7 @@ def run_training(directory: Path, file: Path, project: Project, configuration: C
     """
     from fedcore.learning import programs
 
+    settings = {k: v for k, v in settings_of(configuration).items() if isinstance(v, bool | int | float | str)}
     run = dict(configuration["run"])
     rounds = run.pop("rounds")
     if "client_states" in run:
@@ -182,7 +184,14 @@ def run_training(directory: Path, file: Path, project: Project, configuration: C
     try:
         with _told(file, "training", only_own=True):
             return programs.train(
-                project.process, project.train, rounds, directory=directory, progress=progress, **project.options, **run
+                project.process,
+                project.train,
+                rounds,
+                directory=directory,
+                hparams=settings,
+                progress=progress,
+                **project.options,
+                **run,
             )
     except OSError as error:
         again = f"fedcore resume {directory} goes on after the last checkpoint"

@@ -1,7 +1,7 @@
 """`fedcore train`: trains what a TOML file describes, once or for each combination of settings."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from fedcore.cli.output_path import OutputPath
 
 if TYPE_CHECKING:
     from fedcore.cli.runs import Run
+    from fedcore.learning.programs import Callback
 
 runtime_option = click.option("--runtime", "runtime_name", type=click.Choice(["local", "ray"]), default="local",
                               show_default=True, help="Where clients run: on this machine, or on the Ray cluster at "
@@ -58,8 +59,12 @@ def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: 
     summarize(done, format_)
 
 
-def go_on(run: "Run", format_: str, runtime_name: str) -> "Run":
-    """Begins or resumes a training; the run with its rows."""
+def go_on(run: "Run", format_: str, runtime_name: str, callbacks: Sequence["Callback"] = ()) -> "Run":
+    """Begins or resumes a training; the run with its rows.
+
+    Args:
+        callbacks: those after the project's.
+    """
     from fedcore.cli.projects import load_project, run_training
     from fedcore.cli.runs import read_run
 
@@ -67,6 +72,8 @@ def go_on(run: "Run", format_: str, runtime_name: str) -> "Run":
         sets = "".join(f", {key}={value}" for key, value in run.sets.items())
         click.echo(f"{run.directory}: {run.rounds} rounds{sets}; after an interrupt: fedcore resume {run.directory}")
     project = load_project(run.program, run.configuration)
+    if callbacks:
+        project.options["callbacks"] = [*project.options.get("callbacks", ()), *callbacks]
     with _clients_on(runtime_name):
         run_training(run.directory, run.program, project, run.configuration, progress=format_ == "text")
     return read_run(run.directory)

@@ -1,7 +1,7 @@
 """Cohorts whose clients are created lazily."""
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from fedcore.errors import ClientError, FedcoreError, brief
 
@@ -59,7 +59,7 @@ class Cohort:
         return f"fc.Cohort({self._size}, {getattr(self._client, '__qualname__', self._client)})"
 
 
-def client_name(client_ids: Sequence | None, index: int) -> str:
+def client_name(client_ids: Sequence | Mapping[int, Hashable] | None, index: int) -> str:
     """A client as errors name it: by its id, else by its index."""
     return f"client {index if client_ids is None else repr(client_ids[index])}"
 

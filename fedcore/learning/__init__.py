@@ -20,6 +20,7 @@ The examples of this package use these names:
 from typing import TYPE_CHECKING
 
 from fedcore.learning import algorithms, framework, metrics, models, optimizers, programs, templates
+from fedcore.learning.asynchronous_process import AsynchronousProcess, ClientStart
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.compression import compression_aggregator
 from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
@@ -36,7 +37,9 @@ from fedcore.learning.weighting import ClientWeighting
 from fedcore.tff_names import tff_name
 
 __all__ = [
+    "AsynchronousProcess",
     "BatchOutput",
+    "ClientStart",
     "ClientStateOutput",
     "ClientStateProcess",
     "ClientWeighting",

@@ -1,11 +1,12 @@
 """Values for TensorBoard."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fedcore.errors import InvalidValue
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.file_errors import as_os_errors
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import leaves_with_names
@@ -21,13 +22,16 @@ class TensorBoardReleaseManager(ReleaseManager[ReleasableStructure, int]):
 
     Args:
         summary_dir: the directory that `tensorboard --logdir` gets; made where there is none.
+        hparams: the settings that this was computed with, by name: numbers, texts, true or false. TensorBoard's tab
+            HPARAMS shows them beside the metrics. Default: none.
     Raises:
         InvalidValue: `summary_dir` is empty.
+        TypeMismatch: a setting is of another kind.
         ModuleNotFoundError: tensorboard is not installed.
         OSError: the directory cannot be written.
     """
 
-    def __init__(self, summary_dir: str | os.PathLike):
+    def __init__(self, summary_dir: str | os.PathLike, *, hparams: Mapping[str, Any] | None = None):
         if not os.fspath(summary_dir):
             raise InvalidValue("summary_dir is the path of a directory, not empty")
         import tensorflow as tf
@@ -36,6 +40,18 @@ class TensorBoardReleaseManager(ReleaseManager[ReleasableStructure, int]):
         self._path = os.fspath(summary_dir)
         with as_os_errors(self._path):
             self._writer = tf.summary.create_file_writer(self._path)
+        if hparams:
+            self._write_hparams(hparams)
+
+    def _write_hparams(self, hparams: Mapping[str, Any]) -> None:
+        from tensorboard.plugins.hparams import api
+
+        for name, value in hparams.items():
+            if not isinstance(value, bool | int | float | str):
+                raise TypeMismatch(f"hparams[{name!r}] is a number, a text, true or false, not {brief(value)}")
+        with as_os_errors(self._path), self._writer.as_default():
+            api.hparams(dict(hparams))
+            self._writer.flush()
 
     async def release(self, value: Any, key: int) -> None:
         """Writes the value's summaries.

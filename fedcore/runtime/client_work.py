@@ -162,8 +162,9 @@ class ClientWork:
     @property
     def client_ids(self) -> Sequence | None:
         """For each client its id; None if no cohort tells the ids."""
-        found = (c.given.client_ids for c in self.cohorts if isinstance(c.given, Cohort))
-        return next((ids for ids in found if ids is not None), None)
+        opened_elsewhere = (c.given for c in self.cohorts if c.is_opened_elsewhere)
+        cohorts = (c.given.client_ids for c in self.cohorts if isinstance(c.given, Cohort))
+        return next((ids for ids in (*opened_elsewhere, *cohorts) if ids is not None), None)
 
     @functools.cached_property
     def kept_bytes(self) -> float:

@@ -1,7 +1,7 @@
 """The fault policy: clients that fail run again, and are then dropped, or raise ClientError."""
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import attrs
 import tensorflow as tf
@@ -57,6 +57,7 @@ def drop(min_fraction: float = 0.5, max_retries: int = 1) -> Drop:
     return Drop(float(min_fraction), max_retries)
 
 
+ClientIds = Sequence | Mapping[int, Hashable]
 Run = Callable[[ClientSlice], SliceResult | None]
 """Computes a slice; None if all its clients failed where they ran."""
 
@@ -82,7 +83,7 @@ class FaultPolicy:
     Args:
         policy: the policy of `drop()`; None raises ClientError, which names the client.
         where: where clients run, for the message about a graph that fails.
-        client_ids: for each client of the call its id, by which messages name it. Default: they give its index.
+        client_ids: the id of each client by its index, by which messages name it. Default: they give its index.
         masked: whether clients' values are hidden by the masks of secure sums. Of an error only its kind is then told,
             since its message may quote a client's value.
     """
@@ -93,7 +94,7 @@ class FaultPolicy:
         report: Report,
         where: str = "",
         *,
-        client_ids: Sequence | None = None,
+        client_ids: ClientIds | None = None,
         masked: bool = False,
     ):
         self._client_ids = client_ids

@@ -1,4 +1,4 @@
-"""Client data, partitioners, client sampling and TFF's training loop, for experiments on one machine."""
+"""Client data, partitioners, samplers, virtual clocks and TFF's training loop, for experiments on one machine."""
 
 from typing import TYPE_CHECKING
 
@@ -6,11 +6,17 @@ from fedcore.lazy_imports import LazyImports
 from fedcore.simulation import datasets as datasets
 from fedcore.simulation import participation as participation
 from fedcore.simulation import partition as partition
+from fedcore.simulation.devices import Devices as Devices
+from fedcore.simulation.devices import build_devices as build_devices
 from fedcore.simulation.sampling import Sampler as Sampler
 from fedcore.simulation.sampling import build_min_separation_sampling_fn as build_min_separation_sampling_fn
 from fedcore.simulation.sampling import build_poisson_sampling_fn as build_poisson_sampling_fn
 from fedcore.simulation.sampling import build_random_permutation_sampling_fn as build_random_permutation_sampling_fn
 from fedcore.simulation.sampling import build_uniform_sampling_fn as build_uniform_sampling_fn
+from fedcore.simulation.virtual_clock import BufferedClock as BufferedClock
+from fedcore.simulation.virtual_clock import ClockRound as ClockRound
+from fedcore.simulation.virtual_clock import SynchronousClock as SynchronousClock
+from fedcore.simulation.virtual_clock import VirtualClock as VirtualClock
 from fedcore.tff_names import tff_name
 
 if TYPE_CHECKING:
@@ -41,7 +47,13 @@ _LAZY = LazyImports(__name__)
 
 __all__ = sorted(
     [
+        "BufferedClock",
+        "ClockRound",
+        "Devices",
         "Sampler",
+        "SynchronousClock",
+        "VirtualClock",
+        "build_devices",
         "build_min_separation_sampling_fn",
         "build_poisson_sampling_fn",
         "build_random_permutation_sampling_fn",

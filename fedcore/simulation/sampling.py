@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcore.errors import InvalidValue
-from fedcore.scalars import random_generator, real_number, seed_number, whole_number
+from fedcore.scalars import random_generator, real_number, seed_or_drawn, whole_number
 from fedcore.simulation.participation import (
     FixedSizeParticipation,
     Participation,
@@ -82,7 +82,7 @@ def build_uniform_sampling_fn(
     if random_seed is not None and seed is not None:
         raise InvalidValue("build_uniform_sampling_fn: random_seed and seed are one argument; give one of them")
     ids = tuple(sample_range)
-    entropy = _entropy(random_seed if seed is None else seed, "random_seed")
+    entropy = seed_or_drawn("random_seed", random_seed if seed is None else seed)
 
     def choose(round_number: int, size: int | None) -> NDArray:
         size = _given(size)
@@ -111,7 +111,7 @@ def build_poisson_sampling_fn(client_ids: Sequence[Id], rate: float, seed: int |
         >>> len(sample(0)), len(sample(1))
         (47, 60)
     """
-    ids, entropy, rate = tuple(client_ids), _entropy(seed), _probability(rate)
+    ids, entropy, rate = tuple(client_ids), seed_or_drawn("seed", seed), _probability(rate)
 
     def choose(round_number: int, size: int | None) -> NDArray:
         _check_expected(size, rate * len(ids))
@@ -144,7 +144,7 @@ def build_min_separation_sampling_fn(
         >>> sorted(sample(0, 2) + sample(1, 2) + sample(2, 2) + sample(3, 2))
         [0, 1, 2, 3, 4, 5, 6, 7]
     """
-    ids, entropy = tuple(client_ids), _entropy(seed)
+    ids, entropy = tuple(client_ids), seed_or_drawn("seed", seed)
     separation = whole_number("separation", separation, at_least=1)
     if separation > len(ids):
         raise InvalidValue(f"cannot divide {len(ids)} clients into {separation} groups")
@@ -192,7 +192,7 @@ def build_random_permutation_sampling_fn(
         >>> sorted(sample(0) + sample(1) + sample(2))
         [0, 1, 2, 3, 4, 5]
     """
-    ids, entropy = tuple(client_ids), _entropy(seed)
+    ids, entropy = tuple(client_ids), seed_or_drawn("seed", seed)
     count = whole_number("clients_per_round", clients_per_round, at_least=1)
     if count > len(ids):
         raise InvalidValue(f"cannot draw {count} of {len(ids)} clients without replacement")
@@ -205,10 +205,6 @@ def build_random_permutation_sampling_fn(
         return order[place * count : (place + 1) * count]
 
     return Sampler(ids, PassParticipation(len(ids), rounds, 1 if reshuffle else rounds), choose)
-
-
-def _entropy(seed: int | None, name: str = "seed") -> int:
-    return int(np.random.default_rng().integers(2**63)) if seed is None else seed_number(name, seed)
 
 
 def _probability(rate: float) -> float:

@@ -172,6 +172,66 @@ def test_a_project_defines_a_sampler_callbacks_schedules_and_release_managers(pr
     assert resumed["runs"][0]["metrics"]["drawn"] == 4
 
 
+SEARCH = ["sweep", "train.toml", "--set", "optimizer.noise=log:0.001..1", "--set", "run.seed=1,2", "--metric", "loss"]
+
+
+def test_a_sweep_trains_with_what_optuna_suggests_and_goes_on(project, fedcore):
+    pytest.importorskip("optuna")
+    runs = fedcore(*SEARCH, "--trials", "2", "--sampler", "RandomSampler", "--format", "json")["runs"]
+    assert all(0.001 <= run["set"]["optimizer.noise"] <= 1 and run["set"]["run.seed"] in (1, 2) for run in runs)
+    assert len({run["set"]["optimizer.noise"] for run in runs}) == 2
+    said = fedcore(*SEARCH, "--trials", "3")
+    (again,) = (run for run in fedcore("list", "--format", "json")["runs"] if run["directory"].startswith("runs/003"))
+    assert again["directory"] in said
+    assert again["set"]["optimizer.noise"] not in [run["set"]["optimizer.noise"] for run in runs]
+    best = min(fedcore("list", "--format", "json")["runs"], key=lambda run: run["metrics"]["loss"])
+    assert f"best of 3: {best['directory']}, loss {best['metrics']['loss']:.4g}: --set optimizer.noise=" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--set", "optimizer.lr=1..0.1"], 2, "a range is two numbers, the lower one first"),
+        (["--set", "optimizer.lr=log:0..1"], 2, "a range is two numbers above 0"),
+        (["--set", "optimizer.names=[1],[2]"], 2, "is a number, a text, true or false in each trial"),
+        (["--set", "optimizer.lr=0.1..1", "--sampler", "Best"], 2, "optuna has no Best; it has BruteForceSampler"),
+        (["--set", "optimizer.lr=0.1..1", "--pruner", "ThresholdPruner"], 2, "ThresholdPruner needs arguments"),
+        (["--set", "optimizer.lr=0.1..1", "--metric", "accuracy"], 1, "have no number accuracy"),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(project, fedcore, options, code, message):
+    pytest.importorskip("optuna")
+    assert message in " ".join(fedcore("sweep", "train.toml", "--trials", "1", *options, code=code).split())
+
+
+def test_trainings_are_drawn_into_one_diagram(project, fedcore):
+    pytest.importorskip("matplotlib")
+    fedcore("train", "train.toml", "--set", "run.seed=1,2")
+    assert "wrote curves.png" in fedcore("list", "--plot", "curves.png", "--metric", "loss")
+    assert (project / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "a diagram is a file of the kind" in fedcore("list", "--plot", "curves.txt", code=1)
+    assert "no history has noise" in fedcore("list", "--plot", "curves.png", "--metric", "noise", code=1)
+
+
+def test_tensorboard_has_the_settings_of_a_training(project, fedcore):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.plugins.hparams import metadata
+
+    fedcore("train", "train.toml", "--out", "run", "--set", "optimizer.lr=0.25")
+    events = accumulators.EventAccumulator("run/tensorboard").Reload()
+    content = events.summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
+    hparams = metadata.parse_session_start_info_plugin_data(content).hparams
+    assert (hparams["optimizer.lr"].number_value, hparams["run.rounds"].number_value) == (0.25, 3)
+
+
+def test_a_project_defines_a_clock(project, fedcore):
+    clock = "def build_clock(train):\n    return fc.simulation.SynchronousClock(devices(train), 1, seed=0)\n"
+    devices = "def devices(train):\n    return fc.simulation.Devices(train.client_ids, 60, seed=0)\n"
+    (project / "own_program.py").write_text(f"{PROGRAM}\nimport fedcore as fc\n{clock}\n{devices}")
+    done = fedcore("train", "train.toml", "--format", "json")
+    assert done["runs"][0]["metrics"]["clock/time_s"] == 180
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -184,7 +244,7 @@ def test_a_function_that_nothing_calls_is_refused(project, fedcore, text, messag
     said = fedcore("train", "train.toml", code=1)
     line = len(PROGRAM.splitlines()) + 3
     assert f"own_program.py:{line}: {message}" in said
-    assert "fedcore train calls load_data, build_process, build_evaluation, build_sampler, build_callbacks" in said
+    assert "fedcore train calls load_data, build_process, build_evaluation, build_sampler, build_clock, " in said
     (project / "own_program.py").write_text(f"{PROGRAM}\n\n{text}\n\n__all__ = ['build_callback', 'plotted']\n")
     fedcore("train", "train.toml")
 

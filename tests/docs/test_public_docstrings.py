@@ -14,6 +14,7 @@ SECTIONS = ["Types", "Args:", "Returns:", "Raises:", "Source:", "Example:"]
 CANNOT_FAIL = {  # records, which hold any values, and parts that take nothing from the caller
     "analytics.heavy_hitters.iblt.CharacterEncoding",
     "learning.BatchOutput",
+    "learning.ClientStart",
     "learning.ClientStateOutput",
     "aggregators.AggregationFactory",
     *(f"aggregators.encoders.{n}" for n in ("AdaptiveEncoder", "Bits", "Encoder", "Integers")),

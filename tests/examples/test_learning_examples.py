@@ -108,3 +108,13 @@ def test_compression_sends_less_and_draws_it(tmp_path):
 def test_adapters_of_a_frozen_transformer_learn_another_task():
     accuracies = load("frozen_transformer").main()
     assert accuracies[-1] > accuracies[0] + 0.3
+
+
+@pytest.mark.slow
+def test_time_to_accuracy_is_less_without_waiting(tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    histories = load("time_to_accuracy").main(tmp_path / "curves.png", hours=1)
+    synchronous, over_selected, buffered = (max(h["val_accuracy"]) for h in histories.values())
+    assert synchronous < over_selected < buffered
+    assert (tmp_path / "curves.png").stat().st_size > 10_000

@@ -205,6 +205,25 @@ def test_mixed_precision_keeps_float32_weights_and_learns(policy):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("prox", [{}, {"proximal_strength": 0.5}], ids=["fed_avg", "fed_prox"])
+def test_scaled_losses_have_gradients_that_float16_cannot_hold(prox):
+    def small_loss(labels, predictions):
+        return 1e-7 * tf.reduce_mean(tf.square(tf.cast(predictions, tf.float32) - 1.0), -1)
+
+    def model_fn():
+        net = sequential(L.Dense(3, dtype="mixed_float16", kernel_initializer="zeros"))
+        return fc.learning.from_keras_model(net, small_loss, dataset(X, Y).element_spec)
+
+    def change(optimizer_fn):
+        build = algorithms.build_weighted_fed_prox if prox else algorithms.build_weighted_fed_avg
+        process = build(model_fn, client_optimizer_fn=optimizer_fn, **prox)
+        state = process.initialize()
+        return process.next(state, [dataset(X, Y)]).state.model.trainable[0] - state.model.trainable[0]
+
+    assert not change(lambda: keras.optimizers.SGD(0.1)).any()
+    assert change(lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))).any()
+
+
 def test_dropout_is_off_in_evaluation():
     def model_fn():
         return fc.learning.from_keras_model(sequential(L.Dropout(0.9), L.Dense(3)), CROSS, dataset(X, Y).element_spec)

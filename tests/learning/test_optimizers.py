@@ -304,11 +304,37 @@ def test_yogi_equals_its_paper_in_numpy():
         np.testing.assert_allclose(got[i], w, rtol=1e-5, atol=1e-6)
 
 
+LOSS_SCALES = {
+    "dynamic": lambda: K.LossScaleOptimizer(K.Adam(0.01, clipnorm=0.5), initial_scale=8.0, dynamic_growth_steps=3),
+    "dynamic, by Keras": lambda: K.LossScaleOptimizer(K.Lion(0.01), initial_scale=8.0, dynamic_growth_steps=3),
+    "fixed": lambda: K.SGD(0.1, momentum=0.9, loss_scale_factor=16.0),
+}
+
+
+@pytest.mark.parametrize("name", LOSS_SCALES)
+def test_gradients_of_scaled_losses_step_as_in_keras(name):
+    start, gradients = start_and_gradients()
+    variables, theirs = [keras.Variable(w) for w in start], LOSS_SCALES[name]()
+    theirs.build(variables)
+    ours = as_optimizer(LOSS_SCALES[name], scales_loss=True)
+    weights = tuple(map(tf.constant, start))
+    state = ours.initialize(weights)
+    for number, given in enumerate(gradients):
+        overflows = number in (5, 6, 13) and name != "fixed"
+        their_scale, our_scale = theirs.scale_loss(tf.constant(1.0)), ours.scale_loss(state, tf.constant(1.0))
+        assert float(their_scale) == float(our_scale)
+        scaled = [tf.constant(np.full_like(g, np.inf) if overflows else g * their_scale.numpy()) for g in given]
+        theirs.apply(scaled, variables)
+        state, weights = ours.next(state, weights, tuple(scaled))
+    for a, b in zip(weights, variables, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (lambda: K.SGD(loss_scale_factor=2.0), "mixed_bfloat16"),
-        (lambda: K.LossScaleOptimizer(K.SGD()), "LossScaleOptimizer is not supported"),
+        (lambda: K.SGD(loss_scale_factor=2.0), "the optimizer scales losses"),
+        (lambda: K.LossScaleOptimizer(K.SGD()), "loss scaling is for client_optimizer_fn"),
         (lambda: K.SGD(lambda: 0.1), "give a Keras schedule or a number"),
         (lambda: 0.1, "0.1 is no optimizer"),
         (lambda: K.SGD, "is no optimizer"),

@@ -93,6 +93,13 @@ def test_clients_that_fail_on_a_worker_are_dropped_as_locally(runtime, local):
     assert report.dropped == wanted.dropped
 
 
+def test_clients_that_fail_on_a_worker_are_named_by_their_ids(runtime, local):
+    values, ids = [1, -2, 4, 0, 5, 6], ["ada", "bo", "cy", "di", "ed", "flo"]
+    (_, report), (_, wanted) = (run(r, total_and_each, fc.Cohort(6, values.__getitem__, ids)) for r in (runtime, local))
+    assert report.dropped == wanted.dropped
+    assert report.dropped[1].startswith("bo: ")
+
+
 def test_rounds_of_federated_averaging_have_the_local_bits(runtime, local):
     process, cohort, states = fed_avg(), examples(20), []
     for stack in (runtime, local):
@@ -372,6 +379,7 @@ def test_a_client_that_cannot_be_opened_on_a_worker_is_dropped(runtime, tmp_path
     assert have == 8.0
     assert list(report.dropped) == [1]
     assert "1.npy" in report.dropped[1]
+    assert report.dropped[1].startswith("1: ")
 
 
 def test_arrays_travel_once_to_a_worker():

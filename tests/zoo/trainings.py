@@ -114,6 +114,24 @@ def _private(clip: float) -> Callable:
     return _unweighted(lambda clients: factory.gaussian_fixed(0.0, clients_per_round=clients, clip=clip))
 
 
+@attrs.frozen
+class _FromNewest:
+    """A process whose clients all begin from the newest model, with the methods that the runner calls."""
+
+    process: fc.learning.AsynchronousProcess
+
+    def __getattr__(self, name: str):
+        return getattr(self.process, name)
+
+    def next(self, state, clients):
+        start = fc.learning.ClientStart(state.global_model_weights, np.int32(0))
+        return self.process.next(state, clients, [start] * len(clients))
+
+
+def _fed_buff(model_fn, client, server, clients):
+    return _FromNewest(algorithms.build_fed_buff(model_fn, client, server))
+
+
 def _fed_prox(strength: float) -> Callable:
     return lambda model_fn, client, server, clients: algorithms.build_weighted_fed_prox(
         model_fn, strength, client, server
@@ -204,3 +222,6 @@ NOT_COMPARED = {
     "metrics of rounds without examples": "NaN in fedcore, 0 in Keras",
 }
 """What the zoo leaves out, with the reason."""
+training("scaled losses", client="LossScaleOptimizer(Adam(0.01), initial_scale=1024.0, dynamic_growth_steps=2)")
+training("losses scaled by a factor", client="SGD(0.1, clipnorm=0.1, loss_scale_factor=64.0)")
+training("fed buff, nothing stale", build=_fed_buff, mean=mean_by_clients)

@@ -6,6 +6,7 @@ from fedcore.learning.algorithms.fed_avg import build_unweighted_fed_avg, build_
 from fedcore.learning.algorithms.fed_avg_with_client_states import build_fed_avg_with_client_states
 from fedcore.learning.algorithms.fed_avg_with_error_feedback import build_fed_avg_with_error_feedback
 from fedcore.learning.algorithms.fed_avg_with_schedule import build_weighted_fed_avg_with_optimizer_schedule
+from fedcore.learning.algorithms.fed_buff import build_fed_buff
 from fedcore.learning.algorithms.fed_eval import build_fed_eval
 from fedcore.learning.algorithms.fed_multi_model_eval import (
     build_fed_multi_model_eval,
@@ -27,6 +28,7 @@ from fedcore.tff_names import tff_name
 __all__ = [
     "build_fed_avg_with_client_states",
     "build_fed_avg_with_error_feedback",
+    "build_fed_buff",
     "build_fed_eval",
     "build_fed_kmeans",
     "build_fed_multi_model_eval",

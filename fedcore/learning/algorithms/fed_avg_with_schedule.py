@@ -88,11 +88,11 @@ def check_has_rate(argument: str, optimizer: Optimizer) -> None:
 def _scheduled_optimizer(client_optimizer_fn) -> Optimizer:
     """The optimizer whose learning rate is replaced in every round."""
     if not _takes_a_rate(client_optimizer_fn):
-        optimizer = as_optimizer(client_optimizer_fn)
+        optimizer = as_optimizer(client_optimizer_fn, scales_loss=True)
         check_has_rate("client_optimizer_fn", optimizer)
         return optimizer
     probes = (1.0, 0.5)
-    first, second = (as_optimizer(client_optimizer_fn(rate)) for rate in probes)
+    first, second = (as_optimizer(client_optimizer_fn(rate), scales_loss=True) for rate in probes)
     check_has_rate("client_optimizer_fn", first)
     found = [dict(optimizer.hyperparameters) for optimizer in (first, second)]
     if found[1] != {**found[0], "learning_rate": probes[1]} or found[0]["learning_rate"] != probes[0]:

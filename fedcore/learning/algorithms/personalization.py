@@ -177,7 +177,11 @@ def _adaptation(given, model: PureModel, weights_type: Type) -> Callable:
 
     nothing, roles = tf_computation(lambda: ()), model.weight_roles
     train: Any = build_training(
-        model, as_optimizer(given), ClientWeighting.UNIFORM, weights_type, nothing.type_signature.result
+        model,
+        as_optimizer(given, scales_loss=True),
+        ClientWeighting.UNIFORM,
+        weights_type,
+        nothing.type_signature.result,
     )
 
     @tf_computation(weights_type, train.type_signature.result["update"])

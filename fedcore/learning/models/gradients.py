@@ -1,13 +1,15 @@
 """The gradients of a pure model, and losses that carry gradients computed elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from fedcore.learning.models.pure_model import PureModel
 
 
-def gradients_of(model: PureModel, weights, metrics: dict, batch, training: bool = True) -> tuple:
+def gradients_of(
+    model: PureModel, weights, metrics: dict, batch, training: bool = True, *, scale_loss: Callable | None = None
+) -> tuple:
     """The gradients of a batch's mean loss by the trainable weights, and what `PureModel.step` gives.
 
     Types, for weights W, batches B and metric states S: <W,S,B> -> <W.trainable,BatchOutput,W.non_trainable,S>. The
@@ -16,6 +18,7 @@ def gradients_of(model: PureModel, weights, metrics: dict, batch, training: bool
 
     Args:
         training: whether layers such as dropout train.
+        scale_loss: loss -> the loss of which the gradients are. Default: the mean loss itself.
     Raises:
         ValueError: the batch is not of the model's batch type.
     Example:
@@ -29,7 +32,8 @@ def gradients_of(model: PureModel, weights, metrics: dict, batch, training: bool
     with tf.GradientTape() as tape:
         tape.watch(weights.trainable)
         output, non_trainable, after = model.step(weights, metrics, batch, training)
-    gradients = tape.gradient(output.loss, weights.trainable)
+        loss = output.loss if scale_loss is None else scale_loss(output.loss)
+    gradients = tape.gradient(loss, weights.trainable)
     pairs = zip(gradients, weights.trainable, strict=True)
     tensors = tuple(None if g is None else _of_shape(tf.convert_to_tensor(g), w.shape) for g, w in pairs)
     return tensors, output, non_trainable, after

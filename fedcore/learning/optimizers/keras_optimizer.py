@@ -13,6 +13,7 @@ from fedcore.learning.optimizers.adafactor import build_adafactor
 from fedcore.learning.optimizers.adagrad import build_adagrad
 from fedcore.learning.optimizers.adam import build_adam
 from fedcore.learning.optimizers.keras_steps import KerasSteps
+from fedcore.learning.optimizers.loss_scaled import LossScaled
 from fedcore.learning.optimizers.optimizer import Clipped, Decayed, Optimizer
 from fedcore.learning.optimizers.rmsprop import build_rmsprop
 from fedcore.learning.optimizers.scheduled_optimizer import ScheduledOptimizer
@@ -34,36 +35,45 @@ _RULES: dict[type, Callable[[float, dict], Optimizer]] = {
     ),
 }
 
-_BY_KERAS = ("use_ema", "gradient_accumulation_steps")
+_BY_KERAS = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
 """Options of which Keras' own methods take the steps."""
 
-_REFUSED = {
-    "loss_scale_factor": "gradients of the loss are taken unscaled; use mixed_bfloat16, which needs no scaling",
-}
 
-
-def as_optimizer(given, names: Sequence[str] = ()) -> Optimizer:
+def as_optimizer(given, names: Sequence[str] = (), *, scales_loss: bool = False) -> Optimizer:
     """A functional optimizer for one of ours, a Keras 3 optimizer, or a function that returns either.
 
     Its numbers are read once, from the optimizer's configuration: weight decay, clipping and learning-rate schedules
     are kept; the state of a Keras optimizer that has already been used is not. SGD, Adam, AdamW, Adagrad, RMSprop and
     Adafactor are written anew, in fewer operations. The steps of other classes (Lion, Nadam, subclasses of one's own),
-    and those with gradient accumulation, averages of weights (`use_ema`) or exclusions from weight decay, are taken by
-    Keras' own methods. A client's optimizer starts anew in each round, with its accumulated gradients and averages.
+    and those with gradient accumulation, averages of weights (`use_ema`), a `loss_scale_factor` or exclusions from
+    weight decay, are taken by Keras' own methods. A client's optimizer starts anew in each round, with its accumulated
+    gradients and averages, and the scale of a LossScaleOptimizer.
 
     Types: those of `Optimizer`.
 
     Args:
         given: a Keras optimizer, one of `fc.learning.optimizers`, or () -> one of these.
         names: of the weights that are trained, by which they are excluded from weight decay. Default: none.
+        scales_loss: whether the caller takes the gradients of `Optimizer.scale_loss`. Default: those of the loss.
     Raises:
-        FedcoreError: it is no optimizer, its learning rate is a Python function, it scales losses, or weights are
-            excluded from weight decay by variables, or without names.
+        FedcoreError: it is no optimizer, its learning rate is a Python function, it scales losses where none is
+            scaled, or weights are excluded from weight decay by variables, or without names.
     Example:
         >>> optimizer = fc.learning.optimizers.as_optimizer(lambda: keras.optimizers.Adam(0.5, clipnorm=1.0))
         >>> dict(optimizer.hyperparameters)
         {'learning_rate': 0.5}
     """
+    optimizer = _as_optimizer(given, names)
+    if optimizer.scales_loss and not scales_loss:
+        raise FedcoreError(
+            "the optimizer scales losses, but takes steps here with gradients of no loss that could be scaled\n"
+            "  fix: give its inner optimizer, without loss_scale_factor; loss scaling is for client_optimizer_fn of\n"
+            "  federated averaging"
+        )
+    return optimizer
+
+
+def _as_optimizer(given, names: Sequence[str]) -> Optimizer:
     if isinstance(given, Optimizer):
         return given
     if isinstance(given, keras.optimizers.Optimizer):
@@ -72,7 +82,7 @@ def as_optimizer(given, names: Sequence[str] = ()) -> Optimizer:
         name = f"{'keras.optimizers.' if given in _RULES else ''}{given.__name__}"
         raise FedcoreError(f"{name} is a class, which is no optimizer: give {name}(…) with a learning rate")
     if callable(given) and not isinstance(given, type):
-        return as_optimizer(_call(given), names)
+        return _as_optimizer(_call(given), names)
     raise FedcoreError(f"{brief(given)} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one")
 
 
@@ -98,15 +108,13 @@ def _from_keras(given: keras.optimizers.Optimizer, names: Sequence[str]) -> Opti
     name = f"keras.optimizers.{type(given).__name__}"
     rule = _RULES.get(type(given))
     if isinstance(given, keras.optimizers.LossScaleOptimizer):
-        raise FedcoreError(f"{name} is not supported: {_REFUSED['loss_scale_factor']}")
+        inner = _from_keras(given.inner_optimizer, names)
+        return LossScaled(inner, given.initial_scale, given.dynamic_growth_steps)
     schedule = private_api.learning_rate(given)
     scheduled = isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
     if callable(schedule) and not scheduled and not isinstance(schedule, keras.Variable):
         raise FedcoreError(f"{name}: the learning rate is a Python function; give a Keras schedule or a number")
     config = given.get_config()
-    for option, reason in _REFUSED.items():
-        if config.get(option):
-            raise FedcoreError(f"{name}({option}={brief(config[option])}) is not supported: {reason}")
     excludes = private_api.excludes_from_weight_decay(given)
     if excludes and not names:
         raise FedcoreError(f"{name}.exclude_from_weight_decay: the weights of this model have no names")

@@ -27,11 +27,16 @@ class KerasSteps(Optimizer):
         self._names = tuple(names)
         rate = given.get_config()["learning_rate"]
         self._rates = {"learning_rate": float(rate)} if isinstance(rate, int | float) else {}
+        self._loss_scale = given.get_config().get("loss_scale_factor")
+        self.scales_loss = bool(self._loss_scale)
         self._built = functools.lru_cache(maxsize=8)(self._build)
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:
         return self._rates
+
+    def scale_loss(self, state, loss: tf.Tensor) -> tf.Tensor:
+        return loss * tf.cast(self._loss_scale, loss.dtype) if self._loss_scale else loss  # Keras' step divides by it
 
     def _build(self, specs: tuple) -> tuple[Any, list, list]:
         """(The optimizer, variables in place of the weights, its variables without the learning rate)."""

@@ -44,6 +44,13 @@ class Optimizer(abc.ABC):
             FedcoreError: there are other gradients than weights, or no gradient at all.
         """
 
+    scales_loss = False
+    """Whether `next` takes gradients of `scale_loss(state, loss)`, which is not the loss itself."""
+
+    def scale_loss(self, state, loss: tf.Tensor) -> tf.Tensor:
+        """The loss whose gradients `next` takes. Default: the loss itself."""
+        return loss
+
     @property
     def hyperparameters(self) -> Mapping[str, float]:
         """The hyperparameters that stand in the state, with their first values. Default: none."""

@@ -13,6 +13,8 @@ from fedcore.learning.programs.history import History
 from fedcore.learning.programs.learning_rate_scheduler import LearningRateScheduler
 from fedcore.learning.programs.model_card import model_card
 from fedcore.learning.programs.model_checkpoint import ModelCheckpoint
+from fedcore.learning.programs.optuna_pruning import OptunaPruning
+from fedcore.learning.programs.plot import plot_histories
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.train import train
 from fedcore.learning.programs.train_model import ProgramState, train_model
@@ -26,11 +28,13 @@ __all__ = [
     "History",
     "LearningRateScheduler",
     "ModelCheckpoint",
+    "OptunaPruning",
     "ProgramState",
     "ProgressBar",
     "evaluate_clients",
     "extract_and_rewrap_metrics",
     "model_card",
+    "plot_histories",
     "train",
     "train_model",
 ]

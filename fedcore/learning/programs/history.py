@@ -1,5 +1,6 @@
 """The metrics of a training, round by round."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,13 +11,18 @@ from fedcore.errors import NotFound
 from fedcore.program.optional_packages import optional_package
 from fedcore.program.structures import leaves_with_names
 
+TIME = "clock/time_s"
+"""The column with the seconds of a clock at which the round ended."""
+
 
 class History:
     """The rows of a training: a dict of metrics for each round.
 
     Types: a row has `round` from 1, `loss` and the model's other metrics over the round's clients, `val_loss` and the
     others where the round was evaluated, all other metrics by their path (`aggregator/…`), and as whole numbers
-    `clients`, `broadcast_bits` and `aggregate_bits` of the round, over all clients.
+    `clients`, `broadcast_bits` and `aggregate_bits` of the round, over all clients. With a clock: `clock/time_s`, at
+    which the round ended, `clock/selected`, how many clients began in it, and `clock/staleness`, by how many rounds
+    their models were old at the mean, of an `AsynchronousProcess`.
 
     Attributes:
         state: the final state of the process.
@@ -72,21 +78,43 @@ class History:
         rows = [{**row, "seconds": s} for row, s in zip(self.rows, self.seconds, strict=True)]
         return pandas.DataFrame(rows, columns=[*(self.names or ["round"]), "seconds"]).set_index("round")
 
-    def plot(self, path: str | os.PathLike | None = None, metrics: Sequence[str] | None = None):
+    def time_to(self, metric: str, target: float) -> float:
+        """The seconds of the clock until a metric was as good as a target; `math.inf` where it never was.
+
+        Accuracies, AUC, precision and recall are the better the greater they are, other metrics the less they are.
+
+        Raises:
+            NotFound: there is no such metric, or the training had no clock.
+        Example:
+            >>> devices = fc.simulation.Devices(data.client_ids, work_s=60, seed=0)
+            >>> clock = fc.simulation.SynchronousClock(devices, clients_per_round=2, seed=0)
+            >>> history = fc.learning.programs.train(process, data, 5, clock=clock, seed=0)
+            >>> history.time_to("loss", 0.2)
+            120.0
+        """
+        from fedcore.learning.programs.monitor import Monitor
+
+        self[metric], self[TIME]  # raise NotFound
+        monitor = Monitor(metric, "auto")
+        values = ((row[TIME], row[metric]) for row in self.rows if is_number(row.get(metric)))
+        return next((time for time, v in values if v == target or monitor.is_better(v, target)), math.inf)
+
+    def plot(self, path: str | os.PathLike | None = None, metrics: Sequence[str] | None = None, *, over: str = "round"):
         """Draws metrics over the rounds: one diagram each, with the evaluated metric `val_…` in the same diagram.
 
         Args:
             path: a file to write, such as a .png or .pdf. Default: none.
             metrics: names without `val_`. Default: all of the model's that are measured, not counted.
+            over: `round`, or `time` for the hours of the clock.
         Returns:
             A `matplotlib.figure.Figure`.
         Raises:
             InvalidValue: matplotlib is not installed.
-            NotFound: there is no such metric.
+            NotFound: there is no such metric, or the training had no clock.
         """
         from fedcore.learning.programs.plot import draw
 
-        return draw(self, path, metrics)
+        return draw(self, path, metrics, over)
 
 
 def row_of(round_number: int, metrics: Any, evaluated: Any, counts: Mapping[str, int]) -> dict[str, Any]:

@@ -28,6 +28,11 @@ class Monitor:
         self._min_delta = abs(min_delta)
         self.best: float | None = None
 
+    @property
+    def direction(self) -> str:
+        """`maximize` or `minimize`."""
+        return "maximize" if self._greater else "minimize"
+
     def value(self, logs: Mapping[str, Any]) -> float | None:
         """The metric; None where the round was not evaluated.
 

@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 from fedcore.learning.programs.callback import Callback
-from fedcore.learning.programs.history import is_number, measures
+from fedcore.learning.programs.history import TIME, is_number, measures
 
 _WIDTH = 9  # characters of a column
 _LINES_BELOW_HEAD = 25  # then the names of the columns are printed again
@@ -14,7 +14,8 @@ class ProgressBar(Callback):
     """Prints a line of metrics for each round; a bar has the rounds, the clients of this round and the time left.
 
     Types: the names of the columns stand above each 25 lines; the columns are the model's metrics, those of
-    evaluations, each metric named `epsilon`, the seconds of the round, and the bits sent to and from all its clients.
+    evaluations, each metric named `epsilon`, the time of a clock, the seconds of the round, and the bits sent to and
+    from all its clients.
 
     Args:
         every: rounds from one line to the next; evaluated rounds always have a line.
@@ -98,7 +99,7 @@ def _columns(logs: dict[str, Any], *, evaluates: bool) -> list[str]:
     shown = measures([logs])
     if evaluates:
         shown += [f"val_{name}" for name in shown]
-    return shown + [name for name in logs if name.split("/")[-1] == "epsilon" and name not in shown]
+    return shown + [n for n in logs if n not in shown and (n == TIME or n.split("/")[-1] == "epsilon")]
 
 
 def _head(columns: list[str]) -> str:

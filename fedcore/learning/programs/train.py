@@ -6,12 +6,14 @@ Decision 0130.
 import contextlib
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.learning.asynchronous_process import AsynchronousProcess
 from fedcore.learning.client_state_process import ClientStateProcess
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
@@ -39,7 +41,7 @@ from fedcore.program import (
 from fedcore.program.run_directory import CHECKPOINTS, CLIENT_STATES, METRICS, SUMMARIES, used_alone
 from fedcore.scalars import seed_number
 from fedcore.seeds import fold_in
-from fedcore.simulation import Sampler
+from fedcore.simulation import Sampler, VirtualClock
 from fedcore.templates.iterative import state_and_metrics
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ def train(
     *,
     clients_per_round: int | None = 10,
     sampler: Sampler | Callable[[int], Sequence] | None = None,
+    clock: VirtualClock | None = None,
     seed: int | None = None,
     directory: str | os.PathLike | None = None,
     initial_state: LearningAlgorithmState | None = None,
@@ -67,12 +70,14 @@ def train(
     client_states: ClientStates | None = None,
     retries: int = 0,
     should_retry_round: Callable[[LearningProcessOutput], bool] | None = None,
+    hparams: Mapping[str, bool | int | float | str] | None = None,
     progress: bool | None = None,
 ) -> History:
     """Trains for some rounds: samples clients, evaluates, shows progress, writes metrics and checkpoints, resumes.
 
     Types, for a state S, batches B and metrics M:
-        process     next (<S@SERVER,{B*}@CLIENTS> -> <state=S@SERVER,metrics=M@SERVER>), or a `ClientStateProcess`
+        process     next (<S@SERVER,{B*}@CLIENTS> -> <state=S@SERVER,metrics=M@SERVER>), or a `ClientStateProcess` or
+                    `AsynchronousProcess`
         evaluation  as `build_fed_eval` builds it, of the same model
         data        for each client B*
 
@@ -87,6 +92,9 @@ def train(
             size, `clients_per_round`; or a function from the number of rounds before, 0 for the first, to the
             identifiers of the round, which a resume calls with the same numbers. A round that is run again has the same
             clients. Default: uniformly, see `seed`.
+        clock: decides in place of `clients_per_round` and `sampler` which clients' work each round gets, and when it
+            ends, by the times of their devices: a `fc.simulation.SynchronousClock` or, for an `AsynchronousProcess`, a
+            `BufferedClock`. The history has the columns `clock/…` and `time_to`. Default: rounds have no times.
         seed: decides the first weights, the clients of each round, and what they draw: the state is
             `process.initialize.invoke(seed=seed)`, and the round after r rounds has the clients
             `build_uniform_sampling_fn(data.client_ids, seed=seed)(r, clients_per_round)`. Default: the seed of the
@@ -111,6 +119,8 @@ def train(
         should_retry_round: whether the result of a round is refused; the round is then run again, up to `retries`
             times, with other clients. Default: none is refused. Not for a process that adds noise: each result that it
             looks at would be a release, and all of a round would have the same noise.
+        hparams: settings of this run by name, which TensorBoard's tab HPARAMS shows beside its metrics; for a
+            directory. Default: none.
         progress: whether a line is printed for each round, and a bar on a terminal. Default: on a terminal and in a
             notebook.
     Returns:
@@ -133,6 +143,9 @@ def train(
     """
     _check(process, callbacks, release_managers)
     _check_client_states(process, data, client_states)
+    if clock is not None:
+        _check_clock(clock, process, data, sampler)
+        sampler = partial(_clients_of, clock)
     _check_evaluation(evaluation, evaluation_data)
     if should_retry_round is not None:
         refuse_choosing_from_noise(process)
@@ -150,7 +163,7 @@ def train(
         if directory is not None:
             stack.enter_context(used_alone(Path(directory)))
             manager = manager or _checkpoints(Path(directory))
-            released = [*_files(Path(directory)), *released]
+            released = [*_files(Path(directory), hparams), *released]
         bar = ProgressBar()
         stack.callback(bar.close)
         number = _seed(seed, manager)
@@ -168,6 +181,7 @@ def train(
             release_managers=released,
             state_manager=manager,
             memory=memory,
+            clock=clock,
         )
         return training.run(lambda: initial_state or process.initialize.invoke(seed=number))
 
@@ -187,7 +201,7 @@ def _client_states(directory: Path | None, manager: ProgramStateManager | None) 
     return SQLiteClientStates(path)
 
 
-def _files(directory: Path) -> list[ReleaseManager]:
+def _files(directory: Path, hparams: Mapping[str, bool | int | float | str] | None) -> list[ReleaseManager]:
     """The managers of the files of a directory.
 
     Raises:
@@ -201,7 +215,7 @@ def _files(directory: Path) -> list[ReleaseManager]:
             f"{path} is damaged: it is no table of a training's rounds\n"
             "  fix: move it away; the training goes on with a new one, of the rounds to come"
         ) from error
-    return [table, TensorBoardReleaseManager(directory / SUMMARIES)]
+    return [table, TensorBoardReleaseManager(directory / SUMMARIES, hparams=hparams)]
 
 
 def _check_evaluation(evaluation: Any, data: Any) -> None:
@@ -215,11 +229,12 @@ def _check(process: Any, callbacks: Sequence[Any], release_managers: Sequence[An
     if not isinstance(process, LearningProcess):
         raise TypeMismatch(f"process is a fc.learning.LearningProcess, not {brief(process)}")
     parameters = process.next.module.main.parameters
-    if len(parameters) != 2 and not isinstance(process, ClientStateProcess):
+    if len(parameters) != 2 and not isinstance(process, ClientStateProcess | AsynchronousProcess):
         names = ", ".join(p.name for p in parameters)
         raise TypeMismatch(
             f"train calls process.next(state, data), but next takes {names}: write the loop yourself; a process whose "
-            "clients keep a state is a fc.learning.ClientStateProcess"
+            "clients keep a state is a fc.learning.ClientStateProcess, one whose clients begin from older models a "
+            "fc.learning.AsynchronousProcess"
         )
     for callback in callbacks:
         if not isinstance(callback, Callback):
@@ -242,6 +257,33 @@ def _check_client_states(process: LearningProcess, data: Any, client_states: Any
             "clients that keep a state are known by their ids, which a FederatedDataSource does not tell: data is a "
             "fc.simulation.datasets.ClientData"
         )
+
+
+def _check_clock(clock: Any, process: LearningProcess, data: Any, sampler: Any) -> None:
+    if not isinstance(clock, VirtualClock):
+        raise TypeMismatch(
+            f"clock is a fc.simulation.VirtualClock, such as SynchronousClock(devices, 10), not {brief(clock)}"
+        )
+    if sampler is not None:
+        raise TypeMismatch("clock selects the clients of each round: leave out sampler")
+    if isinstance(data, FederatedDataSource):
+        raise TypeMismatch(
+            "the clients of a clock are known by their ids, which a FederatedDataSource does not tell: data is a "
+            "fc.simulation.datasets.ClientData"
+        )
+    if clock.is_buffered and not isinstance(process, AsynchronousProcess):
+        raise TypeMismatch(
+            f"the clients of a {type(clock).__name__} begin from models of earlier rounds, but each round of this "
+            "process begins from the newest\n"
+            "  fix: fc.learning.algorithms.build_fed_buff, or another fc.learning.AsynchronousProcess"
+        )
+    missing = set(clock.devices.client_ids).difference(data.client_ids)
+    if missing:
+        raise InvalidValue(f"the clock has a device of client {brief(min(missing, key=str))}, who is not in data")
+
+
+def _clients_of(clock: VirtualClock, rounds_before: int) -> Sequence:
+    return clock.round(rounds_before).client_ids
 
 
 def _seed(given: int | None, manager: ProgramStateManager | None) -> int:

@@ -16,16 +16,19 @@ from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
 from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
 from fedcore.ir.locations import warn_user
+from fedcore.learning.asynchronous_process import AsynchronousProcess
 from fedcore.learning.client_state_process import ClientStateProcess
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.checkpoint_writer import CheckpointWriter
 from fedcore.learning.programs.client_memory import ClientMemory, containers_of
 from fedcore.learning.programs.cohorts import Cohorts
-from fedcore.learning.programs.history import History, row_of
+from fedcore.learning.programs.history import TIME, History, row_of
+from fedcore.learning.programs.starting_models import StartingModels
 from fedcore.learning.programs.surroundings import differences, surroundings_of
 from fedcore.program import ProgramStateManager, ReleaseManager
 from fedcore.scalars import whole_number
+from fedcore.simulation import VirtualClock
 from fedcore.templates.iterative import state_and_metrics
 from fedcore.types import member_of, strip_placement
 
@@ -34,6 +37,9 @@ PARTS = ("state", "seed", "rows", "seconds", "stopped", "callbacks", "cohorts", 
 
 CLIENT_STATES = "client_states"
 """The part of a checkpoint that a process with client states has more."""
+
+STARTING_MODELS = "starting_models"
+"""The part that an `AsynchronousProcess` has more."""
 
 
 @attrs.frozen(kw_only=True)
@@ -84,6 +90,7 @@ class Training:
         release_managers: Sequence[ReleaseManager],
         state_manager: ProgramStateManager | None,
         memory: ClientMemory | None,
+        clock: VirtualClock | None,
     ):
         self.process = process
         self.state: Any = None
@@ -100,6 +107,8 @@ class Training:
         self._release_managers = list(release_managers)
         self._state_manager = state_manager
         self._memory = memory
+        self._clock = clock
+        self._models = StartingModels(process) if isinstance(process, AsynchronousProcess) else None
         self._writer: CheckpointWriter | None = None
         self._surroundings: dict[str, str] = {}
 
@@ -202,15 +211,35 @@ class Training:
             if refused is None or not refused(output):
                 if self._memory is not None:
                     self._memory.put(self.client_ids, client_states, self.round)
-                bits = {"broadcast_bits": report.broadcast_bits, "aggregate_bits": report.aggregate_bits}
-                return output, {"clients": len(cohort), **bits}
+                return output, self._counts(len(cohort), report.broadcast_bits, report.aggregate_bits)
             draws += 1
             logging.getLogger("fedcore").warning("round %d runs again with other clients", self.round)
             cohort = self._cohorts.draw(self.round - 1, draws)
         raise ExecutionError(f"round {self.round}: should_retry_round refused the results of all {attempts} attempts")
 
+    def _counts(self, clients: int, broadcast_bits: int, aggregate_bits: int) -> dict[str, Any]:
+        """What the round cost, and its time on the clock. Drops the models from which no client is at work."""
+        timed = None if self._clock is None else self._clock.round(self.round - 1)
+        if self._models is not None:
+            broadcast_bits += self._models.bits * (clients if timed is None else timed.selected)
+            self._models.retain(frozenset() if timed is None else timed.in_flight)
+        counts: dict[str, Any] = {"clients": clients}
+        counts |= {"broadcast_bits": broadcast_bits, "aggregate_bits": aggregate_bits}
+        if timed is not None:
+            counts |= {TIME: timed.ends_s, "clock/selected": timed.selected}
+            if self._models is not None:
+                staleness = [self.round - 1 - version for version in timed.versions]
+                counts["clock/staleness"] = float(np.mean(staleness)) if staleness else 0.0
+        return counts
+
     def _call(self, cohort: Any) -> tuple[LearningProcessOutput, Sequence]:
         """The result of one call of the process, and the new states of the cohort's clients."""
+        if self._models is not None:
+            newest = self.round - 1
+            self._models.add(newest, self.state.global_model_weights)
+            versions = (newest,) * len(cohort) if self._clock is None else self._clock.round(newest).versions
+            output = self.process.next(self.state, cohort, self._models.starts(versions, newest))
+            return LearningProcessOutput(*state_and_metrics(output)), ()
         if self._memory is None:
             return LearningProcessOutput(*state_and_metrics(self.process.next(self.state, cohort))), ()
         states = self._memory.of_cohort(self.client_ids, self.state)
@@ -223,6 +252,8 @@ class Training:
         checkpoint, write_states = self._checkpoint(), None
         if self._memory is not None:
             checkpoint[CLIENT_STATES], write_states = self._memory.states.begin_save(self.round)
+        if self._models is not None:
+            checkpoint[STARTING_MODELS] = self._models.checkpoint()
         self._writer.save(checkpoint, self.round, write_states)
 
     def _checkpoint(self) -> dict[str, Any]:
@@ -276,6 +307,10 @@ class Training:
             warn_user("\n  ".join([text, *changed]))
         if self._memory is not None:
             self._memory.begin((found[CLIENT_STATES], version))
+        if self._clock is not None:
+            _check_time(self._clock, version, json.loads(found["rows"]))
+        if self._models is not None:
+            self._models.begin(found[STARTING_MODELS])
         self.state, self.round, self.stop_training = found["state"], version, found["stopped"]
         self.history = History(json.loads(found["rows"]), found["seconds"].tolist())
         kept = [callback for callback in self._callbacks if callback.get_state() is not None]
@@ -301,7 +336,21 @@ def refuse_choosing_from_noise(process: LearningProcess) -> None:
         )
 
 
+def _check_time(clock: VirtualClock, version: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises InvalidValue unless the rounds of a checkpoint are those of the clock."""
+    have = next((row.get(TIME) for row in reversed(rows)), None)
+    if version and have != clock.round(version - 1).ends_s:
+        when = "had no time" if have is None else f"ended at {have} s"
+        raise InvalidValue(
+            f"the checkpoints are those of another clock: round {version} {when}, and ends at "
+            f"{clock.round(version - 1).ends_s} s by this one\n"
+            "  fix: the devices and the seeds of the first call; a clock without seed= draws one"
+        )
+
+
 def checkpoint_structure(process: LearningProcess) -> dict[str, Any]:
     """The parts of a checkpoint, with None for those of any structure."""
     parts = {**dict.fromkeys(PARTS), "state": containers_of(strip_placement(process.state_type))}
+    if isinstance(process, AsynchronousProcess):
+        return {**parts, STARTING_MODELS: None}
     return {**parts, CLIENT_STATES: None} if isinstance(process, ClientStateProcess) else parts

@@ -1,6 +1,7 @@
 """Client work of a round: local optimizer steps over the batches, then an update, a weight and metrics."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -78,11 +79,14 @@ def build_training(
     @tf_computation
     def step(carry, batch, start):
         weights = roles.replace(start, carry.weights)
-        gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch)
+        scale_loss = partial(optimizer.scale_loss, carry.optimizer) if optimizer.scales_loss else None
+        gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch, scale_loss=scale_loss)
         if proximal_strength:
             gradients = or_zeros(gradients, carry.weights.trainable)
             pairs = zip(gradients, carry.weights.trainable, start.trainable, strict=True)
-            gradients = tuple(g + proximal_strength * (w - s) for g, w, s in pairs)
+            strength = tf.constant(proximal_strength)
+            strength = strength if scale_loss is None else scale_loss(strength)
+            gradients = tuple(g + tf.cast(strength, g.dtype) * (w - s) for g, w, s in pairs)
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, gradients)
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), state, metrics)
 
@@ -104,7 +108,8 @@ def build_client_work(
     model: PureModel, client_optimizer_fn, weighting: Weighting, *, proximal_strength: float = 0.0
 ) -> ClientWork:
     """Local training whose hyperparameters stand in the state and are sent with the weights."""
-    optimizer, weights_type = as_optimizer(client_optimizer_fn, model.trainable_names), weights_type_of(model)
+    optimizer = as_optimizer(client_optimizer_fn, model.trainable_names, scales_loss=True)
+    weights_type = weights_type_of(model)
 
     @tf_computation
     def initialize():

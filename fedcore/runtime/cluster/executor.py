@@ -28,7 +28,7 @@ from fedcore.runtime.cluster.messages import Missing, Sent, Source
 from fedcore.runtime.cluster.shipping import Parcel, packed, unpacked
 from fedcore.runtime.cluster.worker import MAX_PLANS, MAX_SOURCES
 from fedcore.runtime.device_stage import DeviceSliceExecutor
-from fedcore.runtime.faults import FaultPolicy, Run
+from fedcore.runtime.faults import ClientIds, FaultPolicy, Run
 from fedcore.runtime.merge_tree import ABSENT
 from fedcore.runtime.protocols import WorkerEnded
 from fedcore.runtime.report import Report
@@ -226,7 +226,7 @@ class _WorkerExecutor:
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
         sent = self._cluster.sent(work)
-        members = self._cluster.members
+        members, ids = self._cluster.members, work.client_ids
 
         def run(clients: ClientSlice) -> SliceResult:
             if not clients.present:
@@ -234,8 +234,10 @@ class _WorkerExecutor:
             member = self.member
             if member.has_ended:
                 member = members.least_busy(member, stop)
+            parcel = self._cluster.parcel(clients)
+            client_ids = None if ids is None else {index: ids[index] for index in clients.present}
             try:
-                result, seconds = _answer(member, work.stage, sent, self._cluster.parcel(clients), report, stop)
+                result, seconds = _answer(member, work.stage, sent, parcel, client_ids, report, stop)
             except ray.exceptions.RayActorError:
                 members.ended(member)
                 present = clients.present
@@ -252,7 +254,13 @@ class _WorkerExecutor:
 
 
 def _answer(
-    member: Member, stage: str, sent: Sent, parcel: Parcel, report: Report, stop: Stop
+    member: Member,
+    stage: str,
+    sent: Sent,
+    parcel: Parcel,
+    client_ids: ClientIds | None,
+    report: Report,
+    stop: Stop,
 ) -> tuple[SliceResult, float]:
     """The result of a run on a worker, and the worker's seconds.
 
@@ -266,9 +274,9 @@ def _answer(
         for digest in parcel.names:
             member.sent.put(digest, True)
     try:
-        answer = _ask(member, sent, parcel.without(known), stop)
+        answer = _ask(member, sent, parcel.without(known), client_ids, stop)
         if isinstance(answer, Missing):
-            answer = _ask(member, sent, parcel, stop)
+            answer = _ask(member, sent, parcel, client_ids, stop)
     finally:
         with member.lock:
             member.requests -= 1
@@ -281,10 +289,10 @@ def _answer(
     return attrs.evolve(result, place=member.name), answer.seconds
 
 
-def _ask(member: Member, sent: Sent, parcel: Parcel, stop: Stop) -> Any:
+def _ask(member: Member, sent: Sent, parcel: Parcel, client_ids: ClientIds | None, stop: Stop) -> Any:
     """The answer of a worker. The thread waits without asking again, so it costs no CPU time meanwhile."""
     answers = _Answers()
-    member.actor.run.remote(sent, parcel).future().add_done_callback(answers.put)
+    member.actor.run.remote(sent, parcel, client_ids).future().add_done_callback(answers.put)
     with stop.cancelling(answers):
         answer = answers.get()
     if answer is None:

@@ -25,7 +25,7 @@ from fedcore.runtime.cluster.messages import Answer, Missing, Sent, Source
 from fedcore.runtime.cluster.shipping import Parcel, checked_plan, packed, unpacked
 from fedcore.runtime.device_stage import DeviceSliceExecutor
 from fedcore.runtime.failures import where_clients_run
-from fedcore.runtime.faults import Drop, FaultPolicy
+from fedcore.runtime.faults import ClientIds, Drop, FaultPolicy
 from fedcore.runtime.finite_check import checked_finite
 from fedcore.runtime.reader import Reader
 from fedcore.runtime.report import Report
@@ -110,8 +110,12 @@ class Worker:
         """Cancels the graph calls of a stage, and refuses its further runs."""
         self._stop_of(key).cancel()
 
-    def run(self, sent: Sent, parcel: Parcel) -> Answer | Missing:
-        """Computes a run of slices, which the parcel has as one `ClientSlice`."""
+    def run(self, sent: Sent, parcel: Parcel, client_ids: ClientIds | None = None) -> Answer | Missing:
+        """Computes a run of slices, which the parcel has as one `ClientSlice`.
+
+        Args:
+            client_ids: see `FaultPolicy`.
+        """
         arrays = self._received(parcel)
         if arrays is None:
             return Missing()
@@ -120,7 +124,15 @@ class Worker:
         report = Report()
         try:
             work = self._work(sent)
-            answer = self._result(sent, work, self._slices(parcel, arrays, work.block, sent.size), report), None, report
+            faults = FaultPolicy(
+                self._policy,
+                report,
+                where_clients_run(work.module, work.stage),
+                client_ids=client_ids,
+                masked=self._masked,
+            )
+            slices = self._slices(parcel, arrays, work.block, sent.size)
+            answer = self._result(sent, work, slices, faults, report), None, report
         except Exception as error:
             answer = error, error.__cause__, report
         return Answer(_packed_answer(answer), time.perf_counter() - began)
@@ -152,10 +164,9 @@ class Worker:
                 self._runs.put(key, slices, sum(array.nbytes for array in arrays.values()))
         return slices
 
-    def _result(self, sent: Sent, work: ClientWork, slices: Slices, report: Report) -> SliceResult:
+    def _result(self, sent: Sent, work: ClientWork, slices: Slices, faults: FaultPolicy, report: Report) -> SliceResult:
         """The result of a run, without the clients that fail."""
         stop = self._stop_of(sent.key)
-        faults = FaultPolicy(self._policy, report, where_clients_run(work.module, work.stage), masked=self._masked)
         stage = self._executor.prepare(work, report, stop)
 
         def run(clients: ClientSlice) -> SliceResult:

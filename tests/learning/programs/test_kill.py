@@ -43,7 +43,7 @@ def train(directory, rounds, ready):
 
     return fc.learning.programs.train(
         {module}.build(), {module}.clients(), rounds, clients_per_round=3, seed=1, directory=directory,
-        callbacks=[Log(ready)],
+        callbacks=[Log(ready)], **getattr({module}, "OPTIONS", {{}}),
     )
 
 def is_cut(directory):
@@ -123,6 +123,6 @@ def test_killed_while_clients_keep_states(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("module", ["tiny", "large", "remembering", "scaffold"])
+@pytest.mark.parametrize("module", ["tiny", "large", "remembering", "scaffold", "fed_buff"])
 def test_killed_at_many_random_moments(tmp_path, module):
     killed(tmp_path, kills=200, seed=1, module=module)
