@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 
 import attrs
@@ -21,22 +22,67 @@ _ALGORITHMS = tuple(
 )
 
 
-def user_location() -> Location | None:
-    """File and line of the innermost stack frame in the user's code, with the line of the library that it called.
+Line = tuple[str, int]
+"""The path of a source file, and the number of a line."""
 
-    The library's line is that of the innermost frame in fedcore's algorithms; None if the user called no algorithm.
+
+@attrs.frozen
+class CallingLines:
+    """The lines of Python code that an operation is made by, as paths.
+
+    Args:
+        user: the innermost line of the user's code.
+        library: the innermost line of fedcore's algorithms that the user's line called; None if it called none.
     """
-    frame: FrameType | None = sys._getframe(1)
-    library: Location | None = None
+
+    user: Line
+    library: Line | None
+
+    def location(self) -> Location:
+        library = None if self.library is None else _library_location(*self.library)
+        return _location(*self.user, library)
+
+
+def user_location() -> Location | None:
+    """File and line of the innermost stack frame in the user's code, with the line of the library that it called."""
+    lines = calling_lines(sys._getframe(1))
+    return None if lines is None else lines.location()
+
+
+def calling_lines(
+    frame: FrameType | None, lines_of_source: Callable[[], Mapping[Line, tuple]] = dict
+) -> CallingLines | None:
+    """The lines of the user and of the library in the stack of a frame; None if no frame is the user's.
+
+    Args:
+        frame: the innermost frame.
+        lines_of_source: gives for lines of functions that AutoGraph converted the lines that they are made of, first
+            the path and the number.
+    """
+    library: Line | None = None
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE):
-            if not _LIBRARIES.search(name):
-                return _location(name, frame.f_lineno, library)
-        elif library is None and name.startswith(_ALGORITHMS):
-            library = _library_location(name, frame.f_lineno)
+        path = frame.f_code.co_filename
+        kind = _kind(path)
+        if kind == "generated":
+            origin = lines_of_source().get((path, frame.f_lineno))
+            if origin is not None and _kind(origin[0]) == "user":
+                return CallingLines((origin[0], origin[1]), library)
+        elif kind == "user":
+            return CallingLines((path, frame.f_lineno), library)
+        elif kind == "algorithm" and library is None:
+            library = path, frame.f_lineno
         frame = frame.f_back
     return None
+
+
+@functools.cache
+def _kind(path: str) -> str:
+    """Whose a source file is: "user", "algorithm" of fedcore, "generated" by AutoGraph, or "" for other packages."""
+    if path.startswith(_ALGORITHMS):
+        return "algorithm"
+    if path.startswith(_PACKAGE) or _LIBRARIES.search(path):
+        return ""
+    return "generated" if os.path.basename(path).startswith("__autograph_generated_file") else "user"
 
 
 def warn_user(text: str) -> None:
@@ -51,12 +97,22 @@ def _location(path: str, line: int, library: Location | None = None) -> Location
 
 def _library_location(path: str, line: int) -> Location:
     """A line of fedcore, with the file as it is imported: `fedcore/learning/process.py`."""
-    return Location(os.path.relpath(path, os.path.dirname(_PACKAGE)).replace(os.sep, "/"), line, path)
+    return Location(_imported_name(path), line, path)
+
+
+@functools.cache
+def _imported_name(path: str) -> str:
+    return os.path.relpath(path, os.path.dirname(_PACKAGE)).replace(os.sep, "/")
 
 
 def _relative(path: str) -> str:
     """The path as seen from the working directory, or the bare name of a file outside it."""
-    relative = os.path.relpath(path)
+    return _relative_to(path, os.getcwd())
+
+
+@functools.lru_cache(1024)
+def _relative_to(path: str, folder: str) -> str:
+    relative = os.path.relpath(path, folder)
     return os.path.basename(path) if relative.startswith("..") else relative.replace(os.sep, "/")
 
 

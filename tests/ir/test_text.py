@@ -241,10 +241,13 @@ def test_a_library_line_comes_back_behind_the_user_line(spaces):
 def test_an_operation_of_an_algorithm_has_the_user_line_and_the_library_line():
     program = fc.aggregators.SumFactory().create(to_type("float32")).next.module
     (total,) = [op for f in program.functions for op in f.operations if op.kind == "federated_sum"]
-    assert total.location is not None and total.location.file.endswith("test_text.py")
-    assert total.location.library is not None and total.location.library.file == "fedcore/aggregators/sum.py"
+    assert total.location is not None
+    assert total.location.file.endswith("test_text.py")
+    assert total.location.library is not None
+    assert total.location.library.file == "fedcore/aggregators/sum.py"
 
 
 def test_an_operation_of_the_user_has_no_library_line():
     program = fc.federated_computation(lambda x: fc.federated_sum(x), fc.types.at_clients("int32")).module
-    assert program.main.operations[-1].location is not None and program.main.operations[-1].location.library is None
+    assert program.main.operations[-1].location is not None
+    assert program.main.operations[-1].location.library is None
