@@ -36,6 +36,12 @@ def halve_while_large(x):
     return x
 
 
+@pytest.fixture(autouse=True)
+def compiled_anew(monkeypatch):
+    """Plans on disk have no sources."""
+    monkeypatch.delenv("FEDCORE_CACHE", raising=False)
+
+
 @pytest.fixture(scope="module")
 def look_up_graph():
     return fc.tf_computation(look_up, "int32")
