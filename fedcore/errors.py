@@ -28,11 +28,14 @@ class Location:
     Args:
         file: the file's name as it is shown: what a text says, so not to be opened.
         path: the file itself, where this process traced the line; None for a location that was parsed.
+        library: the line of fedcore's own algorithms that the user's line called; None if it called none. It is not
+            compared: what a user's line does belongs together.
     """
 
     file: str
     line: int
     path: str | None = attrs.field(default=None, eq=False, repr=False)
+    library: Location | None = attrs.field(default=None, eq=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

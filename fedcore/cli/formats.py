@@ -52,7 +52,11 @@ def _function(function: Function) -> dict:
 
 
 def _location(node) -> dict | None:
-    return None if node.location is None else {"file": node.location.file, "line": node.location.line}
+    if node.location is None:
+        return None
+    library = node.location.library
+    line = {"file": node.location.file, "line": node.location.line}
+    return line if library is None else {**line, "library": {"file": library.file, "line": library.line}}
 
 
 def _attributes(node) -> dict:

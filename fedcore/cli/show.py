@@ -29,7 +29,7 @@ _STYLES = {
 # A single alternation, so that no other token is found inside a string or a comment.
 _TOKENS = r"""(?x)
   (?P<comment>//[^\n]*)
-| (?P<location>\bloc\("(?:\\.|[^"\\])*":\d+\))
+| (?P<location>\bloc\("(?:\\.|[^"\\])*":\d+(?:\ in\ "(?:\\.|[^"\\])*":\d+)?\))
 | (?P<digest>sha256:[0-9a-f]+)
 | (?P<symbol>@(?:"(?:\\.|[^"\\])*"|(?!CLIENTS\b|SERVER\b)\w+))
 | (?P<binding>%(?:"(?:\\.|[^"\\])*"|\w+))

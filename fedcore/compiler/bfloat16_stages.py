@@ -9,7 +9,7 @@ import attrs
 
 from fedcore.compiler.reachable import named_by, reachable
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
-from fedcore.ir.module import digest_of
+from fedcore.ir.module import NodeKey, digest_of
 from fedcore.types import SequenceType, contains
 
 SUFFIX = "_bfloat16"
@@ -30,12 +30,13 @@ def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
     for name in order:
         node = module[name]
         if isinstance(node, Graph):
-            data = _rounded(module, node)
+            names: dict[NodeKey, NodeKey] = {}
+            data = _rounded(module, node, names)
             if data is not None:
                 digest = digest_of(data)
                 blobs[digest] = data
                 on_data[name] = _fresh(module, added, name)
-                added[on_data[name]] = attrs.evolve(node, name=on_data[name], digest=digest)
+                added[on_data[name]] = attrs.evolve(node.rewritten(digest, names), name=on_data[name])
             continue
         readers = _readers(module, node)
         outside = _calling(node, {op.name: on_data if op.name in readers else plain for op in node.operations})
@@ -55,12 +56,16 @@ def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
     return attrs.evolve(changed, blobs={d: b for d, b in blobs.items() if d in named})
 
 
-def _rounded(module: Module, graph: Graph) -> bytes | None:
-    """The bytes of a graph with rounded products; None if it has no products, or if its bytes are missing."""
+def _rounded(module: Module, graph: Graph, names: dict[NodeKey, NodeKey]) -> bytes | None:
+    """The bytes of a graph with rounded products; None if it has no products, or if its bytes are missing.
+
+    Args:
+        names: gets the new name of each node that remains.
+    """
     from fedcore.graphs.graphdef.bfloat16_products import with_rounded_products
 
     data = module.blobs.get(graph.digest)
-    after = data if data is None else with_rounded_products(data)
+    after = data if data is None else with_rounded_products(data, names)
     return None if after is data else after
 
 

@@ -5,24 +5,28 @@ from collections.abc import Callable
 import attrs
 
 from fedcore.ir import Graph, Module
-from fedcore.ir.module import digest_of
+from fedcore.ir.module import NodeKey, digest_of
 
 
-def with_rewritten_graphs(module: Module, rewrite: Callable[[Graph, bytes], bytes]) -> Module:
+def with_rewritten_graphs(module: Module, rewrite: Callable[[Graph, bytes, dict[NodeKey, NodeKey]], bytes]) -> Module:
     """The module whose graphs have the bytes that `rewrite` returns; the same module if none differs.
 
     Graphs whose bytes are missing are unchanged.
+
+    Args:
+        rewrite: (graph, its bytes, dict that may get the new name of each node that remains) -> bytes.
     """
     graphs, blobs = [], dict(module.blobs)
     for graph in module.graphs:
         data = module.blobs.get(graph.digest)
-        after = data if data is None else rewrite(graph, data)
+        names: dict[NodeKey, NodeKey] = {}
+        after = data if data is None else rewrite(graph, data, names)
         if after is None or after is data:
             graphs.append(graph)
             continue
         digest = digest_of(after)
         blobs[digest] = after
-        graphs.append(attrs.evolve(graph, digest=digest))
+        graphs.append(graph.rewritten(digest, names))
     if tuple(graphs) == module.graphs:
         return module
     named = {g.digest for g in graphs}

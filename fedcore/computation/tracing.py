@@ -11,7 +11,7 @@ from fedcore.intrinsics.rows import sequences_of
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
 from fedcore.ir.builder import function_converters
 from fedcore.ir.function_parameters import function_name, parameter_names
-from fedcore.ir.locations import describe, function_location
+from fedcore.ir.locations import describe, traced_location
 from fedcore.ir.structural import call
 from fedcore.types import FederatedType, FunctionType, StructType, Type, contains, to_type
 
@@ -124,7 +124,7 @@ def _trace_federated(fn: Callable, names: list[str], types: list[Type]) -> Compu
             raise TracingError(f"{describe(fn)} returns None; a computation returns a value")
         result = builder.value(result)
     module.release()
-    builder.finish(name, result, location=function_location(fn))
+    builder.finish(name, result, location=traced_location(fn))
     return Computation(verify(module.build(), module.verified), name)
 
 
@@ -139,7 +139,7 @@ def _trace_tensorflow(fn: Callable, names: list[str], types: list[Type]) -> Comp
         parameter = types[0] if len(types) == 1 else StructType(list(zip(names, types, strict=True)))
     traced = trace_function(python, parameter, spread=len(types) > 1)
     name = function_name(python, "graph")
-    return Computation(graph_module(traced, name, names, types, function_location(python)), name)
+    return Computation(graph_module(traced, name, names, types, traced_location(python)), name)
 
 
 def graph_module(traced: TracedGraph, name: str, names: list[str], types: list[Type], location) -> Module:

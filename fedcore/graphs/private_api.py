@@ -30,6 +30,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from fedcore.errors import FedcoreError
+from fedcore.ir.locations import CallingLines
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,6 +114,20 @@ def defined_function(name: str) -> function_pb2.FunctionDef:
 def forget_function(name: str) -> None:
     """Makes the process forget a function."""
     _eager().remove_function(name)
+
+
+@part("FuncGraph._functions, AtomicFunction.graph")
+def functions_of(graph: tf.Graph) -> dict[str, tf.Graph]:
+    """The graphs of the functions that operations of a traced graph call, and of those that these call, by name."""
+    graphs: dict[str, tf.Graph] = {}
+    stack = [graph]
+    while stack:
+        for name, function in stack.pop()._functions.items():
+            body = getattr(function, "graph", None)  # an imported library function has none
+            if body is not None and name not in graphs:
+                graphs[name] = body
+                stack.append(body)
+    return graphs
 
 
 @part("tensorflow.python.eager.context: Context._context_handle")
@@ -307,18 +322,29 @@ def quick_operations(
     return private_api_operations.quickly(with_stacks=with_stacks, shares_constants=shares_constants)
 
 
+@part("tensorflow.python.util.tf_stack: _source_mapper_stacks, _get_thread_key")
+def lines_of_operations(graph: tf.Graph) -> dict[str, CallingLines]:
+    """The lines of Python code that created the operations of a graph inside `quick_operations(with_stacks=True)`."""
+    from fedcore.graphs import private_api_operations
+
+    return private_api_operations.lines_of_operations(graph)
+
+
 @part("tensorflow.python.framework: ops.Operation._from_c_op; tensorflow.python.client.pywrap_tf_session")
-def add_operation(op: str, operands: list, attributes: Sequence[tuple[str, bytes]]) -> Sequence[tf.Tensor] | None:
+def add_operation(
+    op: str, operands: list, attributes: Sequence[tuple[str, bytes]], name: str = ""
+) -> Sequence[tf.Tensor] | None:
     """The results of a further operation of the graph being built; None outside of `quick_operations`, and where only
     TensorFlow's own functions can add it.
 
     Args:
         operands: tensors, and lists of them where the definition has a list.
         attributes: all of them, each with its serialized AttrValue.
+        name: of the operation, which TensorFlow makes unique. Default: `op`.
     """
     from fedcore.graphs import private_api_operations
 
-    return private_api_operations.added(op, operands, attributes)
+    return private_api_operations.added(op, operands, attributes, name or op)
 
 
 @part("tf.__internal__.EagerTensor")
@@ -361,6 +387,19 @@ def set_input(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
 
 
 # --- AutoGraph ---
+
+
+@part("tensorflow.python.autograph.impl.api: StackTraceMapper(converted function)")
+def in_lines_of_source(converted: Callable) -> Callable:
+    """A function that AutoGraph converted, so that operations know the lines of the function that the user wrote."""
+    from tensorflow.python.autograph.impl.api import StackTraceMapper
+
+    @functools.wraps(converted)
+    def call(*args, **kwargs):
+        with StackTraceMapper(converted):
+            return converted(*args, **kwargs)
+
+    return call
 
 
 @part("tensorflow.python.autograph.core.ag_ctx: control_status_ctx, Status.ENABLED")

@@ -302,6 +302,35 @@ def set_input() -> None:
 
 
 @contract
+def functions_of() -> None:
+    def body(x):
+        return tf.while_loop(lambda y: y < 3.0, lambda y: [tf.sqrt(y)], [x])
+
+    graph = tf.function(body, autograph=False).get_concrete_function(tf.TensorSpec([])).graph
+    names = {f.signature.name for f in graph.as_graph_def().library.function}
+    _require(set(private_api.functions_of(graph)) == names, "the functions of a graph are others")
+
+
+@contract
+def in_lines_of_source() -> None:
+    def doubled(x):
+        return tf.add(x, x)
+
+    converted = private_api.in_lines_of_source(tf.autograph.to_graph(doubled))
+    _require(float(converted(tf.constant(2.0))) == 4.0, "a converted function computes something else")
+
+
+@contract
+def lines_of_operations() -> None:
+    scope: dict = {}
+    exec(compile("import tensorflow as tf\ndef doubled(x):\n  return tf.add(x, x)", "users_file.py", "exec"), scope)
+    with private_api.quick_operations(with_stacks=True):
+        graph = tf.function(scope["doubled"], autograph=False).get_concrete_function(tf.TensorSpec([])).graph
+    lines = private_api.lines_of_operations(graph)
+    _require("Add" in lines and lines["Add"].user == ("users_file.py", 3), f"operations have the lines {lines}")
+
+
+@contract
 def is_autograph_on() -> None:
     found = []
 

@@ -19,6 +19,7 @@ Decision 0176.
 import contextlib
 import contextvars
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ from tensorflow.python.framework import (
     tensor_util,
 )
 from tensorflow.python.util import tf_stack
+
+from fedcore.ir.locations import CallingLines, calling_lines
 
 _quick: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_quick_operations", default=False)
 _stacks: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_stacks_of_operations", default=False)
@@ -132,7 +135,10 @@ def _install() -> Callable[[Any], bool]:
     def create(self, op_type, inputs, dtypes=None, input_types=None, name=None, attrs=None, *rest, **options):
         definition = _definition(op_type) if _quick.get() and _is_plain(self) else None
         if definition is None or definition.has_lists:
-            return original_create(self, op_type, inputs, dtypes, input_types, name, attrs, *rest, **options)
+            operation = original_create(self, op_type, inputs, dtypes, input_types, name, attrs, *rest, **options)
+            if _stacks.get():
+                _note_lines(self, operation.name)
+            return operation
         encoded = [(key, value.SerializeToString()) for key, value in (attrs or {}).items()]
         return _created(self, op_type, _unique(self, name or op_type), [_captured(self, t) for t in inputs], encoded)
 
@@ -164,18 +170,19 @@ def _install() -> Callable[[Any], bool]:
     return is_quick
 
 
-def added(op: str, operands: list, attributes: Sequence[tuple[str, bytes]]) -> Sequence[tf.Tensor] | None:
+def added(op: str, operands: list, attributes: Sequence[tuple[str, bytes]], name: str) -> Sequence[tf.Tensor] | None:
     """The results of a further operation of the graph being built; None if TensorFlow's own functions have to add it.
 
     Args:
         operands: symbolic tensors, and lists of them where the definition has a list.
         attributes: all of them, serialized.
+        name: of the operation, not yet unique.
     """
     graph = ops.get_default_graph()
     if not _quick.get() or _definition(op) is None or not _install()(graph):
         return None
     inputs = [[_captured(graph, v) for v in t] if isinstance(t, list) else _captured(graph, t) for t in operands]
-    return _created(graph, op, graph.unique_name(op), inputs, attributes).outputs
+    return _created(graph, op, graph.unique_name(name), inputs, attributes).outputs
 
 
 def _unique(graph, name: str) -> str:
@@ -415,6 +422,26 @@ def _created(graph, op: str, name: str, inputs: list, attributes: Sequence[tuple
         raise ValueError(error.message) from None
     if _stacks.get():
         c_api.TF_SetOpStackTrace(made, tf_stack.extract_stack(stacklevel=3))
+        _note_lines(graph, name)
     operation = ops.Operation._from_c_op(made, graph)
     graph._create_op_helper(operation)
     return operation
+
+
+def _note_lines(graph, name: str) -> None:
+    """Notes the lines of Python code that create an operation of a graph."""
+    lines = calling_lines(sys._getframe(2), _lines_of_source)
+    if lines is not None:
+        lines_of_operations(graph)[name] = lines
+
+
+def lines_of_operations(graph) -> dict[str, CallingLines]:
+    """The lines of Python code that created the operations of a graph, by name; those made without stacks have none."""
+    if not hasattr(graph, "fedcore_lines_of_operations"):
+        graph.fedcore_lines_of_operations = {}
+    return graph.fedcore_lines_of_operations
+
+
+def _lines_of_source() -> Mapping[tuple[str, int], tuple]:
+    """For lines of functions converted by AutoGraph that run in this thread: file and line that they are made of."""
+    return tf_stack._source_mapper_stacks[tf_stack._get_thread_key()][-1].get_effective_source_map()

@@ -9,7 +9,7 @@ import numpy as np
 from fedcore.errors import Location, TracingError, brief
 from fedcore.ir.active import active
 from fedcore.ir.function_parameters import function_name, parameter_names
-from fedcore.ir.locations import describe, function_location, user_location
+from fedcore.ir.locations import describe, traced_location, user_location
 from fedcore.ir.module import Constant, Function, Operand, Operation, Parameter, Ref, Symbol
 from fedcore.ir.module_builder import ModuleBuilder
 from fedcore.ir.values import Value, is_placed
@@ -247,7 +247,7 @@ class Builder:
     def _trace(self, fn, parameter_type: Type | None, name: str) -> Value:
         from fedcore.ir.structural import bind
 
-        location, lowered = function_location(fn), self.lowered
+        location, lowered = traced_location(fn), self.lowered
         if lowered is not None:
             name = lowered.kind if name == "<lambda>" else f"{lowered.kind}_{name}"
             location = lowered.location

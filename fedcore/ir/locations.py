@@ -6,24 +6,83 @@ import os
 import re
 import sys
 import warnings
-from types import FrameType
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType
+
+import attrs
 
 from fedcore.errors import Location
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Files of libraries that may lie between the user's code and a traced call on the stack.
 _LIBRARIES = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|[/\\]contextlib\.py$|^<")
+# Folders of fedcore whose files are written in the language, as a user's are.
+_ALGORITHMS = tuple(
+    os.path.join(_PACKAGE, folder, "") for folder in ("aggregators", "analytics", "learning", "privacy", "templates")
+)
+
+
+Line = tuple[str, int]
+"""The path of a source file, and the number of a line."""
+
+
+@attrs.frozen
+class CallingLines:
+    """The lines of Python code that an operation is made by, as paths.
+
+    Args:
+        user: the innermost line of the user's code.
+        library: the innermost line of fedcore's algorithms that the user's line called; None if it called none.
+    """
+
+    user: Line
+    library: Line | None
+
+    def location(self) -> Location:
+        library = None if self.library is None else _library_location(*self.library)
+        return _location(*self.user, library)
 
 
 def user_location() -> Location | None:
-    """File and line of the innermost stack frame in the user's code."""
-    frame: FrameType | None = sys._getframe(1)
+    """File and line of the innermost stack frame in the user's code, with the line of the library that it called."""
+    lines = calling_lines(sys._getframe(1))
+    return None if lines is None else lines.location()
+
+
+def calling_lines(
+    frame: FrameType | None, lines_of_source: Callable[[], Mapping[Line, tuple]] = dict
+) -> CallingLines | None:
+    """The lines of the user and of the library in the stack of a frame; None if no frame is the user's.
+
+    Args:
+        frame: the innermost frame.
+        lines_of_source: gives for lines of functions that AutoGraph converted the lines that they are made of, first
+            the path and the number.
+    """
+    library: Line | None = None
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE) and not _LIBRARIES.search(name):
-            return _location(name, frame.f_lineno)
+        path = frame.f_code.co_filename
+        kind = _kind(path)
+        if kind == "generated":
+            origin = lines_of_source().get((path, frame.f_lineno))
+            if origin is not None and _kind(origin[0]) == "user":
+                return CallingLines((origin[0], origin[1]), library)
+        elif kind == "user":
+            return CallingLines((path, frame.f_lineno), library)
+        elif kind == "algorithm" and library is None:
+            library = path, frame.f_lineno
         frame = frame.f_back
     return None
+
+
+@functools.cache
+def _kind(path: str) -> str:
+    """Whose a source file is: "user", "algorithm" of fedcore, "generated" by AutoGraph, or "" for other packages."""
+    if path.startswith(_ALGORITHMS):
+        return "algorithm"
+    if path.startswith(_PACKAGE) or _LIBRARIES.search(path):
+        return ""
+    return "generated" if os.path.basename(path).startswith("__autograph_generated_file") else "user"
 
 
 def warn_user(text: str) -> None:
@@ -32,23 +91,52 @@ def warn_user(text: str) -> None:
     warnings.warn_explicit(text, RuntimeWarning, at.file, at.line)
 
 
-def _location(path: str, line: int) -> Location:
-    return Location(_relative(path), line, os.path.abspath(path))
+def _location(path: str, line: int, library: Location | None = None) -> Location:
+    return Location(_relative(path), line, os.path.abspath(path), library)
+
+
+def _library_location(path: str, line: int) -> Location:
+    """A line of fedcore, with the file as it is imported: `fedcore/learning/process.py`."""
+    return Location(_imported_name(path), line, path)
+
+
+@functools.cache
+def _imported_name(path: str) -> str:
+    return os.path.relpath(path, os.path.dirname(_PACKAGE)).replace(os.sep, "/")
 
 
 def _relative(path: str) -> str:
     """The path as seen from the working directory, or the bare name of a file outside it."""
-    relative = os.path.relpath(path)
+    return _relative_to(path, os.getcwd())
+
+
+@functools.lru_cache(1024)
+def _relative_to(path: str, folder: str) -> str:
+    relative = os.path.relpath(path, folder)
     return os.path.basename(path) if relative.startswith("..") else relative.replace(os.sep, "/")
 
 
 def function_location(fn) -> Location | None:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    code = getattr(inspect.unwrap(fn), "__code__", None)
+    """The line where the user defines a function; None for functions of others."""
+    code = _code(fn)
     if code is None or code.co_filename.startswith(_PACKAGE):
         return None
     return _location(code.co_filename, code.co_firstlineno)
+
+
+def traced_location(fn) -> Location | None:
+    """The line where a function that is being traced is defined; for a library's, the user's line and that line."""
+    code = _code(fn)
+    if code is None or not code.co_filename.startswith(_ALGORITHMS):
+        return function_location(fn)
+    user = user_location()
+    return user and attrs.evolve(user, library=_library_location(code.co_filename, code.co_firstlineno))
+
+
+def _code(fn) -> CodeType | None:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(inspect.unwrap(fn), "__code__", None)
 
 
 def describe(fn) -> str:

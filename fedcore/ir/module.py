@@ -200,17 +200,58 @@ def parameter_type(parameters: tuple[Parameter, ...]) -> Type | None:
     return StructType([(p.name, p.type) for p in parameters])
 
 
+NodeKey = tuple[str, str]
+"""A node of a graph: the library function that it is in, "" for `main`, and its name there."""
+
+
+@attrs.frozen
+class NodeSource:
+    """The user's code that a node of a graph comes from.
+
+    Args:
+        name: the node's name in the function that the user wrote, such as `sequential/dense/MatMul`.
+        location: the user's line; None if there is none.
+    """
+
+    name: str
+    location: Location | None
+
+    @property
+    def shown_library(self) -> Location | None:
+        """The library's line, unless the name has a scope, such as that of a layer, which tells more."""
+        return None if self.location is None or "/" in self.name else self.location.library
+
+    def __str__(self) -> str:
+        if self.location is None:
+            return self.name
+        library = self.shown_library
+        return f"{self.location} {'' if library is None else f'in {library} '}{self.name}"
+
+
 @attrs.frozen
 class Graph:
     """A TensorFlow function library, stored as a blob under the digest of its canonical bytes.
 
     Its main takes the leaves of the parameter type in order and returns the result's leaves.
+
+    Args:
+        sources: of its nodes, where this process traced the graph. They are not compared, printed or sent.
     """
 
     name: str
     type: FunctionType
     digest: str
     attributes: Attributes = _attributes
+    sources: Mapping[NodeKey, NodeSource] = attrs.field(factory=dict, eq=False, repr=False)
+
+    def rewritten(self, digest: str, names: Mapping[NodeKey, NodeKey]) -> "Graph":
+        """The graph after a rewrite of its nodes.
+
+        Args:
+            names: for each node that is still there, its new name.
+        """
+        sources = {after: self.sources[node] for node, after in names.items() if node in self.sources}
+        return attrs.evolve(self, digest=digest, sources=sources)
 
 
 @attrs.frozen(eq=False)

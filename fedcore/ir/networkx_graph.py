@@ -31,6 +31,7 @@ def to_networkx(module: Module) -> "networkx.DiGraph":
         placement  of the value, or of the stage that the operation is in: "CLIENTS" or "SERVER"; absent elsewhere
         bits       of one member's value, which cross for each client where it is sent; absent if not known
         location   "file:line" of the user; absent without one
+        library    "file:line" of fedcore's algorithm that the user's line called; absent without one
         strategy   how the client stage runs: on the nodes of the stage and on the `fold` that runs it; in plans only
         attributes the others of an operation, in the notation of the text
 
@@ -73,7 +74,9 @@ def _nodes(module: Module, function: Function) -> Iterator[tuple[str, dict[str, 
         if "bits" in op.attributes:
             attributes["bits"] = op.attributes["bits"]
         if op.location is not None:
-            attributes["location"] = f"{op.location.file}:{op.location.line}"
+            attributes["location"] = str(op.location)
+            if op.location.library is not None:
+                attributes["library"] = str(op.location.library)
         strategy = _strategy(module, function, op)
         if strategy:
             attributes["strategy"] = strategy

@@ -42,13 +42,14 @@ parameter: REF ":" type
 body: BRACE [location] operation* "return" (REF | SYMBOL) "}"
 operation: REF "=" NAME operands ":" type [attributes] [location]
 operands: OPEN [(REF | SYMBOL) ("," (REF | SYMBOL))*] ")"
-location: "loc" OPEN STRING ":" SIZE ")"
+location: "loc" OPEN STRING ":" SIZE ["in" STRING ":" SIZE] ")"
 """
 
 _NAME = r'[%@](?:[A-Za-z0-9_]+|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+")'
 _LINE = rf"(%{_NAME[4:]}) = ([A-Za-z_][A-Za-z0-9_]*)\(((?:{_NAME}(?:, {_NAME})*)?)\) : ((?:[^\s\"\/]| -> )++)"
 _LINE_END = r"(?=\n| \{[A-Za-z_]+=|   loc\()"
-_PLACE = r"loc\(\"([^\"\\\n]*)\":([0-9]{1,9})\)"
+_FILE_LINE = r"\"([^\"\\\n]*)\":([0-9]{1,9})"
+_PLACE = rf"loc\({_FILE_LINE}(?: in {_FILE_LINE})?\)"
 _LINES = rf"""
 %extend operation: LINE [attributes] [location] -> line
 %extend location: PLACE -> place
@@ -162,16 +163,18 @@ class _ModuleBuilder(ValueBuilder):
     def operands(self, opening, *operands):
         return tuple(map(_operand, operands))
 
-    def location(self, opening, file, line):
+    def location(self, opening, file, line, *library):
         if len(line) > 9:
             raise Refused(line, "this line is further down than any file goes")
-        return Location(unquoted(file, file), int(line))
+        return Location(unquoted(file, file), int(line), library=self.location(opening, *library) if library else None)
 
     def place(self, token):
         known = _state.get().locations
         if token not in known:
-            file, line = _pieces(_place, token)
-            known[token] = Location(file, int(line))
+            file, line, library, library_line = _pieces(_place, token)
+            known[token] = Location(
+                file, int(line), library=None if library is None else Location(library, int(library_line))
+            )
         return known[token]
 
 

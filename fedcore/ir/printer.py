@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedcore.errors import brief
+from fedcore.errors import Location, brief
 from fedcore.ir.module import TEXT_VERSION, Blob, Constant, Function, Graph, Module, Operation, Ref
 from fedcore.ir.type_names import TypeNames
 from fedcore.types import Type
@@ -67,9 +67,14 @@ def _operation(op: Operation, names: TypeNames, locations: bool) -> str:
 def _location(node, locations: bool) -> str:
     if not locations or node.location is None:
         return ""
-    file = json.dumps(node.location.file, ensure_ascii=False)
+    library = node.location.library
+    return f"   loc({_line(node.location)}{'' if library is None else f' in {_line(library)}'})"
+
+
+def _line(location: Location) -> str:
+    file = json.dumps(location.file, ensure_ascii=False)
     # A path may hold undecodable bytes as surrogates, which UTF-8 cannot encode.
-    return f"   loc({file.encode(errors='replace').decode()}:{node.location.line})"
+    return f"{file.encode(errors='replace').decode()}:{location.line}"
 
 
 def _name(sigil: str, name: str) -> str:

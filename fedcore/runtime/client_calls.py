@@ -172,7 +172,9 @@ def _recorded(work: ClientWork, report: Report, realize: Callable[[], Realized])
     with report.span("build", work.stage) as facts, logged_regions() as log:
         realized = realize()
         if facts is not None:
-            facts["region"] = "\n".join(print_region(r, name=name) for name, r in final_regions(log).items())
+            facts["region"] = "\n".join(
+                print_region(r, name=name, shows_sources=True) for name, r in final_regions(log).items()
+            )
         return realized
 
 

@@ -25,7 +25,7 @@ from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module
-from fedcore.ir.module import digest_of
+from fedcore.ir.module import NodeKey, digest_of
 from fedcore.processor import has_bfloat16_products
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_count import ClientCount
@@ -98,9 +98,14 @@ class ClientWork:
         rounds = self.plan.get("compute_dtype") == "bfloat16"
         if not rounds or not has_bfloat16_products() or tf.config.get_visible_devices("GPU"):
             return self.module
-        blobs = {g.digest: with_bfloat16_kernels(self.module.blob(g.digest)) for g in self.module.graphs}
-        graphs = tuple(attrs.evolve(g, digest=digest_of(blobs[g.digest])) for g in self.module.graphs)
-        return attrs.evolve(self.module, graphs=graphs, blobs={digest_of(data): data for data in blobs.values()})
+        graphs, blobs = [], dict[str, bytes]()
+        for graph in self.module.graphs:
+            names: dict[NodeKey, NodeKey] = {}
+            before = self.module.blob(graph.digest)
+            data = with_bfloat16_kernels(before, names)
+            graphs.append(graph if data is before else graph.rewritten(digest_of(data), names))
+            blobs[graphs[-1].digest] = data
+        return attrs.evolve(self.module, graphs=tuple(graphs), blobs=blobs)
 
     def drawn(self, index: int, client: tuple) -> tuple:
         """A client's values in which the random maps of sequences have been applied; the same object without such maps.

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from fedcore.errors import ExecutionError, FedcoreError
+from fedcore.graphs.capture.graph_import import scope
+from fedcore.graphs.emission.source_names import source_in
 from fedcore.graphs.graphdef.operand_checks import size_message
 from fedcore.ir import Module
+from fedcore.ir.module import NodeSource
 
 _NAMES_OF_TENSORFLOW = re.compile(
     r"\A(?s:Graph execution error:.*?<stack traces unavailable>\n)"
@@ -18,14 +21,27 @@ _NAMES_OF_TENSORFLOW = re.compile(
 _LABEL = re.compile(r"Received a label value of (-?\d+) which is outside the valid range of \[0, (\d+)\).*", re.DOTALL)
 
 
-def reason(error: Exception) -> str:
-    """The message of an error, without TensorFlow's node names."""
-    if isinstance(error, tf.errors.OpError):
-        size = size_message(error.message)
-        if size is not None:
-            return size
-        return _LABEL.sub(_about_label, _NAMES_OF_TENSORFLOW.sub("", error.message))
-    return str(error) if isinstance(error, FedcoreError) else f"{type(error).__name__}: {error}"
+def reason(error: Exception, module: Module | None = None) -> str:
+    """The message of an error, with the user's line of the operation that failed in the place of TensorFlow's names.
+
+    Args:
+        module: the program, whose graphs know the lines of server stages.
+    """
+    if not isinstance(error, tf.errors.OpError):
+        return str(error) if isinstance(error, FedcoreError) else f"{type(error).__name__}: {error}"
+    source = source_in(error.message) or (_source_in_graphs(error.message, module) if module else None)
+    at = "" if source is None or source.location is None else f"\n  at {source.location}, in {source.name}"
+    text = size_message(error.message) or _LABEL.sub(_about_label, _NAMES_OF_TENSORFLOW.sub("", error.message))
+    return text + at
+
+
+def _source_in_graphs(message: str, module: Module) -> NodeSource | None:
+    """The source of the first imported node that a message names."""
+    for graph in module.graphs:
+        for match in re.finditer(rf"\b{re.escape(scope(graph.name))}(?:_\d+)?/(n\d+)\b", message):
+            if ("", match[1]) in graph.sources:
+                return graph.sources["", match[1]]
+    return None
 
 
 def _about_label(found: re.Match) -> str:
@@ -52,7 +68,7 @@ def failures_of(module: Module, stage: str) -> Iterator[None]:
         raise
     except tf.errors.OpError as error:
         where = f"in the stage @{stage}{end_of_stage(module, stage)}"
-        raise ExecutionError(f"{module.main.name} failed: {reason(error)}\n  {where}") from None
+        raise ExecutionError(f"{module.main.name} failed: {reason(error, module)}\n  {where}") from None
 
 
 def where_clients_run(module: Module, stage: str) -> str:

@@ -83,7 +83,8 @@ class StageRegions:
     def text(self, function: str, region: Region) -> str:
         """The text of a region, with the facts of each value."""
         names = self.arguments if len(region.arguments) == len(self.arguments) else []
-        return print_region(region, name=function, arguments=names, notes=notes(region, self.known(region)))
+        facts = notes(region, self.known(region))
+        return print_region(region, name=function, arguments=names, notes=facts, shows_sources=True)
 
 
 def stage_regions(plan: Module, assumed: AssumedClients | None = None) -> Iterator[StageRegions]:

@@ -1,5 +1,6 @@
 """Graphs as regions: the notation of `dataflow.text`, with the dtypes and shapes that TensorFlow infers."""
 
+import attrs
 import numpy as np
 import tensorflow as tf
 
@@ -10,9 +11,9 @@ from fedcore.ir import Module, parse_module
 
 
 def text_of(computation, **options) -> str:
-    """The text of the single graph of a computation, without the line of its digest."""
+    """The text of the single graph of a computation, without the line of its digest and without lines of the user."""
     module = computation.module
-    (graph,) = module.graphs
+    graph = attrs.evolve(module.graphs[0], sources={})
     heading, text = print_graph(module, graph, **options).split("\n", 1)
     assert heading.endswith(f", sha256:{graph.digest[:12]}")
     return f"{heading.split(',')[0]}\n{text}"

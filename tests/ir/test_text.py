@@ -1,6 +1,7 @@
 import math
 import struct
 
+import attrs
 import numpy as np
 import pytest
 from generators import federated_modules
@@ -223,3 +224,30 @@ def test_a_parse_error_puts_the_caret_under_the_column():
         "  fn @main(x: int32) -> int32 {",
         "           ^ expected `)` or a binding such as `%0`",
     ]
+
+
+LIBRARY_LINE = Location("train.py", 34, library=Location("fedcore/aggregators/sum.py", 28))
+
+
+@pytest.mark.parametrize("spaces", [" ", "  "], ids=["as printed", "by hand"])
+def test_a_library_line_comes_back_behind_the_user_line(spaces):
+    module = literal_module(Constant.of(1, "int32"))
+    op = attrs.evolve(module.main.operations[0], location=LIBRARY_LINE)
+    text = print_module(attrs.evolve(module, functions=(attrs.evolve(module.main, operations=(op,)),)))
+    assert 'loc("train.py":34 in "fedcore/aggregators/sum.py":28)' in text
+    assert print_module(parse_module(text.replace(" in ", f"{spaces}in{spaces}"))) == text
+
+
+def test_an_operation_of_an_algorithm_has_the_user_line_and_the_library_line():
+    program = fc.aggregators.SumFactory().create(to_type("float32")).next.module
+    (total,) = [op for f in program.functions for op in f.operations if op.kind == "federated_sum"]
+    assert total.location is not None
+    assert total.location.file.endswith("test_text.py")
+    assert total.location.library is not None
+    assert total.location.library.file == "fedcore/aggregators/sum.py"
+
+
+def test_an_operation_of_the_user_has_no_library_line():
+    program = fc.federated_computation(lambda x: fc.federated_sum(x), fc.types.at_clients("int32")).module
+    assert program.main.operations[-1].location is not None
+    assert program.main.operations[-1].location.library is None

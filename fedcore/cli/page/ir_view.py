@@ -16,7 +16,8 @@ from fedcore.cli.recording_schema import StageRecord
 _CONTEXT = 3
 _MAX_SHOWN = 8_000_000  # characters of all texts of a computation, or of all sources
 _MAX_COLOURED = 10_000  # characters of a line
-_LOCATION = re.compile(r'(?<!\s)\s+loc\(("(?:\\.|[^"\\])*"):(\d{1,9})\)')
+_LINE = r'("(?:\\.|[^"\\])*"):(\d{1,9})'
+_LOCATION = re.compile(rf"(?<!\s)\s+loc\({_LINE}(?: in {_LINE})?\)")
 _GRAPH = re.compile(
     r'^graph (?P<symbol>@(?:"(?:\\.|[^"\\])*"|\w+)) : .*?  sha256:(?P<digest>[0-9a-f]{64})', re.MULTILINE
 )
@@ -164,11 +165,13 @@ def _line(line: str, links: _Links) -> Markup:
     body = element("span", _coloured(line[: found.start()], links.graphs) if found.start() else " ", class_="ln")
     number = int(found[2])
     label = f"{name}:{number}"
+    library = None if found[3] is None else element("span", f"in {_unquoted(found[3])}:{found[4]}", class_="loc")
     if name not in one.sources:
-        return joined(body, element("span", label, class_="loc"))
+        return joined(body, element("span", label, class_="loc"), library)
     source = one.lines[name]
     shown = source[number - 1].strip() if 0 < number <= len(source) else ""
-    return joined(body, element("a", label, class_="loc", href="#", data_file=name, data_line=number, title=shown))
+    link = element("a", label, class_="loc", href="#", data_file=name, data_line=number, title=shown)
+    return joined(body, link, library)
 
 
 def _unquoted(text: str) -> str | None:

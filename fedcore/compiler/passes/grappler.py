@@ -15,4 +15,4 @@ def grappler(module: Module) -> Module:
         return module
     from fedcore.graphs.graphdef.grappler import optimised_graph
 
-    return with_rewritten_graphs(module, lambda graph, data: optimised_graph(graph, data) or data)
+    return with_rewritten_graphs(module, lambda graph, data, _: optimised_graph(graph, data) or data)

@@ -13,4 +13,4 @@ def hoist_relu_gradients(module: Module) -> Module:
         return module
     from fedcore.graphs.graphdef.pooling_gradients import with_pooled_gradients
 
-    return with_rewritten_graphs(module, lambda _, data: with_pooled_gradients(data))
+    return with_rewritten_graphs(module, lambda _, data, names: with_pooled_gradients(data, names))

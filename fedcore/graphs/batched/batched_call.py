@@ -64,6 +64,7 @@ def batched_call(
         sizes if padded_sizes else None,
         products=products,
         assumed_finite=assumed_finite,
+        sources=graph.sources,
     )
     results = evaluation.run(body, arguments)
     return [

@@ -27,13 +27,13 @@ from fedcore.graphs.batched.row_layouts import steps_of
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import scan
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Value, from_source
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.stages.xla import can_compile
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.interpret import Interpreter
-from fedcore.ir.module import Module, Operation
+from fedcore.ir.module import Module, NodeSource, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import Type
 
@@ -133,6 +133,11 @@ class BatchedInterpreter:
         Raises:
             NoBatchingRule: the operation is none of `BATCHABLE`.
         """
+        with from_source(NodeSource(op.kind, op.location)):
+            return self._evaluate_operation(op, types, values)
+
+    def _evaluate_operation(self, op: Operation, types, values):
+        """As `_evaluate`."""
         if op.kind not in BATCHABLE:
             raise NoBatchingRule(op.kind, "the operation stands outside of graphs")
         if op.kind == "sequence_map":

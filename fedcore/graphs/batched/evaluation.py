@@ -15,7 +15,8 @@ product [4, 20, 3] with padded axis 0. The rule of AddV2 reshapes b to [4, 1, 3]
 Decision 0006.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import tensorflow as tf
@@ -26,9 +27,12 @@ from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
 from fedcore.graphs.batched.low_rank import low_rank_rules
 from fedcore.graphs.batched.own_rows import JOINED
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Value, from_source
 from fedcore.graphs.graphdef.checked_operations import emit
 from fedcore.graphs.graphdef.parsed_graph import Body, Node
+from fedcore.ir.module import NodeKey, NodeSource
+
+NO_SOURCES: Mapping[NodeKey, NodeSource] = MappingProxyType({})
 
 _CONTROL_FLOW = frozenset(
     {
@@ -79,6 +83,7 @@ class BatchedEvaluation:
         products: how a shared matrix is multiplied, see `own_rows`.
         assumed_finite: list to which the left factors are appended that are taken to be finite without a test;
             None: all factors are tested.
+        sources: the user's code of the graph's nodes.
 
     Attributes:
         probes: the three batch sizes at which known values are sampled.
@@ -94,8 +99,10 @@ class BatchedEvaluation:
         *,
         products: str = JOINED,
         assumed_finite: list[Value] | None = None,
+        sources: Mapping[NodeKey, NodeSource] = NO_SOURCES,
     ):
         self.clients = clients
+        self.sources = sources
         self.assumed_finite = assumed_finite
         self.products = products
         self.rows = rows
@@ -107,7 +114,7 @@ class BatchedEvaluation:
 
     def for_nested_graph(self) -> "BatchedEvaluation":
         """An evaluation for a nested function, which cannot use the cached constants and masks of this graph."""
-        return BatchedEvaluation(self.clients, self.rows, self.sizes, products=self.products)
+        return BatchedEvaluation(self.clients, self.rows, self.sizes, products=self.products, sources=self.sources)
 
     # --- evaluation ---
 
@@ -124,7 +131,8 @@ class BatchedEvaluation:
                 raise NoBatchingRule(node.op, "it has effects or state, which clients would share")
         outer_body, self._body = self._body, body
         for node in body.nodes:
-            results = self.evaluate(node, [values[i] for i in node.inputs], body)
+            with from_source(self.sources.get(node.key)):
+                results = self.evaluate(node, [values[i] for i in node.inputs], body)
             values.update(((node.name, i), value) for i, value in enumerate(results))
         self._body = outer_body
         return [values[r] for r in body.results]

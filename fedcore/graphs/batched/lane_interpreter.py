@@ -26,13 +26,13 @@ from fedcore.graphs.batched.low_rank_carry import LowRankCarry, build_fixed_poin
 from fedcore.graphs.batched.schedule import steps_of_rank
 from fedcore.graphs.capture.graph_import import NOT_INLINED
 from fedcore.graphs.dataflow.control_flow import scan
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Value, from_source
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import evaluate
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.interpret import Interpreter
-from fedcore.ir.module import Graph, Module, Operation
+from fedcore.ir.module import Graph, Module, NodeSource, Operation
 from fedcore.types import Type, tensor_leaves
 
 CONTROL_FLOW = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
@@ -107,7 +107,8 @@ class LaneInterpreter:
             types, values, seed: of the operands, as `Interpreter` passes them.
         """
         if op.kind != "sequence_reduce":
-            return evaluate(op, types, values, seed)
+            with from_source(NodeSource(op.kind, op.location)):
+                return evaluate(op, types, values, seed)
         sequence, zero, function = values
         initial = [shared(tensor_of(t)) for t in flatten(zero)]
         carry = first_carry(initial, self._steps.rank, self._steps.low_rank_steps, exceeds=self._steps.exceeds)

@@ -1,6 +1,6 @@
 """Traces Python functions over tensors to canonical graphs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 import tensorflow as tf
@@ -11,6 +11,7 @@ from fedcore.errors import TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.constant_tables import constant_tables
 from fedcore.graphs.capture.keras_seeds import default_seeds
+from fedcore.graphs.capture.node_sources import traced_sources
 from fedcore.graphs.capture.randomness import seed_random_operations
 from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
 from fedcore.graphs.graphdef.canonical_form import canonical_graph
@@ -21,7 +22,7 @@ from fedcore.graphs.graphdef.side_effects import TiedToProcess, refuse, side_eff
 from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.active import no_builder
-from fedcore.ir.module import Graph, digest_of
+from fedcore.ir.module import Graph, NodeKey, NodeSource, digest_of
 from fedcore.slow_steps import slow_step
 from fedcore.types import (
     FunctionType,
@@ -38,12 +39,14 @@ class TracedGraph:
     Args:
         side_effects: the graph attributes of `side_effects_of`: `seeded`, `stateful`, `effects`.
         returns: the result type of the user's function, if it contains sequences; the graph returns their columns.
+        sources: the user's code of its nodes.
     """
 
     type: FunctionType
     data: bytes = attrs.field(repr=False)
     side_effects: tuple[str, ...] = ()
     returns: Type | None = None
+    sources: Mapping[NodeKey, NodeSource] = attrs.field(factory=dict, eq=False, repr=False)
 
     @property
     def digest(self) -> str:
@@ -61,7 +64,7 @@ class TracedGraph:
         return "seeded" in self.side_effects
 
     def named(self, name: str) -> Graph:
-        return Graph(name, self.type, self.digest, dict.fromkeys(self.side_effects, True))
+        return Graph(name, self.type, self.digest, dict.fromkeys(self.side_effects, True), self.sources)
 
 
 def _operands(parameter: Type | None, tensors: list[tf.Tensor]) -> list:
@@ -82,13 +85,20 @@ def _operands(parameter: Type | None, tensors: list[tf.Tensor]) -> list:
 @without_collection()
 @eager_in_plain_graphs()
 def trace_leaves(
-    fn: Callable[[list, tf.Tensor], tuple[Type, list]], parameter: Type | None, *, name: str, describe: str
+    fn: Callable[[list, tf.Tensor], tuple[Type, list]],
+    parameter: Type | None,
+    *,
+    name: str,
+    describe: str,
+    is_user_code: bool = True,
 ) -> TracedGraph:
     """Traces `fn`, which takes the leaves of `parameter` and a seed, and returns its result's type and leaves.
 
     A sequence among the leaves is a `SequenceOperand`. Variables created inside start fresh in every call of the
     graph. Random operations without a seed of their own use the graph's seed.
 
+    Args:
+        is_user_code: the lines of nodes are those of the Python code that creates them.
     Raises:
         TracingError: `fn` uses resources of this process: Python, files, tables, variables created outside.
     """
@@ -121,8 +131,11 @@ def trace_leaves(
     keep_whole_loops(graph_def)
     effects = stateful_nodes(graph_def, [op.name for op in graph.control_outputs])
     results = [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs]
-    data = canonical_graph(graph_def, arguments, results, effects, seed)
-    return TracedGraph(FunctionType(parameter, result[-1]), data, side_effects_of(graph_pb2.GraphDef.FromString(data)))
+    names: dict[NodeKey, NodeKey] = {}
+    data = canonical_graph(graph_def, arguments, results, effects, seed, canonical_names=names)
+    sources = traced_sources(graph, names, reads_lines=is_user_code)
+    side_effects = side_effects_of(graph_pb2.GraphDef.FromString(data))
+    return TracedGraph(FunctionType(parameter, result[-1]), data, side_effects, sources=sources)
 
 
 def _captures(graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:

@@ -10,6 +10,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
+from fedcore.graphs.capture.node_sources import note_imported
 from fedcore.graphs.graphdef.canonical_form import with_content_names
 from fedcore.graphs.graphdef.operand_guards import checks_operands, guarded
 from fedcore.graphs.graphdef.parsed_graph import operations_in
@@ -100,9 +101,12 @@ def call_leaves(
     def imported(*inputs: tf.Tensor) -> list[tf.Tensor]:
         names = [f"ret{i}:0" for i in range(len(result))]
         mapped = dict(zip(feed, inputs, strict=True))
-        return tf.graph_util.import_graph_def(
+        results = tf.graph_util.import_graph_def(
             graph_def, input_map=mapped, return_elements=names, name=scope(graph.name)
         )
+        if graph.sources and results:
+            note_imported(graph, results[0].op.name.removesuffix("/ret0"))
+        return results
 
     arguments = list(feed.values())
     try:

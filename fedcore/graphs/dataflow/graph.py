@@ -31,6 +31,8 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.ir.module import NodeSource
+
 REGIONS = {"scan": 1, "while": 2, "if": 2, "call": 1}
 """Operations that are not TensorFlow's, with the number of their regions."""
 
@@ -160,6 +162,7 @@ class Node:
         attributes: those that are not the defaults, and dtypes that the operands do not tell.
         regions: the regions that it runs.
         after: control dependencies: values that have to be computed before it, though it does not read them.
+        source: the user's code that it comes from; None if it is not known.
         outputs: its results.
     """
 
@@ -168,6 +171,7 @@ class Node:
     attributes: Mapping[str, Any] = attrs.field(factory=dict)
     regions: tuple["Region", ...] = ()
     after: tuple[Value, ...] = ()
+    source: NodeSource | None = None
     outputs: tuple[Value, ...] = attrs.field(default=(), init=False)
 
     def __getitem__(self, attribute: str):
@@ -232,7 +236,7 @@ class Block:
             op, inputs, attributes, regions: as in `Node`.
             types: dtype and shape of each result.
         """
-        node = Node(op, tuple(inputs), attributes, tuple(regions), self.ordered_behind)
+        node = Node(op, tuple(inputs), attributes, tuple(regions), self.ordered_behind, _source.get())
         may_be_static = op in _SHAPE_OPERATIONS or (not regions and all(v.may_be_static for v in inputs))
         outputs = tuple(Value(dtype, shape, self, node, may_be_static) for dtype, shape in types)
         object.__setattr__(node, "outputs", outputs)
@@ -253,6 +257,22 @@ class Block:
     def region(self, results: Sequence[Value]) -> Region:
         """The region that returns these values."""
         return Region(tuple(self.arguments), tuple(self.nodes), tuple(results))
+
+
+_source: contextvars.ContextVar[NodeSource | None] = contextvars.ContextVar("fedcore_node_source", default=None)
+
+
+@contextlib.contextmanager
+def from_source(source: NodeSource | None) -> Iterator[None]:
+    """Context in which new nodes come from this code of the user; None: from that of the context around it."""
+    if source is None:
+        yield
+        return
+    token = _source.set(source)
+    try:
+        yield
+    finally:
+        _source.reset(token)
 
 
 _block: contextvars.ContextVar[Block | None] = contextvars.ContextVar("fedcore_dataflow_block", default=None)

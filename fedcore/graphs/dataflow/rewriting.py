@@ -20,7 +20,7 @@ import numpy as np
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.dataflow.constant_values import static_value
-from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, active_block, building
+from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, active_block, building, from_source
 from fedcore.graphs.dataflow.pattern_checks import (
     check_content,
     check_name,
@@ -113,7 +113,8 @@ class RegionCopy:
                 inputs = [values.get(v, v) for v in node.inputs]
                 regions = [self._copy_region(r) for r in node.regions]
                 block.ordered_behind = tuple(values.get(v, v) for v in node.after)
-                values.update(zip(node.outputs, self.add(node, block, inputs, regions), strict=True))
+                with from_source(node.source):
+                    values.update(zip(node.outputs, self.add(node, block, inputs, regions), strict=True))
         return block.region([values.get(v, v) for v in region.results])
 
 

@@ -33,6 +33,7 @@ def print_region(
     notes: Mapping[Value, str] | None = None,
     most_operations: int | None = None,
     names: Mapping[Value, str] | None = None,
+    shows_sources: bool = False,
 ) -> str:
     """The text of a region.
 
@@ -43,8 +44,10 @@ def print_region(
         most_operations: the number of operations after which the others of each region are counted in a comment. None:
             all are printed. Only a whole text can be parsed.
         names: the names of values that get no number.
+        shows_sources: the comment of a node has the user's code that it comes from.
     """
-    return _Printer(notes or {}, most_operations, names or {}).print(region, name, list(arguments))
+    printer = _Printer(notes or {}, most_operations, names or {}, shows_sources=shows_sources)
+    return printer.print(region, name, list(arguments))
 
 
 def count_operations(region: Region) -> int:
@@ -55,7 +58,15 @@ def count_operations(region: Region) -> int:
 class _Printer:
     """Prints one region; values are numbered in the order of the text."""
 
-    def __init__(self, notes: Mapping[Value, str], most_operations: int | None, names: Mapping[Value, str]):
+    def __init__(
+        self,
+        notes: Mapping[Value, str],
+        most_operations: int | None,
+        names: Mapping[Value, str],
+        *,
+        shows_sources: bool,
+    ):
+        self._shows_sources = shows_sources
         self._notes = notes
         self._fixed_names = names
         self._names: dict[Value, str] = {}
@@ -114,8 +125,9 @@ class _Printer:
         text += f" after {', '.join(self._names[v] for v in node.after)}" if node.after else ""
         attributes = print_attributes(node)
         text += f" {{{', '.join(f'{k}={v}' for k, v in attributes.items())}}}" if attributes else ""
-        note = next((self._notes[v] for v in node.outputs if self._notes.get(v)), "")
-        note = f"{COMMENT}{note}" if note else ""
+        facts = [self._notes[v] for v in node.outputs if self._notes.get(v)][:1]
+        facts += [str(node.source)] if self._shows_sources and node.source is not None else []
+        note = f"{COMMENT}{'; '.join(facts)}" if facts else ""
         if not node.regions:
             yield f"{margin}{text}{note}"
             return

@@ -11,6 +11,7 @@ from fedcore.graphs.dataflow.op_signature import signature
 from fedcore.graphs.dataflow.region_log import run_logged_passes
 from fedcore.graphs.dataflow.shape_inference import encoded_attributes
 from fedcore.graphs.emission import tf_control_flow
+from fedcore.graphs.emission.source_names import operation_name
 from fedcore.graphs.graphdef.checked_operations import add_operation
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 
@@ -94,7 +95,8 @@ def _emit_operation(node: Node, tensors: Tensors) -> Sequence[tf.Tensor]:
     operands = [tensors[v] for v in node.inputs]
     definition = signature(node.op)
     by_operand = definition.by_operand(operands, node.attributes)
-    results = private_api.add_operation(node.op, by_operand, encoded_attributes(node.op, node.attributes))
+    attributes = encoded_attributes(node.op, node.attributes)
+    results = private_api.add_operation(node.op, by_operand, attributes, operation_name(node))
     return add_operation(node.op, operands, node.attributes) if results is None else results
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from fedcore.errors import TracingError
+from fedcore.graphs import private_api
 from fedcore.ir.locations import describe
 
 _STRAIGHT = frozenset(
@@ -47,9 +48,10 @@ def converted(fn: Callable) -> Callable:
         return fn
     try:
         inspect.getsource(fn)
-        return tf.autograph.to_graph(fn)
+        graph_function = tf.autograph.to_graph(fn)
     except Exception:  # as tf.function: a function without readable source runs unconverted
         return _unconverted(fn)
+    return private_api.in_lines_of_source(graph_function)
 
 
 def _unconverted(fn: Callable) -> Callable:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from fedcore.graphs.graphdef.canonical_form import canonical_again, node_of
+from fedcore.ir.module import NodeKey
 
 FLOAT, BFLOAT16 = types_pb2.DT_FLOAT, types_pb2.DT_BFLOAT16
 
@@ -40,22 +41,30 @@ _OUTPUTS = {"MatMul": "product", "Cast": "y"}
 """By operation: the name of its output, where that is not `output`."""
 
 
-def with_rounded_products(data: bytes) -> bytes:
-    """The canonical bytes of a graph whose products round operands and results; the same object if it has none."""
+def with_rounded_products(data: bytes, canonical_names: dict[NodeKey, NodeKey] | None = None) -> bytes:
+    """The canonical bytes of a graph whose products round operands and results; the same object if it has none.
+
+    Args:
+        canonical_names: gets the new name of each node that remains.
+    """
     graph_def = graph_pb2.GraphDef.FromString(data)
     if not any([_round(graph_def.node), *(_round(f.node_def, f.ret) for f in graph_def.library.function)]):
         return data
-    return canonical_again(graph_def)
+    return canonical_again(graph_def, canonical_names)
 
 
-def with_bfloat16_kernels(data: bytes) -> bytes:
-    """The canonical bytes of a graph with bfloat16 kernels for its rounded products; the same object if it has none."""
+def with_bfloat16_kernels(data: bytes, canonical_names: dict[NodeKey, NodeKey] | None = None) -> bytes:
+    """The canonical bytes of a graph with bfloat16 kernels for its rounded products; the same object if it has none.
+
+    Args:
+        canonical_names: gets the new name of each node that remains.
+    """
     graph_def = graph_pb2.GraphDef.FromString(data)
     called = _only_called(graph_def)
     bodies = [(f.node_def, f.ret) for f in graph_def.library.function if f.signature.name in called]
     if not any([_use_kernels(graph_def.node), *(_use_kernels(*body) for body in bodies)]):
         return data
-    return canonical_again(graph_def)
+    return canonical_again(graph_def, canonical_names)
 
 
 def _only_called(graph_def: graph_pb2.GraphDef) -> set[str]:

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
+from fedcore.ir.module import NodeKey
+
 PRIVATE_ATTRIBUTES = {
     "_XlaMustCompile": "b",
     "_collective_manager_ids": "list",
@@ -40,6 +42,8 @@ def canonical_graph(
     results: list[tuple[str, int]],
     effects: list[str],
     seed: str | None = None,
+    *,
+    canonical_names: dict[NodeKey, NodeKey] | None = None,
 ) -> bytes:
     """The serialized canonical form of a graph; see the module's docstring.
 
@@ -48,6 +52,7 @@ def canonical_graph(
         results: the returned tensors (`node:0`) with their dtypes.
         effects: nodes with side effects (prints, assertions), which remain although no result needs them.
         seed: the placeholder of the implicit seed. It is dropped where no node reads it.
+        canonical_names: gets the canonical name of each node that remains.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
     library = _Library(functions)
@@ -71,19 +76,26 @@ def canonical_graph(
         node = out.node.add(name=f"ret{i}", op="Identity", input=[_renamed(result, names)])
         node.attr["T"].type = dtype
     out.library.function.extend(library.canonical[name] for name in library.used())
+    if canonical_names is not None:
+        canonical_names.update({("", name): ("", canonical) for name, canonical in names.items()})
+        canonical_names.update(library.canonical_names())
     return out.SerializeToString(deterministic=True)
 
 
-def canonical_again(graph_def: graph_pb2.GraphDef) -> bytes:
+def canonical_again(graph_def: graph_pb2.GraphDef, canonical_names: dict[NodeKey, NodeKey] | None = None) -> bytes:
     """The serialized canonical form of a canonical graph whose nodes were changed; nodes that nothing reads remain, as
     they may have side effects.
+
+    Args:
+        canonical_names: as for `canonical_graph`.
     """
     by_name = {n.name: n for n in graph_def.node}
     arguments, results = _numbered(by_name, "arg"), _numbered(by_name, "ret")
     returned = [(by_name[r].input[0], by_name[r].attr["T"].type) for r in results]
     read = {node_of(i) for n in graph_def.node for i in n.input}
     effects = [name for name in by_name if name not in {*arguments, *results, *read, "seed"}]
-    return canonical_graph(graph_def, arguments, returned, effects, "seed" if "seed" in by_name else None)
+    seed = "seed" if "seed" in by_name else None
+    return canonical_graph(graph_def, arguments, returned, effects, seed, canonical_names=canonical_names)
 
 
 def _numbered(names: Iterable[str], prefix: str) -> list[str]:
@@ -165,11 +177,16 @@ CONTENT_PREFIX = "f_"
 """Of the content names of functions."""
 
 
-def with_content_names(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+def with_content_names(
+    graph_def: graph_pb2.GraphDef, *, original_names: dict[str, str] | None = None
+) -> graph_pb2.GraphDef:
     """The graph with each library function named by the digest of its body and of the functions that it calls.
 
     TensorFlow keeps the first definition of a name for the whole process, and the names in a graph's bytes are chosen
     by their author. A content name belongs to one body, so no graph can replace the functions of another.
+
+    Args:
+        original_names: gets for each content name the name of the function in the graph.
     """
     library = _Library({f.signature.name: f for f in graph_def.library.function}, digest_digits=64)
     out = graph_pb2.GraphDef()
@@ -177,6 +194,8 @@ def with_content_names(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     for node in graph_def.node:
         _copy_node(out.node.add(), node, _Unchanged(), library)
     out.library.function.extend(library.canonical[name] for name in library.used())
+    if original_names is not None:
+        original_names.update(library.original_names())
     return out
 
 
@@ -197,6 +216,19 @@ class _Library:
         self._digest_digits = digest_digits
         self.canonical: dict[str, function_pb2.FunctionDef] = {}
         self._names: dict[str, str] = {}
+        self._node_names: dict[str, dict[str, str]] = {}  # by function
+
+    def canonical_names(self) -> dict[NodeKey, NodeKey]:
+        """The canonical name of each node of the named functions."""
+        return {
+            (function, node): (self._names[function], canonical)
+            for function, names in self._node_names.items()
+            for node, canonical in names.items()
+        }
+
+    def original_names(self) -> dict[str, str]:
+        """The original name of each function that has a canonical one."""
+        return {canonical: original for original, canonical in self._names.items()}
 
     def used(self) -> list[str]:
         return sorted(self.canonical)
@@ -252,6 +284,7 @@ class _Library:
         roots += [source.control_ret[c] for c in source.signature.control_output]
         order = inputs_first(nodes, [r for r in roots if r in nodes], set(names))
         names.update((name, f"n{i}") for i, name in enumerate(order))
+        self._node_names[source.signature.name] = names
         results = {name: self._result_names(nodes[name].op) for name in order if nodes[name].op in self.functions}
         for name in order:
             self._copy_function_node(out.node_def.add(), nodes[name], names, results)

@@ -23,12 +23,12 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.dataflow.graph import Block, Region, Value
+from fedcore.graphs.dataflow.graph import Block, Region, Value, from_source
 from fedcore.graphs.dataflow.text import count_operations, print_region
 from fedcore.graphs.dataflow.text_attributes import print_attributes, type_text
 from fedcore.graphs.graphdef.parsed_graph import attribute_value
 from fedcore.graphs.graphdef.stepwise_import import import_body
-from fedcore.ir.module import Graph, Module, Symbol
+from fedcore.ir.module import Graph, Module, NodeKey, NodeSource, Symbol
 from fedcore.ir.printer import symbol
 from fedcore.types import SequenceType, leaves
 
@@ -52,7 +52,7 @@ def graph_regions(graph: Graph, data: bytes) -> dict[str, Region]:
     Raises:
         FedcoreError: TensorFlow refuses the graph, or it has more than `MOST_EXPANDED` operations.
     """
-    return _Conversion(graph.name, data).regions()
+    return _Conversion(graph.name, data, graph.sources).regions()
 
 
 def argument_names(graph: Graph, region: Region) -> list[str]:
@@ -96,7 +96,9 @@ def print_graph(module: Module, graph: Graph, *, most_operations: int = MOST_OPE
     texts = [f"// {symbol(graph.name)}: {count} operation{'s' * (count != 1)}, sha256:{graph.digest[:12]}\n"]
     for name, region in regions.items():
         names = argument_names(graph, region) if name == graph.name else []
-        texts.append(print_region(region, name=name, arguments=names, most_operations=most_operations))
+        texts.append(
+            print_region(region, name=name, arguments=names, most_operations=most_operations, shows_sources=True)
+        )
     return "".join(texts)
 
 
@@ -107,10 +109,12 @@ class _Conversion:
     Args:
         name: of the graph, for errors.
         data: its canonical bytes.
+        sources: the user's code of its nodes.
     """
 
     name: str
     data: bytes = attrs.field(repr=False)
+    sources: Mapping[NodeKey, NodeSource] = attrs.field(repr=False)
     _library: function_pb2.FunctionDefLibrary = attrs.field(init=False, factory=function_pb2.FunctionDefLibrary)
     _functions: dict[str, function_pb2.FunctionDef] = attrs.field(init=False, factory=dict)
     _count: int = attrs.field(init=False, default=0)
@@ -142,8 +146,9 @@ class _Conversion:
         nodes: Iterable[node_def_pb2.NodeDef],
         arguments: Mapping[str, Value],
         results: Iterable[str],
+        function: str = "",
     ) -> list[Value]:
-        """Adds nodes to a block, and returns the values of the tensors with the names of results."""
+        """Adds the nodes of a function to a block, and returns the values of the tensors with the names of results."""
         tensors: dict[str, tf.Tensor] = {}
         values: dict[object, Value] = {}
         specs = {name: tf.TensorSpec(v.shape, v.dtype) for name, v in arguments.items()}
@@ -156,7 +161,8 @@ class _Conversion:
             waits = [tensors.get(i[1:]) for i in node.input if i.startswith("^")]
             block.ordered_behind = tuple(values[t.ref()] for t in waits if t is not None)
             types = [(t.dtype, t.shape) for t in created.outputs]
-            outputs = self._add_node(block, node, [values[t.ref()] for t in created.inputs], types)
+            with from_source(self.sources.get((function, node.name))):
+                outputs = self._add_node(block, node, [values[t.ref()] for t in created.inputs], types)
             values.update(zip((t.ref() for t in created.outputs), outputs, strict=True))
         block.ordered_behind = ()
         return [arguments[r] if r in arguments else values[tensors[r].ref()] for r in results]
@@ -214,7 +220,7 @@ class _Conversion:
         function = self._functions[name]
         arguments = {a.name: v for a, v in zip(function.signature.input_arg, operands, strict=True)}
         results = [function.ret[output.name] for output in function.signature.output_arg]
-        return self._add_nodes(block, function.node_def, arguments, results)
+        return self._add_nodes(block, function.node_def, arguments, results, name)
 
 
 def _position(node: node_def_pb2.NodeDef) -> int:

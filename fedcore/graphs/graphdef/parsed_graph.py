@@ -17,7 +17,7 @@ from fedcore.graphs.graphdef.canonical_form import with_content_names
 from fedcore.graphs.graphdef.checked_operations import emit as emit  # batching rules of others import it from here
 from fedcore.graphs.graphdef.operand_guards import checked_function
 from fedcore.graphs.graphdef.process_functions import define
-from fedcore.ir.module import Module
+from fedcore.ir.module import Module, NodeKey
 from fedcore.lru_cache import LruCache
 
 Ref: TypeAlias = tuple[str, int]
@@ -31,6 +31,7 @@ class Node:
     Args:
         inputs: (node name, output index) of each input; control inputs are left out.
         sole: for each input whether this node is its only user.
+        key: its name in the graph that was parsed.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Node:
     inputs: tuple[tuple[str, int], ...]
     attributes: dict
     sole: tuple[bool, ...] = ()
+    key: NodeKey = ("", "")
 
     def __getitem__(self, attribute: str):
         return self.attributes[attribute]
@@ -58,6 +60,7 @@ class Body:
     Args:
         arguments: the names of the arguments, in order; the last is the seed if the graph is seeded.
         results: the tensors returned, in order.
+        original_names: for each function its name in the graph that was parsed.
     """
 
     arguments: tuple[str, ...]
@@ -65,6 +68,7 @@ class Body:
     results: tuple[tuple[str, int], ...]
     functions: dict[str, function_pb2.FunctionDef]
     seeded: bool = False
+    original_names: Mapping[str, str] = attrs.field(factory=dict)
 
     @functools.cached_property
     def by_name(self) -> dict[str, Node]:
@@ -88,9 +92,8 @@ class Body:
         results = []
         for output in function.signature.output_arg:
             results.append(_port(ports.get(function.ret[output.name], function.ret[output.name])))
-        return _body(
-            graph_def.node, tuple(a.name for a in function.signature.input_arg), tuple(results), self.functions
-        )
+        arguments = tuple(a.name for a in function.signature.input_arg)
+        return _body(graph_def.node, arguments, tuple(results), self.functions, self.original_names, name)
 
     def inlined(self) -> "Body":
         """The body with the nodes of functions in the place of the calls."""
@@ -120,8 +123,11 @@ class Body:
         An output's number counts from the first of its name, not of its node. A body may call a function that the graph
         does not define, such as that which draws an element of a sequence.
         """
-        functions = self.functions.values()
-        return [_body(f.node_def, tuple(a.name for a in f.signature.input_arg), (), self.functions) for f in functions]
+        bodies = []
+        for name, function in self.functions.items():
+            arguments = tuple(a.name for a in function.signature.input_arg)
+            bodies.append(_body(function.node_def, arguments, (), self.functions, self.original_names, name))
+        return bodies
 
     def with_checks(self, attributes: Mapping) -> dict:
         """The attributes of an operation that calls its functions whole: these check the operands in their bodies."""
@@ -193,7 +199,8 @@ def operations_in(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
 
 
 def _parsed(data: bytes) -> Body:
-    graph_def = with_content_names(graph_pb2.GraphDef.FromString(data))
+    names: dict[str, str] = {}
+    graph_def = with_content_names(graph_pb2.GraphDef.FromString(data), original_names=names)
     define(graph_def.library.function)  # `Body.called` asks TensorFlow for them
     arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
     returned = [n.name for n in graph_def.node if n.name.startswith("ret")]
@@ -203,16 +210,23 @@ def _parsed(data: bytes) -> Body:
         (*sorted(arguments, key=lambda n: int(n[3:])), *seed),
         tuple((n, 0) for n in sorted(returned, key=lambda n: int(n[3:]))),
         {f.signature.name: f for f in graph_def.library.function},
+        names,
         seeded=bool(seed),
     )
 
 
-def _body(nodes, arguments, results, functions, *, seeded: bool = False) -> Body:
-    known = set(arguments)
-    parsed = [_node(n) for n in nodes if n.name not in known]
+def _body(nodes, arguments, results, functions, original_names, name: str = "", *, seeded: bool = False) -> Body:
+    """A parsed body.
+
+    Args:
+        original_names: as in `Body`.
+        name: of the function that it is the body of.
+    """
+    known, function = set(arguments), original_names.get(name, "")
+    parsed = [_node(n, function) for n in nodes if n.name not in known]
     users = collections.Counter(i for n in parsed for i in n.inputs) + collections.Counter(results)
     whole = tuple(attrs.evolve(n, sole=tuple(users[i] == 1 for i in n.inputs)) for n in parsed)
-    return Body(arguments, whole, results, functions, seeded)
+    return Body(arguments, whole, results, functions, seeded, original_names)
 
 
 def _port(name: str) -> tuple[str, int]:
@@ -220,11 +234,11 @@ def _port(name: str) -> tuple[str, int]:
     return node, int(output[-1]) if output else 0
 
 
-def _node(source: node_def_pb2.NodeDef) -> Node:
+def _node(source: node_def_pb2.NodeDef, function: str) -> Node:
     # Control inputs order side effects, and operations with side effects have no batching rule.
     inputs = tuple(_port(i) for i in source.input if not i.startswith("^"))
     attributes = {k: attribute_value(v) for k, v in source.attr.items() if not k.startswith("_")}
-    return Node(source.name, source.op, inputs, attributes)
+    return Node(source.name, source.op, inputs, attributes, key=(function, source.name))
 
 
 def attribute_value(value: attr_value_pb2.AttrValue):

@@ -17,6 +17,7 @@ from collections.abc import MutableMapping
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fedcore.graphs.graphdef.canonical_form import canonical_again, node_of
+from fedcore.ir.module import NodeKey
 
 MASKS = ("ReluGrad", "Relu6Grad")
 """Gradients of activations that keep an entry or make it zero, as the entry of the activation says."""
@@ -26,14 +27,18 @@ _WINDOW = ("T", "ksize", "strides", "padding", "explicit_paddings", "data_format
 _OUTPUTS = {"MaxPool": "output", "MaxPoolGrad": "output", "ReluGrad": "backprops", "Relu6Grad": "backprops"}
 
 
-def with_pooled_gradients(data: bytes) -> bytes:
-    """The canonical bytes of a graph that is rewritten as the module's docstring says; the same object if none is."""
+def with_pooled_gradients(data: bytes, canonical_names: dict[NodeKey, NodeKey] | None = None) -> bytes:
+    """The canonical bytes of a graph that is rewritten as the module's docstring says; the same object if none is.
+
+    Args:
+        canonical_names: gets the new name of each node that remains.
+    """
     if b"MaxPoolGrad" not in data:
         return data
     graph_def = graph_pb2.GraphDef.FromString(data)
     if not any([_rewrite(graph_def.node), *(_rewrite(f.node_def, f.ret) for f in graph_def.library.function)]):
         return data
-    return canonical_again(graph_def)
+    return canonical_again(graph_def, canonical_names)
 
 
 def _rewrite(nodes, returned: MutableMapping[str, str] | None = None) -> bool:

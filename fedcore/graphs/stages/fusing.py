@@ -7,12 +7,13 @@ from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.capture.graph_capture import TracedGraph, trace_leaves
+from fedcore.graphs.capture.node_sources import noting_source
 from fedcore.graphs.graphdef.sequence_operands import SequenceOperand, operand_specs
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.module import Function, Module
+from fedcore.ir.module import Function, Module, NodeSource
 from fedcore.types import StructType, TensorType, Type, leaves
 
 
@@ -49,10 +50,13 @@ def _trace(module: Module, function: Function, inputs, types, outputs, result: T
         operands = [Sequence(x.count, x.element) if isinstance(x, SequenceOperand) else x for x in operands]
         arguments = dict(zip(inputs, () if parameter is None else unflatten(operands, parameter), strict=True))
         values = {name: arguments[name] if name in arguments else _placeholder(t) for name, t in types.items()}
-        run.operations(function.operations, values, dict(types), tensor_seed(seed))
+        known_types = dict(types)
+        for op in function.operations:
+            with noting_source(NodeSource(op.kind, op.location)):
+                run.operations([op], values, known_types, tensor_seed(seed))
         return result, [leaf for name in outputs for leaf in flatten(values[name])]
 
-    return trace_leaves(body, parameter, name=function.name, describe=f"@{function.name}")
+    return trace_leaves(body, parameter, name=function.name, describe=f"@{function.name}", is_user_code=False)
 
 
 def _placeholder(type_: Type):

@@ -6,7 +6,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.dataflow.effects import has_effect
-from fedcore.graphs.dataflow.graph import Block, Node, Region, Value
+from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, from_source
 from fedcore.graphs.dataflow.stage_passes import stage_pass
 
 _TOTAL = frozenset(
@@ -120,7 +120,8 @@ class _Hoisting:
                 self._values[argument] = copy = block.argument(argument.dtype, argument.shape)
                 self._depths[copy] = depth
         for node in region.nodes:
-            self._copy_node(node, depth)
+            with from_source(node.source):
+                self._copy_node(node, depth)
         results = [self._operand(v, depth) for v in region.results]
         self._frames.pop()
         return block.region(results)
