@@ -33,10 +33,15 @@ def loop_over_steps(text: str) -> str:
     return textwrap.dedent("\n".join(lines[begin : end + 1])) + "\n"
 
 
+def without_sources(text: str) -> str:
+    """A region's text without the code of each node: on this page all are of one function."""
+    return re.sub(r"(   // |; )docs/client-stages\.py:\d+.*$", "", text, flags=re.MULTILINE)
+
+
 def texts_of(stage) -> dict[str, str]:
     """The content of each generated block of the page, by its heading."""
     regions = [(each.pass_, each.region) for each in stage.log]
-    printed = [stage.text(each.function, each.region) for each in stage.log]
+    printed = [without_sources(stage.text(each.function, each.region)) for each in stage.log]
     counts = [f"{f'after {name}' if name else 'as built':<12} {node_count(region)}" for name, region in regions]
     return {
         "schedule": f"{stage.schedule}\n",
