@@ -207,6 +207,9 @@ training(
     build=lambda model_fn, client, server, clients: algorithms.build_fed_eval(model_fn),
     evaluates=True,
 )
+training("scaled losses", client="LossScaleOptimizer(Adam(0.01), initial_scale=1024.0, dynamic_growth_steps=2)")
+training("losses scaled by a factor", client="SGD(0.1, clipnorm=0.1, loss_scale_factor=64.0)")
+training("fed buff, nothing stale", build=_fed_buff, mean=mean_by_clients)
 
 NOT_COMPARED = {
     "yogi": "Keras has no such optimizer",
@@ -222,6 +225,3 @@ NOT_COMPARED = {
     "metrics of rounds without examples": "NaN in fedcore, 0 in Keras",
 }
 """What the zoo leaves out, with the reason."""
-training("scaled losses", client="LossScaleOptimizer(Adam(0.01), initial_scale=1024.0, dynamic_growth_steps=2)")
-training("losses scaled by a factor", client="SGD(0.1, clipnorm=0.1, loss_scale_factor=64.0)")
-training("fed buff, nothing stale", build=_fed_buff, mean=mean_by_clients)
