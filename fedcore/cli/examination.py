@@ -18,6 +18,7 @@ _EXTRAS = {
     "networkx": ("networkx",),
     "notebooks": ("ipykernel", "ipywidgets"),
     "nvflare": ("nvflare", "cryptography"),
+    "optuna": ("optuna",),
     "pandas": ("pandas",),
     "secure": ("cryptography",),
     "tensorboard": ("tensorboard",),

@@ -105,7 +105,7 @@ def test_the_readme(run, monkeypatch):
 def test_the_page_about_training_types_commands_that_there_are():
     page = (ROOT / "docs/training.md").read_text()
     typed = [shlex.split(line) for line in re.findall(r"^\$ fedcore (.*)$", page, re.MULTILINE)]
-    assert [words[0] for words in typed] == ["new", "train", "list", "resume", "eval", "train"]
+    assert [words[0] for words in typed] == ["new", "train", "list", "resume", "eval", "train", "sweep", "list"]
     for verb, *arguments in typed:
         command = main.commands[verb]
         command.make_parser(click.Context(command)).parse_args(arguments)
