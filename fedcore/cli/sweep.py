@@ -71,15 +71,15 @@ def sweep(
     configuration = read_configuration(file)
     suggestions = dict(_suggestion(configuration, option) for option in options)
     study = _study(out, metric, sampler, pruner, configuration["run"].get("seed"))
-    done: list[Run] = []
-    objective = partial(_run_trial, file, configuration, suggestions, metric, out, (format_, runtime_name), done)
+    runs: list[Run] = []
+    objective = partial(_run_trial, file, configuration, suggestions, metric, out, (format_, runtime_name), runs)
     study.optimize(objective, n_trials=max(0, trials - _finished(study)))
     if format_ == "json":
-        summarize(done, format_)
+        summarize(runs, format_)
         return
     click.echo()
-    if done:
-        print_runs(done)
+    if runs:
+        print_runs(runs)
     if any(trial.state.name == "COMPLETE" for trial in study.trials):
         best = study.best_trial
         sets = " ".join(f"--set {key}={value}" for key, value in best.user_attrs["set"].items())
@@ -93,7 +93,7 @@ def _run_trial(
     metric: str,
     out: Path,
     how: tuple[str, str],
-    done: list["Run"],
+    runs: list["Run"],
     trial: "optuna.Trial",
 ) -> float:
     """Trains with the settings of a trial; the metric of the last round that has it."""
@@ -107,15 +107,15 @@ def _run_trial(
     changed = changed_by(configuration, sets)
     program, options = file.parent / changed["program"], tuple(f"{key}={value}" for key, value in sets.items())
     origin = origin_of(file, program, options, runtime_name)
-    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in trial.params.items()}
-    run = write_run(next_directory(out, shown), program, changed, sets, origin)
+    suggested = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in trial.params.items()}
+    run = write_run(next_directory(out, suggested), program, changed, sets, origin)
     trial.set_user_attr("directory", str(run.directory))
     trial.set_user_attr("set", sets)
     try:
         go_on(run, format_, runtime_name, callbacks=[OptunaPruning(trial, metric)])
     finally:
         run = read_run(run.directory)
-        done.append(run)
+        runs.append(run)
     value = run.newest.get(metric)
     if not isinstance(value, float | int):
         names = ", ".join(name for name, v in run.newest.items() if isinstance(v, float))
@@ -129,15 +129,15 @@ def _suggestion(configuration: Configuration, option: str) -> tuple[str, Suggest
     Raises:
         click.BadParameter: the range or a value is none of this setting.
     """
-    key, text, before = read_option(configuration, option)
-    match = None if isinstance(before, str) else _RANGE.fullmatch(text)
+    key, text, current = read_option(configuration, option)
+    match = None if isinstance(current, str) else _RANGE.fullmatch(text)
     if match is None:
-        values = [read_value(key, part, before) for part in parts_of(text)]
+        values = [read_value(key, part, current) for part in parts_of(text)]
         if not all(isinstance(value, bool | int | float | str) for value in values):
             raise click.BadParameter(f"{key} is a number, a text, true or false in each trial", param_hint="--set")
         return key, lambda trial: trial.suggest_categorical(key, values) if len(values) > 1 else values[0]
     is_log = match[1] is not None
-    low, high = (read_value(key, part, before) for part in match.groups()[1:])
+    low, high = (read_value(key, part, current) for part in match.groups()[1:])
     numbers = {type(low), type(high)}
     if not numbers <= {int, float} or low > high or (is_log and low <= 0):
         condition = "numbers above 0" if is_log else "numbers"
@@ -180,9 +180,9 @@ def _part_of_optuna(module: Any, kind: str, name: str, **options: Any) -> Any:
     if name not in names:
         raise click.BadParameter(f"optuna has no {name}; it has {', '.join(sorted(names))}", param_hint=f"--{kind}")
     part = getattr(module, name)
-    taken = inspect.signature(part).parameters
+    parameters = inspect.signature(part).parameters
     try:
-        return part(**{option: value for option, value in options.items() if option in taken})
+        return part(**{option: value for option, value in options.items() if option in parameters})
     except TypeError as error:
         raise click.BadParameter(f"{name} needs arguments of its own: {error}", param_hint=f"--{kind}") from None
 

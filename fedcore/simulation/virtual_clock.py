@@ -116,8 +116,8 @@ class _Selection:
     def select(self, number: int, time_s: float) -> list[tuple[int, Attempt]]:
         """At most so many of the available clients, uniformly, and their attempts."""
         free = np.flatnonzero(self._devices.is_available(time_s))
-        chosen = self._random.choice(free, min(number, len(free)), replace=False)
-        return [self._attempt(int(place), time_s) for place in chosen]
+        places = self._random.choice(free, min(number, len(free)), replace=False)
+        return [self._attempt(int(place), time_s) for place in places]
 
     def select_one(self, time_s: float, busy: NDArray) -> tuple[int, Attempt] | None:
         """One of the available clients that are not busy, uniformly, and its attempt; None if there is none."""
@@ -181,12 +181,12 @@ class SynchronousClock(VirtualClock):
             begins_s = selection.wait_for(self._selected, ends_s)
             attempts = selection.select(self._selected, begins_s)
             reports = sorted((a.seconds, place) for place, a in attempts if a.reports and a.seconds <= self.deadline_s)
-            counted = reports[: self.clients_per_round]
+            results = reports[: self.clients_per_round]
             last = max(a.seconds for _, a in attempts)
-            goal_is_met = len(counted) == self.clients_per_round
-            ends_s = begins_s + (counted[-1][0] if goal_is_met else min(last, self.deadline_s))
-            client_ids = tuple(self.devices.client_ids[place] for _, place in counted)
-            yield ClockRound(client_ids, (number,) * len(counted), begins_s, ends_s, len(attempts))
+            goal_is_met = len(results) == self.clients_per_round
+            ends_s = begins_s + (results[-1][0] if goal_is_met else min(last, self.deadline_s))
+            client_ids = tuple(self.devices.client_ids[place] for _, place in results)
+            yield ClockRound(client_ids, (number,) * len(results), begins_s, ends_s, len(attempts))
             number += 1
 
 
@@ -250,8 +250,8 @@ class BufferedClock(VirtualClock):
         buffer: list[_Work] = []
         now_s, begins_s, version, started, selected = 0.0, 0.0, 0, 0, 0
         while True:
-            while len(working) < self.concurrency and (begun := selection.select_one(now_s, busy)):
-                place, attempt = begun
+            while len(working) < self.concurrency and (start := selection.select_one(now_s, busy)):
+                place, attempt = start
                 busy[place] = True
                 work = _Work(now_s + attempt.seconds, started, place, version, attempt.reports)
                 heapq.heappush(working, work)
@@ -267,10 +267,10 @@ class BufferedClock(VirtualClock):
                 if not working:
                     now_s = selection.wait_for(1, now_s)
                 continue
-            done = heapq.heappop(working)
-            now_s, busy[done.place] = done.ends_s, False
-            if done.reports and version - done.version <= self.max_staleness:
-                buffer.append(done)
+            work = heapq.heappop(working)
+            now_s, busy[work.place] = work.ends_s, False
+            if work.reports and version - work.version <= self.max_staleness:
+                buffer.append(work)
             if len(buffer) == self.buffer_size:
                 yield ClockRound(
                     tuple(self.devices.client_ids[work.place] for work in buffer),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
+import numpy as np
 import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
@@ -37,8 +38,8 @@ def build_fed_eval(
         next        (<State@SERVER,{B*}@CLIENTS> -> <state=State@SERVER,metrics=<client_work=<eval=E>,…>@SERVER>)
         E           <current_round_metrics=M,total_rounds_metrics=M>: of this round, and of all so far
         State       <global_model_weights=W,client_work=…,…>: the total of the clients' reports in `client_work`.
-    With `per_client`, current_round_metrics has per_client=<NAME=float32[number of quantiles],…> too, for the scalar
-    metrics NAME of M, and `next` also returns client_metrics={M}@CLIENTS.
+    With `per_client`, `next` also returns client_metrics={M}@CLIENTS, and with quantiles current_round_metrics has
+    per_client=<NAME=float32[number of quantiles],…> too, for the scalar metrics NAME of M.
 
     Args:
         model_fn: makes the model, or a `PureModel`; the state starts from its initial weights.
@@ -49,7 +50,9 @@ def build_fed_eval(
         per_client: quantiles between 0 and 1 of each metric over the clients, such as [0.1, 0.5], see
             `fc.learning.metrics.add_client_quantiles`. The clients' own metrics stay at the clients: whoever calls
             `next`, and so knows the clients, gets them in the order of the data, see
-            `fc.learning.programs.evaluate_clients`. Default: metrics of all clients together only.
+            `fc.learning.programs.evaluate_clients`. The server gathers a number of each client for the quantiles, for
+            which clients run one by one; [] asks for none, and clients run side by side. Default: metrics of all
+            clients together only.
     Returns:
         A `LearningProcess`; put a model into its state with `set_model_weights`. No clients: counts of 0, a loss of
         NaN.
@@ -135,7 +138,9 @@ class _TotalOfRounds:
 
     def __init__(self, model: PureModel, per_client: Sequence[float] | None):
         self._model = model
-        aggregator = sum_then_finalize if per_client is None else add_client_quantiles(quantiles=per_client)
+        aggregator = sum_then_finalize
+        if per_client is not None and np.size(per_client):
+            aggregator = add_client_quantiles(quantiles=per_client)
         self._aggregate_metrics = aggregator(model)
 
     def initialize(self):

@@ -54,9 +54,9 @@ class LossScaled(Optimizer):
         flat = [None if g is None else tf.convert_to_tensor(g) for g in tf.nest.flatten(gradients)]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in flat if g is not None])
         unscaled = [None if g is None else g / tf.cast(scale, g.dtype) for g in flat]
-        after = self.inner.next(state["inner"], weights, tf.nest.pack_sequence_as(gradients, unscaled))
-        before = (state["inner"], weights)
-        inner, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), after, before)
+        step = self.inner.next(state["inner"], weights, tf.nest.pack_sequence_as(gradients, unscaled))
+        no_step = (state["inner"], weights)
+        inner, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), step, no_step)
         grows = finite & (state["finite_steps"] == self.growth_steps - 1)
         finite_steps = tf.where(finite & ~grows, state["finite_steps"] + 1, 0)
         factor = tf.where(finite, tf.where(grows, 2.0, 1.0), 0.5)

@@ -90,13 +90,13 @@ def evaluate_clients(evaluation: LearningProcess, weights: Any, data: Any) -> Cl
     Types: for weights W and batches B, `weights` are W, and `data` has for each client B*.
 
     Args:
-        evaluation: a `build_fed_eval(…, per_client=…)`.
+        evaluation: a `build_fed_eval(…, per_client=…)`; with `per_client=[]` clients run side by side.
         weights: `history.state.global_model_weights`, a Keras model, or what else `set_model_weights` takes.
         data: a `fc.simulation.datasets.ClientData`; `data.select(ids)` evaluates some.
     Raises:
         TypeMismatch: the evaluation was built without `per_client`; the data are no client data.
     Example:
-        >>> evaluation = fc.learning.algorithms.build_fed_eval(model_fn, per_client=[0.1])
+        >>> evaluation = fc.learning.algorithms.build_fed_eval(model_fn, per_client=[])
         >>> found = fc.learning.programs.evaluate_clients(evaluation, keras_model(), data)
         >>> list(found.worst('loss', 1))
         ['a']
@@ -107,7 +107,7 @@ def evaluate_clients(evaluation: LearningProcess, weights: Any, data: Any) -> Cl
     ids = list(data.client_ids)
     output = evaluation.next(state, Cohort(len(ids), lambda i: data.create_tf_dataset_for_client(ids[i]), ids))
     if not hasattr(output, "client_metrics"):
-        wanted = "an evaluation with per_client, as build_fed_eval(…, per_client=[0.1])"
+        wanted = "an evaluation with per_client, as build_fed_eval(…, per_client=[])"
         raise TypeMismatch(f"evaluate_clients takes {wanted}, not {brief(evaluation)}")
     rows = zip(ids, output.client_metrics, strict=True)
     return ClientMetrics({client_id: plain_metrics(row) for client_id, row in rows if row is not None})

@@ -219,16 +219,16 @@ class Training:
 
     def _counts(self, clients: int, broadcast_bits: int, aggregate_bits: int) -> dict[str, Any]:
         """What the round cost, and its time on the clock. Drops the models from which no client is at work."""
-        timed = None if self._clock is None else self._clock.round(self.round - 1)
+        clock_round = None if self._clock is None else self._clock.round(self.round - 1)
         if self._models is not None:
-            broadcast_bits += self._models.bits * (clients if timed is None else timed.selected)
-            self._models.retain(frozenset() if timed is None else timed.in_flight)
+            broadcast_bits += self._models.bits * (clients if clock_round is None else clock_round.selected)
+            self._models.retain(frozenset() if clock_round is None else clock_round.in_flight)
         counts: dict[str, Any] = {"clients": clients}
         counts |= {"broadcast_bits": broadcast_bits, "aggregate_bits": aggregate_bits}
-        if timed is not None:
-            counts |= {TIME: timed.ends_s, "clock/selected": timed.selected}
+        if clock_round is not None:
+            counts |= {TIME: clock_round.ends_s, "clock/selected": clock_round.selected}
             if self._models is not None:
-                staleness = [self.round - 1 - version for version in timed.versions]
+                staleness = [self.round - 1 - version for version in clock_round.versions]
                 counts["clock/staleness"] = float(np.mean(staleness)) if staleness else 0.0
         return counts
 

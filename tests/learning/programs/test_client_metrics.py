@@ -75,6 +75,15 @@ def test_the_server_has_the_quantiles(evaluation, data, found):
     assert len(output.client_metrics) == 12
 
 
+def test_without_quantiles_clients_run_side_by_side_and_have_the_same_metrics(data, found):
+    evaluation = build(per_client=[])
+    assert "strategy=vectorised" in evaluation.next.to_text("planned")
+    again = programs.evaluate_clients(evaluation, WEIGHTS, data)
+    assert again.rows.keys() == found.rows.keys()
+    for client_id, row in found.rows.items():
+        np.testing.assert_allclose(again.rows[client_id]["error"], row["error"], rtol=1e-5)
+
+
 def test_quantiles_stand_in_the_rows_of_a_training(evaluation, data):
     def model_fn():
         net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
