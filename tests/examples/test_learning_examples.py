@@ -110,11 +110,11 @@ def test_adapters_of_a_frozen_transformer_learn_another_task():
     assert accuracies[-1] > accuracies[0] + 0.3
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_time_to_accuracy_is_less_without_waiting(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
-    histories = load("time_to_accuracy").main(tmp_path / "curves.png", hours=1)
+    histories = load("time_to_accuracy").main(tmp_path / "curves.png", hours=0.5)
     synchronous, over_selected, buffered = (max(h["val_accuracy"]) for h in histories.values())
     assert synchronous < over_selected < buffered
     assert (tmp_path / "curves.png").stat().st_size > 10_000
