@@ -1,11 +1,12 @@
-"""Fallback of a vectorised stage: blocks that have no batched graph run client by client.
+"""Fallback of a vectorised stage: blocks that have no batched graph, or much padding, run client by client.
 
-Decisions 0050 and 0210.
+Decisions 0050, 0210 and 0266.
 """
 
 from collections.abc import Callable
 
 from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.graphs.batched.schedule import pads_too_much
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.memory import Merge, Run, in_halves
 
@@ -14,8 +15,9 @@ class BatchingFallback:
     """Runs slices vectorised where possible, else client by client.
 
     Guarantees:
-      - A block runs client by client if its clients' layouts differ, or if the vectorised run raises NoBatchingRule.
-      - Bits do not depend on the other blocks of a slice: one whose clients differ runs in halves, down to its blocks.
+      - A block runs client by client if its clients' layouts differ, if its batches, whose sizes the data decide, would
+        be padded too much, or if the vectorised run raises NoBatchingRule.
+      - Bits do not depend on the other blocks of a slice: one with such a block runs in halves, down to its blocks.
       - A stage tries layouts without batching rules once; a note in the report has the reason.
     """
 
@@ -30,9 +32,10 @@ class BatchingFallback:
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         layouts = clients.common_layouts
-        if layouts is None and clients.places > self._work.block:
+        differ = layouts is None or self._are_padded_too_much(clients)
+        if differ and clients.places > self._work.block:
             return in_halves(clients, self._work.block, self, self._merge)
-        if layouts is None or layouts in self._work.without_rules:
+        if layouts is None or differ or layouts in self._work.without_rules:
             return self._client_by_client(clients)
         try:
             return self._vectorised(clients)
@@ -40,3 +43,13 @@ class BatchingFallback:
             self._work.without_rules.add(layouts)
             self._note(f"@{self._work.stage} runs client by client: {error}")
             return self._client_by_client(clients)
+
+    def _are_padded_too_much(self, clients: ClientSlice) -> bool:
+        """Whether a block of a slice is; or whether the other blocks of the slice would decide the rows of products."""
+        work = self._work
+        if not work.is_vectorised or not clients.leaves.has_ragged_batches:
+            return False
+        blocks = clients.parts(work.block, work.block)
+        if len(blocks) > 1 and work.products:
+            return True
+        return any(pads_too_much(block.leaves, work.schedule_rules) for block in blocks)

@@ -19,7 +19,6 @@ from fedcore.graphs.batched.row_layouts import ABSENT
 from fedcore.graphs.batched.schedule import LEAST_WIDTH, PackedLayout, ScheduleRules
 from fedcore.graphs.dataflow.region_log import final_regions, logged_regions
 from fedcore.graphs.dataflow.text import print_region
-from fedcore.graphs.graphdef.parsed_graph import has_loops
 from fedcore.graphs.stages.client_loop import is_loopable, realize_loop
 from fedcore.graphs.stages.realize import Realized, pack, realize_client
 from fedcore.runtime.client_work import ClientSlice, ClientWork
@@ -146,7 +145,7 @@ def _vectorised_call(
 
     If the call is recorded, the report gets the schedule.
     """
-    rules = attrs.evolve(_rules(work), one_step_width=work.one_step_width, gives_products=True)
+    rules = attrs.evolve(work.schedule_rules, one_step_width=work.one_step_width, gives_products=True)
     layout, tensors = _pack(work, device, report, clients, rules)
     blocks = clients.places // work.block
 
@@ -159,7 +158,7 @@ def _vectorised_call(
 
 def _next_vectorised_call(work: ClientWork, device: DeviceExecutor, report: Report, client: ClientSlice) -> Call:
     """The call that adds one client of a vectorised stage to a partial."""
-    layout, tensors = _pack(work, device, report, client, attrs.evolve(_rules(work), width=LEAST_WIDTH))
+    layout, tensors = _pack(work, device, report, client, attrs.evolve(work.schedule_rules, width=LEAST_WIDTH))
     function = device.functions.get(
         ("single vectorised", *work.key, layout),
         lambda: _recorded(work, report, BatchedFold(work.client_stage, layout).next_client),
@@ -176,12 +175,6 @@ def _recorded(work: ClientWork, report: Report, realize: Callable[[], Realized])
                 print_region(r, name=name, shows_sources=True) for name, r in final_regions(log).items()
             )
         return realized
-
-
-def _rules(work: ClientWork) -> ScheduleRules:
-    return ScheduleRules(
-        work.width, low_rank=work.low_rank, products=work.products, half_steps=has_loops(work.module), block=work.block
-    )
 
 
 def _pack(

@@ -16,10 +16,13 @@ import tensorflow as tf
 
 from fedcore.data import Cohort
 from fedcore.errors import FedcoreError
+from fedcore.graphs.batched.batching_policy import rows_while_starting
 from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.cost_model import PARALLEL
+from fedcore.graphs.batched.schedule import ScheduleRules
 from fedcore.graphs.dataflow.stage_passes import stage_pass_registrations
 from fedcore.graphs.graphdef.bfloat16_products import with_bfloat16_kernels
+from fedcore.graphs.graphdef.parsed_graph import has_loops
 from fedcore.graphs.sequences.columns import Columns, drawn
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.client_stage import ClientStage
@@ -151,6 +154,18 @@ class ClientWork:
     def parallel(self) -> int:
         """Number of clients that the loop in the graph of a block computes at once."""
         return int(self.plan.get("parallel", PARALLEL))
+
+    @functools.cached_property
+    def schedule_rules(self) -> ScheduleRules:
+        """The rules of the schedules of calls whose groups have the planned width."""
+        return ScheduleRules(
+            self.width,
+            low_rank=self.low_rank,
+            products=self.products,
+            half_steps=has_loops(self.module),
+            block=self.block,
+            start_rows=rows_while_starting(self.module, self.module.function(self.stage), len(self.broadcasts)),
+        )
 
     @functools.cached_property
     def client_stage(self) -> ClientStage:

@@ -7,10 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedcore as fc
+from fedcore.data import columns_of
 from fedcore.graphs.batched import schedule
 from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.row_layouts import ABSENT, GatheredRows, RowsInOrder, UnpaddedRows, WholeBatches
-from fedcore.graphs.batched.schedule import Schedule, ScheduleRules, group_width, padded_size, schedule_clients
+from fedcore.graphs.batched.schedule import (
+    Schedule,
+    ScheduleRules,
+    group_width,
+    padded_size,
+    pads_too_much,
+    schedule_clients,
+)
 
 
 def make_schedule(counts, rules: ScheduleRules, batch: int = 2, positions=None, *, shuffles: bool = False) -> Schedule:
@@ -20,6 +28,17 @@ def make_schedule(counts, rules: ScheduleRules, batch: int = 2, positions=None, 
     leaves = ClientLeaves([(d.columns,) for d in datasets])
     positions = range(len(counts)) if positions is None else positions
     return schedule_clients(leaves, leaves.orders(np.arange(len(counts)), [0]), rules, positions, max(positions) + 1)
+
+
+def ragged_leaves(clients) -> ClientLeaves:
+    """Clients with batches of so many rows, whose sizes the data decide."""
+    type_ = fc.SequenceType(fc.TensorType("float32", (None,)))
+    return ClientLeaves([(columns_of([np.zeros(n, "f") for n in sizes], type_),) for sizes in clients])
+
+
+def ragged_schedule(clients, rules: ScheduleRules) -> Schedule:
+    leaves = ragged_leaves(clients)
+    return schedule_clients(leaves, leaves.orders(np.arange(len(clients)), [0]), rules, range(len(clients)), 16)
 
 
 TEXTS = {
@@ -69,6 +88,43 @@ group 0: clients 1, 0; 2 steps, 8 rows, 1 of them padding""",
 def test_a_schedule_prints(name):
     arguments, text = TEXTS[name]
     assert str(make_schedule(*arguments)) == text
+
+
+def test_clients_whose_batches_are_of_like_size_share_groups():
+    schedule = ragged_schedule([[60], [7], [12, 9], [2, 3, 5], [8, 1], [64], [3, 4, 4]], ScheduleRules(2))
+    assert (
+        str(schedule)
+        == """\
+7 clients in 4 groups of 2 lanes
+rows gathered, batches of 64 or 32 or 16 or 8
+group 0: clients 0, 5; 1 step, 128 rows, 4 of them padding
+group 1: client 2; 2 steps, 64 rows, 43 of them padding
+group 2: clients 3, 6; 3 steps, 48 rows, 27 of them padding
+group 3: clients 4, 1; 2 steps, 32 rows, 16 of them padding"""
+    )
+
+
+def test_levels_that_save_less_than_half_are_not_built():
+    assert ragged_schedule([[60, 50], [7], [33], [64]], ScheduleRules(2)).layout.levels == ()
+    assert ragged_schedule([[60], [1], [1], [1]] * 3, ScheduleRules(2, products="each")).layout.levels == ()
+
+
+def test_few_sizes_of_batches_are_graphs():
+    layouts = {ragged_schedule([[n, n - 1]], ScheduleRules(2)).layout for n in range(33, 65)}
+    assert len(layouts) == 1
+
+
+@pytest.mark.parametrize(
+    ("clients", "start_rows", "pads"),
+    [
+        ([[32, 30], [29, 31]], 0, False),
+        ([[20, 1, 2, 3], [30, 1, 1, 2]], 0, True),
+        ([[20, 1, 2, 3], [30, 1, 1, 2]], 100, False),  # starting the operations of eight steps takes longer
+        ([[200], [2], [3]], 0, False),  # groups of their own
+    ],
+)
+def test_clients_run_one_by_one_where_their_own_batches_differ(clients, start_rows, pads):
+    assert pads_too_much(ragged_leaves(clients), ScheduleRules(4, start_rows=start_rows)) == pads
 
 
 def test_clients_have_the_numbers_of_the_call():

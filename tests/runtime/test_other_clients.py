@@ -16,7 +16,7 @@ from separate_process import in_process
 import fedcore as fc
 from fedcore.compiler.host_target import host_target
 from fedcore.graphs.batched import schedule
-from fedcore.runtime import client_calls
+from fedcore.runtime import client_calls, device_stage
 
 pytestmark = pytest.mark.usefixtures("plans_for_this_machine")
 
@@ -200,6 +200,24 @@ def test_clients_of_another_kind_decide_the_strategy_of_their_block_only(other):
     assert whole == blocks
 
 
+@needs_equal_rows
+def test_devices_do_not_decide_the_bits_of_batches_whose_sizes_the_data_decide(monkeypatch):
+    """On one device, groups of several levels; on eight, each block has the padding of its own clients. The batches of
+    two clients differ so much that their block runs client by client.
+    """
+    rng = np.random.default_rng(7)
+    sizes = [[3, 4], [2, 5], [70, 66], [90], [1, 2, 2], [5], [12, 9], [6], [300, *[1] * 9], [200, *[2] * 5]]
+    data = [[(rng.normal(size=(n, FEATURES)).astype("f"), rng.integers(0, 3, n).astype("i")) for n in s] for s in sizes]
+    levels, apart = [], []
+    build, alone = client_calls.realize_batched, device_stage.client_call
+    monkeypatch.setattr(client_calls, "realize_batched", lambda *a, **kw: levels.append(a[1].levels) or build(*a, **kw))
+    monkeypatch.setattr(device_stage, "client_call", lambda w, d, c: apart.append(c.present) or alone(w, d, c))
+    settings = {"workers_per_device": 1, "block_size": 2, "vectorize": 2, "low_rank": False}
+    whole = after_a_round("wide mlp", "sgd", data, **settings)
+    assert (max(levels), apart) == ((128, 64, 32, 16), [[8], [9]])
+    assert after_a_round("wide mlp", "sgd", data, client_devices=["CPU:0"] * 8, **settings) == whole
+
+
 def test_the_place_in_a_group_does_not_decide_the_bits_of_norms():
     """Kernels add up long rows in an order that depends on where they begin in memory."""
     values = np.random.default_rng(0).normal(size=(12, 26003)).astype("f")
@@ -245,6 +263,7 @@ for process in (average, fc.learning.algorithms.build_fed_sgd(model)):
         leaves = [*result.state.global_model_weights.trainable, *tf.nest.flatten(dict(result.metrics))]
         digests.add(hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest())
     tell([len(digests), "low_rank" in text, [p for p in ("each", "tiles") if f"products={p}" in text]])
+    data = [[(x[: n % 5 + 1], y[: n % 5 + 1]), (x, y)] for n, (x, y) in enumerate(columns)]  # their sizes the data decide
 """
 
 

@@ -12,7 +12,7 @@ import attrs
 
 from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched, broadcast_to_clients
-from fedcore.graphs.batched.row_layouts import RowLayout
+from fedcore.graphs.batched.row_layouts import GatheredRows, RowLayout
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.dataflow import operations as ops
@@ -49,6 +49,11 @@ class BatchedSequence:
     def group(self, lanes: Window, first_lane: Value) -> "BatchedSequence":
         """The sequences of the clients in a window of lanes."""
         return attrs.evolve(self, rows=self.rows.group(lanes, first_lane))
+
+    def at_level(self, batch_rows: int) -> "BatchedSequence":
+        """The sequences of clients whose batches have at most `batch_rows` rows."""
+        assert isinstance(self.rows, GatheredRows)  # as the rows of all batches whose sizes the data decide
+        return attrs.evolve(self, rows=self.rows.at_level(batch_rows))
 
     def halves(self) -> "BatchedSequence":
         """The sequences with the first half of the rows of each padded batch."""

@@ -91,7 +91,8 @@ class BatchedFold(StageFold):
 
     def groups(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
         """There may be two functions if clients exceed `low_rank_steps`: the groups of these are the first ones. Their
-        kernels are dense if kernels are kept low-rank for clients of one step only.
+        kernels are dense if kernels are kept low-rank for clients of one step only. There is a function for each level
+        of padded batches, the largest first.
         """
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
         arguments = _client_arguments(self.stage.client_parameters, self._layout, tensors)
@@ -105,11 +106,14 @@ class BatchedFold(StageFold):
             self._given = given = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
 
         def group(
-            first_lane: Value, in_factors: Mapping[int, int], layout: PackedLayout = self._layout
+            first_lane: Value,
+            in_factors: Mapping[int, int],
+            layout: PackedLayout = self._layout,
+            level: int | None = None,
         ) -> list[Value | Factors]:
             in_factors = {} if layout.exceeds_low_rank else in_factors
             lanes = Window(first_lane, self.width)
-            of_group = [_group_of(v, lanes, first_lane) for v in arguments]
+            of_group = [_group_of(v, lanes, first_lane, level) for v in arguments]
             names = [p.name for p in self.stage.client_parameters]
             scope = {**self.invariant, **dict(zip(names, of_group, strict=True))}
             seed = tensor_seed(lanes.of(seeds))
@@ -129,6 +133,13 @@ class BatchedFold(StageFold):
             return [*leaves, *kept, *self.sizes_of(scope)]
 
         count, layout = ops.size(seeds, tf.int64) // self.width, self._layout
+        if layout.levels:
+            largest = ops.reduce_max(ops.reshape(self._rows(arguments).sizes, [count, -1]), axis=1)
+            below = [*layout.levels[1:], -1]
+            each = zip(layout.levels, below, strict=True)
+            counts = [ops.reduce_sum(ops.cast((largest <= a) & (largest > b), tf.int64)) for a, b in each]
+            functions = [functools.partial(group, level=level) for level in layout.levels]
+            return list(zip(functions, counts, strict=True)), lane_of
         if not layout.has_longer_groups:
             return [(group, count)], lane_of
         sizes = self._rows(arguments).sizes[:: self.width, layout.low_rank_steps]
@@ -211,8 +222,11 @@ def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
     return arguments
 
 
-def _group_of(value, lanes: Window, first_lane: Value):
-    """A group's part of an argument of all clients."""
+def _group_of(value, lanes: Window, first_lane: Value, level: int | None):
+    """A group's part of an argument of all clients; `level`, if not None, is the padded size of its batches."""
     if isinstance(value, tuple):
-        return tuple(_group_of(part, lanes, first_lane) for part in value)
-    return value.group(lanes, first_lane) if isinstance(value, BatchedSequence) else batched(lanes.of(value.tensor))
+        return tuple(_group_of(part, lanes, first_lane, level) for part in value)
+    if not isinstance(value, BatchedSequence):
+        return batched(lanes.of(value.tensor))
+    sequence = value.group(lanes, first_lane)
+    return sequence if level is None else sequence.at_level(level)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
-from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clients_at_once, why_loop
+from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clients_at_once, start_rows, why_loop
 from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
@@ -28,7 +28,7 @@ from fedcore.graphs.graphdef.parsed_graph import (
 )
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
-from fedcore.ir.target import Target
+from fedcore.ir.target import Target, parse_target
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
@@ -130,7 +130,7 @@ def batching_policy(
     except NoBatchingRule as error:
         return error
     kernels = _low_rank(module, function, client_operations, batched) if low_rank else LowRankKernels()
-    rank, state = kernels.rank, _state_bytes(function)
+    rank, state = kernels.rank, state_bytes(function)
     width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > ONE_STEP)
     dense = state - (kernels.size_bytes if rank > ONE_STEP else 0)
     loop = None if requested_width else why_loop(target, state, dense, width, has_loops=has_loops(module))
@@ -424,7 +424,7 @@ def _trains_convolutions(operations: frozenset[str], body: Body, batched_argumen
 
 def _width(module: Module, function: Function, broadcasts: int, *, keeps_low_rank: bool) -> int:
     """The largest power of two whose clients' state and batches fit the working set."""
-    state = _state_bytes(function)
+    state = state_bytes(function)
     if has_loops(module):
         state *= 2  # each iteration of a loop within a step adds to the gradients of the weights that it reads
     if keeps_low_rank:
@@ -442,7 +442,30 @@ def _one_step_width(parameters: Sequence[Parameter], width: int) -> int:
     return wide if wide > width else 0
 
 
-def _state_bytes(function: Function) -> int:
+def rows_while_starting(module: Module, stage: Function, broadcasts: int) -> float:
+    """The rows of a batch that a step of a stage computes while it starts its operations, by `cost_model.start_rows`.
+
+    0 if the plan names no target.
+
+    Args:
+        broadcasts: number of the stage's parameters that all clients share, behind the partial.
+    """
+    target = module.main.attributes.get("target")
+    if not isinstance(target, str):
+        return 0.0
+    parameters = [leaf for p in stage.parameters[1 + broadcasts :] for _, leaf in leaves(p.type)]
+    elements = [t for leaf in parameters if isinstance(leaf, SequenceType) for t in tensor_leaves(leaf.element)]
+    positions = max((math.prod(_positions(t)) for t in elements if t.shape), default=1)
+    return start_rows(parse_target(target), state_bytes(stage), positions, has_loops=has_loops(module))
+
+
+def _positions(type_: TensorType) -> list[int]:
+    """The axes of a row along which a model repeats: those of tokens, and of features all but the last."""
+    sizes = type_.sizes[1:-1] if type_.dtype.is_inexact else type_.sizes[1:]
+    return [size or 1 for size in sizes]
+
+
+def state_bytes(function: Function) -> int:
     """Bytes of the largest value of a client, such as the weights that it computes with, frozen ones too."""
     return max((_size_bytes(op.type) for op in function.operations), default=0)
 

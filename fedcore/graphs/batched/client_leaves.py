@@ -42,6 +42,12 @@ class ClientLeaves:
         """Whether there is exactly one sequence and its batches are its examples in order."""
         return self.is_seed_independent and all(c.is_in_order for columns in self.sequences.values() for c in columns)
 
+    @functools.cached_property
+    def has_ragged_batches(self) -> bool:
+        """Whether the data decide the sizes of all batches."""
+        columns = [c for columns_of_clients in self.sequences.values() for c in columns_of_clients]
+        return bool(columns) and all(c.groups is not None for c in columns)
+
     def orders(self, seeds: np.ndarray, numbers: Sequence[int]) -> dict[int, list[Rows]]:
         """Position of a sequence leaf -> the reading order of each client: the rows that its pipeline selects.
 

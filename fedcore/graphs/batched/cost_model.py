@@ -30,6 +30,7 @@ PASSES = 8  # read: forward, backward, twice for W - rG, once for rG; written: G
 FLOPS_PER_BYTE = 6 * 32 / 4  # three products (two operations each) with 32 rows, for each float32
 OPERATIONS = 60  # of a step of a small network
 OPERATION_S = 2e-6
+LOOP_ITERATIONS = 10  # of a loop in a step
 
 _FLOPS = {"avx512": 80e9, "avx2": 40e9, "neon": 40e9, "sse": 20e9}  # of a core, in products of 32 rows
 _L2_BYTES = {"large": 2 << 20, "small": 512 << 10}
@@ -42,6 +43,17 @@ def step_cost_s(target: Target, state_bytes: int, width: int) -> float:
     products = FLOPS_PER_BYTE * state_bytes / _FLOPS[target.isa]
     memory = PASSES * state_bytes * missing / _BYTES_PER_S[target.memory]
     return products + memory + OPERATIONS * OPERATION_S / width
+
+
+def start_rows(target: Target, state_bytes: int, positions: int, *, has_loops: bool) -> float:
+    """The rows of a batch that a step computes in the time in which it starts its operations.
+
+    Args:
+        positions: of a row, such as the tokens of a text: each is multiplied with the state.
+        has_loops: as for `why_loop`.
+    """
+    row_s = FLOPS_PER_BYTE / 32 * max(1, state_bytes) * positions / _FLOPS[target.isa]
+    return OPERATIONS * (LOOP_ITERATIONS if has_loops else 1) * OPERATION_S / row_s
 
 
 def clients_at_once(dense_bytes: int) -> int:

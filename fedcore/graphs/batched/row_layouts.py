@@ -206,6 +206,10 @@ class GatheredRows(RowLayout):
     def pack_columns(cls, lanes: SequenceLanes, columns: list[Columns]) -> tuple:
         return concatenate_columns(columns)
 
+    def at_level(self, batch_rows: int) -> "GatheredRows":
+        """The rows of clients whose batches have at most `batch_rows` rows."""
+        return attrs.evolve(self, index=self.index[:, :, :batch_rows], batch_rows=batch_rows)
+
     def columns_of(self, step: Value) -> list[Value]:
         numbers = ops.gather(self.index, step, axis=1)
         numbers = numbers if self.first_rows is None else numbers[:, : self.first_rows]

@@ -24,6 +24,7 @@ import attrs
 import numpy as np
 
 from fedcore.graphs.batched.client_leaves import ClientLeaves
+from fedcore.graphs.batched.cost_model import WORTH_IT
 from fedcore.graphs.batched.own_rows import JOINED
 from fedcore.graphs.batched.row_layouts import (
     ABSENT,
@@ -57,6 +58,15 @@ LONG_STEPS = 128
 LEAST_SAVED = 1 / 16
 """The part of a call's padded rows that half steps save at least; they are built for no less."""
 
+MAX_LEVELS = 4
+"""Levels of padded batches, each of half the rows of the one above: the graph holds the work of a group for each."""
+
+LEAST_LEVEL = 8
+"""Rows of the smallest level."""
+
+LEAST_SAVED_BY_LEVELS = 1 / 2
+"""The part of a call's cost that levels save at least; they are built for no less."""
+
 
 @attrs.frozen
 class ScheduleRules:
@@ -71,6 +81,8 @@ class ScheduleRules:
         half_steps: steps of small batches may be built for half of the padded rows.
         block: clients of a block.
         gives_products: the function of the call is given products of the clients' rows, where it can use some.
+        start_rows: rows that a step computes while it starts its operations, see `cost_model`; for batches whose sizes
+            the data decide.
     """
 
     width: int
@@ -80,6 +92,7 @@ class ScheduleRules:
     half_steps: bool = False
     block: int = 1
     gives_products: bool = False
+    start_rows: float = 0.0
 
 
 @attrs.frozen
@@ -93,6 +106,8 @@ class PackedLayout:
         equal_steps: all clients take equally many steps, and the lanes are in the order of the client indices.
         single_step: `equal_steps`, and the number of steps is 1.
         has_half_steps: the last steps of groups have batches of at most half of `batch_rows`, and are built for that.
+        levels: padded sizes of batches, descending. A group has the smallest that holds its largest batch, and groups
+            are sorted by it. Empty: all groups have `batch_rows`.
         low_rank: the plan's rank, from which kernels are kept low-rank; see `low_rank_carry`.
         low_rank_steps: number of steps whose batches have that many rows, at least 1; 0 keeps no kernel low-rank.
         exceeds_low_rank: a client takes more steps.
@@ -109,6 +124,7 @@ class PackedLayout:
     equal_steps: bool = False
     single_step: bool = False
     has_half_steps: bool = False
+    levels: tuple[int, ...] = ()
     low_rank: int = 0
     low_rank_steps: int = 0
     exceeds_low_rank: bool = False
@@ -213,7 +229,9 @@ class Schedule:
             if layout.has_half_steps:
                 half_steps = np.where(may_halve, lanes.steps - whole_steps(lanes), 0)
             if lanes.batch_rows:
-                padded = lanes.steps * lanes.batch_rows - half_steps * (lanes.batch_rows - lanes.batch_rows // 2)
+                levels = layout.levels or (lanes.batch_rows,)
+                batch_rows = smallest_levels(lanes.largest.max(axis=1, initial=0), levels)
+                padded = lanes.steps * batch_rows - half_steps * (lanes.batch_rows - lanes.batch_rows // 2)
                 rows = rows + padded * layout.width
                 padding = padding + padded * layout.width - lanes.sizes.reshape(count, -1).sum(axis=1)
         columns = (a.tolist() for a in (steps, half_steps, rows, padding, dense))
@@ -228,7 +246,11 @@ class Schedule:
         layout, groups = self.layout, self.groups
         clients = quantity(sum(len(g.clients) for g in groups), "client")
         lines = [f"{clients} in {quantity(len(groups), 'group')} of {quantity(layout.width, 'lane')}"]
-        batches = [f"batches of {layout.batch_rows[i]}" for i in self.sizes if layout.batch_rows[i]]
+        batches = [
+            f"batches of {' or '.join(map(str, layout.levels or [layout.batch_rows[i]]))}"
+            for i in self.sizes
+            if layout.batch_rows[i]
+        ]
         lines += [", ".join([f"rows {layout.rows.title}", *batches])] if self.sizes else []
         lines += [f"products: {layout.products}"] if layout.products else []
         low_rank = "in groups of one step" if layout.keeps_one_step else f"for {layout.low_rank_steps} steps at a time"
@@ -261,12 +283,19 @@ def schedule_clients(
     for each in orders.values():
         steps = np.maximum(steps, [len(order) for order in each])
     limit = low_rank_steps(leaves, rules.low_rank)
-    width = group_width(rules, steps, limit)
-    clients = assign_lanes(steps, last_batches(orders, rules, limit), width, limit)
+    batch_rows = {i: padded_size(orders[i], leaves.sequences[i], rules) for i in orders}
+    parts = (steps > limit).astype(np.int64) if limit else np.zeros(len(steps), np.int64)
+    width, levels = group_width(rules, steps, limit), ()
+    if len(orders) == 1 and leaves.has_ragged_batches and not rules.products:
+        ((position, each),) = orders.items()
+        level_of = smallest_levels(largest_batches(each), padded_levels(batch_rows[position]))
+        narrower = ragged_width(rules, steps, level_of)
+        if narrower:
+            width, levels, parts = narrower, padded_levels(batch_rows[position]), level_of
+    clients = assign_lanes(steps, last_batches(orders, rules, limit), width, parts)
     lane_of = np.full(capacity, ABSENT, np.int64)
     lane_of[np.asarray(positions)[clients[clients != ABSENT]]] = np.flatnonzero(clients != ABSENT)
     sizes = {i: sizes_by_lane(each, clients) for i, each in orders.items()}
-    batch_rows = {i: padded_size(orders[i], leaves.sequences[i], rules) for i in orders}
     equal = has_equal_steps(lane_of, sizes, len(leaves.each))
     single = equal and all(s.shape[1] == 1 for s in sizes.values()) and not has_own_factors(rules.products, limit)
     layout = PackedLayout(
@@ -275,11 +304,12 @@ def schedule_clients(
         row_layout(leaves, rules, limit, single_step=single),
         equal,
         single,
+        levels=levels,
         products=rules.products,
         width=width,
     )
     schedule = Schedule(with_low_rank(layout, leaves, rules, limit, steps), clients, lane_of, MappingProxyType(sizes))
-    if may_take_half_steps(rules, len(sizes)) and saved_by_halves(schedule.lanes(*sizes)) >= LEAST_SAVED:
+    if may_take_half_steps(rules, len(sizes)) and not levels and saved_by_halves(schedule.lanes(*sizes)) >= LEAST_SAVED:
         return attrs.evolve(schedule, layout=attrs.evolve(schedule.layout, has_half_steps=True))
     return schedule
 
@@ -355,17 +385,76 @@ def last_batches(orders: Mapping[int, list[Rows]], rules: ScheduleRules, limit: 
     return np.array([order.sizes[-1] if order.sizes is not None and len(order) else 0 for order in each])
 
 
-def assign_lanes(steps: np.ndarray, last: np.ndarray | None, width: int, limit: int) -> np.ndarray:
-    """int64 [lanes]: the client of each lane, by descending steps; clients of more than `limit` steps, if it is not 0,
-    have groups of their own.
+def assign_lanes(steps: np.ndarray, last: np.ndarray | None, width: int, parts: np.ndarray) -> np.ndarray:
+    """int64 [lanes]: the client of each lane, by descending parts, which have groups of their own, then by descending
+    steps.
 
     Args:
         last: `last_batches`.
+        parts: int64 [clients]: clients of more than `low_rank_steps`, or of a level of padded batches, are a part.
     """
-    order = np.argsort(-steps, kind="stable") if last is None else np.lexsort((-last, -steps))
-    longer = int((steps > limit).sum()) if limit else 0
-    parts = (order[:longer], order[longer:])
-    return np.concatenate([x for p in parts for x in (p, np.full(-len(p) % width, ABSENT, np.int64))])
+    order = np.lexsort((-steps, -parts)) if last is None else np.lexsort((-last, -steps, -parts))
+    ends = np.cumsum(np.unique(-parts, return_counts=True)[1])[:-1]
+    lanes = [x for p in np.split(order, ends) for x in (p, np.full(-len(p) % width, ABSENT, np.int64))]
+    return np.concatenate(lanes)
+
+
+def largest_batches(orders: list[Rows]) -> np.ndarray:
+    """int64 [clients]: rows of each client's largest batch."""
+    return np.array([o.sizes.max(initial=0) if o.sizes is not None else 0 for o in orders], np.int64)
+
+
+def ragged_width(rules: ScheduleRules, steps: np.ndarray, level_of: np.ndarray) -> int:
+    """Lanes of groups that are padded to levels; 0 if all groups are padded to the longest batch.
+
+    Only batches whose sizes the data decide have levels, and only where rows of a product have the same bits beside any
+    others. Two widths are tried: the planned one and a quarter of it, since groups of the upper levels have few clients
+    and each width has a graph.
+
+    Args:
+        level_of: int64 [clients]: the smallest level that holds the batches of each client.
+    """
+
+    def cost(width: int, rows: np.ndarray) -> float:
+        """The rows of all lanes, and those in the time of starting the operations of groups."""
+        parts = [(level, np.sort(steps[rows == level])[::-1][::width].sum()) for level in np.unique(rows)]
+        return float(sum((width * level + rules.start_rows) * s for level, s in parts))
+
+    costs = {width: cost(width, level_of) for width in (rules.width, max(LEAST_WIDTH, rules.width // 4))}
+    width = min(costs, key=lambda w: costs[w])
+    saves = costs[width] <= (1 - LEAST_SAVED_BY_LEVELS) * cost(rules.width, np.full_like(level_of, level_of.max()))
+    return width if saves else 0
+
+
+def padded_levels(batch_rows: int) -> tuple[int, ...]:
+    """The levels of padded batches of at most `batch_rows` rows, descending."""
+    halvings = [batch_rows >> i for i in range(MAX_LEVELS)]
+    return tuple(rows for rows in halvings if rows == batch_rows or rows >= LEAST_LEVEL)
+
+
+def smallest_levels(rows: np.ndarray, levels: SequenceOf[int]) -> np.ndarray:
+    """int64: for each number of rows the smallest level that holds them."""
+    ascending = np.array(levels[::-1], np.int64)
+    return ascending[np.searchsorted(ascending, rows)]
+
+
+def pads_too_much(leaves: ClientLeaves, rules: ScheduleRules) -> bool:
+    """Whether clients of a block compute faster one by one than with padded batches, if their data decide the sizes.
+
+    Depends on the block's clients only, so that other blocks of a call do not decide bits; so their batches count as
+    padded to the next power of two.
+
+    Args:
+        leaves: of the clients of a block.
+    """
+    if not leaves.has_ragged_batches:
+        return False
+    sizes = [np.diff(c.groups) for columns in leaves.sequences.values() for c in columns]
+    largest = np.array([s.max(initial=1) for s in sizes])
+    padded = largest.max() if rules.products else powers_of_two(largest)
+    steps = np.array([len(s) for s in sizes])
+    alone = sum(s.sum() for s in sizes) + rules.start_rows * steps.sum()
+    return bool(alone < WORTH_IT * ((padded * steps).sum() + rules.start_rows * steps.sum() / rules.width))
 
 
 def sizes_by_lane(orders: list[Rows], clients: np.ndarray) -> np.ndarray:
@@ -380,13 +469,22 @@ def sizes_by_lane(orders: list[Rows], clients: np.ndarray) -> np.ndarray:
 def padded_size(orders: list[Rows], columns: list[Columns], rules: ScheduleRules) -> int:
     """The padded size of a batch: the size of the longest batch, rounded up to a power of two, so that few graphs are
     built; at least 2, since products of one row have other bits, and at most the batch size of the dataset. It is that
-    size if products have the rows of one client, since their bits depend on it. 0 if elements are not batches.
+    size, or that of the longest batch where the data decide the sizes, if products have the rows of one client, since
+    their bits depend on it. 0 if elements are not batches.
     """
     if not columns[0].layout.batched:
         return 0
     longest = max((int(o.sizes.max()) for o in orders if o.sizes is not None and len(o.sizes)), default=1)
-    limit = max(c.batch_size or longest for c in columns)
-    return limit if rules.products else min(limit, 1 << (max(longest, 2) - 1).bit_length())
+    limit = max(c.batch_size for c in columns)
+    if rules.products:
+        return limit or longest
+    rounded = int(powers_of_two(longest))
+    return min(limit, rounded) if limit else rounded
+
+
+def powers_of_two(rows) -> np.ndarray:
+    """int64: for each number of rows the smallest power of two, from 2 on, that is no less."""
+    return 1 << np.ceil(np.log2(np.maximum(rows, 2))).astype(np.int64)
 
 
 def has_equal_steps(lane_of: np.ndarray, sizes: Mapping[int, np.ndarray], count: int) -> bool:
