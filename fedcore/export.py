@@ -15,6 +15,7 @@ from fedcore.data.sequence_values import columns_of
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.file_errors import as_os_errors
 from fedcore.graphs.sequences.layout import Layout
+from fedcore.graphs.sequences.streams import Stream
 from fedcore.graphs.stages.exported import ClientFunction, client_function
 from fedcore.intrinsics.planned import Sent, sent_by, split_operands
 from fedcore.ir.module import Module, Operation, Ref, Symbol
@@ -156,7 +157,8 @@ def _layouts(types: Sequence[Type], client: Any) -> list[Layout | None]:
             elif path:
                 raise FedcoreError(f"the client's value holds a sequence in a struct ({path}); that is not exported")
             else:
-                found.append(columns_of(value, leaf, "client").drawn(0).layout)
+                sequence = columns_of(value, leaf, "client").drawn(0)
+                found.append((sequence.read() if isinstance(sequence, Stream) else sequence).layout)
     return found
 
 

@@ -1,6 +1,8 @@
 """Conversion of users' sequences (datasets, lists, arrays) to columns."""
 
 import functools
+import math
+import weakref
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
@@ -11,10 +13,12 @@ import tensorflow as tf
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.dataset_mistakes import are_columns, batched, is_array, no_dataset, no_fit
 from fedcore.data.tf_data_draws import restarted, why_elements_vary
-from fedcore.data.tf_data_import import imported_columns
+from fedcore.data.tf_data_import import imported_columns, known_size_bytes
 from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.graphs.sequences import streams
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
+from fedcore.graphs.sequences.streams import Stream
 from fedcore.graphs.tensors.values import elements_of, flatten, tensor_leaf
 from fedcore.seeds import fold_in
 from fedcore.types import (
@@ -31,8 +35,8 @@ from fedcore.types import (
 
 def columns_of(
     value, type_: SequenceType, path: str = "value", note: Callable[[str], None] = lambda text: None
-) -> "Columns | DrawnAtCall":
-    """Converts a sequence to columns.
+) -> "Columns | Stream | DrawnAtCall":
+    """Converts a sequence to columns; a dataset of more than `HELD_BYTES` to a stream.
 
     Args:
         value: a `ClientDataset`, a real dataset (which is imported or iterated), or a list of elements.
@@ -41,7 +45,7 @@ def columns_of(
         TypeMismatch: the elements do not fit the type.
         FedcoreError: the sequence does not end.
     """
-    if isinstance(value, Columns):
+    if isinstance(value, Columns | Stream):
         return value
     if isinstance(value, ClientDataset):
         columns = value.columns
@@ -82,10 +86,39 @@ class DrawnAtCall:
     path: str
     draws: ClassVar[bool] = True
 
-    def drawn(self, seed: int, number: int = 0) -> Columns:
-        """The elements of one call; see `Columns.drawn`."""
-        again = restarted(self.dataset, fold_in(seed, number))
-        return _from_elements([_element(x, self.type.element, self.path) for x in again], self.type.element)
+    def drawn(self, seed: int, number: int = 0) -> Columns | Stream:
+        """The elements of one call; see `Columns.drawn`. A stream if they have more than `HELD_BYTES`."""
+
+        def open_() -> tf.data.Dataset:
+            varies = why_elements_vary(self.dataset) is not None
+            return restarted(self.dataset, fold_in(seed, number)) if varies else self.dataset
+
+        def read(most: float) -> Columns | None:
+            elements, size = [], 0
+            for x in open_():
+                elements.append(_element(x, self.type.element, self.path))
+                size += _size_bytes(elements[-1])
+                if size > most:
+                    return None
+            return _from_elements(elements, self.type.element)
+
+        def read_all() -> Columns:
+            columns = read(math.inf)
+            assert columns is not None
+            return columns
+
+        if not all(isinstance(s, tf.TensorSpec) for s in tf.nest.flatten(self.dataset.element_spec)):
+            return read_all()
+        if self.dataset not in _large:
+            columns = None if known_size_bytes(self.dataset) > streams.HELD_BYTES else read(streams.HELD_BYTES)
+            if columns is not None:
+                return columns
+            _large.add(self.dataset)
+        return Stream.of_dataset(self.type.element, open_, read_all)
+
+
+_large: "weakref.WeakSet[tf.data.Dataset]" = weakref.WeakSet()
+"""Datasets that turned out to have more than `HELD_BYTES`."""
 
 
 def dataset_of(value: Columns | list, type_: SequenceType) -> ClientDataset:
@@ -96,13 +129,19 @@ def dataset_of(value: Columns | list, type_: SequenceType) -> ClientDataset:
 def _iterated(dataset: tf.data.Dataset, max_bytes: int, path: str) -> ClientDataset | None:
     """The columns of a dataset, which is iterated; None if they have more than `max_bytes`."""
     type_ = to_type(dataset.element_spec)
+    if known_size_bytes(dataset) > max_bytes:
+        return None
     elements, size_bytes = [], 0
     for x in dataset:
         elements.append(_element(x, type_, path))
-        size_bytes += sum(np.asarray(leaf).nbytes for leaf in flatten(elements[-1]))
+        size_bytes += _size_bytes(elements[-1])
         if size_bytes > max_bytes:
             return None
     return ClientDataset(_from_elements(elements, type_))
+
+
+def _size_bytes(element) -> int:
+    return sum(np.asarray(leaf).nbytes for leaf in flatten(element))
 
 
 @functools.lru_cache(maxsize=256)

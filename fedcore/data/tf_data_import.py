@@ -17,6 +17,9 @@ from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.tf_data_draws import draws, why_elements_vary
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
+from fedcore.graphs.sequences import streams
+from fedcore.graphs.sequences.columns import Columns
+from fedcore.types import to_type
 
 MAX_BYTES = 1 << 30
 """Budget for the cached columns of all imported datasets together."""
@@ -94,10 +97,13 @@ def _import(dataset: tf.data.Dataset, iterate: Callable) -> tuple[ClientDataset,
     source, steps = _source_and_steps(dataset)
     if source.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise _Unknown("the dataset before its first shuffle or repeat is infinite")
-    columns = iterate(source, _imported.max_bytes - _imported.size_bytes)
+    columns, size_bytes = _sliced(source), 0
     if columns is None:
-        raise _TooLarge(f"the dataset before its first shuffle or repeat exceeds the cache ({MAX_BYTES:,} bytes)")
-    size_bytes = sum(int(getattr(a, "nbytes", 0)) for a in columns.columns.arrays)
+        columns = iterate(source, min(streams.HELD_BYTES, _imported.max_bytes - _imported.size_bytes))
+        if columns is None:
+            limit = f"{streams.HELD_BYTES:,} bytes, or {MAX_BYTES:,} bytes with all datasets"
+            raise _TooLarge(f"the dataset before its first shuffle or repeat has more than {limit}")
+        size_bytes = sum(int(getattr(a, "nbytes", 0)) for a in columns.columns.arrays)
     replayed: tf.data.Dataset = columns
     for step in steps:
         replayed = step(replayed)
@@ -110,6 +116,8 @@ def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[C
     """The part of a dataset that is materialised, and the steps that follow it."""
     chain = _chain(dataset)
     names = [name for name, _ in chain]
+    if _is_sliced(chain[0][1]) and set(names[1:]) <= set(_STEPS) and known_size_bytes(chain[0][1]) > streams.HELD_BYTES:
+        return chain[0][1], [_STEPS[name](step) for name, step in chain[1:]]
     first = next((i for i, name in enumerate(names) if name in ("Shuffle", "Repeat")), len(chain))
     why = None
     while first and not _is_fixed(*chain[first - 1]) and (reason := why_elements_vary(chain[first - 1][1])):
@@ -123,6 +131,29 @@ def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[C
     if batch < first and set(names[batch:first]) <= _AFTER_BATCHES and _has_rows(chain[batch - 1][1]):
         first = batch  # rows are batched by a step, as those of a ClientDataset
     return chain[first - 1][1], [_STEPS[name](step) for name, step in chain[first:]]
+
+
+def known_size_bytes(dataset: tf.data.Dataset) -> int:
+    """The bytes of all elements, as far as their number and sizes are known before they are read; else 0."""
+    specs, count = tf.nest.flatten(dataset.element_spec), int(dataset.cardinality())
+    if count < 0 or not all(isinstance(s, tf.TensorSpec) and s.shape.is_fully_defined() for s in specs):
+        return 0
+    return count * sum(s.dtype.size * s.shape.num_elements() for s in specs)
+
+
+def _is_sliced(dataset: tf.data.Dataset) -> bool:
+    """Whether elements are the rows of tensors."""
+    return _name(dataset) == "TensorSlice" and _has_rows(dataset)
+
+
+def _sliced(dataset: tf.data.Dataset) -> ClientDataset | None:
+    """The tensors of whose rows a dataset consists as columns, without a copy; None of another dataset."""
+    if not _is_sliced(dataset):
+        return None
+    tensors, specs = private_api.dataset_part(dataset, "_tensors"), tf.nest.flatten(dataset.element_spec)
+    if tensors is None or not all(isinstance(leaf, tf.Tensor | tf.TensorSpec) for leaf in [*tensors, *specs]):
+        return None
+    return ClientDataset(Columns(to_type(dataset.element_spec), tensors))
 
 
 def _is_fixed(name: str, dataset: tf.data.Dataset) -> bool:

@@ -1,12 +1,14 @@
 """Fallback of a vectorised stage: blocks that have no batched graph, or much padding, run client by client.
 
-Decisions 0050, 0210 and 0266.
+Decisions 0050, 0210, 0266 and 0267.
 """
 
+import itertools
 from collections.abc import Callable
 
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.graphs.batched.schedule import pads_too_much
+from fedcore.graphs.sequences.streams import is_large
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.memory import Merge, Run, in_halves
 
@@ -15,8 +17,8 @@ class BatchingFallback:
     """Runs slices vectorised where possible, else client by client.
 
     Guarantees:
-      - A block runs client by client if its clients' layouts differ, if its batches, whose sizes the data decide, would
-        be padded too much, or if the vectorised run raises NoBatchingRule.
+      - A block runs client by client if its clients' layouts differ, if one has more than `HELD_BYTES` of data, if its
+        batches, whose sizes the data decide, would be padded too much, or if the vectorised run raises NoBatchingRule.
       - Bits do not depend on the other blocks of a slice: one with such a block runs in halves, down to its blocks.
       - A stage tries layouts without batching rules once; a note in the report has the reason.
     """
@@ -32,7 +34,7 @@ class BatchingFallback:
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         layouts = clients.common_layouts
-        differ = layouts is None or self._are_padded_too_much(clients)
+        differ = layouts is None or self._are_large(clients) or self._are_padded_too_much(clients)
         if differ and clients.places > self._work.block:
             return in_halves(clients, self._work.block, self, self._merge)
         if layouts is None or differ or layouts in self._work.without_rules:
@@ -43,6 +45,10 @@ class BatchingFallback:
             self._work.without_rules.add(layouts)
             self._note(f"@{self._work.stage} runs client by client: {error}")
             return self._client_by_client(clients)
+
+    def _are_large(self, clients: ClientSlice) -> bool:
+        """Whether the data of a client are not packed, since a group has other lanes with as many rows."""
+        return self._work.is_vectorised and any(map(is_large, itertools.chain.from_iterable(clients.leaves.each)))
 
     def _are_padded_too_much(self, clients: ClientSlice) -> bool:
         """Whether a block of a slice is; or whether the other blocks of the slice would decide the rows of products."""

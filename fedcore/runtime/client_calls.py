@@ -19,6 +19,7 @@ from fedcore.graphs.batched.row_layouts import ABSENT
 from fedcore.graphs.batched.schedule import LEAST_WIDTH, PackedLayout, ScheduleRules
 from fedcore.graphs.dataflow.region_log import final_regions, logged_regions
 from fedcore.graphs.dataflow.text import print_region
+from fedcore.graphs.sequences.layout import NotStreamed
 from fedcore.graphs.stages.client_loop import is_loopable, realize_loop
 from fedcore.graphs.stages.realize import Realized, pack, realize_client
 from fedcore.runtime.client_work import ClientSlice, ClientWork
@@ -71,11 +72,25 @@ def calls_by_client(
 def client_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, from_partial: bool = False) -> Call:
     """The call of the only client of a slice, by an executable for its own layouts.
 
+    Large sequences are streams, unless the stage reads one in another way than once from its first element on.
+
     Args:
         from_partial: the client is added to a partial, not to that of no clients.
     """
+    if work.stage not in work.without_streams:
+        try:
+            return _client_call(work, device, clients, from_partial=from_partial, streams=True)
+        except NotStreamed:
+            work.without_streams.add(work.stage)
+    return _client_call(work, device, clients, from_partial=from_partial, streams=False)
+
+
+def _client_call(
+    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, from_partial: bool, streams: bool
+) -> Call:
     (client,), seeds = clients.values, clients.seeds(work.seed)
-    packed = [pack(value, int(seeds[0]), n.start) for n, value in zip(work.numbers, client, strict=True)]
+    values = zip(work.numbers, client, strict=True)
+    packed = [pack(value, int(seeds[0]), n.start, streams=streams) for n, value in values]
     layouts = tuple(layout for layout, _ in packed)
     function = device.functions.get(
         ("next client" if from_partial else "client", *work.key, layouts),

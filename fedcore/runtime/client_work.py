@@ -25,6 +25,7 @@ from fedcore.graphs.graphdef.bfloat16_products import with_bfloat16_kernels
 from fedcore.graphs.graphdef.parsed_graph import has_loops
 from fedcore.graphs.sequences.columns import Columns, drawn
 from fedcore.graphs.sequences.layout import Layout
+from fedcore.graphs.sequences.streams import Stream
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module
@@ -60,6 +61,7 @@ class ClientWork:
         counted: if the stage takes no client value, a client value of the call, which gives the number of clients.
         count: number of the call's clients, as far as it is known.
         without_rules: layouts for which a batching rule turned out to be missing; see `BatchingFallback`.
+        without_streams: the stage's name, if it turned out to read a sequence in another way than a stream can be read.
     """
 
     module: Module
@@ -79,9 +81,10 @@ class ClientWork:
     counted: ClientValues | None = None
     count: ClientCount = attrs.field(factory=ClientCount, eq=False)
     without_rules: set[tuple[Layout, ...]] = attrs.field(factory=set, eq=False, init=False)
+    without_streams: set[str] = attrs.field(factory=set, eq=False, init=False)
 
     def __reduce__(self):
-        not_pickled = ("cohorts", "counted", "count", "without_rules")
+        not_pickled = ("cohorts", "counted", "count", "without_rules", "without_streams")
         fields = {f.name: getattr(self, f.name) for f in attrs.fields(ClientWork) if f.name not in not_pickled}
         return _without_cohorts, (fields,)
 
@@ -255,13 +258,15 @@ class ClientSlice:
 
     @functools.cached_property
     def common_layouts(self) -> tuple[Layout, ...] | None:
-        """The layouts of the present clients' sequences; None if clients differ, if elements are ragged, or if a batch
-        has no rows.
+        """The layouts of the present clients' sequences; None if clients differ, if elements are ragged or in a stream,
+        or if a batch has no rows.
 
         A vectorised stage cannot run a batch without rows: it would take the batch for the end of its client. Clients
         with other batch sizes differ too, since the batch size decides when factors of kernels are added up.
         """
         clients = self.leaves.each
+        if any(isinstance(leaf, Stream) for client in clients for leaf in client):
+            return None
         places = [i for i, leaf in enumerate(clients[0]) if isinstance(leaf, Columns)] if clients else []
         layouts = [(clients[0][i].layout, clients[0][i].batch_size) for i in places]
         for client in clients if places else ():

@@ -63,6 +63,8 @@ class DeviceExecutor:
 
     def _here(self, value) -> tf.Tensor:
         if isinstance(value, tf.Tensor):
+            if value.dtype == tf.variant:
+                return value  # of a dataset: its elements are copied
             return value if value.device.endswith(self._suffix) else tf.identity(value)
         if isinstance(value, np.ndarray | np.generic) and not value.ndim and not value.dtype.hasobject:
             return self._number(value.dtype, value.tobytes())

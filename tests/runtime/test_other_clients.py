@@ -263,7 +263,7 @@ for process in (average, fc.learning.algorithms.build_fed_sgd(model)):
         leaves = [*result.state.global_model_weights.trainable, *tf.nest.flatten(dict(result.metrics))]
         digests.add(hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in leaves)).hexdigest())
     tell([len(digests), "low_rank" in text, [p for p in ("each", "tiles") if f"products={p}" in text]])
-    data = [[(x[: n % 5 + 1], y[: n % 5 + 1]), (x, y)] for n, (x, y) in enumerate(columns)]  # their sizes the data decide
+    data = [[(x[: n % 5 + 1], y[: n % 5 + 1]), (x, y)] for n, (x, y) in enumerate(columns)]  # in lists
 """
 
 

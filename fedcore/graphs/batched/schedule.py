@@ -285,7 +285,8 @@ def schedule_clients(
     limit = low_rank_steps(leaves, rules.low_rank)
     batch_rows = {i: padded_size(orders[i], leaves.sequences[i], rules) for i in orders}
     parts = (steps > limit).astype(np.int64) if limit else np.zeros(len(steps), np.int64)
-    width, levels = group_width(rules, steps, limit), ()
+    width = group_width(rules, steps, limit)
+    levels: tuple[int, ...] = ()
     if len(orders) == 1 and leaves.has_ragged_batches and not rules.products:
         ((position, each),) = orders.items()
         level_of = smallest_levels(largest_batches(each), padded_levels(batch_rows[position]))
@@ -449,7 +450,8 @@ def pads_too_much(leaves: ClientLeaves, rules: ScheduleRules) -> bool:
     """
     if not leaves.has_ragged_batches:
         return False
-    sizes = [np.diff(c.groups) for columns in leaves.sequences.values() for c in columns]
+    columns = [c for columns_of_clients in leaves.sequences.values() for c in columns_of_clients]
+    sizes = [np.diff(c.groups) for c in columns if c.groups is not None]
     largest = np.array([s.max(initial=1) for s in sizes])
     padded = largest.max() if rules.products else powers_of_two(largest)
     steps = np.array([len(s) for s in sizes])

@@ -6,6 +6,7 @@ from typing import TypeAlias
 import attrs
 import tensorflow as tf
 
+from fedcore.errors import FedcoreError
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
@@ -34,6 +35,7 @@ class Layout:
         grouped: examples are stored in groups of rows; each group is a batch.
         ragged: the tensors of examples differ in shape. The columns are for each leaf the values of all examples, for
             each leaf the shape of each example's tensor, and for each leaf the position of its first value.
+        streamed: elements are read from a dataset, whose variant is the only tensor; see `streams`.
     """
 
     element: Type
@@ -42,9 +44,12 @@ class Layout:
     after: tuple[TracedGraph, ...] = attrs.field(default=(), eq=_digests)
     grouped: bool = False
     ragged: bool = False
+    streamed: bool = False
 
     def specs(self) -> list[tf.TensorSpec]:
         """The tensors of a sequence: columns, rows of the reading order, and sizes of batches if it is batched."""
+        if self.streamed:
+            return [tf.TensorSpec([], tf.variant)]
         rows = tf.TensorSpec([None, None] if self.batched else [None], tf.int64)
         sizes = [tf.TensorSpec([None], tf.int64)] if self.batched else []
         return [*self.column_specs(), rows, *sizes]
@@ -58,6 +63,12 @@ class Layout:
         # The first dimension of a group is that of the column.
         return [spec(TensorType(t.dtype, (None, *t.sizes[int(self.grouped) :]))) for t in types]
 
+    def chunk_specs(self) -> tuple[tf.TensorSpec, ...]:
+        """Of a stream: for each column the rows of elements of equal shapes, [elements, …], before the maps."""
+        types = [spec(t) for t in tensor_leaves(self.element)]
+        specs = self.column_specs() if self.batched and not self.grouped else types
+        return tuple([tf.TensorSpec([None, *s.shape], s.dtype) for s in specs])
+
     def element_type(self) -> Type:
         """The type of the elements after the last step."""
         type_ = self.before[-1].type.result if self.before else self.element
@@ -65,27 +76,36 @@ class Layout:
             type_ = map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes)), type_)
         return self.after[-1].type.result if self.after else type_
 
-    def open(self, tensors: list, call: GraphCall = call_leaves) -> "Sequence":
+    def open(self, tensors: list, call: GraphCall = call_leaves) -> "Sequence | StreamedSequence":
         """The sequence of the tensors of `specs`, inside the graph or the block being built.
 
         Args:
             call: applies the graphs of maps.
         """
+        if self.streamed:
+            return StreamedSequence(tensors[0], self.chunk_specs(), lambda _, rows: self._mapped_element(rows, call))
         tensors = list(tensors)
         sizes = tensors.pop() if self.batched else None
         rows = tensors.pop()
 
         def element(i):
             index = rows[i] if sizes is None else rows[i, : sizes[i]]
-            if self.ragged:
-                value = (self._ragged_batch if self.batched else self.example)(tensors, index, call)
-            elif self.before and self.batched:
-                value = self._mapped_rows([ops.gather(c, index) for c in tensors], call)
-            else:
-                value = _mapped(self.before, unflatten([ops.gather(c, index) for c in tensors], self.element), call)
+            if not self.ragged:
+                return self._mapped_element([ops.gather(c, index) for c in tensors], call)
+            value = (self._ragged_batch if self.batched else self.example)(tensors, index, call)
             return _mapped(self.after, value, call)
 
         return Sequence(ops.shape(rows, tf.int64)[0], element)
+
+    def _mapped_element(self, rows: list, call: GraphCall):
+        """An element after all maps.
+
+        Args:
+            rows: of each column, those of the element.
+        """
+        if self.before and self.batched:
+            return _mapped(self.after, self._mapped_rows(rows, call), call)
+        return _mapped(self.after, _mapped(self.before, unflatten(rows, self.element), call), call)
 
     def example(self, columns: list, row, call: GraphCall = call_leaves):
         """The example in a row of the columns, after the maps over single examples."""
@@ -136,7 +156,11 @@ class Sequence:
 
     def map(self, fn: Callable) -> "Sequence":
         """Applies `fn` to each element when it is accessed."""
-        return Sequence(self.count, lambda i: fn(self.element(i)))
+        return self.map_numbered(lambda _, x: fn(x))
+
+    def map_numbered(self, fn: Callable) -> "Sequence":
+        """Applies `fn` to the index and the element when it is accessed."""
+        return Sequence(self.count, lambda i: fn(i, self.element(i)))
 
     def reduce(self, zero, fn: Callable, type_: Type):
         """Folds the elements in order: a while loop over gathers."""
@@ -151,6 +175,71 @@ class Sequence:
             lambda i, *_: i < self.count, body, (tf.constant(0, tf.int64), *start), shape_invariants=tuple(invariants)
         )
         return unflatten(out[1:], type_)
+
+
+class NotStreamed(FedcoreError):
+    """A stage reads a sequence in another way than once, from its first element to its last."""
+
+
+class StreamedSequence:
+    """A sequence inside a graph that is read from an iterator; it has no count, and no element by index.
+
+    Args:
+        variant: of the dataset.
+        specs: of its elements, which are chunks of those of the sequence.
+        transform: (index, tensors of an element) -> nested tuple of tensors.
+        readings: one entry for each loop over the sequence.
+    """
+
+    def __init__(self, variant: tf.Tensor, specs: tuple[tf.TensorSpec, ...], transform: Callable, readings=None):
+        self._variant, self._specs, self._transform = variant, specs, transform
+        self._readings: list[None] = [] if readings is None else readings
+
+    def __getattr__(self, name: str):
+        raise NotStreamed(f"it reads the {name} of a sequence")
+
+    def map(self, fn: Callable) -> "StreamedSequence":
+        return self.map_numbered(lambda _, x: fn(x))
+
+    def map_numbered(self, fn: Callable) -> "StreamedSequence":
+        def transform(i, tensors):
+            return fn(i, self._transform(i, tensors))
+
+        return StreamedSequence(self._variant, self._specs, transform, self._readings)
+
+    def reduce(self, zero, fn: Callable, type_: Type):
+        """Folds the elements in order, as `Sequence.reduce` does.
+
+        Raises:
+            NotStreamed: the sequence is read a second time.
+        """
+        if self._readings:
+            raise NotStreamed("it reads a sequence twice")
+        self._readings.append(None)
+        iterator = iter(tf.data.experimental.from_variant(self._variant, self._specs))
+        invariants = [tf.TensorShape([]), *(tf.TensorShape(t.shape) for t in tensor_leaves(type_))]
+
+        def read_chunk(optional, *carry):
+            chunk = list(optional.get_value())
+
+            def body(j, i, *carry):
+                element = self._transform(i, [ops.gather(t, j) for t in chunk])
+                out = flatten(fn(unflatten(carry, type_), element))
+                return (j + 1, i + 1, *[_with_shape(t, s) for t, s in zip(out, invariants[1:], strict=True)])
+
+            size, zero = tf.shape(chunk[0], out_type=tf.int64)[0], tf.constant(0, tf.int64)
+            shapes = (tf.TensorShape([]), *invariants)
+            out = tf.while_loop(lambda j, *_: j < size, body, (zero, *carry), shape_invariants=shapes)
+            return (iterator.get_next_as_optional(), *out[1:])
+
+        start = [_with_shape(tf.convert_to_tensor(t), s) for t, s in zip(flatten(zero), invariants[1:], strict=True)]
+        out = tf.while_loop(
+            lambda optional, *_: optional.has_value(),
+            read_chunk,
+            (iterator.get_next_as_optional(), tf.constant(0, tf.int64), *start),
+            shape_invariants=(tf.OptionalSpec(self._specs), *invariants),
+        )
+        return unflatten(out[2:], type_)
 
 
 def _with_shape(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import graph_callable
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.sequences.layout import Sequence, rows
+from fedcore.graphs.sequences.layout import rows
 from fedcore.graphs.sequences.sequence_results import as_columns, groups
 from fedcore.graphs.stages.xla import can_compile
 from fedcore.graphs.tensors.specs import spec
@@ -290,7 +290,7 @@ def _(op, fn, sequence):
     if not isinstance(fn, Callee):
         return sequence.map(fn)
     # The seed of an element is its index, however often the element is read.
-    return Sequence(sequence.count, lambda i: fn.for_element(i)(sequence.element(i)))
+    return sequence.map_numbered(lambda i, x: fn.for_element(i)(x))
 
 
 @kernel("sequence_reduce")

@@ -19,6 +19,7 @@ from fedcore.graphs.capture.graph_import import scope
 from fedcore.graphs.sequences.columns import Columns, drawn
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.sequence_results import result_tensors, result_value
+from fedcore.graphs.sequences.streams import Stream, is_copied, is_large
 from fedcore.graphs.stages.client_stage import NOTHING, ClientStage
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.stages.onednn import TracedFunction, with_kernels_of
@@ -93,10 +94,11 @@ class Products:
     operands: tuple[int, ...]
 
 
-def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
+def pack(value, seed: int, first: int = 0, *, streams: bool = False) -> tuple[Layouts, list]:
     """Layouts and flat tensors of a nested tuple; a sequence becomes its columns, row numbers and batch sizes.
 
     Args:
+        streams: large sequences that are not in TensorFlow's memory are read by the graph while it runs.
         first: number of the value's first leaf among the leaves of the call's arguments. The rows of a shuffled
             sequence depend on the number of its leaf, so they are the same in every stage, strategy and runtime.
     """
@@ -104,6 +106,14 @@ def pack(value, seed: int, first: int = 0) -> tuple[Layouts, list]:
     tensors: list = []
     for position, leaf in enumerate(flatten(value)):
         leaf = drawn(leaf, seed, first + position)
+        if isinstance(leaf, Stream) and not streams:
+            leaf = leaf.read()
+        elif streams and isinstance(leaf, Columns) and is_large(leaf) and is_copied(leaf):
+            leaf = Stream.of_columns(leaf, leaf.read(seed, first + position))
+        if isinstance(leaf, Stream):
+            layouts.append(leaf.layout)
+            tensors.extend(leaf.tensors())
+            continue
         if not isinstance(leaf, Columns):
             layouts.append(None)
             tensors.append(leaf)
