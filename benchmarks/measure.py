@@ -34,6 +34,14 @@ def measure(name: str, rounds: int) -> dict:
         from benchmarks.client_states import measure_client_states
 
         return measure_client_states(rounds)
+    if name == "ragged":
+        from benchmarks.ragged import measure_ragged
+
+        return measure_ragged(rounds)
+    if name == "streams":
+        from benchmarks.ragged import measure_streams
+
+        return measure_streams()
     if name == "files":
         return client_files(rounds)
     if name == "checkpoints":

@@ -85,6 +85,18 @@ def write_report(out: Path, names: list[str], seconds: float) -> None:
                 f"clients that keep a state, MLP {name}: SCAFFOLD {m['keeping_s'] * 1e3:.1f} ms of CPU a round, "
                 f"federated averaging {m['plain_s'] * 1e3:.1f} ms: ratio {ratio}"
             )
+    for name, c in results.get("ragged", {}).get("cases", {}).items():
+        ratio = f"{c['ratio']:.2f} ({c['low']:.2f}–{c['high']:.2f}, ≤ {results['ragged']['target']})"
+        console.print(
+            f"texts of log-normal lengths, {name}: {c['fedcore_s'] * 1e3:.1f} ms of CPU a round, by hand "
+            f"{c['by_hand_s'] * 1e3:.1f} ms: ratio {ratio}"
+        )
+    for kind, figures in results.get("streams", {}).get("kinds", {}).items():
+        streams = results["streams"]
+        console.print(
+            f"a client of {streams['bytes'] >> 20:,} MiB from {kind}: {figures['memory']:.2f} times its bytes "
+            f"in memory (≤ {streams['target']}), {figures['round_s']:.1f} s of CPU a round"
+        )
     _plot(out, {n: r for n, r in results.items() if "resident" in r})
     console.print(f"written: {out / 'results.json'}, {out / 'ratios.png'}")
 

@@ -116,7 +116,7 @@ def _source_and_steps(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, list[C
     """The part of a dataset that is materialised, and the steps that follow it."""
     chain = _chain(dataset)
     names = [name for name, _ in chain]
-    if _is_sliced(chain[0][1]) and set(names[1:]) <= set(_STEPS) and known_size_bytes(chain[0][1]) > streams.HELD_BYTES:
+    if _is_sliced(chain[0][1]) and set(names[1:]) <= set(_STEPS):
         return chain[0][1], [_STEPS[name](step) for name, step in chain[1:]]
     first = next((i for i, name in enumerate(names) if name in ("Shuffle", "Repeat")), len(chain))
     why = None
@@ -142,12 +142,12 @@ def known_size_bytes(dataset: tf.data.Dataset) -> int:
 
 
 def _is_sliced(dataset: tf.data.Dataset) -> bool:
-    """Whether elements are the rows of tensors."""
-    return _name(dataset) == "TensorSlice" and _has_rows(dataset)
+    """Whether elements are the rows of tensors of more than `HELD_BYTES`."""
+    return _name(dataset) == "TensorSlice" and known_size_bytes(dataset) > streams.HELD_BYTES
 
 
 def _sliced(dataset: tf.data.Dataset) -> ClientDataset | None:
-    """The tensors of whose rows a dataset consists as columns, without a copy; None of another dataset."""
+    """The tensors of whose rows a large dataset consists as columns, without a copy; None of another dataset."""
     if not _is_sliced(dataset):
         return None
     tensors, specs = private_api.dataset_part(dataset, "_tensors"), tf.nest.flatten(dataset.element_spec)

@@ -72,12 +72,13 @@ def calls_by_client(
 def client_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, from_partial: bool = False) -> Call:
     """The call of the only client of a slice, by an executable for its own layouts.
 
-    Large sequences are streams, unless the stage reads one in another way than once from its first element on.
+    Large sequences are streams, unless XLA compiles the stage, or it reads one in another way than once from its first
+    element on.
 
     Args:
         from_partial: the client is added to a partial, not to that of no clients.
     """
-    if work.stage not in work.without_streams:
+    if work.stage not in work.without_streams and not work.client_stage.is_compiled:
         try:
             return _client_call(work, device, clients, from_partial=from_partial, streams=True)
         except NotStreamed:

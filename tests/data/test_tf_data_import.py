@@ -123,7 +123,7 @@ def test_the_source_is_iterated_once(monkeypatch):
 def test_imported_columns_end_with_their_dataset():
     gc.collect()  # datasets of other tests
     before = tf_data_import._imported.size_bytes
-    dataset = source().map(lambda x: x + 1).repeat(2).batch(3)
+    dataset = source().repeat(2).batch(3)
     folded(dataset)
     assert tf_data_import._imported.size_bytes == before + X.nbytes
     del dataset
@@ -133,7 +133,7 @@ def test_imported_columns_end_with_their_dataset():
 
 def test_beyond_the_budget_a_dataset_is_iterated(monkeypatch):
     monkeypatch.setattr(tf_data_import._imported, "max_bytes", tf_data_import._imported.size_bytes + X.nbytes - 1)
-    dataset = source().map(lambda x: x + 1).repeat(2).batch(3)
+    dataset = source().repeat(2).batch(3)
     np.testing.assert_allclose(folded(dataset), by_hand(dataset), rtol=1e-6)
     assert "has more than" in fc.context.last_report().notes[0]
 
