@@ -212,6 +212,11 @@ def windows_of_tf_data(dataset):
     return dataset.window(3, shift=2, drop_remainder=True).flat_map(_first_of_windows).batch(4)
 
 
+@data_kind("batches of many sizes", (20, 3), "tf.data")
+def batches_of_many_sizes(dataset):
+    return dataset.batch(16).concatenate(dataset.batch(1))
+
+
 def _first_of_windows(*window):
     """The examples of a window, whose columns are datasets of their own."""
     return tf.data.Dataset.zip(window)
