@@ -159,15 +159,24 @@ class Site:
         ]
         seed, index = self._policy.seed(request.fact("seed", int)), request.fact("index", int)
         result = run_client(
-            self._executor, stage, broadcasts, values, seed=seed, index=index, report=report, stop=Stop()
+            self._executor,
+            stage,
+            broadcasts,
+            values,
+            masked=masking is not None,
+            seed=seed,
+            index=index,
+            report=report,
+            stop=Stop(),
         )
         reply: dict[str, np.ndarray] = {}
         partial = result.partial
         if masking is not None:
             masked, partial = masking.mask(request.array("message"), partial)
             reply["message"] = np.frombuffer(masked, np.uint8)
-        if stage.partial_type is not None:
-            reply |= to_arrays(partial, stage.partial_type, "p")
+        sent_type = stage.sent_type if masking is None else stage.partial_type
+        if sent_type is not None:
+            reply |= to_arrays(partial, sent_type, "p")
         if masking is not None:
             for number in masking.leaves.zeros():
                 del reply[f"p{number}"]

@@ -64,7 +64,6 @@ def network(
     signed = dict(map(_read_signature, signatures))
     return local(
         server_device,
-        block_size=1,
         vectorize=vectorize,
         xla=xla,
         low_rank=low_rank,
