@@ -62,14 +62,23 @@ class Site:
         policy: what may run and leave.
         log: gets a line for each plan and run.
         identity: for secure sums; None takes part in none.
+        executor: runs the client stages. Default: a new one.
     """
 
-    def __init__(self, name: str, data: SiteData, policy: Policy, log: SiteLog, identity: Identity | None = None):
+    def __init__(
+        self,
+        name: str,
+        data: SiteData,
+        policy: Policy,
+        log: SiteLog,
+        identity: Identity | None = None,
+        executor: DeviceSliceExecutor | None = None,
+    ):
         self.name = name
         self._data = data
         self._policy = policy
         self.log = log
-        self._executor = DeviceSliceExecutor()
+        self._executor = executor or DeviceSliceExecutor()
         self._plans: LruEntries[str, Module] = LruEntries(MAX_PLANS)
         self._arrays: LruEntries[str, np.ndarray] = LruEntries(CACHE_BYTES)
         self._values = SiteValues(log.path.parent / "values")
@@ -269,13 +278,21 @@ class Site:
         return value
 
 
-@functools.lru_cache(maxsize=8)  # several sites of one process get equal plans
+_READING = threading.Lock()
+
+
 def read_plan(data: bytes) -> Module:
     """The plan of a bundle from elsewhere: parsed and verified; a child process has imported what runs here.
 
     Raises:
         FedcoreError: it is no plan, or its graphs are refused.
     """
+    with _READING:  # several sites of one process get equal plans at once
+        return _read_plan(data)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_plan(data: bytes) -> Module:
     plan = verify(from_bytes(data))
     if plan.stage != "planned":
         raise InvalidValue(f"a site runs plans; this module is {plan.stage}")

@@ -38,7 +38,7 @@ def test_federated_averaging_over_site_processes_gives_the_bits_of_the_local_run
 
     over_network = train(process, data.cohort(data.client_ids), fc.runtime.network(three.exchange))
 
-    assert equal(over_network, train(process, three.datasets(), fc.runtime.local(block_size=1)))
+    assert equal(over_network, train(process, three.datasets(), fc.runtime.local()))
 
 
 def test_a_site_that_is_killed_is_dropped_by_name_and_comes_back(three):

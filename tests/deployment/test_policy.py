@@ -173,9 +173,7 @@ def test_budgets_of_a_day_hold_after_a_restart(tmp_path, bound, rule):
     data = fc.deployment.sites(exchange, ELEMENT)
     with fc.use(fc.runtime.network(exchange)):
         plain_total(data.cohort(data.client_ids))
-        site = exchange.answering["site-00"]
-        again = type(site)(site.name, site._data, site._policy, site.log, site._identity)
-        exchange.answering["site-00"] = again
+        exchange.restart("site-00")
         plain_total(data.cohort(data.client_ids))
         with pytest.raises(fc.errors.ClientError, match=f"declined: rule {rule}"):
             plain_total(data.cohort(data.client_ids))
