@@ -30,6 +30,7 @@ from fedcore.ir import Module, Symbol, verify
 from fedcore.ir.bundle import from_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
+from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest
 from fedcore.runtime.device_stage import DeviceSliceExecutor
@@ -166,18 +167,25 @@ class Site:
                 zip(request.fact("sources", list), stage.value_types, strict=False)
             )
         ]
-        seed, index = self._policy.seed(request.fact("seed", int)), request.fact("index", int)
-        result = run_client(
-            self._executor,
-            stage,
-            broadcasts,
-            values,
-            masked=masking is not None,
-            seed=seed,
-            index=index,
-            report=report,
-            stop=Stop(),
-        )
+        index = request.fact("index", int)
+
+        def run_once() -> SliceResult:
+            return run_client(
+                self._executor,
+                stage,
+                broadcasts,
+                values,
+                masked=masking is not None,
+                seed=self._policy.seed(request.fact("seed", int)),
+                index=index,
+                report=report,
+                stop=Stop(),
+            )
+
+        result = run_once()
+        if stage.partial_type is not None:
+            again = None if self._policy.noise_std is None else numbers_of(run_once())
+            self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masking is not None)
         reply: dict[str, np.ndarray] = {}
         partial = result.partial
         if masking is not None:
@@ -311,6 +319,11 @@ def client_side(plan: Module) -> Module:
     names = {name for root in roots for name in named_by(plan, root)}
     functions = tuple(f for f in plan.functions if f.name in names)
     return attrs.evolve(plan, functions=functions, graphs=tuple(g for g in plan.graphs if g.name in names))
+
+
+def numbers_of(result: SliceResult) -> list[np.ndarray]:
+    """The tensors that a client's result sends."""
+    return [np.asarray(leaf) for leaf in flatten(result.partial)]
 
 
 def open_site(name: str, settings: SiteSettings) -> Site:
