@@ -66,7 +66,7 @@ def _identity(file: Path, content: dict) -> Identity | None:
 def _data(file: Path, table: Any) -> SiteData:
     if not isinstance(table, dict):
         raise InvalidValue(f"{file}: [data] is a table")
-    keys = {"file", "table", "function", "elements", "batch", "repeat", "shuffle"}
+    keys = {"file", "table", "image_size", "function", "elements", "batch", "repeat", "shuffle"}
     _check_keys(file, "data.", table, keys, set())
     batches = Batches(
         _number(file, "data.batch", table.get("batch"), 1),
@@ -85,7 +85,17 @@ def _data(file: Path, table: Any) -> SiteData:
     by_leaf = {"": elements} if isinstance(elements, str) else elements
     source = file.parent / _text(file, "data.file", table["file"])
     columns = {name: _columns(file, name, value) for name, value in by_leaf.items()}
-    return TableData(table_reader(source, table.get("table")), columns, source, batches)
+    reader = table_reader(source, table.get("table"), _image_size(file, table.get("image_size")))
+    return TableData(reader, columns, source, batches)
+
+
+def _image_size(file: Path, value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise InvalidValue(f"{file}: data.image_size is [height, width], not {brief(value)}")
+    height, width = (_number(file, "data.image_size", size, 1) or 1 for size in value)
+    return height, width
 
 
 def _columns(file: Path, name: str, value: Any) -> str | tuple[str, ...]:
