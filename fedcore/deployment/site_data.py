@@ -123,7 +123,8 @@ class FunctionData:
     """Data that a function of the site's owner returns.
 
     Args:
-        function: returns columns by the names of the element's leaves, or a data set.
+        function: returns columns by the names of the element's leaves, or a data set; for a struct of data sets, such
+            as that of a personalization, a dict of them; for a tensor, its value.
     """
 
     version = 0
@@ -136,11 +137,16 @@ class FunctionData:
         return (leaf,)
 
     def dataset(self, type_: Type) -> Any:
+        """The client's value of a type."""
+        return self._part(self._function(), type_)
+
+    def _part(self, value: Any, type_: Type) -> Any:
         from fedcore.data import ClientDataset
 
-        value = self._function()
-        if isinstance(value, Mapping | tuple | np.ndarray):
-            value = self._batches.of(ClientDataset.from_columns(value))
+        if isinstance(type_, StructType) and isinstance(value, Mapping):  # such as data to train and to test with
+            return {name: self._part(value[name], part) for name, part in type_.items() if name in value}
+        if isinstance(type_, SequenceType) and isinstance(value, Mapping | tuple | np.ndarray):
+            return self._batches.of(ClientDataset.from_columns(value))
         return value
 
 

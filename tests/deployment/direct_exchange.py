@@ -8,6 +8,8 @@ from federations import write_data, write_site
 
 import fedcore as fc
 from fedcore.deployment.site import Site
+from fedcore.deployment.policy import Policy
+from fedcore.deployment.site_data import Batches, FunctionData
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import read_settings
 from fedcore.deployment.site_sums import Identity
@@ -67,3 +69,14 @@ def open_sites(folder: Path, number: int, policy: str) -> tuple[DirectExchange, 
         peers[name] = keys[name].public_key().public_bytes_raw()
         datasets.append(fc.data.ClientDataset.from_columns(columns).batch(4))
     return DirectExchange(sites), datasets
+
+
+def open_sites_of(folder: Path, values: list, batches: Batches = Batches(4)) -> DirectExchange:
+    """Sites whose owners' functions return the values, without a rule against any plan."""
+    policy, sites = Policy(aggregated=False, client_values=True, clients=1), {}
+    for i, value in enumerate(values):
+        name = f"site-{i:02}"
+        (folder / name).mkdir()
+        data = FunctionData(lambda value=value: value, batches)
+        sites[name] = Site(name, data, policy, SiteLog(folder / name / "site.log"), None, executor())
+    return DirectExchange(sites)
