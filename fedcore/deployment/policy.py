@@ -2,7 +2,7 @@
 
 A plan is checked once, when it arrives, by following its data flow; a run is checked against the budgets of the day;
 and what would leave is checked before it does. Each rule has a name, which a refusal tells
-(decision 0271).
+(decisions 0271 and 0273).
 """
 
 import math

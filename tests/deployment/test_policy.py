@@ -102,7 +102,7 @@ def noisy_total(data):
 
 def plan_of(computation):
     module = computation.to_module("traced")
-    return compile_module(module, pipeline_with({"block_size": "1", "secure": "masked"}, "default"))
+    return compile_module(module, pipeline_with({"secure": "masked"}, "default"))
 
 
 def rules(policy, computation, **facts):
