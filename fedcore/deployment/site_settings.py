@@ -19,16 +19,19 @@ class SiteSettings:
     """The settings of a site.
 
     Args:
-        kit: folder of certificates and key.
+        kit: folder of certificates and key, for NVIDIA FLARE; None for a site behind a socket.
+        name, socket: of a site whose node of another network asks it over a socket of its machine.
         log: file of the log.
         identity: for secure sums.
     """
 
-    kit: Path
+    kit: Path | None
     data: SiteData
     policy: Policy
     log: Path
     identity: Identity | None
+    name: str = ""
+    socket: Path | None = None
 
 
 def read_settings(file: Path) -> SiteSettings:
@@ -43,16 +46,19 @@ def read_settings(file: Path) -> SiteSettings:
         raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{file} is no TOML: {error}") from None
-    _check_keys(file, "", content, {"kit", "policy", "log", "data", "key", "peers"}, {"kit", "policy", "data"})
+    place = {"name", "socket"} if "socket" in content else {"kit"}
+    _check_keys(file, "", content, {*place, "policy", "log", "data", "key", "peers"}, {*place, "policy", "data"})
     folder = file.parent
-    texts = {key: _text(file, key, content.get(key, default)) for key, default in
-             (("kit", ""), ("policy", ""), ("log", "site.log"))}  # fmt: skip
+    defaults = {**dict.fromkeys(place, ""), "policy": "", "log": "site.log"}
+    texts = {key: _text(file, key, content.get(key, default)) for key, default in defaults.items()}
     return SiteSettings(
-        folder / texts["kit"],
+        folder / texts["kit"] if "kit" in texts else None,
         _data(file, content["data"]),
         read_policy(folder / texts["policy"]),
         folder / texts["log"],
         _identity(file, content),
+        texts.get("name", ""),
+        folder / texts["socket"] if "socket" in texts else None,
     )
 
 
