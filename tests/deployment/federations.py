@@ -153,7 +153,7 @@ def federation(
     try:
         for name in names:
             running.start(name)
-        running.exchange = fc.deployment.flare(kits["server"], names, wait_s=90)
+        running.exchange = fc.deployment.flare(kits["server"], names, wait_s=60 * sites)
         yield running
     finally:
         running.stop()
