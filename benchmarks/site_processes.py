@@ -1,4 +1,4 @@
-"""Rounds over processes of sites, with NVIDIA FLARE and mutual TLS on this machine: seconds, and bytes over metered bits.
+"""Rounds over processes of sites, with NVIDIA FLARE on this machine: seconds, and bytes over metered bits.
 
 python -m benchmarks.site_processes [--sites N] [--rounds N]; needs the extra `nvflare`.
 """
@@ -139,7 +139,10 @@ def measure(exchange: CountedExchange, sites: int, rounds: int) -> None:
             report = fc.context.last_report()
         ratio = 8 * (exchange.bytes - counted[0]) / (report.broadcast_bits + report.aggregate_bits)
         sent = report.aggregate_bits / 8e6 / sites
-        print(f"{name}, 1 M weights: bytes of payloads over metered bits {ratio:.4f}; {sent:.2f} MB sent a site", flush=True)
+        print(
+            f"{name}, 1 M weights: bytes of payloads over metered bits {ratio:.4f}; {sent:.2f} MB sent a site",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from federations import write_data, write_site
 
 import fedcore as fc
-from fedcore.deployment.site import Site
 from fedcore.deployment.policy import Policy
+from fedcore.deployment.site import Site
 from fedcore.deployment.site_data import Batches, FunctionData
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import read_settings
@@ -71,7 +71,7 @@ def open_sites(folder: Path, number: int, policy: str) -> tuple[DirectExchange, 
     return DirectExchange(sites), datasets
 
 
-def open_sites_of(folder: Path, values: list, batches: Batches = Batches(4)) -> DirectExchange:
+def open_sites_of(folder: Path, values: list, batches: Batches) -> DirectExchange:
     """Sites whose owners' functions return the values, without a rule against any plan."""
     policy, sites = Policy(aggregated=False, client_values=True, clients=1), {}
     for i, value in enumerate(values):

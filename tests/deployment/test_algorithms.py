@@ -3,7 +3,6 @@
 import functools
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from direct_exchange import ELEMENT, open_sites_of
@@ -72,8 +71,8 @@ PROCESSES = {
     "build_mime_lite_with_optimizer_schedule": lambda: algorithms.build_mime_lite_with_optimizer_schedule(
         build_model, scheduled, sgd()
     ),
-    "build_weighted_fed_avg_with_optimizer_schedule": lambda: (
-        algorithms.build_weighted_fed_avg_with_optimizer_schedule(build_model, scheduled, sgd)
+    "build_weighted_fed_avg_with_optimizer_schedule": lambda: algorithms.build_weighted_fed_avg_with_optimizer_schedule(
+        build_model, scheduled, sgd
     ),
     "build_fed_eval": lambda: algorithms.build_fed_eval(build_model),
     "build_fed_multi_model_eval": lambda: algorithms.build_fed_multi_model_eval([build_model, build_model]),
@@ -109,7 +108,7 @@ def columns():
 
 @pytest.fixture(scope="module")
 def ten(columns, tmp_path_factory):
-    return open_sites_of(tmp_path_factory.mktemp("algorithms"), columns)
+    return open_sites_of(tmp_path_factory.mktemp("algorithms"), columns, Batches(4))
 
 
 def in_both(exchange, values, run):
@@ -156,7 +155,7 @@ def test_k_means_over_sites_has_the_bits_of_the_local_runtime(columns, tmp_path)
 @pytest.mark.soak
 def test_a_personalization_over_sites_has_the_bits_of_the_local_runtime(columns, tmp_path):
     values = [{"train_data": c, "test_data": c} for c in columns]
-    exchange = open_sites_of(tmp_path, values)
+    exchange = open_sites_of(tmp_path, values, Batches(4))
     evaluate = algorithms.build_personalization_eval_computation(build_model, {"sgd": sgd()})
     batched = [fc.data.ClientDataset.from_columns(c).batch(4) for c in columns]
     weights = algorithms.build_weighted_fed_avg(build_model, sgd()).initialize().global_model_weights

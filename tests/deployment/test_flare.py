@@ -81,7 +81,8 @@ def check_algorithms(folder: Path, sites: int) -> None:
         return {**trained, "scaffold": state, "private, masked": train(private, clients, masked)}
 
     with federation(folder, sites) as running:
-        cohort, network = data_of(running).cohort(running.sites), functools.partial(fc.runtime.network, running.exchange)
+        cohort = data_of(running).cohort(running.sites)
+        network = functools.partial(fc.runtime.network, running.exchange)
         over_network = results(cohort, network(), network(secure_aggregation="masked"))
         local = results(running.datasets(), fc.runtime.local(), fc.runtime.local(secure_aggregation="masked"))
     assert {name: equal(over_network[name], local[name]) for name in local} == dict.fromkeys(local, True)

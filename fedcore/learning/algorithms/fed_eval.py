@@ -79,8 +79,8 @@ def build_fed_eval(
         raise InvalidValue("per_client computes quantiles by an aggregation of its own: leave one of the two out")
     if metrics_aggregator is not None and (per_client is not None or metrics_aggregation_process is not None):
         raise InvalidValue(
-            "metrics_aggregator joins the clients' reports, as per_client and metrics_aggregation_process do: leave the "
-            "others out"
+            "metrics_aggregator joins the clients' reports, as per_client and metrics_aggregation_process do: leave "
+            "the others out"
         )
     work = evaluation_work(model, evaluate, metrics_aggregation_process, per_client, metrics_aggregator)
     initial_weights = tf_computation(lambda: model.initial_changing_weights())

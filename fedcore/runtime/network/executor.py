@@ -53,8 +53,8 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
 
     Guarantees:
       - A plan goes to a site once, and so does an array that is broadcast, by digest.
-      - What sites send is added in the plan's blocks and tree over the clients' indices, so that the order in which they
-        reply decides nothing.
+      - What sites send is added in the plan's blocks and tree over the clients' indices, so that the order in which
+        they reply decides nothing.
       - Values that a stage keeps for its clients stay at the sites; this process has their names.
       - Threads: one for each site, at most `MAX_REQUESTS`.
 
