@@ -223,8 +223,8 @@ class Policy:
         if self.clip is not None:
             norm = math.sqrt(sum(float(np.square(array.astype(np.float64)).sum()) for array in map(_numeric, numbers)))
             if not norm <= self.clip:
-                line = _at(_Plan(plan).by_name[stage.work.operation].location)
-                raise Refusal("clip", f"{line}the norm of what would leave exceeds {self.clip:g}")
+                at = _at(_Plan(plan).by_name[stage.work.operation].location)
+                raise Refusal("clip", f"{at}the norm of what would leave exceeds {self.clip:g}")
         if self.noise_std is None or others is None:
             return
         for (label, line), array, other in zip(sent_leaves(plan, stage, masked=masked), numbers, others, strict=True):

@@ -172,15 +172,14 @@ def table_reader(
         ".sqlite": _read_sqlite,
         ".db": _read_sqlite,
     }
-    if file.is_dir():
-        read = functools.partial(_read_images, size=image_size)
-    elif file.suffix in readers:
-        read = readers[file.suffix]
-    else:
+    readers[""] = functools.partial(_read_images, size=image_size)  # of a folder
+    suffix = "" if file.is_dir() else file.suffix or "."
+    if suffix not in readers:
         raise InvalidValue(
-            f"{file}: a site's table is a file {', '.join(readers)}, or a folder of images; or data.function names a "
-            "function"
+            f"{file}: a site's table is a file {', '.join(filter(None, readers))}, or a folder of images; or "
+            "data.function names a function"
         )
+    read = readers[suffix]
 
     @functools.lru_cache(maxsize=64)
     def read_once(names: tuple[str, ...], modified: int) -> Columns:

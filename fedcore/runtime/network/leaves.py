@@ -94,10 +94,10 @@ def _codes(data: np.ndarray, type_: TensorType) -> np.ndarray:
     Raises:
         MalformedMessage: the bytes are no such codes.
     """
-    sizes = type_.shape or ()
-    if data.dtype != np.uint8 or data.ndim != 1 or not sizes or None in sizes or sizes[-1] < 4:
+    sizes = [size or 0 for size in type_.shape or ()]  # of codes, types give all sizes
+    if data.dtype != np.uint8 or data.ndim != 1 or not sizes or sizes[-1] < 4:
         raise MalformedMessage(f"a message has an array of dtype {data.dtype}, but its type is {type_}")
-    codes, start = np.zeros([*sizes], np.uint8), 0
+    codes, start = np.zeros(sizes, np.uint8), 0
     for row in codes.reshape(-1, sizes[-1]):
         end = start + _code_size(data[start : start + 4], len(row))
         if end > len(data):

@@ -137,7 +137,8 @@ def run_client(
     bits = {i: np.asarray(b, np.int64) for i, b in result.sent_bits.items()}
     if not cuts:
         return attrs.evolve(result, sent_bits=bits)
-    sent, *kept = result.kept[index]
+    own: Any = result.kept[index]
+    sent, *kept = own
     return SliceResult(sent, {index: kept[0]} if kept else {}, bits)
 
 
