@@ -97,8 +97,9 @@ PROCESSES = {
 }
 """Processes over examples. The last ones are `build_weighted_fed_avg` with the library's aggregators of models."""
 
-COMPUTATIONS = {"build_fed_kmeans", "build_personalization_eval_computation"}
-QUICK = {"build_weighted_mime_lite"}
+OF_OTHER_DATA = {"build_fed_kmeans", "build_personalization_eval_computation"}
+NOT_OVER_SITES = {"build_fed_buff"}
+"""Follows the clock of a simulation."""
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,8 @@ def run_round(process, cohort):
     return state, output.metrics
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.soak) for n in PROCESSES])
+@pytest.mark.soak
+@pytest.mark.parametrize("name", PROCESSES)
 def test_an_algorithm_over_sites_has_the_bits_of_the_local_runtime(ten, columns, name):
     process, batches = PROCESSES[name](), Batches(4)
     datasets = [batches.of(fc.data.ClientDataset.from_columns(c)) for c in columns]
@@ -181,4 +183,4 @@ def test_a_histogram_over_sites_has_the_bits_of_the_local_runtime(columns, tmp_p
 
 
 def test_the_table_of_algorithms_has_all():
-    assert {*algorithms.__all__} <= {*PROCESSES, *COMPUTATIONS}
+    assert {*algorithms.__all__} - {*PROCESSES} == OF_OTHER_DATA | NOT_OVER_SITES

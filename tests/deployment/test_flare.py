@@ -131,6 +131,7 @@ def test_a_new_federation_trains_by_masked_sums_and_leaves_nothing(tmp_path):
     assert sorted(p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts) == files
 
 
+@pytest.mark.soak
 def test_a_certificate_of_one_site_does_not_connect_as_another(two, tmp_path):
     kit = tmp_path / "kit"
     shutil.copytree(two.kits["site-00"], kit)
