@@ -6,7 +6,7 @@ from typing import Any
 
 from fedcore.errors import InvalidValue, NotFound
 from fedcore.program.structures import children_of, with_children
-from fedcore.runtime.site_value import SiteValue
+from fedcore.site_value import SiteValue
 
 ClientId = str | int
 

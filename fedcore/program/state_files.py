@@ -23,7 +23,7 @@ from fedcore.program.safetensors_file import Digest
 from fedcore.program.serializable import Serializable
 from fedcore.program.stored_arrays import SharedFile
 from fedcore.program.structures import children_of, with_children
-from fedcore.runtime.site_value import SiteValue
+from fedcore.site_value import SiteValue
 from fedcore.types import fields_of
 from fedcore.types.immutable_arrays import immutable
 

@@ -27,8 +27,8 @@ from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.plan_runner import ClientStageOf, ClientSums
 from fedcore.runtime.report import Report
 from fedcore.runtime.secure.settings import Masked
-from fedcore.runtime.site_value import SiteValue
 from fedcore.runtime.stopping import Stop
+from fedcore.site_value import SiteValue
 
 if TYPE_CHECKING:
     from fedcore.runtime.network.secure_sums import NetworkSums
