@@ -105,7 +105,12 @@ def _end(server: socket.socket, process: subprocess.Popen) -> None:
     process.wait()
 
 
-_WITH_THREADS = ("fedcore.runtime.cluster.", "fedcore.deployment.flare_exchange", "fedcore.deployment.trial")
+_WITH_THREADS = (
+    "fedcore.runtime.cluster.",
+    "fedcore.deployment.flare_exchange",
+    "fedcore.deployment.flower_exchange",
+    "fedcore.deployment.trial",
+)
 
 
 def _serve(server: socket.socket) -> None:
@@ -118,7 +123,7 @@ def _serve(server: socket.socket) -> None:
     import fedcore
 
     for module in pkgutil.walk_packages(fedcore.__path__, "fedcore."):
-        # Ray and NVIDIA FLARE would have threads before the fork.
+        # Ray, NVIDIA FLARE and Flower would have threads before the fork.
         if not module.name.endswith("__main__") and not module.name.startswith(_WITH_THREADS):
             __import__(module.name)
     from fedcore.graphs.private_api import has_started

@@ -17,6 +17,7 @@ _EXTRAS = {
     "mlflow": ("mlflow",),
     "networkx": ("networkx",),
     "notebooks": ("ipykernel", "ipywidgets"),
+    "flower": ("flwr", "cryptography"),
     "nvflare": ("nvflare", "cryptography"),
     "optuna": ("optuna",),
     "pandas": ("pandas",),

@@ -94,4 +94,4 @@ def _read_plan(plan: str):
         return module
     from fedcore.compiler import pipeline_with
 
-    return compile_module(module, pipeline_with({"block_size": "1", "secure": "masked"}, "default"))
+    return compile_module(module, pipeline_with({"secure": "masked"}, "default"))

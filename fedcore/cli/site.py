@@ -33,28 +33,41 @@ def site():
 def run(file: Path, while_open: bool):
     """Runs the site that a file describes, until Ctrl-C or SIGTERM.
 
-    The file names the kit (a folder of `nvflare provision`), the policy, the data and the log; docs/deployment.md has
-    all settings.
+    The file names the kit (a folder of `nvflare provision`) or a socket, the policy, the data and the log;
+    docs/deployment.md has all settings.
     """
     import sys
     import threading
 
-    from fedcore.deployment.engines import engine_installed
-
-    with quiet_start(), engine_installed():
-        from fedcore.deployment.flare_exchange import Kit, serving
+    with quiet_start():
         from fedcore.deployment.site import open_site
         from fedcore.deployment.site_settings import read_settings
 
         settings = read_settings(file)
-        kit = Kit.read(settings.kit)
-        answers = open_site(kit.name, settings)
-    with serving(kit, answers.answer):
-        click.echo(f"{kit.name}: answers by {file}; log {settings.log}")
+        name, serving = _network(settings)
+        answers = open_site(name, settings)
+    with serving(answers.answer):
+        click.echo(f"{name}: answers by {file}; log {settings.log}")
         if while_open:
             sys.stdin.read()
         else:
             threading.Event().wait()
+
+
+def _network(settings):
+    """The name of a site, and the context in which a function answers the requests of its network."""
+    import functools
+
+    from fedcore.deployment import site_socket
+    from fedcore.deployment.engines import engine_installed
+
+    if settings.socket is not None:
+        return settings.name, functools.partial(site_socket.serving, settings.socket)
+    with engine_installed():
+        from fedcore.deployment.flare_exchange import Kit, serving
+
+        kit = Kit.read(settings.kit)
+    return kit.name, functools.partial(serving, kit)
 
 
 @site.command(short_help="Prints the log of a site.")

@@ -9,6 +9,8 @@ from fedcore.lazy_imports import LazyImports
 
 if TYPE_CHECKING:
     from fedcore.deployment.flare_network import flare as flare
+    from fedcore.deployment.flower_network import flower as flower
+    from fedcore.deployment.flower_network import flower_client_app as flower_client_app
     from fedcore.deployment.site import Site as Site
     from fedcore.deployment.site_cohorts import sites as sites
     from fedcore.graphs.tensors.specs import element_spec as element_spec

@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
@@ -214,6 +215,11 @@ def connect(kit: str | os.PathLike, sites: Sequence[str], wait_s: float, least: 
         raise FedcoreError(f"{kit} is the kit of {server.name}, not of the server")
     if not sites or isinstance(sites, str) or len(set(sites)) < len(list(sites)):
         raise FedcoreError(f"sites are one name or more, each once, not {brief(sites)}")
+    if FQCN.ROOT_SERVER in CoreCell.ALL_CELLS:
+        raise FedcoreError(
+            "NVIDIA FLARE has one server in a process, also after it was closed\n"
+            "  fix: use the exchange of the first call of fc.deployment.flare, or start another process"
+        )
     exchange = FlareExchange(server, sites)
     offline = exchange.wait(wait_s, least)
     if len(sites) - len(offline) < (len(sites) if least is None else least):

@@ -21,8 +21,8 @@ def flare(
         wait_s: seconds to wait for sites to connect. Those that are offline then may connect later.
         least: number of sites to wait for. Default: all.
     Raises:
-        FedcoreError: the extra `nvflare` is not installed, the folder is no server's kit, or fewer sites than `least`
-            have connected.
+        FedcoreError: the extra `nvflare` is not installed, the folder is no server's kit, fewer sites than `least` have
+            connected, or the process has had an exchange of FLARE already.
     Example:
         >>> exchange = fc.deployment.flare("kits/server", sites=["north", "south"])
     """

@@ -2,24 +2,27 @@
 
 A plan is checked once, when it arrives, by following its data flow; a run is checked against the budgets of the day;
 and what would leave is checked before it does. Each rule has a name, which a refusal tells
-(decision 0271).
+(decisions 0271 and 0273).
 """
 
+import math
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 
-from fedcore.compiler.disclosures import disclosures
+from fedcore.compiler.disclosures import ClientDataFlow, Disclosure, accumulation_line, disclosures, tensors_of
 from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, flat
 from fedcore.compiler.liveness import Liveness
 from fedcore.compiler.noiseless_values import noiseless_values
 from fedcore.deployment.site_log import SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.parsed_graph import operations_of
+from fedcore.intrinsics.planned import fold_of, sent_by
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
 from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.metering import crossings
@@ -33,6 +36,8 @@ RULES = {
     "values": "no value of a single client is a result",
     "aggregated": "values reach the server in sums only, under masks",
     "noise": "what leaves depends on random numbers that the site draws",
+    "noise_std": "what leaves differs enough between two runs with other random numbers",
+    "clip": "the norm of what leaves is bounded",
     "clients": "a sum has enough clients",
     "sizes": "the size of what leaves is fixed by its type, so that it tells nothing",
     "bits": "a client sends few enough bits in a run",
@@ -66,6 +71,11 @@ class Policy:
         noise: what leaves has to depend on random numbers of the client's stage, and the site draws the run's seed, so
             that nobody else can compute them. That finds plans without noise; how much there is, a reader of the plan
             decides (see `signers`). With it the bits are no longer those of a local run.
+        noise_std: least standard deviation of the numbers that leave. The site runs the client's stage twice, with
+            seeds of its own, and measures it in each tensor (`measured_std`); with it, `noise` holds too. All
+            randomness counts, also that of shuffles. Integers of masked sums are measured as they are.
+        clip: largest Euclidean norm of the numbers that leave in a run, all tensors together. A refusal tells that
+            this bound was exceeded, so a plan is to clip to it by itself.
         columns: those that may be read; None for all of the site's table.
         operations: those of TensorFlow that client stages may use; None for all that files from elsewhere may hold.
         without: operations of TensorFlow that client stages may not use.
@@ -79,6 +89,8 @@ class Policy:
     aggregated: bool = True
     client_values: bool = False
     noise: bool = False
+    noise_std: float | None = None
+    clip: float | None = None
     columns: frozenset[str] | None = None
     operations: frozenset[str] | None = None
     without: frozenset[str] = frozenset()
@@ -109,9 +121,9 @@ class Policy:
         yield from self._of_columns(checked, data)
         yield from self._of_values(checked)
         if self.aggregated:
-            for d in disclosures(plan):
+            for d in dict.fromkeys([*disclosures(plan), *unsummed_values(plan)]):
                 yield Refusal("aggregated", f"{_at(d.location)}{d.tensor} : {d.type} leaves outside of a secure sum")
-        if self.noise:
+        if self.draws_seed:
             for value in noiseless_values(plan):
                 yield Refusal("noise", f"{_at(value.location)}{value.tensor} : {value.type} leaves without noise")
         yield from self._of_sizes(checked)
@@ -191,6 +203,36 @@ class Policy:
         if self.bits is not None and bits > self.bits:
             raise Refusal("bits", f"the client would send {bits} bits; at most {self.bits} may leave")
 
+    def check_numbers(
+        self,
+        plan: Module,
+        stage: ClientStageOf,
+        numbers: Sequence[np.ndarray],
+        others: Sequence[np.ndarray] | None,
+        *,
+        masked: bool,
+    ) -> None:
+        """Checks the numbers that would leave.
+
+        Args:
+            numbers: the tensors of `sent_leaves`, before they are masked.
+            others: those of a run with another seed, where `noise_std` holds.
+        Raises:
+            Refusal: a rule is against them.
+        """
+        if self.clip is not None:
+            norm = math.sqrt(sum(float(np.square(array.astype(np.float64)).sum()) for array in map(_numeric, numbers)))
+            if not norm <= self.clip:
+                at = _at(_Plan(plan).by_name[stage.work.operation].location)
+                raise Refusal("clip", f"{at}the norm of what would leave exceeds {self.clip:g}")
+        if self.noise_std is None or others is None:
+            return
+        for (label, line), array, other in zip(sent_leaves(plan, stage, masked=masked), numbers, others, strict=True):
+            std = measured_std(array, other)
+            if std is not None and std < self.noise_std:
+                least = f"a standard deviation of {self.noise_std:g}"
+                raise Refusal("noise_std", f"{_at(line)}{label} leaves with less noise than {least}")
+
     def sent_tensors(self, plan: Module, stage: ClientStageOf) -> list[str]:
         """The tensors that leave with a run of the stage, with their types."""
         return [
@@ -199,7 +241,70 @@ class Policy:
 
     def seed(self, seed: int) -> int:
         """The seed of a run: the server's, or one that nobody else knows."""
-        return int.from_bytes(os.urandom(8), "little", signed=True) if self.noise else seed
+        return int.from_bytes(os.urandom(8), "little", signed=True) if self.draws_seed else seed
+
+    @property
+    def draws_seed(self) -> bool:
+        """Whether the site draws the seeds of runs."""
+        return self.noise or self.noise_std is not None
+
+
+def unsummed_values(plan: Module) -> Iterator[Disclosure]:
+    """The values that depend on a client's data and are sent in stages without secure sums.
+
+    Those of `disclosures` are in the partial. A stage may also send a value and then not use it.
+    """
+    flow = ClientDataFlow(plan)
+    by_fold = {fold_of(op, flow.by_name).name: op for op in plan.main.operations if op.kind == "merge"}
+    for fold, stage, tainted in flow.folds():
+        if "secure" in by_fold[fold.name].attributes:  # it runs under masks, where the partial is sent
+            continue
+        for name, sent in sent_by(fold, stage, flow.types).items():
+            for path, type_ in tensors_of(sent.type, tainted.get(name, NOTHING)):
+                yield Disclosure(f"{sent.label}{_dotted(path)}", type_, accumulation_line(stage, name) or fold.location)
+
+
+def sent_leaves(plan: Module, stage: ClientStageOf, *, masked: bool) -> list[tuple[str, Location | None]]:
+    """The name and the line of each tensor that a run of a stage sends, in the order of its leaves.
+
+    Under masks it sends its partial, else the values of `sent_by`.
+    """
+    fold, function = _Plan(plan).by_name[stage.work.operation], plan.function(stage.work.stage)
+    if masked:
+        assert stage.partial_type is not None
+        return [(f"partial{_dotted(path)}", fold.location) for path, _ in leaves(stage.partial_type)]
+    return [
+        (f"{sent.label}{_dotted(path)}", accumulation_line(function, name) or fold.location)
+        for name, sent in sent_by(fold, function, plan.main.types()).items()
+        for path, _ in leaves(sent.type)
+    ]
+
+
+def measured_std(array: np.ndarray, other: np.ndarray) -> float | None:
+    """The standard deviation of noise, of two runs: that of their difference, divided by the root of 2.
+
+    It is raised by three times its own standard error, so that noise of just the bound is refused once in a thousand
+    runs. A tensor of few numbers says little: less than 5 count as noisy enough if they differ.
+
+    Returns:
+        None for a tensor without numbers.
+    """
+    array, other = _numeric(array), _numeric(other)
+    if not array.size or array.shape != other.shape:  # other sizes: codes, which two runs cut differently
+        return None
+    difference = array.astype(np.float64) - other.astype(np.float64)
+    std = math.sqrt(float(np.square(difference).mean()) / 2)
+    room = 1 - 3 / math.sqrt(2 * array.size)
+    return std / room if room > 0 else (math.inf if std else 0.0)
+
+
+def _numeric(array: np.ndarray) -> np.ndarray:
+    """The array, or no numbers in place of texts."""
+    return array if array.dtype.kind in "biuf" else np.zeros(0)
+
+
+def _dotted(path: str) -> str:
+    return f".{path}" if path and path[0] != "[" else path
 
 
 def _at(location: Location | None) -> str:
@@ -361,6 +466,9 @@ def read_policy(file: Path) -> Policy:
 def _converted(file: Path, key: str, value: Any) -> Any:
     if key in ("aggregated", "client_values", "noise"):
         is_right, wants = isinstance(value, bool), "true or false"
+    elif key in ("noise_std", "clip"):
+        is_right = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        wants = "a number above 0"
     elif key in ("clients", "bits", "bits_per_day", "rounds_per_day"):
         is_right = isinstance(value, int) and not isinstance(value, bool) and value >= 0
         wants = "a whole number, 0 or more"

@@ -30,6 +30,7 @@ from fedcore.ir import Module, Symbol, verify
 from fedcore.ir.bundle import from_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
+from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest
 from fedcore.runtime.device_stage import DeviceSliceExecutor
@@ -62,14 +63,23 @@ class Site:
         policy: what may run and leave.
         log: gets a line for each plan and run.
         identity: for secure sums; None takes part in none.
+        executor: runs the client stages. Default: a new one.
     """
 
-    def __init__(self, name: str, data: SiteData, policy: Policy, log: SiteLog, identity: Identity | None = None):
+    def __init__(
+        self,
+        name: str,
+        data: SiteData,
+        policy: Policy,
+        log: SiteLog,
+        identity: Identity | None = None,
+        executor: DeviceSliceExecutor | None = None,
+    ):
         self.name = name
         self._data = data
         self._policy = policy
         self.log = log
-        self._executor = DeviceSliceExecutor()
+        self._executor = executor or DeviceSliceExecutor()
         self._plans: LruEntries[str, Module] = LruEntries(MAX_PLANS)
         self._arrays: LruEntries[str, np.ndarray] = LruEntries(CACHE_BYTES)
         self._values = SiteValues(log.path.parent / "values")
@@ -157,17 +167,33 @@ class Site:
                 zip(request.fact("sources", list), stage.value_types, strict=False)
             )
         ]
-        seed, index = self._policy.seed(request.fact("seed", int)), request.fact("index", int)
-        result = run_client(
-            self._executor, stage, broadcasts, values, seed=seed, index=index, report=report, stop=Stop()
-        )
+        index = request.fact("index", int)
+
+        def run_once() -> SliceResult:
+            return run_client(
+                self._executor,
+                stage,
+                broadcasts,
+                values,
+                masked=masking is not None,
+                seed=self._policy.seed(request.fact("seed", int)),
+                index=index,
+                report=report,
+                stop=Stop(),
+            )
+
+        result = run_once()
+        if stage.partial_type is not None:
+            again = None if self._policy.noise_std is None else numbers_of(run_once())
+            self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masking is not None)
         reply: dict[str, np.ndarray] = {}
         partial = result.partial
         if masking is not None:
             masked, partial = masking.mask(request.array("message"), partial)
             reply["message"] = np.frombuffer(masked, np.uint8)
-        if stage.partial_type is not None:
-            reply |= to_arrays(partial, stage.partial_type, "p")
+        sent_type = stage.sent_type if masking is None else stage.partial_type
+        if sent_type is not None:
+            reply |= to_arrays(partial, sent_type, "p")
         if masking is not None:
             for number in masking.leaves.zeros():
                 del reply[f"p{number}"]
@@ -260,13 +286,21 @@ class Site:
         return value
 
 
-@functools.lru_cache(maxsize=8)  # several sites of one process get equal plans
+_READING = threading.Lock()
+
+
 def read_plan(data: bytes) -> Module:
     """The plan of a bundle from elsewhere: parsed and verified; a child process has imported what runs here.
 
     Raises:
         FedcoreError: it is no plan, or its graphs are refused.
     """
+    with _READING:  # several sites of one process get equal plans at once
+        return _read_plan(data)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_plan(data: bytes) -> Module:
     plan = verify(from_bytes(data))
     if plan.stage != "planned":
         raise InvalidValue(f"a site runs plans; this module is {plan.stage}")
@@ -285,6 +319,11 @@ def client_side(plan: Module) -> Module:
     names = {name for root in roots for name in named_by(plan, root)}
     functions = tuple(f for f in plan.functions if f.name in names)
     return attrs.evolve(plan, functions=functions, graphs=tuple(g for g in plan.graphs if g.name in names))
+
+
+def numbers_of(result: SliceResult) -> list[np.ndarray]:
+    """The tensors that a client's result sends."""
+    return [np.asarray(leaf) for leaf in flatten(result.partial)]
 
 
 def open_site(name: str, settings: SiteSettings) -> Site:

@@ -6,7 +6,7 @@ from typing import Any
 from fedcore.data import Cohort
 from fedcore.errors import NotFound, brief
 from fedcore.runtime.network.exchange import Exchange
-from fedcore.runtime.site_value import SiteValue
+from fedcore.site_value import SiteValue
 from fedcore.types import SequenceType, Type, to_type
 
 

@@ -57,7 +57,7 @@ class TableData:
     @property
     def version(self) -> int:
         """Changes when the file does."""
-        return self.file.stat().st_mtime_ns
+        return _modified_ns(self.file)
 
     def columns_of(self, leaf: str) -> tuple[str, ...]:
         """The table's columns that a leaf of the element is made of."""
@@ -123,7 +123,8 @@ class FunctionData:
     """Data that a function of the site's owner returns.
 
     Args:
-        function: returns columns by the names of the element's leaves, or a data set.
+        function: returns columns by the names of the element's leaves, or a data set; for a struct of data sets, such
+            as that of a personalization, a dict of them; for a tensor, its value.
     """
 
     version = 0
@@ -136,22 +137,30 @@ class FunctionData:
         return (leaf,)
 
     def dataset(self, type_: Type) -> Any:
+        """The client's value of a type."""
+        return self._part(self._function(), type_)
+
+    def _part(self, value: Any, type_: Type) -> Any:
         from fedcore.data import ClientDataset
 
-        value = self._function()
-        if isinstance(value, Mapping | tuple | np.ndarray):
-            value = self._batches.of(ClientDataset.from_columns(value))
+        if isinstance(type_, StructType) and isinstance(value, Mapping):  # such as data to train and to test with
+            return {name: self._part(value[name], part) for name, part in type_.items() if name in value}
+        if isinstance(type_, SequenceType) and isinstance(value, Mapping | tuple | np.ndarray):
+            return self._batches.of(ClientDataset.from_columns(value))
         return value
 
 
 SiteData = TableData | FunctionData
 
 
-def table_reader(file: Path, table: str | None) -> Callable[[Sequence[str]], Columns]:
-    """The function that reads columns of a file; each column is read once.
+def table_reader(
+    file: Path, table: str | None, image_size: tuple[int, int] | None = None
+) -> Callable[[Sequence[str]], Columns]:
+    """The function that reads columns of a file, or of a folder of images; each column is read once.
 
     Args:
         table: of a SQLite database; the group of an HDF5 file, by default its root.
+        image_size: height and width to which the images of a folder are resized.
     Raises:
         InvalidValue: the file is of a format that sites do not read.
     """
@@ -163,9 +172,14 @@ def table_reader(file: Path, table: str | None) -> Callable[[Sequence[str]], Col
         ".sqlite": _read_sqlite,
         ".db": _read_sqlite,
     }
-    if file.suffix not in readers:
-        raise InvalidValue(f"{file}: a site's table is a file {', '.join(readers)}, or data.function names a function")
-    read = readers[file.suffix]
+    readers[""] = functools.partial(_read_images, size=image_size)  # of a folder
+    suffix = "" if file.is_dir() else file.suffix or "."
+    if suffix not in readers:
+        raise InvalidValue(
+            f"{file}: a site's table is a file {', '.join(filter(None, readers))}, or a folder of images; or "
+            "data.function names a function"
+        )
+    read = readers[suffix]
 
     @functools.lru_cache(maxsize=64)
     def read_once(names: tuple[str, ...], modified: int) -> Columns:
@@ -176,11 +190,65 @@ def table_reader(file: Path, table: str | None) -> Callable[[Sequence[str]], Col
 
     def columns(names: Sequence[str]) -> Columns:
         try:
-            return read_once(tuple(names), file.stat().st_mtime_ns)
+            return read_once(tuple(names), _modified_ns(file))
         except OSError as error:
             raise FedcoreError(f"cannot read {file}: {error.strerror or error}") from None
 
     return columns
+
+
+def _modified_ns(file: Path) -> int:
+    """When a file, or a file of a folder, changed last."""
+    return max(path.stat().st_mtime_ns for path in [file, *(file.rglob("*") if file.is_dir() else ())])
+
+
+def _read_images(
+    folder: Path, names: Sequence[str], table: str | None, *, size: tuple[int, int] | None = None
+) -> Columns:
+    """The images of a folder that has a folder for each label, in the order of their paths.
+
+    Columns: `image`, uint8 [n, height, width, channels]; `label`, the number of the image's folder among the sorted
+    ones, from 0; `file`, the path in the folder.
+
+    Raises:
+        InvalidValue: a file is no image, or its size or channels differ from those of the first; the message names it
+            by its number only, since messages leave the site.
+    """
+    for name in names:
+        if name not in ("image", "label", "file"):
+            raise KeyError(name)
+    labels = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    files = [path for label in labels for path in sorted((folder / label).iterdir()) if path.suffix.lower() in _IMAGES]
+    columns: dict[str, np.ndarray] = {
+        "label": np.array([labels.index(path.parent.name) for path in files], np.int64),
+        "file": np.array([path.relative_to(folder).as_posix() for path in files], object),
+    }
+    if "image" in names:
+        columns["image"] = _images(files, size)
+    return {name: columns[name] for name in names}
+
+
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+
+
+def _images(files: Sequence[Path], size: tuple[int, int] | None) -> np.ndarray:
+    import tensorflow as tf
+
+    images: list[np.ndarray] = []
+    for number, file in enumerate(files):
+        try:
+            image = tf.io.decode_image(file.read_bytes(), expand_animations=False)
+        except tf.errors.InvalidArgumentError:
+            raise InvalidValue(f"file {number} of the site's images is no image") from None
+        if size is not None:
+            image = tf.cast(tf.round(tf.image.resize(image, size, antialias=True)), tf.uint8)
+        if images and image.shape != images[0].shape:
+            raise InvalidValue(
+                f"the site's images differ in size or channels: image {number} is {tuple(image.shape)}, the first "
+                f"{images[0].shape}\n  fix: data.image_size = [height, width], for sizes"
+            )
+        images.append(image.numpy())
+    return np.stack(images) if images else np.zeros([0, *(size or (0, 0)), 3], np.uint8)
 
 
 def _read_csv(file: Path, names: Sequence[str], table: str | None) -> Columns:

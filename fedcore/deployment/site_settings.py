@@ -19,16 +19,19 @@ class SiteSettings:
     """The settings of a site.
 
     Args:
-        kit: folder of certificates and key.
+        kit: folder of certificates and key, for NVIDIA FLARE; None for a site behind a socket.
+        name, socket: of a site whose node of another network asks it over a socket of its machine.
         log: file of the log.
         identity: for secure sums.
     """
 
-    kit: Path
+    kit: Path | None
     data: SiteData
     policy: Policy
     log: Path
     identity: Identity | None
+    name: str = ""
+    socket: Path | None = None
 
 
 def read_settings(file: Path) -> SiteSettings:
@@ -43,16 +46,19 @@ def read_settings(file: Path) -> SiteSettings:
         raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{file} is no TOML: {error}") from None
-    _check_keys(file, "", content, {"kit", "policy", "log", "data", "key", "peers"}, {"kit", "policy", "data"})
+    place = {"name", "socket"} if "socket" in content else {"kit"}
+    _check_keys(file, "", content, {*place, "policy", "log", "data", "key", "peers"}, {*place, "policy", "data"})
     folder = file.parent
-    texts = {key: _text(file, key, content.get(key, default)) for key, default in
-             (("kit", ""), ("policy", ""), ("log", "site.log"))}  # fmt: skip
+    defaults = {**dict.fromkeys(place, ""), "policy": "", "log": "site.log"}
+    texts = {key: _text(file, key, content.get(key, default)) for key, default in defaults.items()}
     return SiteSettings(
-        folder / texts["kit"],
+        folder / texts["kit"] if "kit" in texts else None,
         _data(file, content["data"]),
         read_policy(folder / texts["policy"]),
         folder / texts["log"],
         _identity(file, content),
+        texts.get("name", ""),
+        folder / texts["socket"] if "socket" in texts else None,
     )
 
 
@@ -66,7 +72,7 @@ def _identity(file: Path, content: dict) -> Identity | None:
 def _data(file: Path, table: Any) -> SiteData:
     if not isinstance(table, dict):
         raise InvalidValue(f"{file}: [data] is a table")
-    keys = {"file", "table", "function", "elements", "batch", "repeat", "shuffle"}
+    keys = {"file", "table", "image_size", "function", "elements", "batch", "repeat", "shuffle"}
     _check_keys(file, "data.", table, keys, set())
     batches = Batches(
         _number(file, "data.batch", table.get("batch"), 1),
@@ -85,7 +91,17 @@ def _data(file: Path, table: Any) -> SiteData:
     by_leaf = {"": elements} if isinstance(elements, str) else elements
     source = file.parent / _text(file, "data.file", table["file"])
     columns = {name: _columns(file, name, value) for name, value in by_leaf.items()}
-    return TableData(table_reader(source, table.get("table")), columns, source, batches)
+    reader = table_reader(source, table.get("table"), _image_size(file, table.get("image_size")))
+    return TableData(reader, columns, source, batches)
+
+
+def _image_size(file: Path, value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise InvalidValue(f"{file}: data.image_size is [height, width], not {brief(value)}")
+    height, width = (_number(file, "data.image_size", size, 1) or 1 for size in value)
+    return height, width
 
 
 def _columns(file: Path, name: str, value: Any) -> str | tuple[str, ...]:

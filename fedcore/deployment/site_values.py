@@ -15,7 +15,7 @@ MAX_VALUES = 16
 """Values in memory."""
 
 MAX_FILES = 256
-"""Values on the disk; the oldest go first."""
+"""Values on the disk; those go first that were stored or read longest ago."""
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 
@@ -55,6 +55,8 @@ class SiteValues:
             MalformedMessage: the site does not have it.
         """
         file, value = self._file(name), self._memory.find(name, None)
+        if file.exists():
+            file.touch()
         if value is None and file.exists():
             message = Message.from_bytes(file.read_bytes())
             value = from_arrays(message.arrays, to_type(message.fact("type", str)), "v")

@@ -197,7 +197,7 @@ def _distinct(stage: Function, names: list[str], shared: set[str]) -> dict[str, 
         if name in made and made[name].kind == "struct":
             stack.extend(reversed(list(_elements(made[name], label))))
             continue
-        path = _path(name, made)
+        path = path_of(name, made)
         if path[0] in shared:
             continue
         if len(path) == 1 and path[0] != name:  # an element of a struct that is put together here
@@ -244,7 +244,7 @@ def _elements(struct: Operation, label: str | None) -> Iterator[tuple[str, str |
             yield operand.name, f"{label}[{i}]" if name is None else f"{label}.{name}"
 
 
-def _path(name: str, made: Mapping[str, Operation]) -> tuple:
+def path_of(name: str, made: Mapping[str, Operation]) -> tuple:
     """The outermost value of which a value is an element, and the indices that lead to the element."""
     path: list[int] = []
     while name in made:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedcore.errors import InvalidValue, NotFound
 from fedcore.program.structures import children_of, with_children
+from fedcore.site_value import SiteValue
 
 ClientId = str | int
 
@@ -117,7 +118,7 @@ def no_state_of(client_id: Any) -> NotFound:
 def _in_containers(structure: Any, plain: Any) -> Any:
     """A value of plain lists, tuples and dicts in the containers of a structure."""
     children = children_of(structure)
-    if children is None:
+    if children is None or isinstance(plain, SiteValue):
         return plain
     pairs = zip(children.values(), (children_of(plain) or {}).values(), strict=True)
     return with_children(structure, [_in_containers(child, value) for child, value in pairs])

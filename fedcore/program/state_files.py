@@ -23,6 +23,7 @@ from fedcore.program.safetensors_file import Digest
 from fedcore.program.serializable import Serializable
 from fedcore.program.stored_arrays import SharedFile
 from fedcore.program.structures import children_of, with_children
+from fedcore.site_value import SiteValue
 from fedcore.types import fields_of
 from fedcore.types.immutable_arrays import immutable
 
@@ -157,6 +158,8 @@ def _tree(value: Any, path: str, arrays: dict[str, np.ndarray], depth: int = 0) 
         raise TypeMismatch(f"a saved program state nests at most {MAX_DEPTH} deep, not as {brief(path)}")
     if isinstance(value, Serializable):
         return ["bytes", _text(value.to_bytes())]
+    if isinstance(value, SiteValue):
+        return ["site value", [value.site, value.source, list(value.path)]]
     fields, children = fields_of(value), children_of(value)
     if children is not None:
         parts = [[key, _tree(child, f"{path}/{key}", arrays, depth + 1)] for key, child in children.items()]
@@ -213,6 +216,9 @@ def _decoded(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> li
         return ["value", value]
     if kind == "bytes":
         return ["bytes", base64.b64decode(value)]
+    if kind == "site value":
+        site, source, path = value
+        return ["value", SiteValue(site, source, tuple(path))]
     if kind == "texts":
         texts = [text if of == "str" else base64.b64decode(text) for of, text in value]
         return ["value", np.array(texts, dtype=object).reshape(tree[1])]

@@ -15,7 +15,7 @@ from fedcore.errors import TypeMismatch
 from fedcore.graphs.tensors.returned import returned
 from fedcore.graphs.tensors.values import container, elements_of, tensor_leaf
 from fedcore.ir import Function
-from fedcore.runtime.site_value import SiteValue
+from fedcore.site_value import SiteValue
 from fedcore.types import (
     FederatedType,
     FunctionType,

@@ -55,6 +55,7 @@ from fedcore.runtime.stopping import Stop
 from fedcore.runtime.workers import Workers, dispatch
 
 if TYPE_CHECKING:
+    from fedcore.runtime.network.plan_runner import ClientSums
     from fedcore.runtime.secure.secure_partials import SecurePartials
 
 MAX_LOSSES = 3
@@ -145,6 +146,16 @@ class SlicedClientsExecutor:
 
         return secure_partials.SecurePartials.of(self.secure, work, report)
 
+    def tree(
+        self, work: ClientWork, merge: Callable, report: Report, stop: Stop, *, masked: bool
+    ) -> "MergeTree | ClientSums":
+        """Merges the partials of slices.
+
+        Args:
+            masked: the partials are in secure sums.
+        """
+        return MergeTree(merge)
+
     @functools.cached_property
     def merging(self) -> DeviceSliceExecutor:
         """The executor that makes zeros and merges partials."""
@@ -189,10 +200,13 @@ class SliceResults:
     """Gathers the results of a stage's slices: merges partials, and collects kept values and measured bits.
 
     Any thread may add.
+
+    Args:
+        tree: merges the partials.
     """
 
-    def __init__(self, work: ClientWork, merge: Callable, report: Report):
-        self.tree = MergeTree(merge)
+    def __init__(self, work: ClientWork, tree: "MergeTree | ClientSums", report: Report):
+        self.tree = tree
         self.kept: dict[int, object] = {}
         self._work = work
         self._report = report
@@ -224,10 +238,11 @@ class _Run:
         )
         self.runs = stack.prepare(work, self.faults, report, stop)
         self.partials = stack.merging.prepare(work, report, stop)
-        self.results = SliceResults(work, self.partials.merge, report)
         self.secure: SecurePartials | None = None
         if stack.secure is not None and work.secure:
             self.secure = stack.secure_partials(work, report, stop)
+        tree = stack.tree(work, self.partials.merge, report, stop, masked=self.secure is not None)
+        self.results = SliceResults(work, tree, report)
         size = stack.slice_size(work)
         slices = None if work.clients is None or self.secure is not None else -(-work.clients // size)
         longest = MAX_RUN_BYTES / (size * work.kept_bytes) if work.kept_bytes else math.inf

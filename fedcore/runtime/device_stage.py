@@ -26,8 +26,8 @@ from fedcore.runtime.memory import DeviceMemory, FittingSlices, Run, in_halves
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.protocols import ProtocolBroken
 from fedcore.runtime.report import Report
-from fedcore.runtime.site_value import SiteValue
 from fedcore.runtime.stopping import Stop
+from fedcore.site_value import SiteValue
 
 
 class DeviceStage:

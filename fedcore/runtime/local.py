@@ -26,9 +26,9 @@ from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.protocols import ClientsExecutor, check_clients_executor
 from fedcore.runtime.report import Report
 from fedcore.runtime.secure.settings import Masked, settings_of
-from fedcore.runtime.site_value import SiteValue
 from fedcore.runtime.stopping import current_stop
 from fedcore.scalars import python_scalar, whole_number
+from fedcore.site_value import SiteValue
 from fedcore.types import FederatedType, StructType, Type
 
 

@@ -25,24 +25,46 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def write_data(folder: Path, examples: int, features: int, seed: int) -> dict[str, np.ndarray]:
-    """Writes a CSV file of random examples; returns its columns as an element has them."""
+def examples(number: int, features: int, seed: int) -> dict[str, np.ndarray]:
+    """Random examples."""
     rng = np.random.default_rng(seed)
-    x = rng.integers(-8, 9, (examples, features)).astype(np.float32) / 8
-    y = (x.sum(1) > 0).astype(np.int32)
+    x = rng.integers(-8, 9, (number, features)).astype(np.float32) / 8
+    return {"x": x, "y": (x.sum(1) > 0).astype(np.int32)}
+
+
+def write_data(folder: Path, number: int, features: int, seed: int) -> dict[str, np.ndarray]:
+    """Writes a CSV file of random examples; returns its columns as an element has them."""
+    columns = examples(number, features, seed)
+    x, y = columns.values()
     header = ",".join([*(f"f{i}" for i in range(features)), "label"])
     rows = [",".join([*(repr(float(v)) for v in row), str(label)]) for row, label in zip(x, y, strict=True)]
     (folder / "data.csv").write_text("\n".join([header, *rows]) + "\n")
-    return {"x": x, "y": y}
+    return columns
 
 
-def write_site(folder: Path, kit: Path, features: int, policy: str = POLICY, *, batch: int | None = 4) -> Path:
+def write_site(
+    folder: Path,
+    kit: Path,
+    features: int,
+    policy: str = POLICY,
+    *,
+    batch: int | None = 4,
+    elements: str = "",
+    has_key: bool = False,
+) -> Path:
+    """Writes the settings of a site of `write_data`.
+
+    Args:
+        elements: lines of site.toml. Default: examples of the features and the label.
+        has_key: the site takes part in masked sums; `peers.toml` is in the folder above.
+    """
     columns = ", ".join(f'"f{i}"' for i in range(features))
     batches = "" if batch is None else f"batch = {batch}\n"
+    key = 'key = "key.pem"\npeers = "../peers.toml"\n' if has_key else ""
     (folder / "policy.toml").write_text(policy)
     (folder / "site.toml").write_text(
-        f'kit = "{kit}"\npolicy = "policy.toml"\n[data]\nfile = "data.csv"\n{batches}'
-        f'[data.elements]\nx = [{columns}]\ny = "label"\n'
+        f'kit = "{kit}"\npolicy = "policy.toml"\n{key}[data]\nfile = "data.csv"\n{batches}'
+        + (elements or f'[data.elements]\nx = [{columns}]\ny = "label"\n')
     )
     return folder / "site.toml"
 
@@ -106,22 +128,32 @@ class Federation:
 
 @contextlib.contextmanager
 def federation(
-    folder: Path, sites: int = 3, *, features: int = 6, examples: int = 12, policy: str = POLICY, batch: int | None = 4
+    folder: Path,
+    sites: int = 3,
+    *,
+    features: int = 6,
+    number: int = 12,
+    policy: str = POLICY,
+    batch: int | None = 4,
+    elements: str = "",
 ) -> Iterator[Federation]:
-    """A federation whose sites have started and connected."""
+    """A federation whose sites have started and connected, with keys for masked sums."""
     from fedcore.deployment.flare_exchange import provision
+    from fedcore.deployment.site_sums import write_key
 
     names = [f"site-{i:02}" for i in range(sites)]
     kits = provision(folder, names, free_port())
-    running = Federation(folder, kits, {})
-    for number, name in enumerate(names):
+    running, keys = Federation(folder, kits, {}), {}
+    for i, name in enumerate(names):
         (folder / name).mkdir()
-        running.columns[name] = write_data(folder / name, examples + number, features, number)
-        write_site(folder / name, kits[name], features, policy, batch=batch)
+        running.columns[name] = write_data(folder / name, number + i, features, i)
+        keys[name] = write_key(folder / name / "key.pem")
+        write_site(folder / name, kits[name], features, policy, batch=batch, elements=elements, has_key=True)
+    (folder / "peers.toml").write_text("".join(f'{name} = "{key}"\n' for name, key in keys.items()))
     try:
         for name in names:
             running.start(name)
-        running.exchange = fc.deployment.flare(kits["server"], names, wait_s=90)
+        running.exchange = fc.deployment.flare(kits["server"], names, wait_s=60 * sites)
         yield running
     finally:
         running.stop()

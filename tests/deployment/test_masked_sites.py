@@ -1,9 +1,12 @@
 """Secure sums by the masked protocol between sites."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from direct_exchange import ELEMENT, open_sites
+from learning_programs import build_model
 
 import fedcore as fc
 from fedcore.runtime.network.messages import Message
@@ -43,6 +46,22 @@ def test_the_sum_is_that_of_the_local_runtime(four):
     with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
         assert np.array_equal(label_counts(sites_of(exchange)), expected)
         assert fc.context.last_report().secure_sums[0].contributed == CLIENTS
+
+
+def test_an_evaluation_by_masked_sums_is_that_of_plain_sums(four):
+    exchange, datasets = four
+    build = functools.partial(fc.learning.algorithms.build_fed_eval, build_model)
+    plain, masked = build(), build(metrics_aggregator=fc.learning.metrics.secure_sum_then_finalize)
+    with fc.use(fc.runtime.local(), seed=5):
+        state = plain.initialize()
+        expected = plain.next(state, datasets).metrics["client_work"]["eval"]["total_rounds_metrics"]
+
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked"), seed=5):
+        state = masked.set_model_weights(masked.initialize(), plain.get_model_weights(state))
+        total = masked.next(state, sites_of(exchange)).metrics["client_work"]["eval"]["total_rounds_metrics"]
+
+    assert total["num_examples"] == expected["num_examples"]
+    assert np.isclose(total["loss"], expected["loss"], atol=1e-3)
 
 
 def test_no_clients_integers_reach_the_server(four):

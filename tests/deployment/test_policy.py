@@ -1,5 +1,7 @@
 """Plans that a site's policy refuses, each by the name of the rule and the line."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -100,7 +102,7 @@ def noisy_total(data):
 
 def plan_of(computation):
     module = computation.to_module("traced")
-    return compile_module(module, pipeline_with({"block_size": "1", "secure": "masked"}, "default"))
+    return compile_module(module, pipeline_with({"secure": "masked"}, "default"))
 
 
 def rules(policy, computation, **facts):
@@ -173,9 +175,7 @@ def test_budgets_of_a_day_hold_after_a_restart(tmp_path, bound, rule):
     data = fc.deployment.sites(exchange, ELEMENT)
     with fc.use(fc.runtime.network(exchange)):
         plain_total(data.cohort(data.client_ids))
-        site = exchange.answering["site-00"]
-        again = type(site)(site.name, site._data, site._policy, site.log, site._identity)
-        exchange.answering["site-00"] = again
+        exchange.restart("site-00")
         plain_total(data.cohort(data.client_ids))
         with pytest.raises(fc.errors.ClientError, match=f"declined: rule {rule}"):
             plain_total(data.cohort(data.client_ids))
@@ -197,6 +197,55 @@ def test_a_site_with_the_rule_noise_draws_its_own_seed(tmp_path):
         totals = {float(noisy.invoke(data.cohort(data.client_ids), seed=7)) for _ in range(3)}
 
     assert len(totals) == 3
+
+
+@fc.tf_computation(ROWS)
+def noisy_features(rows):
+    totals = rows.reduce(tf.zeros([6]), lambda total, batch: total + tf.reduce_sum(batch["x"], 0))
+    return totals[:, None] + tf.random.normal([6, 100])
+
+
+@fc.federated_computation(DATA)
+def noisy_features_total(data):
+    return fc.federated_sum(fc.federated_map(noisy_features, data))
+
+
+@pytest.mark.parametrize(
+    ("bound", "computation", "message"),
+    [
+        ("clip = 1000", total_of_features, None),
+        ("clip = 0.1", total_of_features, r"rule clip: .*test_policy.py:\d+: the norm of what would leave exceeds 0.1"),
+        ("noise_std = 0.9", noisy_features_total, None),
+        ("noise_std = 1.2", noisy_features_total, r"rule noise_std: .*test_policy.py:\d+: .* less noise than"),
+        ("noise_std = 0.9", total_of_features, r"rule noise: .* leaves without noise"),
+    ],
+)
+def test_what_leaves_is_clipped_and_has_noise(tmp_path, bound, computation, message):
+    exchange, _ = open_sites(tmp_path, 1, f"aggregated = false\nclients = 1\n{bound}\n")
+    data = fc.deployment.sites(exchange, ELEMENT)
+    refused = nullcontext() if message is None else pytest.raises(fc.errors.ClientError, match=message)
+    with fc.use(fc.runtime.network(exchange)), refused:
+        computation(data.cohort(data.client_ids))
+
+
+def test_a_value_that_is_sent_and_not_added_is_not_in_sums_only():
+    @fc.tf_computation(np.int32, np.int32)
+    def ignore(total, value):
+        return total + 1
+
+    @fc.tf_computation(np.int32, np.int32)
+    def plus(left, right):
+        return left + right
+
+    @fc.federated_computation(DATA)
+    def count(data):
+        labels = fc.federated_map(total_label, data)
+        return fc.federated_aggregate(labels, np.int32(0), ignore, plus, fc.tf_computation(lambda n: n, np.int32))
+
+    plan = compile_module(count.to_module("traced"), "inline,lower-intrinsics,canonicalize,partition,plan")
+
+    assert {refusal.rule for refusal in Policy().refusals(plan)} == {"aggregated"}
+    assert rules(Policy(), count) == set()
 
 
 def test_every_client_stage_of_a_plan_holds_allowed_operations_only():

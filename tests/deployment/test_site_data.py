@@ -4,6 +4,7 @@ import sqlite3
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from fedcore.deployment.site_settings import read_settings
 from fedcore.errors import FedcoreError, TypeMismatch
@@ -59,6 +60,20 @@ def test_a_parquet_file(tmp_path):
     parquet.write_table(pyarrow.table({"age": AGES, "height": HEIGHTS, "label": LABELS}), tmp_path / "table.parquet")
 
     check(settings_of(tmp_path, 'file = "table.parquet"\n').data)
+
+
+def test_a_folder_of_images(tmp_path):
+    for label, value in (("ill", 7), ("well", 9)):
+        (tmp_path / "scans" / label).mkdir(parents=True)
+        image = np.full([4, 6, 1], value, np.uint8)
+        (tmp_path / "scans" / label / "a.png").write_bytes(tf.io.encode_png(image).numpy())
+    elements = '[data.elements]\nx = "image"\ny = "label"\n'
+
+    data = settings_of(tmp_path, 'file = "scans"\nimage_size = [2, 3]\n', elements).data
+
+    (batch,) = data.dataset(to_type("<x=float32[?,2,3,1],y=int32[?]>*"))
+    assert np.array_equal(batch["x"], np.broadcast_to([[[[7.0]]], [[[9.0]]]], [2, 2, 3, 1]))
+    assert batch["y"].numpy().tolist() == [0, 1]
 
 
 def test_a_function_of_the_owner(tmp_path):

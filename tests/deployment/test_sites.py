@@ -1,5 +1,7 @@
 """The server's and the sites' sides of `fc.runtime.network`, in one process: no engine is needed."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,7 +12,8 @@ from learning_programs import build_fed_avg, build_model
 import fedcore as fc
 from fedcore.deployment.site import open_site
 from fedcore.deployment.site_settings import read_settings
-from fedcore.runtime.network.messages import Message
+from fedcore.runtime.network.leaves import from_arrays, to_arrays
+from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.types import FederatedType
 
 
@@ -36,24 +39,51 @@ def data_of(exchange):
     return fc.deployment.sites(exchange, ELEMENT)
 
 
-def test_ten_sites_give_the_bits_of_the_local_runtime(tmp_path):
-    exchange, datasets = open_sites(tmp_path, 10, POLICY)
-    process, data = build_fed_avg(), data_of(exchange)
+@pytest.fixture(scope="module")
+def ten(tmp_path_factory):
+    return open_sites(tmp_path_factory.mktemp("ten"), 10, POLICY)
+
+
+def coded_updates():
+    """Averages updates whose codes have as many bytes as their entropy needs."""
+    encoders = fc.aggregators.encoders
+    steps = encoders.uniform_quantization(step=encoders.RMS, rounding="dithered")
+    encoder = encoders.chain(encoders.hadamard(), steps, encoders.entropy())
+    return fc.aggregators.MeanFactory(fc.aggregators.EncodedSumFactory(encoder))
+
+
+@pytest.mark.parametrize("aggregator", [None, coded_updates], ids=["plain", "coded"])
+def test_ten_sites_give_the_bits_of_the_local_runtime(ten, aggregator):
+    exchange, datasets = ten
+    process, data = build_fed_avg(model_aggregator=aggregator and aggregator()), data_of(exchange)
 
     over_network = train(process, data.cohort(data.client_ids), fc.runtime.network(exchange))
 
-    assert equal(over_network, train(process, datasets, fc.runtime.local(block_size=1)))
+    assert equal(over_network, train(process, datasets, fc.runtime.local()))
 
 
-def test_a_federated_evaluation_gives_the_bits_of_the_local_runtime(three):
-    exchange, datasets = three
+def test_a_federated_evaluation_gives_the_bits_of_the_local_runtime(ten):
+    exchange, datasets = ten
     evaluation, data = fc.learning.algorithms.build_fed_eval(build_model), data_of(exchange)
-    with fc.use(fc.runtime.local(block_size=1)):
+    with fc.use(fc.runtime.local()):
         state = evaluation.initialize()
         local = evaluation.next(state, datasets).metrics
 
     with fc.use(fc.runtime.network(exchange)):
         assert equal(evaluation.next(state, data.cohort(data.client_ids)).metrics, local)
+
+
+def test_codes_travel_without_the_room_behind_their_ends():
+    code_type = fc.TensorType("code", (40,))
+    codes = np.zeros(40, np.uint8)
+    codes[:6] = [9, 0, 0, 0, 255, 1]  # 9 bits
+
+    arrays = to_arrays(codes, code_type, "p")
+
+    assert arrays["p0"].tolist() == [9, 0, 0, 0, 255, 1]
+    assert np.array_equal(from_arrays(arrays, code_type, "p"), codes)
+    with pytest.raises(MalformedMessage, match="a code that is cut off"):
+        from_arrays({"p0": arrays["p0"][:5]}, code_type, "p")
 
 
 def test_scaffold_keeps_its_clients_states_at_the_sites(three):
@@ -69,7 +99,7 @@ def test_scaffold_keeps_its_clients_states_at_the_sites(three):
         return state, own
 
     over_network, own = run(fc.runtime.network(exchange), data.cohort(data.client_ids))
-    local, _ = run(fc.runtime.local(block_size=1), datasets)
+    local, _ = run(fc.runtime.local(), datasets)
 
     assert equal(over_network, local)
     assert [value.site for value in own] == data.client_ids
@@ -82,10 +112,38 @@ def test_states_of_clients_survive_a_restart_of_their_site(three):
     with fc.use(fc.runtime.network(exchange), seed=5):
         state, _, own = process.next(process.initialize(), cohort, [process.initial_client_state()])
         expected = process.next(state, cohort, own)
-        site = exchange.answering["site-01"]
-        exchange.answering["site-01"] = type(site)(site.name, site._data, site._policy, site.log, site._identity)
+        exchange.restart("site-01")
 
         assert equal(process.next(state, cohort, own).state, expected.state)
+
+
+class Killed(fc.learning.programs.Callback):
+    """Ends a training after its third round."""
+
+    def on_round_end(self, round_number, logs):
+        if round_number == 3:
+            raise KeyboardInterrupt
+
+
+def test_a_training_with_states_at_sites_goes_on_after_server_and_sites_were_killed(three, tmp_path):
+    exchange, datasets = three
+    process, data = fc.learning.algorithms.build_scaffold(build_model, 0.1, num_clients=3), data_of(exchange)
+    train_on = functools.partial(
+        fc.learning.programs.train, process, rounds=5, clients_per_round=2, seed=5, checkpoint_every=2
+    )
+    by_site = dict(zip(data.client_ids, datasets, strict=True))
+    with fc.use(fc.runtime.local()):
+        local = train_on(fc.simulation.datasets.ClientData.from_clients_and_tf_fn(data.client_ids, by_site.get))
+
+    with fc.use(fc.runtime.network(exchange)), pytest.raises(KeyboardInterrupt):
+        train_on(data, directory=tmp_path / "run", callbacks=[Killed()])
+    for site in data.client_ids:
+        exchange.restart(site)
+    with fc.use(fc.runtime.network(exchange)):
+        over_network = train_on(data, directory=tmp_path / "run")
+
+    assert equal(over_network.state, local.state)
+    assert {value.site for value in over_network.client_states.values()} == {*local.client_states}
 
 
 def test_the_local_runtime_does_not_have_the_data_of_sites(three):

@@ -30,6 +30,7 @@ def build_fed_eval(
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
     *,
     per_client: Sequence[float] | None = None,
+    metrics_aggregator: Callable | None = None,
 ) -> LearningProcess:
     """Builds federated evaluation: every client computes the metrics of the model on its data.
 
@@ -53,13 +54,16 @@ def build_fed_eval(
             `fc.learning.programs.evaluate_clients`. The server gathers a number of each client for the quantiles, for
             which clients run one by one; [] asks for none, and clients run side by side. Default: metrics of all
             clients together only.
+        metrics_aggregator: joins the clients' reports of a round, as in `build_weighted_fed_avg`; with
+            `fc.learning.metrics.secure_sum_then_finalize` they cross in secure sums only. Default: they are added.
     Returns:
         A `LearningProcess`; put a model into its state with `set_model_weights`. No clients: counts of 0, a loss of
         NaN.
     Raises:
         TracingError: `model_fn` makes no model of `fc.learning`.
         TypeMismatch: the distributor does not give W, or the process does not take the clients' reports.
-        FedcoreError: a quantile is outside [0, 1], or there are `per_client` and an aggregation process.
+        FedcoreError: a quantile is outside [0, 1], or there are two of `per_client`, `metrics_aggregator` and an
+            aggregation process.
     Example:
         >>> evaluation = fc.learning.algorithms.build_fed_eval(model_fn)
         >>> weights = fc.learning.ModelWeights((np.ones([2, 1], np.float32), np.zeros([1], np.float32)), ())
@@ -73,7 +77,12 @@ def build_fed_eval(
     evaluate = build_evaluation(model, model.weights_type)
     if per_client is not None and metrics_aggregation_process is not None:
         raise InvalidValue("per_client computes quantiles by an aggregation of its own: leave one of the two out")
-    work = evaluation_work(model, evaluate, metrics_aggregation_process, per_client)
+    if metrics_aggregator is not None and (per_client is not None or metrics_aggregation_process is not None):
+        raise InvalidValue(
+            "metrics_aggregator joins the clients' reports, as per_client and metrics_aggregation_process do: leave "
+            "the others out"
+        )
+    work = evaluation_work(model, evaluate, metrics_aggregation_process, per_client, metrics_aggregator)
     initial_weights = tf_computation(lambda: model.initial_changing_weights())
     return build_evaluation_process(
         initial_weights, model.batch_type, work, model_distributor, weights_functions(model)
@@ -107,9 +116,10 @@ def evaluation_work(
     evaluate: Computation,
     metrics_aggregation_process=None,
     per_client: Sequence[float] | None = None,
+    metrics_aggregator: Callable | None = None,
 ) -> EvaluationWork:
     """The work of the clients' `evaluate : (<W,B*> -> reported metrics)`, aggregated as `build_fed_eval` says."""
-    process: Any = metrics_aggregation_process or _TotalOfRounds(model, per_client)
+    process: Any = metrics_aggregation_process or _TotalOfRounds(model, per_client, metrics_aggregator)
     if metrics_aggregation_process is not None and not isinstance(metrics_aggregation_process, AggregationProcess):
         raise TypeMismatch(
             "metrics_aggregation_process is a fc.templates.AggregationProcess, not "
@@ -136,12 +146,11 @@ class _Output:
 class _TotalOfRounds:
     """Adds the clients' reports of a round and of all rounds, and computes the metrics of both."""
 
-    def __init__(self, model: PureModel, per_client: Sequence[float] | None):
+    def __init__(self, model: PureModel, per_client: Sequence[float] | None, metrics_aggregator: Callable | None):
         self._model = model
-        aggregator = sum_then_finalize
         if per_client is not None and np.size(per_client):
-            aggregator = add_client_quantiles(quantiles=per_client)
-        self._aggregate_metrics = aggregator(model)
+            metrics_aggregator = add_client_quantiles(quantiles=per_client)
+        self._aggregate_metrics = (metrics_aggregator or sum_then_finalize)(model)
 
     def initialize(self):
         model = self._model

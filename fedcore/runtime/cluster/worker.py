@@ -27,6 +27,7 @@ from fedcore.runtime.device_stage import DeviceSliceExecutor
 from fedcore.runtime.failures import where_clients_run
 from fedcore.runtime.faults import ClientIds, Drop, FaultPolicy
 from fedcore.runtime.finite_check import checked_finite
+from fedcore.runtime.merge_tree import MergeTree
 from fedcore.runtime.reader import Reader
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
@@ -173,7 +174,7 @@ class Worker:
             return stage(self._opened(sent, work, clients, report, stop))
 
         run_checked = checked_finite(run) if faults.drops else run
-        results = SliceResults(work, stage.merge, report)
+        results = SliceResults(work, MergeTree(stage.merge), report)
         for index, clients in slices.items():
             results.add(faults.survivors(run_checked, clients), index)
         return SliceResult(None if work.zero is None else results.tree.result(), results.kept)

@@ -12,7 +12,6 @@ import attrs
 import numpy as np
 
 from fedcore.errors import FedcoreError, SecureSumError, TypeMismatch, brief
-from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import ClientValues
@@ -20,16 +19,16 @@ from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients import SlicedClientsExecutor
 from fedcore.runtime.cluster.environment import differences, environment
 from fedcore.runtime.cluster.shipping import SMALL_BYTES, array_digest
-from fedcore.runtime.device_stage import DeviceSliceExecutor
 from fedcore.runtime.faults import Drop
+from fedcore.runtime.merge_tree import MergeTree
 from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
+from fedcore.runtime.network.plan_runner import ClientStageOf, ClientSums
 from fedcore.runtime.report import Report
 from fedcore.runtime.secure.settings import Masked
-from fedcore.runtime.site_value import SiteValue
 from fedcore.runtime.stopping import Stop
-from fedcore.types import Type
+from fedcore.site_value import SiteValue
 
 if TYPE_CHECKING:
     from fedcore.runtime.network.secure_sums import NetworkSums
@@ -54,7 +53,8 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
 
     Guarantees:
       - A plan goes to a site once, and so does an array that is broadcast, by digest.
-      - Partials merge in the tree over the clients' indices, so that the order in which sites reply decides nothing.
+      - What sites send is added in the plan's blocks and tree over the clients' indices, so that the order in which
+        they reply decides nothing.
       - Values that a stage keeps for its clients stay at the sites; this process has their names.
       - Threads: one for each site, at most `MAX_REQUESTS`.
 
@@ -78,12 +78,20 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
 
     def slice_size(self, work: ClientWork) -> int:
         """A client, since each has a site of its own."""
-        if work.block != 1:
+        if self.secure is not None and work.secure and work.block != 1:
             raise FedcoreError(
-                f"the plan of @{work.stage} folds {work.block} clients at a time, but each client of a network is at "
-                "another site: compile it for fc.runtime.network, which sets block_size=1"
+                f"the plan of @{work.stage} folds {work.block} clients at a time, but masks hide the partial of each: "
+                "compile it for fc.runtime.network(secure_aggregation=...)"
             )
         return 1
+
+    def tree(
+        self, work: ClientWork, merge: Callable, report: Report, stop: Stop, *, masked: bool
+    ) -> MergeTree | ClientSums:
+        if masked or work.zero is None:
+            return super().tree(work, merge, report, stop, masked=masked)
+        accumulation = ClientStageOf(work).accumulation
+        return ClientSums(self.merging.prepare(accumulation, report, stop), work.block, merge)
 
     def run(self, work: ClientWork, report: Report, stop: Stop) -> tuple[object, list]:
         if not work.cohorts:
@@ -140,7 +148,6 @@ class _Sites:
         self.exchange = exchange
         self.timeout_s = timeout_s
         self.signatures = dict(signatures)
-        self.device = DeviceSliceExecutor().device
         self.stages: dict[int, _Stage] = {}
         self._own = environment()
         self._sent: LruEntries[tuple[str, str], bool] = LruEntries(MAX_SENT * max(1, len(exchange.sites)))
@@ -194,7 +201,6 @@ class _Stage:
         self.sums: NetworkSums | None = None
         stage = work.module.function(work.stage)
         first = 0 if work.zero is None else 1
-        self._partial_type: Type | None = stage.parameters[0].type if first else None
         self._arrays: dict[str, np.ndarray] = {}
         for number, value in enumerate(work.broadcasts):
             self._arrays |= to_arrays(value, stage.parameters[first + number].type, f"b{number}.")
@@ -237,11 +243,13 @@ class _Stage:
         return bits
 
     def _partial(self, reply: Message) -> Any:
-        if self._partial_type is None:
+        """What the client sends: its partial where masks hide it; None if the stage has no fold."""
+        stage = ClientStageOf(self._work)
+        type_ = stage.sent_type if self.sums is None else stage.partial_type
+        if type_ is None:
             return None
         zeros = {} if self.sums is None else {f"p{number}": array for number, array in self.sums.zeros.items()}
-        partial = from_arrays({**reply.arrays, **zeros}, self._partial_type, "p")
-        return unflatten(self._sites.device.put(flatten(partial)), self._partial_type)
+        return from_arrays({**reply.arrays, **zeros}, type_, "p")
 
     def site_of(self, client: Any) -> str:
         """The site of a client; values that this process has, such as a first state, travel with the request."""

@@ -31,6 +31,8 @@ def to_arrays(value: Any, type_: Type, prefix: str) -> dict[str, np.ndarray]:
             arrays[name] = np.frombuffer(b"".join(texts), np.uint8)
             arrays[f"{name}.ends"] = np.cumsum([len(t) for t in texts], dtype=np.int64)
             arrays[f"{name}.shape"] = np.array(array.shape, np.int64)
+        elif leaf_type.dtype.name == "code":
+            arrays[name] = _used_bytes(array)
         elif array.dtype.name in _NUMPY:
             arrays[name] = array
         else:
@@ -60,12 +62,50 @@ def _from_stored(arrays: Mapping[str, np.ndarray], name: str, type_: TensorType)
     stored, dtype = arrays[name], type_.dtype
     if dtype.name == "str":
         return _texts(stored, arrays.get(f"{name}.ends"), arrays.get(f"{name}.shape"))
+    if dtype.name == "code":
+        return _codes(stored, type_)
     wants = dtype.numpy
     if wants.name in _NUMPY and stored.dtype == wants:
         return stored
     if stored.dtype == np.uint8 and wants.name not in _NUMPY and stored.shape[-1:] == (wants.itemsize,):
         return np.ascontiguousarray(stored).view(wants).reshape(stored.shape[:-1])
     raise MalformedMessage(f"a message has an array of dtype {stored.dtype}, but its type is {type_}")
+
+
+def _used_bytes(codes: np.ndarray) -> np.ndarray:
+    """The bytes of codes without those behind their ends, one code after another.
+
+    Args:
+        codes: uint8 [..., n]: the number of bits (int32), then room for them.
+    """
+    rows = codes.reshape(-1, codes.shape[-1])
+    return np.concatenate([np.zeros(0, np.uint8), *(row[: _code_size(row[:4], len(row))] for row in rows)])
+
+
+def _code_size(head: np.ndarray, room: int) -> int:
+    """Number of bytes of a code, with its head of 4 bytes, at most its room."""
+    bits = int.from_bytes(head.tobytes(), "little", signed=True)
+    return min(4 + (max(bits, 0) + 7) // 8, room)
+
+
+def _codes(data: np.ndarray, type_: TensorType) -> np.ndarray:
+    """The codes of a type, of their used bytes.
+
+    Raises:
+        MalformedMessage: the bytes are no such codes.
+    """
+    sizes = [size or 0 for size in type_.shape or ()]  # of codes, types give all sizes
+    if data.dtype != np.uint8 or data.ndim != 1 or not sizes or sizes[-1] < 4:
+        raise MalformedMessage(f"a message has an array of dtype {data.dtype}, but its type is {type_}")
+    codes, start = np.zeros(sizes, np.uint8), 0
+    for row in codes.reshape(-1, sizes[-1]):
+        end = start + _code_size(data[start : start + 4], len(row))
+        if end > len(data):
+            raise MalformedMessage("a message has a code that is cut off")
+        row[: end - start], start = data[start:end], end
+    if start < len(data):
+        raise MalformedMessage("a message has bytes behind its codes")
+    return codes
 
 
 def _texts(data: np.ndarray, ends: np.ndarray | None, shape: np.ndarray | None) -> np.ndarray:

@@ -32,9 +32,11 @@ def network(
 ) -> LocalRuntime:
     """The runtime over a network: server stages run here, and each client at the site that holds its data.
 
-    Client values are cohorts of `fc.deployment.sites`. The bits are those of `fc.runtime.local(block_size=1)` on the
-    same data in the order of the cohort, for any order in which sites reply, if the sites' processes have the
-    server's instruction set and versions; `last_report().notes` says what differs.
+    Client values are cohorts of `fc.deployment.sites`. The bits are those of `fc.runtime.local()` on the same data in
+    the order of the cohort, for any order in which sites reply, if the sites' processes have the server's instruction
+    set and versions; `last_report().notes` says what differs. Two kinds of stages have bits of their own, since they
+    compute on the data of several clients at once: loops that keep large kernels low-rank (`low_rank=False` here and
+    there gives equal bits), and vectorised stages whose clients have data sets of different batch sizes.
 
     A site checks each plan by its own policy. A site that declines, is offline, fails, or is late is a client that
     failed: `on_client_failure` decides. The report and errors name the site.
@@ -64,7 +66,6 @@ def network(
     signed = dict(map(_read_signature, signatures))
     return local(
         server_device,
-        block_size=1,
         vectorize=vectorize,
         xla=xla,
         low_rank=low_rank,

@@ -1,22 +1,29 @@
-"""Runs client stages of plans for one client, where its data are."""
+"""Runs client stages of plans for one client, where its data are, and adds at the server what clients send."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
+from fedcore.intrinsics.stage_cut import StageCut, cut_stage
 from fedcore.ir import Module
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.device_stage import DeviceSliceExecutor
+from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.plan_executor import client_work
 from fedcore.runtime.report import Report
 from fedcore.runtime.stopping import Stop
+from fedcore.types import StructType, Type
 
 
 @attrs.frozen
 class ClientStageOf:
     """A client stage of a plan, and the types of its operands.
+
+    A client sends the values that cross by the plan, and the server adds them (`ClientSums`). Where a secure sum masks
+    its partial, it sends that partial.
 
     Args:
         work: the stage without values.
@@ -39,11 +46,16 @@ class ClientStageOf:
         return [p.type for p in stage.parameters[0 if self.work.zero is None else 1 :]]
 
     @property
-    def partial_type(self) -> Any:
+    def partial_type(self) -> Type | None:
         """The type of the partial; None if the stage has no fold."""
         if self.work.zero is None:
             return None
         return self.work.module.function(self.work.stage).parameters[0].type
+
+    @property
+    def sent_type(self) -> StructType | None:
+        """The type of what a client sends where nothing is masked; None if the stage has no fold."""
+        return None if self.work.zero is None else self.cut.sent
 
     @property
     def kept_type(self) -> Any:
@@ -59,6 +71,42 @@ class ClientStageOf:
         """The types of the client's values."""
         return self._parameters[len(self._parameters) - len(self.work.numbers) :]
 
+    @property
+    def cut(self) -> StageCut:
+        """The two parts of a stage with a fold."""
+        module, operation = self.work.module, self.work.operation
+        return module.fact(f"cut of {operation}", lambda plan: cut_stage(plan, operation))
+
+    @property
+    def sending(self) -> ClientWork:
+        """The client's part: a stage that keeps <sent=…[,kept=…]>."""
+        cut, work = self.cut, self.work
+        return attrs.evolve(
+            work,
+            module=cut.module,
+            digest=cut.module.digest(),
+            zero=cut.client_zero,
+            stage=cut.client,
+            join=cut.client_join,
+            keeps=True,
+            secure=(),
+        )
+
+    @property
+    def accumulation(self) -> ClientWork:
+        """The server's part: a fold over what clients send."""
+        cut, work = self.cut, self.work
+        return attrs.evolve(
+            work,
+            module=cut.module,
+            digest=cut.module.digest(),
+            stage=cut.accumulation,
+            keeps=False,
+            numbers=tuple(range(i, i + 1) for i in range(len(cut.sent))),  # of sequences, which are not sent
+            secure=(),
+            measured=(),
+        )
+
 
 def run_client(
     executor: DeviceSliceExecutor,
@@ -66,23 +114,87 @@ def run_client(
     broadcasts: Sequence[Any],
     values: Sequence[Any],
     *,
+    masked: bool,
     seed: int,
     index: int,
     report: Report,
     stop: Stop,
 ) -> SliceResult:
-    """The result of one client.
+    """The result of one client. Its `partial` is what the client sends, of type `sent_type`.
 
     Args:
         broadcasts: nested tuples of tensors.
         values: the client's values, as `prepare` gives them.
+        masked: the result's `partial` is the partial of the stage.
         seed: the call's.
         index: the client's, in its call.
     """
-    tensors = tuple(broadcasts)
-    work = attrs.evolve(stage.work, broadcasts=tensors, seed=seed)
+    cuts = stage.work.zero is not None and not masked
+    work = attrs.evolve(stage.sending if cuts else stage.work, broadcasts=tuple(broadcasts), seed=seed)
     drawn = work.drawn(index, tuple(values))
     run = executor.prepare(work, report, stop)
     result = run(ClientSlice(index, work.block, (drawn,)))
     bits = {i: np.asarray(b, np.int64) for i, b in result.sent_bits.items()}
-    return attrs.evolve(result, sent_bits=bits)
+    if not cuts:
+        return attrs.evolve(result, sent_bits=bits)
+    own: Any = result.kept[index]
+    sent, *kept = own
+    return SliceResult(sent, {index: kept[0]} if kept else {}, bits)
+
+
+class ClientSums:
+    """Adds what clients send, in the blocks and the merge tree of the plan.
+
+    Guarantees:
+      - Clients of a block are folded in the order of their indices when all have been added, and blocks merge as in
+        `MergeTree`, whatever the order in which clients are added.
+      - Memory: what clients send is held until their block is folded.
+
+    Args:
+        fold: the stage of `ClientStageOf.accumulation`, such as a `DeviceStage`.
+        block: number of clients of a block.
+        merge: merges two partials.
+    """
+
+    def __init__(
+        self, fold: Callable[[ClientSlice], SliceResult], block: int, merge: Callable[[object, object], object]
+    ):
+        self._fold = fold
+        self._block = block
+        self._tree = MergeTree(merge)
+        self._blocks: dict[int, dict[int, Any]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, index: int, sent: Any, height: int = 0) -> None:
+        """Adds what a client sends; ABSENT for a client that is left out.
+
+        Args:
+            index: the client's.
+            height: 0, that of a client.
+        """
+        number = index // self._block
+        with self._lock:
+            clients = self._blocks.setdefault(number, {})
+            clients[index] = sent
+            if len(clients) < self._block:
+                return
+            del self._blocks[number]
+        self._tree.add(number, self._partial(number, clients))
+
+    is_merged = False
+    """`result` may have to fold a block."""
+
+    def result(self) -> Any:
+        """The partial of all clients, the last of whose blocks may have fewer."""
+        for number, clients in sorted(self._blocks.items()):
+            self._tree.add(number, self._partial(number, clients))
+        self._blocks.clear()
+        return self._tree.result()
+
+    def _partial(self, number: int, clients: dict[int, Any]) -> Any:
+        if all(sent is ABSENT for sent in clients.values()):
+            return ABSENT
+        first = number * self._block
+        values = [clients.get(first + i, ABSENT) for i in range(self._block)]
+        block = ClientSlice(first, self._block, tuple([None if v is ABSENT else tuple(v) for v in values]))
+        return self._fold(block).partial
