@@ -27,6 +27,7 @@ from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.first_use import in_a_thread
 from fedcore.ir.registry import declarations
 from fedcore.lru_cache import LruCache
+from fedcore.runtime.client_watch import ClientRecorder, active_watch, round_of, traced_clients
 from fedcore.runtime.forked import check_not_forked
 from fedcore.runtime.non_finite import NON_FINITE_CLIENTS as NON_FINITE_CLIENTS  # for learning: it imports no runtime
 from fedcore.runtime.non_finite import note_non_finite
@@ -80,7 +81,8 @@ def _compiled(module: Module, pipeline: str) -> Module:
     Compiled in a thread: passes build functions, and a computation that is called while its thread builds one becomes
     a part of it. In the caller's own thread a signal handler could call one there.
     """
-    stored = stored_plans()
+    prints = any(graph.prints is not None for graph in module.graphs)  # a file has no prints
+    stored = None if prints else stored_plans()
     plan = None if stored is None else stored.get(module, pipeline)
     if plan is None:
         with without_collection(), slow_step(f"planning {module.main.name}"):
@@ -338,7 +340,7 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None) -> Any:
         seed = random.SystemRandom().getrandbits(63)
     if getattr(runtime, "default_num_clients", 0) is None and not _has_client_argument(module):
         _check_needs_no_clients(module)
-    report = Report(seed=seed)
+    report = Report(seed=seed, watch=active_watch(), round=round_of(arguments))
     directory = trace_directory()
     if directory is not None:
         return _recorded(directory, runtime, module, arguments, report)
@@ -404,6 +406,9 @@ _needing_count: IdentityCache[Operation | None] = IdentityCache(MAX_PLANS)
 def _recorded(directory: Path, runtime: Runtime, module: Module, arguments: list, report: Report):
     """`invoke` under FEDCORE_TRACE: runs the call, and writes its recording when it ends."""
     recording = report.recording = Recording(directory, module.main.name, module.source_digest())
+    if report.watch is None and (clients := traced_clients()):
+        recorder = report.watch = ClientRecorder(clients)
+        recording.values = recorder.values
     plan, error = None, None
     began = time.perf_counter()
     try:

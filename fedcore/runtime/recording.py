@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -18,8 +18,12 @@ from fedcore.ir.sources import sources_of
 from fedcore.runtime.report import Report
 from fedcore.whole_files import write_whole
 
+if TYPE_CHECKING:
+    from fedcore.runtime.client_watch import WatchedValue
+
 VERSION = 1
 _SAMPLES = 400  # per call; at this number every second sample is deleted, and the sampling rate halves
+MAX_VALUES = 100_000  # of the recorded clients of a call
 _numbers = itertools.count(1)
 _writing = threading.Lock()
 
@@ -46,6 +50,7 @@ class Recording:
     began: float = attrs.field(factory=time.time)
     spans: list[dict] = attrs.field(factory=list)
     samples: list[tuple[float, int, int]] = attrs.field(factory=list)  # seconds, resident bytes, threads
+    values: list["WatchedValue"] = attrs.field(factory=list)  # of the clients that are recorded
     _clock: float = attrs.field(factory=time.perf_counter)
     _done: threading.Event = attrs.field(factory=threading.Event)
 
@@ -117,6 +122,7 @@ class Recording:
             "crossings": [attrs.asdict(c, recurse=False) | {"type": str(c.type)} for c in report.crossings],
             "spans": sorted(self.spans, key=lambda s: s["start"]),
             "samples": self.samples,
+            "values": [value.figures() for value in self.values[:MAX_VALUES]],
         }
         write_whole(self._file(number), json.dumps(call))
         self._append_timeline(number)

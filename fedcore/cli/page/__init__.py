@@ -7,10 +7,11 @@ from fedcore.cli.page.ir_view import ir_view, source_panes
 from fedcore.cli.page.markup import Markup, code_element, element, joined
 from fedcore.cli.page.plan_picture import plan_picture
 from fedcore.cli.page.units import bits, seconds
+from fedcore.cli.page.values_table import values_table
 from fedcore.cli.recorded import Computation, Recorded
 from fedcore.cli.recording_schema import CallRecord
 
-_TABS = ("Overview", "IR", "Plan", "Bits", "Timeline", "Memory & threads")
+_OF_CALLS = ("Overview", "Bits", "Timeline", "Memory & threads")  # tabs that are empty without calls
 _DRAWN = 6  # number of timelines for each computation
 _LISTED = 20  # number of dropped clients, and of notes, that are listed for each call
 
@@ -39,13 +40,21 @@ def _header(recorded: Recorded) -> Markup:
     title = element(
         "h1", element("span", "fedcore", class_="mark"), " report ", element("small", recorded.directory.name)
     )
-    tabs = [element("button", title, role="tab", data_tab=_slug(title)) for title in _TABS]
+    tabs = [element("button", title, role="tab", data_tab=_slug(title)) for title in _tabs(recorded)]
     search = element(
         "input", id="search", type="search", placeholder="Search the IR  ( / )", aria_label="Search the IR"
     )
     theme = element("button", "◐", id="theme", title="light or dark")
     tools = element("div", search, element("output", id="found"), theme, class_="tools")
     return element("header", title, element("nav", tabs, role="tablist"), tools)
+
+
+def _tabs(recorded: Recorded) -> list[str]:
+    """The titles of the tabs that have a content; the page opens on the first."""
+    titles = ["Overview", "IR", "Plan", "Bits", "Timeline", "Values", "Memory & threads"]
+    has_values = any(call.values for call in recorded.calls)
+    empty = {*(() if recorded.calls else _OF_CALLS), *(() if has_values else ("Values",))}
+    return [title for title in titles if title not in empty]
 
 
 def _frame(recorded: Recorded) -> Markup:
@@ -56,6 +65,7 @@ def _frame(recorded: Recorded) -> Markup:
         parts.append(_panel("plan", i, plan_picture(one)))
         parts.append(_panel("bits", i, joined(bits_chart(one.calls), bits_table(one.calls))))
         parts.append(_panel("timeline", i, _timelines(one, recorded)))
+        parts.append(_panel("values", i, values_table(one.calls)))
     parts.append(element("div", source_panes(recorded), class_="sources"))
     parts.append(element("section", memory_charts(recorded.calls), data_panel="memory-threads"))
     aside = element("aside", element("h2", "Computations"), names)

@@ -10,6 +10,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
+from fedcore.graphs.capture.debug_prints import Printed, is_traced, note_prints
 from fedcore.graphs.capture.node_sources import note_imported
 from fedcore.graphs.graphdef.canonical_form import with_content_names
 from fedcore.graphs.graphdef.operand_guards import checks_operands, guarded
@@ -28,7 +29,7 @@ from fedcore.graphs.graphdef.sum_terms import sums_explode
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.module import Graph
+from fedcore.ir.module import Graph, Prints
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, leaves, tensor_leaves
 
@@ -106,6 +107,8 @@ def call_leaves(
         )
         if graph.sources and results:
             note_imported(graph, results[0].op.name.removesuffix("/ret0"))
+        if graph.prints is not None and is_traced():
+            note_prints(_imported_prints(graph.prints, graph.name, dict(zip(feed, inputs, strict=True))))
         return results
 
     arguments = list(feed.values())
@@ -119,6 +122,26 @@ def call_leaves(
             raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {shape}")
         tensor.set_shape(type_.shape)
     return out
+
+
+def _imported_prints(prints: Prints, name: str, feed: dict[str, tf.Tensor]) -> list[Printed]:
+    """What a graph prints, imported into the graph being built.
+
+    Args:
+        name: of the graph.
+        feed: by the name of an argument its tensor. What reads other arguments is not printed.
+    """
+    importable = _parsed(prints.data)
+    wanted = {node for node in importable.used if node.startswith(("arg", "seed"))}
+    if not wanted <= {argument.removesuffix(":0") for argument in feed}:
+        return []
+    define(importable.graph_def.library.function)
+    names = [f"ret{i}:0" for i in range(len(prints.labels))]
+    mapped = {key: tensor for key, tensor in feed.items() if key.removesuffix(":0") in wanted}
+    tensors = tf.graph_util.import_graph_def(
+        importable.graph_def, input_map=mapped, return_elements=names, name=scope(f"{name}_prints")
+    )
+    return [(label, at, tensor) for (label, at), tensor in zip(prints.labels, tensors, strict=True)]
 
 
 def scope(name: str) -> str:
