@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fedcore.ir import Module
+from fedcore.ir import Module, print_module
 from fedcore.ir.sources import sources_of
 from fedcore.runtime.report import Report
+from fedcore.types import Type
 from fedcore.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -187,13 +188,14 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
 
 def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[list[dict], list[Module]]:
     """For each pass its time, and the module's text if the pass changed it; and the modules that have a text."""
-    stages = [{"pass": module.stage, "text": str(module), "seconds": 0.0, "changed": True}]
+    type_names: dict[Type, str] = {}
+    text = print_module(module, type_names=type_names)
+    stages = [{"pass": module.stage, "text": text, "seconds": 0.0, "changed": True}]
     modules, clock = [module], time.perf_counter()
     for name, compiled in passes:
         seconds, changed = time.perf_counter() - clock, compiled is not modules[-1]
-        stages.append(
-            {"pass": name, "text": str(compiled) if changed else None, "seconds": seconds, "changed": changed}
-        )
+        text = print_module(compiled, type_names=type_names) if changed else None
+        stages.append({"pass": name, "text": text, "seconds": seconds, "changed": changed})
         if changed:
             modules.append(compiled)
         clock = time.perf_counter()

@@ -138,7 +138,7 @@ def _call_row(call: CallRecord, index: int) -> Markup:
     def number(text: str | int) -> Markup:
         return element("td", text, class_="num")
 
-    ran = ", ".join(f"{n} {kind}" for kind, n in call.graph_calls.items() if n)
+    ran = ", ".join(_counted(n, kind) for kind, n in call.graph_calls.items() if n)
     compile_s = sum(s.seconds for s in call.spans if s.kind == "compile")
     error = element("p", call.error, class_="bad") if call.error else None
     notes = [element("p", note, class_="note") for note in call.notes[:_LISTED]]
@@ -157,6 +157,11 @@ def _call_row(call: CallRecord, index: int) -> Markup:
         element("td", call.seed, class_="num dim"),
         element("td", error, notes, _left_out(call.dropped), _tracebacks(call.tracebacks)),
     )
+
+
+def _counted(number: int, kind: str) -> str:
+    """A number of graph calls of a kind, such as `1 block` of `blocks`."""
+    return f"{number} {kind.removesuffix('s') if number == 1 else kind}"
 
 
 def _tracebacks(tracebacks: dict[int, str]) -> Markup | None:

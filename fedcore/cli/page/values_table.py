@@ -11,7 +11,9 @@ _ROWS = 2000  # of a page
 def values_table(calls: Sequence[CallRecord]) -> Markup:
     """A table of the floats that recorded clients computed, call by call."""
     values = [value for call in calls for value in call.values if not value.type.startswith(("int", "uint", "bool"))]
-    head = ("client", "round", "step", "operation", "type", "norm", "entries", "line")
+    if not values:
+        return element("p", "No client of this computation was recorded: FEDCORE_TRACE_CLIENTS=3 records client 3.")
+    head = ("client", "round", "step", "norm", "operation", "type", "entries", "line")
     titles = [element("th", name, class_="num" if name in ("round", "step", "norm") else None) for name in head]
     rows = [_row(value) for value in values[:_ROWS]]
     more = len(values) - len(rows)
@@ -26,9 +28,9 @@ def _row(value: ValueRecord) -> Markup:
         element("td", name),
         element("td", "" if value.round is None else value.round, class_="num"),
         element("td", "" if value.step is None else value.step, class_="num"),
+        element("td", value.norm, class_="num"),
         element("td", element("code", value.name, class_="ln")),
         element("td", element("code", value.type)),
-        element("td", value.norm, class_="num"),
         element("td", element("code", value.entries[:60])),
         element("td", value.location, class_="dim"),
     ]
