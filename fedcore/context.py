@@ -74,6 +74,10 @@ class PlanCache:
             return self._plans.get(key, lambda: _compile_recorded(module, pipeline, given, recorded_in))
         return self._plans.get(key, lambda: given or _compiled(module, pipeline))
 
+    def cached(self) -> list[Module]:
+        """The plans in the cache."""
+        return self._plans.values()
+
 
 def _compiled(module: Module, pipeline: str) -> Module:
     """The plan: read from the directory that FEDCORE_CACHE names, or else compiled and stored there.
@@ -286,6 +290,12 @@ def plan_of(module: Module) -> Module:
     used = _in_use.get()
     runtime = used.runtime if used is not None else _default
     return _plan_for(module, runtime.plan_options if runtime is not None and runtime.compiles else {})
+
+
+def newest_plan() -> Module | None:
+    """The plan of this thread's newest call; None if it has none, or if it is no longer cached."""
+    report = last_report()
+    return None if report is None else next((p for p in _plans.cached() if p.digest() == report.plan), None)
 
 
 def _plan_for(

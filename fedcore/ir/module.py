@@ -160,6 +160,12 @@ class Operation:
     attributes: Attributes = _attributes
     location: Location | None = _location
 
+    def __str__(self) -> str:
+        """The line of the text."""
+        from fedcore.ir.printer import print_operation
+
+        return print_operation(self)
+
 
 @attrs.frozen
 class Parameter:

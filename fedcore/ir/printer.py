@@ -37,6 +37,11 @@ def print_module(module: Module, *, locations: bool = True, type_names: dict[Typ
     return "\n\n".join(parts) + "\n"
 
 
+def print_operation(op: Operation) -> str:
+    """The line of an operation, with its types in full."""
+    return _operation(op, TypeNames(()), locations=True).strip()
+
+
 def _types(module: Module) -> Iterator[Type]:
     for graph in module.graphs:
         yield graph.type

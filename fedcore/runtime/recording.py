@@ -194,8 +194,8 @@ def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[lis
     modules, clock = [module], time.perf_counter()
     for name, compiled in passes:
         seconds, changed = time.perf_counter() - clock, compiled is not modules[-1]
-        text = print_module(compiled, type_names=type_names) if changed else None
-        stages.append({"pass": name, "text": text, "seconds": seconds, "changed": changed})
+        after = print_module(compiled, type_names=type_names) if changed else None
+        stages.append({"pass": name, "text": after, "seconds": seconds, "changed": changed})
         if changed:
             modules.append(compiled)
         clock = time.perf_counter()

@@ -96,6 +96,18 @@ class Report(HtmlDisplay):
         with self._lock:
             return _report, ({name: copy.copy(getattr(self, name)) for name in fields},)
 
+    def __str__(self) -> str:
+        """The figures of the call, a line each."""
+        calls = ", ".join(f"{number} {kind}" for kind, number in self.graph_calls.items() if number) or "none"
+        lines = [
+            f"{self.clients} client{'s' * (self.clients != 1)} in {self.seconds:.3g} s, seed {self.seed}",
+            f"graph calls: {calls}",
+            f"bits: {self.broadcast_bits:,} to clients, {self.aggregate_bits:,} back",
+            *(f"client {index} was left out: {why}" for index, why in sorted(self.dropped.items())),
+            *(f"note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
     def include(self, other: "Report") -> None:
         """Adds another process's report on a part of this call: graph calls, notes, dropped clients, measured bits."""
         for kind, number in other.graph_calls.items():

@@ -262,3 +262,8 @@ def test_types_keep_their_names_from_one_text_to_the_next():
                                       .replace("%x", "%z").format(b=b)), type_names=names)  # fmt: skip
     assert f"type T2 = {b}" in before
     assert f"type T2 = {b}" in after
+
+
+def test_an_operation_prints_as_its_line():
+    program = fc.federated_computation(lambda x: fc.federated_sum(x), fc.types.at_clients("int32")).module
+    assert str(program.main.operations[-1]).startswith("%0 = federated_sum(%x) : int32@SERVER   loc(")

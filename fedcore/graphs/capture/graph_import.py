@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import tensorflow as tf
@@ -29,7 +29,7 @@ from fedcore.graphs.graphdef.sum_terms import sums_explode
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.module import Graph, Prints
+from fedcore.ir.module import Graph, NodeKey, Prints
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, leaves, tensor_leaves
 
@@ -42,11 +42,13 @@ class _Importable:
         graph_def: without the placeholders of its arguments and seed; its functions have content names.
         used: the names of the nodes that are an input of another node.
         inlined: whether its nodes are copied into the graph around, rather than called as a function.
+        original_keys: for each node of a function its key in the canonical graph.
     """
 
     graph_def: graph_pb2.GraphDef
     used: frozenset[str]
     inlined: bool
+    original_keys: Mapping[NodeKey, NodeKey] = attrs.field(factory=dict)
 
 
 _importable: LruCache[tuple[str, bool], _Importable] = LruCache(256)
@@ -58,13 +60,30 @@ NOT_INLINED = "MaxPoolGrad"
 
 def _parsed(data: bytes) -> _Importable:
     given = graph_pb2.GraphDef.FromString(data)
-    graph_def = with_content_names(guarded(given) if checks_operands() else given)
+    names: dict[NodeKey, NodeKey] = {}
+    graph_def = with_content_names(guarded(given) if checks_operands() else given, canonical_names=names)
     used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
     inlined = not any(op.startswith(NOT_INLINED) for op in operations_in(graph_def))
     rest = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
     del graph_def.node[:]
     graph_def.node.extend(rest)
-    return _Importable(graph_def, used, inlined)
+    return _Importable(graph_def, used, inlined, {after: node for node, after in names.items()})
+
+
+def keys_on_path(graph: Graph, data: bytes, path: Sequence[str]) -> Iterator[NodeKey]:
+    """The keys, in a canonical graph, of nodes of the graph as it is imported: of calls, and of a node in the last.
+
+    Args:
+        path: the names of the nodes, outermost first.
+    """
+    importable = _importable.get((graph.digest, checks_operands()), lambda: _parsed(data))
+    bodies = {"": importable.graph_def.node}
+    bodies |= {f.signature.name: f.node_def for f in importable.graph_def.library.function}
+    function = ""
+    for name in path:
+        yield importable.original_keys.get((function, name), (function, name))
+        node = next((node for node in bodies.get(function, ()) if node.name == name), None)
+        function = "" if node is None else node.attr["f"].func.name if "f" in node.attr else node.op
 
 
 def call_leaves(
