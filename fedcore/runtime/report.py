@@ -98,7 +98,8 @@ class Report(HtmlDisplay):
 
     def __str__(self) -> str:
         """The figures of the call, a line each."""
-        calls = ", ".join(f"{number} {kind}" for kind, number in self.graph_calls.items() if number) or "none"
+        counts = ((number, kind) for kind, number in self.graph_calls.items() if number)
+        calls = ", ".join(f"{n} {kind.removesuffix('s') if n == 1 else kind}" for n, kind in counts) or "none"
         lines = [
             f"{self.clients} client{'s' * (self.clients != 1)} in {self.seconds:.3g} s, seed {self.seed}",
             f"graph calls: {calls}",

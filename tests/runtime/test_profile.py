@@ -35,7 +35,7 @@ def test_a_report_prints_its_figures():
     lines = str(fc.context.last_report()).splitlines()
     assert lines[0].startswith("2 clients in ")
     assert lines[0].endswith("seed 7")
-    assert lines[2] == "bits: 0 to clients, 64 back"
+    assert lines[1:] == ["graph calls: 1 server, 1 block", "bits: 0 to clients, 64 back"]
 
 
 @pytest.mark.parametrize("vectorize", ["auto", False])
