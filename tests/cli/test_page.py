@@ -448,3 +448,10 @@ def test_bars_of_bits_have_one_scale(tmp_path):
     up = crossing | {"kind": "merge", "op": "2", "bits": 24}
     text = page(recorded(tmp_path, call={"crossings": [crossing, up]}))
     assert re.findall(r'<rect class="(up|down)" width="([0-9.]+)%"', text) == [("down", "100.0"), ("up", "25.0")]
+
+
+def test_timelines_of_calls_that_build_nothing_come_first(tmp_path):
+    build = {"kind": "build", "name": "work", "start": 0.1, "end": 0.2, "worker": "MainThread"}
+    (tmp_path / "call-2.json").write_text(json.dumps(CALL | {"number": 2, "began": 1.7e9 + 1}))
+    text = page(recorded(tmp_path, call={"spans": [*CALL["spans"], build]}))
+    assert re.findall(r"<summary>call (\d)", text) == ["2", "1"]

@@ -181,8 +181,13 @@ def _left_out(dropped: dict[int, str]) -> Markup | None:
     return element("details", element("summary", clients), element("ul", reasons, more))
 
 
+def _builds(call: CallRecord) -> bool:
+    """Whether a call builds executables, which hides what the others take their time for."""
+    return any(span.kind == "build" for span in call.spans)
+
+
 def _timelines(one: Computation, recorded: Recorded) -> Markup:
-    calls = one.calls[:_DRAWN]
+    calls = sorted(one.calls, key=_builds)[:_DRAWN]
     slowest = max(one.calls, key=lambda c: c.seconds, default=None)
     if slowest is not None and slowest not in calls:
         calls = [*calls[:-1], slowest]
