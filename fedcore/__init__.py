@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedcore import compiler as compiler
     from fedcore import context as context
     from fedcore import data as data
+    from fedcore import debug as debug
     from fedcore import deployment as deployment
     from fedcore import errors as errors
     from fedcore import export as export

@@ -27,6 +27,7 @@ from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.first_use import in_a_thread
 from fedcore.ir.registry import declarations
 from fedcore.lru_cache import LruCache
+from fedcore.runtime.client_watch import ClientRecorder, active_watch, round_of, traced_clients
 from fedcore.runtime.forked import check_not_forked
 from fedcore.runtime.non_finite import NON_FINITE_CLIENTS as NON_FINITE_CLIENTS  # for learning: it imports no runtime
 from fedcore.runtime.non_finite import note_non_finite
@@ -73,6 +74,10 @@ class PlanCache:
             return self._plans.get(key, lambda: _compile_recorded(module, pipeline, given, recorded_in))
         return self._plans.get(key, lambda: given or _compiled(module, pipeline))
 
+    def cached(self) -> list[Module]:
+        """The plans in the cache."""
+        return self._plans.values()
+
 
 def _compiled(module: Module, pipeline: str) -> Module:
     """The plan: read from the directory that FEDCORE_CACHE names, or else compiled and stored there.
@@ -80,7 +85,8 @@ def _compiled(module: Module, pipeline: str) -> Module:
     Compiled in a thread: passes build functions, and a computation that is called while its thread builds one becomes
     a part of it. In the caller's own thread a signal handler could call one there.
     """
-    stored = stored_plans()
+    prints = any(graph.prints is not None for graph in module.graphs)  # a file has no prints
+    stored = None if prints else stored_plans()
     plan = None if stored is None else stored.get(module, pipeline)
     if plan is None:
         with without_collection(), slow_step(f"planning {module.main.name}"):
@@ -286,6 +292,12 @@ def plan_of(module: Module) -> Module:
     return _plan_for(module, runtime.plan_options if runtime is not None and runtime.compiles else {})
 
 
+def newest_plan() -> Module | None:
+    """The plan of this thread's newest call; None if it has none, or if it is no longer cached."""
+    report = last_report()
+    return None if report is None else next((p for p in _plans.cached() if p.digest() == report.plan), None)
+
+
 def _plan_for(
     module: Module, options: Mapping[str, object], report: Report | None = None, recorded_in: Path | None = None
 ) -> Module:
@@ -338,7 +350,7 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None) -> Any:
         seed = random.SystemRandom().getrandbits(63)
     if getattr(runtime, "default_num_clients", 0) is None and not _has_client_argument(module):
         _check_needs_no_clients(module)
-    report = Report(seed=seed)
+    report = Report(seed=seed, watch=active_watch(), round=round_of(arguments))
     directory = trace_directory()
     if directory is not None:
         return _recorded(directory, runtime, module, arguments, report)
@@ -404,6 +416,9 @@ _needing_count: IdentityCache[Operation | None] = IdentityCache(MAX_PLANS)
 def _recorded(directory: Path, runtime: Runtime, module: Module, arguments: list, report: Report):
     """`invoke` under FEDCORE_TRACE: runs the call, and writes its recording when it ends."""
     recording = report.recording = Recording(directory, module.main.name, module.source_digest())
+    if report.watch is None and (clients := traced_clients()):
+        recorder = report.watch = ClientRecorder(clients)
+        recording.values = recorder.values
     plan, error = None, None
     began = time.perf_counter()
     try:

@@ -19,6 +19,7 @@ from fedcore.cli.report import report
 from fedcore.cli.resume import resume
 from fedcore.cli.run import run
 from fedcore.cli.show_run import show_run
+from fedcore.cli.show_values import show_values
 from fedcore.cli.site import site
 from fedcore.cli.sweep import sweep
 from fedcore.cli.train import train
@@ -44,12 +45,15 @@ def main():
     \b
     Environment variables:
       FEDCORE_TRACE   directory in which calls are recorded
+      FEDCORE_TRACE_CLIENTS   clients whose intermediate values are recorded too, such as 0,3
       FEDCORE_CACHE   directory that caches compiled plans between processes
       FEDCORE_PLANS   a pinned plan, or a directory of pinned plans (see fedcore tune)
       FEDCORE_TARGET  kind of machine that plans are made for (docs/performance.md); default: this machine's
     """
 
 
+recording_verbs = (report, show_values)
 training_verbs = (new, train, sweep, resume, evaluate, list_runs, show_run)
-for verb in (dump, opt, diff, verify, lint, run, tune, report, doctor, demo, *training_verbs, site, policy, deploy):
+site_verbs = (site, policy, deploy)
+for verb in (dump, opt, diff, verify, lint, run, tune, *recording_verbs, doctor, demo, *training_verbs, *site_verbs):
     main.add_command(verb)

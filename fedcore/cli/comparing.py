@@ -70,6 +70,21 @@ def comparison(left: Module, right: Module) -> Comparison:
     return Comparison(equal, left == right, changes, *_aligned_lines(left, right, forms))
 
 
+def summary(left: Module, right: Module) -> str:
+    """Figures of both modules: operations, of plans also stages and the bits that a client receives and sends."""
+    figures = {"operations": [sum(len(f.operations) for f in m.functions) for m in (left, right)]}
+    if left.stage == right.stage == "planned":
+        figures["stages"] = [len(list(m.stages())) for m in (left, right)]
+        for kind, title in (("broadcast", "bits that a client receives"), ("merge", "bits that it sends")):
+            figures[title] = [_crossing_bits(m, kind) for m in (left, right)]
+    return ", ".join(f"{title} {before} -> {after}" for title, (before, after) in figures.items())
+
+
+def _crossing_bits(plan: Module, kind: str) -> int:
+    """The bits of one client in the plan's broadcasts or merges, as far as types give them."""
+    return sum(int(op.attributes.get("bits", 0)) for op in plan.main.operations if op.kind == kind)
+
+
 def _forms(module: Module) -> dict[str, Hashable]:
     """Symbol -> key that is equal for symbols that are equal up to names."""
     forms: dict[str, Hashable] = {

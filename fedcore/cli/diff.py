@@ -20,7 +20,8 @@ def diff(ctx, a, b, stage, format_, extensions, trusted):
     """Compares two computations, each a file or MODULE:NAME; exits with 0 if they are equal and with 1 if not.
 
     Names of bindings, parameters, functions and graphs do not count, nor do source locations. Graphs are equal if their
-    digests are equal; of graphs that differ, the operations are compared.
+    digests are equal; of graphs that differ, the operations are compared. The last line has figures of both: their
+    operations, and for plans the stages and the bits that a client receives and sends in a round.
 
     \b
     Examples:
@@ -29,7 +30,7 @@ def diff(ctx, a, b, stage, format_, extensions, trusted):
     """
     import json
 
-    from fedcore.cli.comparing import comparison
+    from fedcore.cli.comparing import comparison, summary
     from fedcore.cli.loading import import_extension, quiet_start
 
     for name in extensions:
@@ -41,6 +42,8 @@ def diff(ctx, a, b, stage, format_, extensions, trusted):
         click.echo(json.dumps({"equal": result.equal, "changes": result.changes}, indent=2))
     else:
         _show(result, a, b)
+        if not result.equal:
+            click.echo(f"// {summary(left, right)}")
     ctx.exit(OK if result.equal else WRONG_PROGRAM)
 
 

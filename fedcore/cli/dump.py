@@ -24,6 +24,9 @@ FORMATS = ("text", "json", "dot", "graphml", "html")
 @click.option(
     "--operations", type=click.IntRange(1), help="Operations of each graph that --graphs prints. Default: 100."
 )
+@click.option(
+    "--sizes", "shows_sizes", is_flag=True, help="Print the bytes of state, client and crossings of the plan."
+)
 @click.option("--clients", type=click.IntRange(1), help="Clients that --stage batched assumes. Default: 8.")
 @click.option("--batches", type=click.IntRange(1), help="Their batches. Default: 3.")
 @click.option("--rows", type=click.IntRange(1), help="The rows of a batch. Default: 20.")
@@ -43,6 +46,7 @@ def dump(
     trusted,
     graphs,
     operations,
+    shows_sizes,
     print_after_change,
     **assumed,
 ):
@@ -64,6 +68,7 @@ def dump(
       fedcore dump my_module:process.next --stage planned
       fedcore dump my_module:process.next --stage batched --clients 100 --rows 32
       fedcore dump my_module:process.next --stage planned --graphs --operations 1000
+      fedcore dump my_module:process.next --stage planned --sizes
       fedcore dump round.fed --after fuse
       fedcore dump round.fed -p lowering,mine,planning --load my_passes --after mine
       fedcore dump round.fed --stage planned --format dot | dot -Tsvg > round.svg
@@ -82,6 +87,8 @@ def dump(
         raise click.UsageError("--graphs belongs to modules as text: --stage batched and --format exclude it")
     if operations and not graphs:
         raise click.UsageError("--operations belongs to --graphs")
+    if shows_sizes and (stage != "planned" or format_ != "text"):
+        raise click.UsageError("--sizes belongs to --stage planned as text")
     if format_ == "graphml" and not (stage or after):
         raise click.UsageError("--format graphml holds one graph: choose a --stage, or --after a pass")
     from fedcore.cli.loading import import_extension, parsed_pipeline, read_target, with_target
@@ -106,7 +113,10 @@ def dump(
         raise click.BadParameter(f"{target} is planned: no pass is left to run", param_hint="--after")
     wanted = [stage] if stage else STAGES
     modules = [_after(work, module, pipeline, after)] if after else _stages(work, module, pipeline, wanted)
+    modules = list(modules) if shows_sizes else modules
     _print(modules, format_, with_headings=not (stage or after), graphs=graphs, operations=operations)
+    if shows_sizes:
+        _print_sizes(*modules)
 
 
 def _stages(work: Work, given, pipeline: str, wanted):
@@ -166,6 +176,17 @@ def _print_graphs(module, operations: int | None) -> None:
         texts = [print_graph(module, graph, most_operations=most) for graph in module.graphs]
     for text in texts:
         show("\n" + text)
+
+
+def _print_sizes(plan) -> None:
+    from fedcore.cli.loading import quiet_start
+    from fedcore.cli.show import show
+
+    with quiet_start():
+        from fedcore.cli.sizes import print_sizes
+
+        text = print_sizes(plan)
+    show("\n" + text)
 
 
 def _print_page(module, pipeline: str, target: str) -> None:

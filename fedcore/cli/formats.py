@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 
-from fedcore.ir import Constant, Function, Graph, Module, Ref, to_networkx
+from fedcore.ir import Constant, Function, Graph, Module, Ref, Symbol, to_networkx
 from fedcore.ir.module import TEXT_VERSION, Blob
 from fedcore.ir.printer import print_value
 
@@ -121,7 +121,9 @@ def _cluster(index: int, function: Function) -> list[str]:
     for op in function.operations:
         fill = _FILLS.get(str(getattr(op.type, "placement", None)), "#ffffff")
         style = f"style=filled, fillcolor={_quoted(fill)}"
-        lines.append(f"    {_id(function.name, op.name)} [{style}, {_label(op.kind, str(op.type))}];")
+        callee = next((str(o) for o in op.operands if isinstance(o, Symbol)), "")
+        title = f"{op.kind} {callee}".rstrip()
+        lines.append(f"    {_id(function.name, op.name)} [{style}, {_label(title, str(op.type))}];")
     lines.append(f"    {_id(function.name, 'return', 'of')} [shape=point, xlabel=return];")
     return [*lines, "  }"]
 

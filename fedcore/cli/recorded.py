@@ -61,7 +61,11 @@ class Recorded:
     timelines: list[Path]
 
     def figures(self) -> list[dict]:
-        return [{key: getattr(call, key) for key in _FIGURES} for call in self.calls]
+        """The figures of each call, with the bits of each tensor that crossed."""
+        return [
+            {key: getattr(call, key) for key in _FIGURES} | {"crossings": [attrs.asdict(c) for c in call.crossings]}
+            for call in self.calls
+        ]
 
 
 def read_recorded(directory: Path) -> Recorded:

@@ -197,11 +197,34 @@ class CrossingRecord:
 
 
 @attrs.frozen(kw_only=True)
+class ValueRecord:
+    """An intermediate value of a client; see `fedcore.runtime.client_watch.WatchedValue`.
+
+    Args:
+        entries: the first of its entries, as text.
+    """
+
+    round: int | None = attrs.field(metadata=_by(_optional(_whole)))
+    stage: str = attrs.field(metadata=_by(_text))
+    client: int = attrs.field(metadata=_by(_whole))
+    client_id: str | None = attrs.field(metadata=_by(_optional(_text)))
+    step: int | None = attrs.field(metadata=_by(_optional(_whole)))
+    operation: str = attrs.field(metadata=_by(_text))
+    name: str = attrs.field(metadata=_by(_text))
+    location: str = attrs.field(metadata=_by(_text))
+    type: str = attrs.field(metadata=_by(_text))
+    norm: str = attrs.field(metadata=_by(_text))
+    not_finite: int = attrs.field(metadata=_by(_whole))
+    entries: str = attrs.field(metadata=_by(_text))
+
+
+@attrs.frozen(kw_only=True)
 class CallRecord:
     """One call; see `fedcore.runtime.Report`.
 
     Args:
         samples: seconds from the start, resident bytes, threads.
+        values: of the clients that FEDCORE_TRACE_CLIENTS names.
     """
 
     name: str = attrs.field(metadata=_by(_text))
@@ -223,6 +246,9 @@ class CallRecord:
     crossings: list[CrossingRecord] = attrs.field(metadata=_by(_list(_record(CrossingRecord))))
     spans: list[Span] = attrs.field(metadata=_by(_list(_record(Span))))
     samples: list[tuple[float, int, int]] = attrs.field(metadata=_by(_list(_tuple(_seconds, _whole, _whole))))
+    values: list[ValueRecord] = attrs.field(
+        metadata=_by(_list(_record(ValueRecord))), default=attrs.Factory(list), repr=False
+    )
 
 
 @attrs.frozen(kw_only=True)

@@ -20,6 +20,7 @@ import importlib
 import importlib.metadata
 import itertools
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -320,6 +321,13 @@ def quick_operations(
     from fedcore.graphs import private_api_operations
 
     return private_api_operations.quickly(with_stacks=with_stacks, shares_constants=shares_constants)
+
+
+def lines_of_caller() -> CallingLines | None:
+    """The lines of Python code that run now; those of functions that AutoGraph converted are lines of their sources."""
+    from fedcore.graphs import private_api_operations
+
+    return private_api_operations.lines_of(sys._getframe(1))
 
 
 @part("tensorflow.python.util.tf_stack: _source_mapper_stacks, _get_thread_key")

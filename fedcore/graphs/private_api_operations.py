@@ -430,9 +430,14 @@ def _created(graph, op: str, name: str, inputs: list, attributes: Sequence[tuple
 
 def _note_lines(graph, name: str) -> None:
     """Notes the lines of Python code that create an operation of a graph."""
-    lines = calling_lines(sys._getframe(2), _lines_of_source)
+    lines = lines_of(sys._getframe(2))
     if lines is not None:
         lines_of_operations(graph)[name] = lines
+
+
+def lines_of(frame) -> CallingLines | None:
+    """The lines of the user and of the library in the stack of a frame."""
+    return calling_lines(frame, _lines_of_source)
 
 
 def lines_of_operations(graph) -> dict[str, CallingLines]:

@@ -18,9 +18,16 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 _BARE = re.compile(r"[A-Za-z0-9_]+\Z")
 
 
-def print_module(module: Module, *, locations: bool = True) -> str:
-    """The text of the module."""
-    names = TypeNames(_types(module))
+def print_module(module: Module, *, locations: bool = True, type_names: dict[Type, str] | None = None) -> str:
+    """The text of the module.
+
+    Args:
+        type_names: names of types, which get their names in the text; the names of other types are added. So texts of a
+            module before and after a pass have equal names.
+    """
+    names = TypeNames(_types(module), type_names or {})
+    if type_names is not None:
+        type_names.update(names.names)
     parts = [f"fedcore {TEXT_VERSION} {module.stage}"]
     if names.definitions:
         parts.append("\n".join(f"type {name} = {text}" for name, text in names.definitions))
@@ -28,6 +35,11 @@ def print_module(module: Module, *, locations: bool = True) -> str:
         parts.append("\n".join(_graph(g, names) for g in module.graphs))
     parts.extend(_function(f, names, locations) for f in module.functions)
     return "\n\n".join(parts) + "\n"
+
+
+def print_operation(op: Operation) -> str:
+    """The line of an operation, with its types in full."""
+    return _operation(op, TypeNames(()), locations=True).strip()
 
 
 def _types(module: Module) -> Iterator[Type]:

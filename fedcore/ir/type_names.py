@@ -5,7 +5,8 @@ A name is an abbreviation in the text only: it does not change the module.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from fedcore.types import AbstractType, StructType, StructWithPythonType, Type, contains
 
@@ -13,23 +14,33 @@ _LONG = 32  # a struct that occurs more than once gets a name if its notation ha
 
 
 class TypeNames:
-    """Names for the long types of one module, and the notation with these names."""
+    """Names for the long types of one module, and the notation with these names.
 
-    def __init__(self, types: Iterable[Type]):
+    Args:
+        types: of the module.
+        known: names of types of other modules, which have them here too; no other type has one of these names.
+    """
+
+    def __init__(self, types: Iterable[Type], known: Mapping[Type, str] = MappingProxyType({})):
         counts: Counter[StructType] = Counter()
         for type_, times in Counter(types).items():
             _count(type_, counts, times)
         self._names: dict[Type, str] = {}
         self._texts: dict[Type, str] = {}
-        taken: dict[str, int] = {}
+        taken: dict[str, int] = dict.fromkeys(known.values(), 0)
         # Inner types first: `_count` adds a struct after its elements.
         named = [t for t, n in counts.items() if n > 1 and len(str(t)) > _LONG and not contains(t, _is_variable)]
         self.definitions: list[tuple[str, str]] = []
         for type_ in named:
-            name = _free(_stem(type_), taken)
+            name = known.get(type_) or _free(_stem(type_), taken)
             self.definitions.append((name, self.write(type_)))
             self._names[type_] = name
             self._texts.clear()
+
+    @property
+    def names(self) -> Mapping[Type, str]:
+        """The types that have a name."""
+        return self._names
 
     def write(self, type_: Type) -> str:
         """The notation of the type, with names for the parts that have one."""

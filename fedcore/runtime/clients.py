@@ -38,6 +38,7 @@ import attrs
 from fedcore.errors import ExecutionError, FedcoreError, SecureSumError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.client_source import MAX_RUN_BYTES, ClientSource, UnreadRun, longest_first
+from fedcore.runtime.client_watch import WatchedStage
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.device import DeviceExecutor
 from fedcore.runtime.device_stage import DeviceSliceExecutor
@@ -243,6 +244,9 @@ class _Run:
             self.secure = stack.secure_partials(work, report, stop)
         tree = stack.tree(work, self.partials.merge, report, stop, masked=self.secure is not None)
         self.results = SliceResults(work, tree, report)
+        self.watched = WatchedStage(work, report.watch, report.round)
+        if self.watched.is_needed and stack.secure is not None:
+            raise FedcoreError("fc.debug shows values of single clients, which the masks of this runtime hide")
         size = stack.slice_size(work)
         slices = None if work.clients is None or self.secure is not None else -(-work.clients // size)
         longest = MAX_RUN_BYTES / (size * work.kept_bytes) if work.kept_bytes else math.inf
@@ -303,7 +307,10 @@ class _Run:
         if unread.losses > MAX_LOSSES:
             run = functools.partial(self.faults.survivors, functools.partial(_insist, run))
         if self.secure is None:
-            return run(self.reader.read(unread))
+            clients = self.reader.read(unread)
+            if self.watched.is_needed:
+                self.watched.show(clients)
+            return run(clients)
         client, result = unread.first, None  # a plan with secure sums has one client in a slice
         if self.secure.why_lost(client) is None:
             result = run(self.reader.read(unread))

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from fedcore.errors import ExecutionError, FedcoreError
-from fedcore.graphs.capture.graph_import import scope
-from fedcore.graphs.emission.source_names import source_in
 from fedcore.graphs.graphdef.operand_checks import size_message
+from fedcore.graphs.stages.imported_names import source_of_name
 from fedcore.ir import Module
-from fedcore.ir.module import NodeSource
 
 _NAMES_OF_TENSORFLOW = re.compile(
     r"\A(?s:Graph execution error:.*?<stack traces unavailable>\n)"
@@ -29,19 +27,10 @@ def reason(error: Exception, module: Module | None = None) -> str:
     """
     if not isinstance(error, tf.errors.OpError):
         return str(error) if isinstance(error, FedcoreError) else f"{type(error).__name__}: {error}"
-    source = source_in(error.message) or (_source_in_graphs(error.message, module) if module else None)
+    source = source_of_name(error.message, module)
     at = "" if source is None or source.location is None else f"\n  at {source.location}, in {source.name}"
     text = size_message(error.message) or _LABEL.sub(_about_label, _NAMES_OF_TENSORFLOW.sub("", error.message))
     return text + at
-
-
-def _source_in_graphs(message: str, module: Module) -> NodeSource | None:
-    """The source of the first imported node that a message names."""
-    for graph in module.graphs:
-        for match in re.finditer(rf"\b{re.escape(scope(graph.name))}(?:_\d+)?/(n\d+)\b", message):
-            if ("", match[1]) in graph.sources:
-                return graph.sources["", match[1]]
-    return None
 
 
 def _about_label(found: re.Match) -> str:

@@ -9,17 +9,22 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fedcore.ir import Module
+from fedcore.ir import Module, print_module
 from fedcore.ir.sources import sources_of
 from fedcore.runtime.report import Report
+from fedcore.types import Type
 from fedcore.whole_files import write_whole
+
+if TYPE_CHECKING:
+    from fedcore.runtime.client_watch import WatchedValue
 
 VERSION = 1
 _SAMPLES = 400  # per call; at this number every second sample is deleted, and the sampling rate halves
+MAX_VALUES = 100_000  # of the recorded clients of a call
 _numbers = itertools.count(1)
 _writing = threading.Lock()
 
@@ -46,6 +51,7 @@ class Recording:
     began: float = attrs.field(factory=time.time)
     spans: list[dict] = attrs.field(factory=list)
     samples: list[tuple[float, int, int]] = attrs.field(factory=list)  # seconds, resident bytes, threads
+    values: list["WatchedValue"] = attrs.field(factory=list)  # of the clients that are recorded
     _clock: float = attrs.field(factory=time.perf_counter)
     _done: threading.Event = attrs.field(factory=threading.Event)
 
@@ -117,6 +123,7 @@ class Recording:
             "crossings": [attrs.asdict(c, recurse=False) | {"type": str(c.type)} for c in report.crossings],
             "spans": sorted(self.spans, key=lambda s: s["start"]),
             "samples": self.samples,
+            "values": [value.figures() for value in self.values[:MAX_VALUES]],
         }
         write_whole(self._file(number), json.dumps(call))
         self._append_timeline(number)
@@ -181,13 +188,14 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
 
 def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[list[dict], list[Module]]:
     """For each pass its time, and the module's text if the pass changed it; and the modules that have a text."""
-    stages = [{"pass": module.stage, "text": str(module), "seconds": 0.0, "changed": True}]
+    type_names: dict[Type, str] = {}
+    text = print_module(module, type_names=type_names)
+    stages = [{"pass": module.stage, "text": text, "seconds": 0.0, "changed": True}]
     modules, clock = [module], time.perf_counter()
     for name, compiled in passes:
         seconds, changed = time.perf_counter() - clock, compiled is not modules[-1]
-        stages.append(
-            {"pass": name, "text": str(compiled) if changed else None, "seconds": seconds, "changed": changed}
-        )
+        after = print_module(compiled, type_names=type_names) if changed else None
+        stages.append({"pass": name, "text": after, "seconds": seconds, "changed": changed})
         if changed:
             modules.append(compiled)
         clock = time.perf_counter()

@@ -13,6 +13,7 @@ from fedcore.html_display import HtmlDisplay
 from fedcore.runtime.metering import Crossing
 
 if TYPE_CHECKING:
+    from fedcore.runtime.client_watch import Watch
     from fedcore.runtime.recording import Recording
 
 _NOT_RECORDED: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -59,6 +60,8 @@ class Report(HtmlDisplay):
         secure_sums: what crossed for secure sums, if the runtime has a protocol for them. In `crossings` their tensors
             have the bits of plain sums.
         recording: gets the spans of the call; None unless FEDCORE_TRACE is set.
+        watch: looks at the values of single clients; None unless `fc.debug` asks for them.
+        round: number of the learning process's round; None in other calls.
         kept: number of kept values, which stay in memory for a later stage or for the result.
         placements: client stage -> device -> the clients that ran there, as ranges (first, last).
         notes: remarks for the user, such as a setting that came too late.
@@ -83,13 +86,28 @@ class Report(HtmlDisplay):
     non_finite_clients: int = 0
     secure_sums: list[SecureTraffic] = attrs.field(factory=list)
     recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
+    watch: "Watch | None" = attrs.field(default=None, repr=False, eq=False)
+    round: int | None = attrs.field(default=None, repr=False, eq=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
 
     def __reduce__(self):
-        """Pickles without the recording, which belongs to this process."""
-        fields = [f.name for f in attrs.fields(Report) if f.init and f.name != "recording"]
+        """Pickles without the recording and the watch, which belong to this process."""
+        fields = [f.name for f in attrs.fields(Report) if f.init and f.name not in ("recording", "watch")]
         with self._lock:
             return _report, ({name: copy.copy(getattr(self, name)) for name in fields},)
+
+    def __str__(self) -> str:
+        """The figures of the call, a line each."""
+        counts = ((number, kind) for kind, number in self.graph_calls.items() if number)
+        calls = ", ".join(f"{n} {kind.removesuffix('s') if n == 1 else kind}" for n, kind in counts) or "none"
+        lines = [
+            f"{self.clients} client{'s' * (self.clients != 1)} in {self.seconds:.3g} s, seed {self.seed}",
+            f"graph calls: {calls}",
+            f"bits: {self.broadcast_bits:,} to clients, {self.aggregate_bits:,} back",
+            *(f"client {index} was left out: {why}" for index, why in sorted(self.dropped.items())),
+            *(f"note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
 
     def include(self, other: "Report") -> None:
         """Adds another process's report on a part of this call: graph calls, notes, dropped clients, measured bits."""

@@ -126,7 +126,17 @@ def _regions(stage: ClientStage, assumed: AssumedClients) -> Iterator[StageRegio
     types = [t for p in stage.shared_parameters for t in tensor_leaves(p.type)]
     values = [_values(t, t.shape, assumed.rows, rng) for t in types]
     values += map(np.asarray, call.values)
-    yield StageRegions(stage.name, call.schedule, call.log, [*names, *call.names], len(names), values)
+    arguments = _distinct([*names, *call.names])
+    yield StageRegions(stage.name, call.schedule, call.log, arguments, len(names), values)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names, numbered on where one repeats, as `shared_2` of a parameter `shared` beside a parameter `shared_2`."""
+    taken: dict[str, None] = {}  # in order
+    for name in names:
+        free = next(n for n in itertools.chain([name], (f"{name}_{i}" for i in itertools.count(2))) if n not in taken)
+        taken[free] = None
+    return list(taken)
 
 
 def _clients(stage: ClientStage, assumed: AssumedClients, count: int, rng: np.random.Generator) -> ClientLeaves:

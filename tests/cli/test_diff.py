@@ -119,3 +119,33 @@ def test_computations_of_modules_are_compared(fedcore, tmp_path):
     ran = fedcore("diff", "sums:total", "sums:mean")
     assert ran.code == 1
     assert "-  %1 = federated_sum(%0) : float32@SERVER\n+  %1 = federated_mean(%0) : float32@SERVER\n" in ran.out
+
+
+PLANNED = """\
+fedcore 1 planned
+
+fn @main(%x: float32@SERVER) -> float32@CLIENTS {
+  %0 = broadcast(%x) : float32@CLIENTS {bits=32}
+  return %0
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("texts", "line"),
+    [
+        (
+            (DOUBLED, DOUBLED.replace("  return %0", "  %1 = generic_plus(%0, %0) : float32\n  return %1")),
+            "// operations 3 -> 4",
+        ),
+        (
+            (PLANNED, PLANNED.replace("float32", "int64").replace("bits=32", "bits=64")),
+            "// operations 1 -> 1, stages 0 -> 0, bits that a client receives 32 -> 64, bits that it sends 0 -> 0",
+        ),
+    ],
+    ids=["traced", "planned"],
+)
+def test_the_last_line_has_figures_of_both(fedcore, tmp_path, texts, line):
+    for name, text in zip("ab", texts, strict=True):
+        (tmp_path / f"{name}.fed").write_text(text)
+    assert fedcore("diff", "a.fed", "b.fed").out.splitlines()[-1] == line

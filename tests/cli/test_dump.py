@@ -215,3 +215,18 @@ def test_passes_that_make_no_plan_have_no_planned_stage_to_print(fedcore, mean_f
     ran = fedcore("dump", "mean.fed", "-p", "inline", "--stage", "planned")
     assert (ran.code, ran.out) == (2, "")
     assert "Invalid value for -p: 'inline' leaves a traced module, no planned one" in ran.err
+
+
+@pytest.mark.slow  # imports TensorFlow
+def test_sizes_stand_behind_a_plan_that_still_parses(fedcore, mean_fed):
+    ran = fedcore("dump", "mean.fed", "--stage", "planned", "--sizes")
+    plan, sizes = ran.out.split("// sizes in bytes")
+    assert parse_module(plan).stage == "planned"
+    assert re.search(r"^//   sends    x +1 entries +4 bytes$", sizes, re.MULTILINE)
+    assert parse_module(ran.out) == parse_module(plan)
+
+
+def test_sizes_of_another_stage_are_a_usage_error(fedcore, mean_fed):
+    ran = fedcore("dump", "mean.fed", "--stage", "traced", "--sizes")
+    assert ran.code == 2
+    assert "--sizes belongs to --stage planned" in ran.err

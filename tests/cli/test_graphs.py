@@ -117,6 +117,7 @@ def test_another_cast_in_a_function_is_two_lines(folder, fedcore_in):
 +  %3 = Cast(%2) : bfloat16 {DstT=bfloat16}
    %4 = Cast(%3) : float32 {DstT=float32}
    %5 = Const() : float32 {value=1.8}
+// operations 2 -> 2
 """
     )
 

@@ -418,3 +418,40 @@ def test_equal_lines_are_found_in_order_or_at_both_ends(monkeypatch):
     same = [(m.a, m.b, m.size) for m in LineMatcher(left, right).get_matching_blocks()]
     assert same == [(0, 0, 1), (4, 2, 1), (5, 3, 0)]
     assert LineMatcher(left, left).get_opcodes() == [("equal", 0, 5, 0, 5)]
+
+
+VALUE = {
+    "round": 2, "stage": "work", "client": 3, "client_id": "a<b", "step": 0, "operation": "MatMul",
+    "name": "dense/MatMul", "location": "train.py:2", "type": "float32[2]", "norm": "1.5", "not_finite": 0,
+    "entries": "[0.5 1. ]",
+}  # fmt: skip
+
+
+def tabs_of(text: str) -> list[str]:
+    return re.findall(r'data-tab="([a-z-]+)"', text)
+
+
+def test_a_page_without_calls_has_the_tabs_of_programs_only(tmp_path):
+    (tmp_path / "module-1.json").write_text(json.dumps(MODULE))
+    assert tabs_of(page(read_recorded(tmp_path))) == ["ir", "plan"]
+
+
+def test_the_values_of_recorded_clients_have_a_tab(tmp_path):
+    assert "values" not in tabs_of(page(recorded(tmp_path)))
+    text = page(recorded(tmp_path, call={"values": [VALUE]}))
+    assert "values" in tabs_of(text)
+    assert "3 (a&lt;b)" in text
+
+
+def test_bars_of_bits_have_one_scale(tmp_path):
+    crossing = CALL["crossings"][0]
+    up = crossing | {"kind": "merge", "op": "2", "bits": 24}
+    text = page(recorded(tmp_path, call={"crossings": [crossing, up]}))
+    assert re.findall(r'<rect class="(up|down)" width="([0-9.]+)%"', text) == [("down", "100.0"), ("up", "25.0")]
+
+
+def test_timelines_of_calls_that_build_nothing_come_first(tmp_path):
+    build = {"kind": "build", "name": "work", "start": 0.1, "end": 0.2, "worker": "MainThread"}
+    (tmp_path / "call-2.json").write_text(json.dumps(CALL | {"number": 2, "began": 1.7e9 + 1}))
+    text = page(recorded(tmp_path, call={"spans": [*CALL["spans"], build]}))
+    assert re.findall(r"<summary>call (\d)", text) == ["2", "1"]

@@ -59,12 +59,15 @@ def test_finding_your_way(run):
         for line, shown in re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", session, re.MULTILINE):
             printed = run(line.replace("\\\n", " "))
             ran.append(shlex.split(line)[:2])
-            if re.search(" (dump|opt|lint|diff) |--help", line):  # the others print times and process ids
+            if re.search(" (dump|opt|lint|diff|show-values) |--help", line):  # the others print times and process ids
                 missing = [text for text in shown.splitlines() if text != "…" and text.strip() not in printed]
                 assert not missing, f"{line} prints\n{printed}"
     assert [words for words in ran if words[0] == "fedcore"] == [
         ["fedcore", word]
-        for word in ("--help", "dump", "opt", "lint", "lint", "dump", "diff", "report", "report", "tune", "run")
+        for word in (
+            *("--help", "dump", "opt", "lint", "lint", "dump", "diff", "report", "report", "dump", "show-values"),
+            *("tune", "run"),
+        )
     ]
 
 

@@ -251,3 +251,19 @@ def test_an_operation_of_the_user_has_no_library_line():
     program = fc.federated_computation(lambda x: fc.federated_sum(x), fc.types.at_clients("int32")).module
     assert program.main.operations[-1].location is not None
     assert program.main.operations[-1].location.library is None
+
+
+def test_types_keep_their_names_from_one_text_to_the_next():
+    first = "fedcore 1 traced\n\nfn @main(%x: {a}, %y: {a}, %z: {b}, %w: {b}) -> {a} {{\n  return %x\n}}\n"
+    a, b = ("<" + ",".join(f"{name}{i}=float32" for i in range(6)) + ">" for name in "ab")
+    names: dict = {}
+    before = print_module(parse_module(first.format(a=a, b=b)), type_names=names)
+    after = print_module(parse_module(first.replace("%x: {a}, %y: {a}, ", "").replace("{a}", "{b}")
+                                      .replace("%x", "%z").format(b=b)), type_names=names)  # fmt: skip
+    assert f"type T2 = {b}" in before
+    assert f"type T2 = {b}" in after
+
+
+def test_an_operation_prints_as_its_line():
+    program = fc.federated_computation(lambda x: fc.federated_sum(x), fc.types.at_clients("int32")).module
+    assert str(program.main.operations[-1]).startswith("%0 = federated_sum(%x) : int32@SERVER   loc(")

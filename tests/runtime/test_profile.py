@@ -4,12 +4,38 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
+from fedcore.errors import FedcoreError
 
 
 @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
 def norm(xs):
     squares = fc.federated_sum(fc.federated_map(lambda x: x * x, xs))
     return fc.federated_map(fc.tf_computation(lambda x: tf.sqrt(x), "float32"), squares)
+
+
+def test_a_profile_of_operations_tells_the_lines_of_the_user():
+    norm([3.0, 4.0])
+    with fc.debug.profile() as times:
+        norm([3.0, 4.0])
+    (root,) = [each for each in times.operations if each.operation == "Sqrt"]
+    assert root.source is not None
+    assert root.source.location is not None
+    assert root.source.location.file.endswith("test_profile.py")
+    assert 0 < root.seconds < times.seconds
+    assert "Sqrt" in str(times)
+
+
+def test_two_profiles_at_once_are_refused():
+    with fc.debug.profile(), pytest.raises(FedcoreError, match="runs in this process already"), fc.debug.profile():
+        pass
+
+
+def test_a_report_prints_its_figures():
+    norm.invoke([3.0, 4.0], seed=7)
+    lines = str(fc.context.last_report()).splitlines()
+    assert lines[0].startswith("2 clients in ")
+    assert lines[0].endswith("seed 7")
+    assert lines[1:] == ["graph calls: 1 server, 1 block", "bits: 0 to clients, 64 back"]
 
 
 @pytest.mark.parametrize("vectorize", ["auto", False])

@@ -7,10 +7,11 @@ from fedcore.cli.page.ir_view import ir_view, source_panes
 from fedcore.cli.page.markup import Markup, code_element, element, joined
 from fedcore.cli.page.plan_picture import plan_picture
 from fedcore.cli.page.units import bits, seconds
+from fedcore.cli.page.values_table import values_table
 from fedcore.cli.recorded import Computation, Recorded
 from fedcore.cli.recording_schema import CallRecord
 
-_TABS = ("Overview", "IR", "Plan", "Bits", "Timeline", "Memory & threads")
+_OF_CALLS = ("Overview", "Bits", "Timeline", "Memory & threads")  # tabs that are empty without calls
 _DRAWN = 6  # number of timelines for each computation
 _LISTED = 20  # number of dropped clients, and of notes, that are listed for each call
 
@@ -39,13 +40,21 @@ def _header(recorded: Recorded) -> Markup:
     title = element(
         "h1", element("span", "fedcore", class_="mark"), " report ", element("small", recorded.directory.name)
     )
-    tabs = [element("button", title, role="tab", data_tab=_slug(title)) for title in _TABS]
+    tabs = [element("button", title, role="tab", data_tab=_slug(title)) for title in _tabs(recorded)]
     search = element(
         "input", id="search", type="search", placeholder="Search the IR  ( / )", aria_label="Search the IR"
     )
     theme = element("button", "◐", id="theme", title="light or dark")
     tools = element("div", search, element("output", id="found"), theme, class_="tools")
     return element("header", title, element("nav", tabs, role="tablist"), tools)
+
+
+def _tabs(recorded: Recorded) -> list[str]:
+    """The titles of the tabs that have a content; the page opens on the first."""
+    titles = ["Overview", "IR", "Plan", "Bits", "Timeline", "Values", "Memory & threads"]
+    has_values = any(call.values for call in recorded.calls)
+    empty = {*(() if recorded.calls else _OF_CALLS), *(() if has_values else ("Values",))}
+    return [title for title in titles if title not in empty]
 
 
 def _frame(recorded: Recorded) -> Markup:
@@ -56,6 +65,7 @@ def _frame(recorded: Recorded) -> Markup:
         parts.append(_panel("plan", i, plan_picture(one)))
         parts.append(_panel("bits", i, joined(bits_chart(one.calls), bits_table(one.calls))))
         parts.append(_panel("timeline", i, _timelines(one, recorded)))
+        parts.append(_panel("values", i, values_table(one.calls)))
     parts.append(element("div", source_panes(recorded), class_="sources"))
     parts.append(element("section", memory_charts(recorded.calls), data_panel="memory-threads"))
     aside = element("aside", element("h2", "Computations"), names)
@@ -128,7 +138,7 @@ def _call_row(call: CallRecord, index: int) -> Markup:
     def number(text: str | int) -> Markup:
         return element("td", text, class_="num")
 
-    ran = ", ".join(f"{n} {kind}" for kind, n in call.graph_calls.items() if n)
+    ran = ", ".join(_counted(n, kind) for kind, n in call.graph_calls.items() if n)
     compile_s = sum(s.seconds for s in call.spans if s.kind == "compile")
     error = element("p", call.error, class_="bad") if call.error else None
     notes = [element("p", note, class_="note") for note in call.notes[:_LISTED]]
@@ -149,6 +159,11 @@ def _call_row(call: CallRecord, index: int) -> Markup:
     )
 
 
+def _counted(number: int, kind: str) -> str:
+    """A number of graph calls of a kind, such as `1 block` of `blocks`."""
+    return f"{number} {kind.removesuffix('s') if number == 1 else kind}"
+
+
 def _tracebacks(tracebacks: dict[int, str]) -> Markup | None:
     if not tracebacks:
         return None
@@ -166,8 +181,13 @@ def _left_out(dropped: dict[int, str]) -> Markup | None:
     return element("details", element("summary", clients), element("ul", reasons, more))
 
 
+def _builds(call: CallRecord) -> bool:
+    """Whether a call builds executables, which hides what the others take their time for."""
+    return any(span.kind == "build" for span in call.spans)
+
+
 def _timelines(one: Computation, recorded: Recorded) -> Markup:
-    calls = one.calls[:_DRAWN]
+    calls = sorted(one.calls, key=_builds)[:_DRAWN]
     slowest = max(one.calls, key=lambda c: c.seconds, default=None)
     if slowest is not None and slowest not in calls:
         calls = [*calls[:-1], slowest]

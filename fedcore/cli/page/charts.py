@@ -51,9 +51,9 @@ def bits_table(calls: list[CallRecord]) -> Markup | None:
     if not last:
         return None
     rows = []
+    largest = max((t.bits for t in last if t.bits), default=1)
     for (op, kind), found in itertools.groupby(last[:_MAX_CROSSINGS], lambda c: (c.op, c.kind)):
         tensors = list(found)
-        largest = max((t.bits for t in tensors if t.bits), default=1)
         sign, way = ("↓", "down") if kind == "broadcast" else ("↑", "up")
         total = bits(sum(t.bits or 0 for t in tensors))
         what = element("td", element("span", f"{sign} {kind}", class_=way), " ", element("code", f"%{op}"), colspan=2)

@@ -9,10 +9,11 @@ from fedcore.errors import FedcoreError
 from fedcore.ir import Function, Module, Operation, Ref, parse_module, verify
 from fedcore.types import FederatedType, StructType
 
-_COLUMN, _BOX, _HEIGHT, _LEFT = 164, 138, 58, 84
+_COLUMN, _BOX, _HEIGHT, _LEFT = 156, 132, 58, 76
 _SERVER_Y, _CROSS_Y, _CLIENT_Y = 46, 152, 258
 _WORK = {"run": _SERVER_Y, "fold": _CLIENT_Y, "collect": _CLIENT_Y}
 _CROSSES = ("broadcast", "merge")
+_WIDE = 900  # a wider plan scrolls before its text is too small
 _SCHEDULES = 20  # number of schedules that are shown
 
 
@@ -97,17 +98,16 @@ class _Picture:
     def __init__(self, module: Module):
         self.module = module
         self.ops = {op.name: op for op in module.main.operations}
-        self.columns: dict[str, int] = {}
+        self.columns: dict[str, float] = {}
         self.out: list[Markup] = []
 
     def svg(self) -> Markup:
         main = self.module.main
         shown = [op for op in main.operations if op.kind in _WORK or op.kind in _CROSSES]
-        for i, op in enumerate(shown):
-            self.columns[op.name] = i + 1
-        width = _LEFT + _COLUMN * (len(shown) + 2)
+        last = self._arrange(shown)
+        width = round(_LEFT + _COLUMN * (last + 2))
         boxes = [self._box(op) for op in shown]
-        inputs, ends = self._inputs(), self._result(len(shown) + 1)
+        inputs, ends = self._inputs(), self._result(last + 1)
         edges = [self._edge(source, op) for op in shown for source in self._sources(op)]
         lanes = []
         for name, y in (("SERVER", _SERVER_Y), ("CLIENTS", _CLIENT_Y)):
@@ -116,11 +116,23 @@ class _Picture:
             lanes.append(element("text", name, class_="lane-name", x=16, y=y + 34))
         parts = (lanes, edges, self.out, inputs, boxes, ends)
         return element(
-            "svg", parts, class_="plan", viewBox=f"0 0 {width} 350", width=width, height=350, role="img",
-            aria_label=f"plan of @{main.name}",
+            "svg", parts, class_="plan wide" if width > _WIDE else "plan", viewBox=f"0 0 {width} 350", width=width,
+            height=350, role="img", aria_label=f"plan of @{main.name}",
         )  # fmt: skip
 
-    def _x(self, column: int) -> int:
+    def _arrange(self, shown: list[Operation]) -> float:
+        """Gives each operation its column, and returns the last: crossings stand between those of stages."""
+        column, behind = 0.0, 0.0  # of the stage before, and of what stands behind it
+        for op in shown:
+            if op.kind in _CROSSES:
+                behind = max(column + 0.5, behind + 0.85) if behind > column else column + 0.5
+                self.columns[op.name] = behind
+            else:
+                column = behind = max(column + 1, behind + 0.5 if behind > column else 0.0)
+                self.columns[op.name] = column
+        return max(column, behind)
+
+    def _x(self, column: float) -> float:
         return _LEFT + _COLUMN * column
 
     def _sources(self, op: Operation) -> list[str]:
@@ -224,7 +236,7 @@ class _Picture:
             )
         return out
 
-    def _result(self, column: int) -> list[Markup]:
+    def _result(self, column: float) -> list[Markup]:
         main = self.module.main
         if not isinstance(main.result, Ref):
             return []

@@ -10,6 +10,7 @@ from fedcore.collection_pause import without_collection
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.constant_tables import constant_tables
+from fedcore.graphs.capture.debug_prints import Printed, open_prints, prints_of
 from fedcore.graphs.capture.keras_seeds import default_seeds
 from fedcore.graphs.capture.node_sources import traced_sources
 from fedcore.graphs.capture.randomness import seed_random_operations
@@ -22,7 +23,7 @@ from fedcore.graphs.graphdef.side_effects import TiedToProcess, refuse, side_eff
 from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.active import no_builder
-from fedcore.ir.module import Graph, NodeKey, NodeSource, digest_of
+from fedcore.ir.module import Graph, NodeKey, NodeSource, Prints, digest_of
 from fedcore.slow_steps import slow_step
 from fedcore.types import (
     FunctionType,
@@ -40,6 +41,7 @@ class TracedGraph:
         side_effects: the graph attributes of `side_effects_of`: `seeded`, `stateful`, `effects`.
         returns: the result type of the user's function, if it contains sequences; the graph returns their columns.
         sources: the user's code of its nodes.
+        prints: what the user's code prints.
     """
 
     type: FunctionType
@@ -47,6 +49,7 @@ class TracedGraph:
     side_effects: tuple[str, ...] = ()
     returns: Type | None = None
     sources: Mapping[NodeKey, NodeSource] = attrs.field(factory=dict, eq=False, repr=False)
+    prints: Prints | None = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def digest(self) -> str:
@@ -64,7 +67,7 @@ class TracedGraph:
         return "seeded" in self.side_effects
 
     def named(self, name: str) -> Graph:
-        return Graph(name, self.type, self.digest, dict.fromkeys(self.side_effects, True), self.sources)
+        return Graph(name, self.type, self.digest, dict.fromkeys(self.side_effects, True), self.sources, self.prints)
 
 
 def _operands(parameter: Type | None, tensors: list[tf.Tensor]) -> list:
@@ -104,8 +107,11 @@ def trace_leaves(
     """
     specs = [tf.TensorSpec([], tf.int64, "seed"), *operand_specs(parameter)]
     result: list[Type] = []
+    printed: list[Printed] = []
 
     def main(seed, *tensors):
+        nonlocal printed
+        printed = open_prints()
         type_, out = fn(_operands(parameter, list(tensors)), seed)
         result.append(type_)
         return [tf.identity(t) for t in out]
@@ -135,7 +141,8 @@ def trace_leaves(
     data = canonical_graph(graph_def, arguments, results, effects, seed, canonical_names=names)
     sources = traced_sources(graph, names, reads_lines=is_user_code)
     side_effects = side_effects_of(graph_pb2.GraphDef.FromString(data))
-    return TracedGraph(FunctionType(parameter, result[-1]), data, side_effects, sources=sources)
+    prints = prints_of(printed, graph_def, arguments, seed)
+    return TracedGraph(FunctionType(parameter, result[-1]), data, side_effects, sources=sources, prints=prints)
 
 
 def _captures(graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import tensorflow as tf
@@ -10,6 +10,7 @@ from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
+from fedcore.graphs.capture.debug_prints import Printed, is_traced, note_prints
 from fedcore.graphs.capture.node_sources import note_imported
 from fedcore.graphs.graphdef.canonical_form import with_content_names
 from fedcore.graphs.graphdef.operand_guards import checks_operands, guarded
@@ -28,7 +29,7 @@ from fedcore.graphs.graphdef.sum_terms import sums_explode
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.module import Graph
+from fedcore.ir.module import Graph, NodeKey, Prints
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, leaves, tensor_leaves
 
@@ -41,11 +42,13 @@ class _Importable:
         graph_def: without the placeholders of its arguments and seed; its functions have content names.
         used: the names of the nodes that are an input of another node.
         inlined: whether its nodes are copied into the graph around, rather than called as a function.
+        original_keys: for each node of a function its key in the canonical graph.
     """
 
     graph_def: graph_pb2.GraphDef
     used: frozenset[str]
     inlined: bool
+    original_keys: Mapping[NodeKey, NodeKey] = attrs.field(factory=dict)
 
 
 _importable: LruCache[tuple[str, bool], _Importable] = LruCache(256)
@@ -57,13 +60,30 @@ NOT_INLINED = "MaxPoolGrad"
 
 def _parsed(data: bytes) -> _Importable:
     given = graph_pb2.GraphDef.FromString(data)
-    graph_def = with_content_names(guarded(given) if checks_operands() else given)
+    names: dict[NodeKey, NodeKey] = {}
+    graph_def = with_content_names(guarded(given) if checks_operands() else given, canonical_names=names)
     used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
     inlined = not any(op.startswith(NOT_INLINED) for op in operations_in(graph_def))
     rest = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
     del graph_def.node[:]
     graph_def.node.extend(rest)
-    return _Importable(graph_def, used, inlined)
+    return _Importable(graph_def, used, inlined, {after: node for node, after in names.items()})
+
+
+def keys_on_path(graph: Graph, data: bytes, path: Sequence[str]) -> Iterator[NodeKey]:
+    """The keys, in a canonical graph, of nodes of the graph as it is imported: of calls, and of a node in the last.
+
+    Args:
+        path: the names of the nodes, outermost first.
+    """
+    importable = _importable.get((graph.digest, checks_operands()), lambda: _parsed(data))
+    bodies = {"": importable.graph_def.node}
+    bodies |= {f.signature.name: f.node_def for f in importable.graph_def.library.function}
+    function = ""
+    for name in path:
+        yield importable.original_keys.get((function, name), (function, name))
+        node = next((node for node in bodies.get(function, ()) if node.name == name), None)
+        function = "" if node is None else node.attr["f"].func.name if "f" in node.attr else node.op
 
 
 def call_leaves(
@@ -106,6 +126,8 @@ def call_leaves(
         )
         if graph.sources and results:
             note_imported(graph, results[0].op.name.removesuffix("/ret0"))
+        if graph.prints is not None and is_traced():
+            note_prints(_imported_prints(graph.prints, graph.name, dict(zip(feed, inputs, strict=True))))
         return results
 
     arguments = list(feed.values())
@@ -119,6 +141,26 @@ def call_leaves(
             raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {shape}")
         tensor.set_shape(type_.shape)
     return out
+
+
+def _imported_prints(prints: Prints, name: str, feed: dict[str, tf.Tensor]) -> list[Printed]:
+    """What a graph prints, imported into the graph being built.
+
+    Args:
+        name: of the graph.
+        feed: by the name of an argument its tensor. What reads other arguments is not printed.
+    """
+    importable = _parsed(prints.data)
+    wanted = {node for node in importable.used if node.startswith(("arg", "seed"))}
+    if not wanted <= {argument.removesuffix(":0") for argument in feed}:
+        return []
+    define(importable.graph_def.library.function)
+    names = [f"ret{i}:0" for i in range(len(prints.labels))]
+    mapped = {key: tensor for key, tensor in feed.items() if key.removesuffix(":0") in wanted}
+    tensors = tf.graph_util.import_graph_def(
+        importable.graph_def, input_map=mapped, return_elements=names, name=scope(f"{name}_prints")
+    )
+    return [(label, at, tensor) for (label, at), tensor in zip(prints.labels, tensors, strict=True)]
 
 
 def scope(name: str) -> str:

@@ -178,7 +178,10 @@ CONTENT_PREFIX = "f_"
 
 
 def with_content_names(
-    graph_def: graph_pb2.GraphDef, *, original_names: dict[str, str] | None = None
+    graph_def: graph_pb2.GraphDef,
+    *,
+    original_names: dict[str, str] | None = None,
+    canonical_names: dict[NodeKey, NodeKey] | None = None,
 ) -> graph_pb2.GraphDef:
     """The graph with each library function named by the digest of its body and of the functions that it calls.
 
@@ -187,6 +190,7 @@ def with_content_names(
 
     Args:
         original_names: gets for each content name the name of the function in the graph.
+        canonical_names: gets the new name of each node of a function.
     """
     library = _Library({f.signature.name: f for f in graph_def.library.function}, digest_digits=64)
     out = graph_pb2.GraphDef()
@@ -196,6 +200,8 @@ def with_content_names(
     out.library.function.extend(library.canonical[name] for name in library.used())
     if original_names is not None:
         original_names.update(library.original_names())
+    if canonical_names is not None:
+        canonical_names.update(library.canonical_names())
     return out
 
 

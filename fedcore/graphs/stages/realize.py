@@ -131,7 +131,7 @@ def _specs(type_: Type, layouts: Layouts) -> list[tf.TensorSpec]:
     return specs
 
 
-def _unpack(type_: Type, layouts: Layouts, tensors: list):
+def unpack(type_: Type, layouts: Layouts, tensors: list):
     """The nested tuple of a value in the graph; its tensors are removed from the front of the list."""
     values = []
     for layout in layouts:
@@ -158,7 +158,7 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
 
     def body(seed, *tensors):
         rest = list(tensors)
-        arguments = [_unpack(t, of_type, rest) for t, of_type in zip(types, layouts, strict=True)]
+        arguments = [unpack(t, of_type, rest) for t, of_type in zip(types, layouts, strict=True)]
         out = run.run(function, *arguments, seed=tensor_seed(seed))
         return [tf.identity(t) for t in result_tensors(out, function.result_type)]
 
@@ -205,7 +205,7 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
         rest = list(tensors[2:] if from_partial else tensors)
         broadcasts = stage.opened(rest)
         seed = rest.pop(0)[0]
-        client = [_unpack(t, of_type, rest) for t, of_type in zip(client_types, layouts, strict=True)]
+        client = [unpack(t, of_type, rest) for t, of_type in zip(client_types, layouts, strict=True)]
         if from_partial:
             partial = unflatten(rest, stage.partial_type)
         else:

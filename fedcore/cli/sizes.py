@@ -1,0 +1,110 @@
+"""Bytes of a plan's parts: of the server's state, of what a client holds, and of what crosses."""
+
+from collections.abc import Iterator
+
+import attrs
+
+from fedcore.ir import Function, Module
+from fedcore.types import SequenceType, TensorType, Type, leaves, member_of
+
+_NAMES = 2  # of a path in a state, as in `global_model_weights.trainable`
+
+
+@attrs.frozen
+class Size:
+    """The size of one part.
+
+    Args:
+        where: "state" (of the server), "client" (what a client holds beside its data), "receives" or "sends".
+        name: of the part in the user's names.
+        tensors: their number.
+        entries: of all tensors.
+        size_bytes: of all tensors; None where types leave a size open, as of what an encoder packs: the recording of a
+            call has its bits.
+    """
+
+    where: str
+    name: str
+    tensors: int
+    entries: int | None
+    size_bytes: int | None
+
+
+def sizes(plan: Module) -> list[Size]:
+    """The sizes of the parts of a plan, for one client."""
+    from fedcore.runtime.metering import crossings
+
+    found = [size for p in plan.main.parameters if _is_of_server(p.type) for size in _parts("state", p.name, p.type)]
+    for stage in plan.stages():
+        if str(stage.placement) == "CLIENTS" and "strategy" in stage.attributes:
+            found += _held(stage)
+    for kind, where in (("broadcast", "receives"), ("merge", "sends")):
+        groups: dict[str, list[Type]] = {}
+        for crossing in crossings(plan):
+            if crossing.kind == kind:
+                groups.setdefault(_group(crossing.tensor), []).append(crossing.type)
+        found += [_size(where, name, types) for name, types in groups.items()]
+    return found
+
+
+def _is_of_server(type_: Type) -> bool:
+    return str(getattr(type_, "placement", "")) == "SERVER"
+
+
+def _held(stage: Function) -> Iterator[Size]:
+    """What a client holds: each parameter of its stage but its data, and the result."""
+    for parameter in stage.parameters:
+        types = [leaf for _, leaf in leaves(parameter.type)]
+        if types and not any(isinstance(leaf, SequenceType) for leaf in types):
+            yield _size("client", f"@{stage.name} {parameter.name}", types)
+    yield _size("client", f"@{stage.name} result", [leaf for _, leaf in leaves(stage.result_type)])
+
+
+def _parts(where: str, name: str, type_: Type) -> Iterator[Size]:
+    groups: dict[str, list[Type]] = {}
+    for path, leaf in leaves(member_of(type_)):
+        groups.setdefault(_group(f"{name}.{path}" if path else name, _NAMES + 1), []).append(leaf)
+    for group, types in groups.items():
+        yield _size(where, group, types)
+
+
+def _group(path: str, names: int = _NAMES) -> str:
+    """The first names of a path, without numbers of elements."""
+    return ".".join(part.partition("[")[0] for part in path.split(".")[:names])
+
+
+def _size(where: str, name: str, types: list[Type]) -> Size:
+    tensors = [type_ for type_ in types if isinstance(type_, TensorType)]
+    counts = [_entries(type_) for type_ in tensors]
+    bits = [type_.size_bits for type_ in tensors]
+    is_open = len(tensors) < len(types) or None in counts
+    return Size(
+        where,
+        name,
+        len(types),
+        None if is_open else sum(filter(None, counts)),
+        None if is_open or None in bits else -(-sum(filter(None, bits)) // 8),
+    )
+
+
+def _entries(type_: TensorType) -> int | None:
+    """The number of entries; None if a size is open."""
+    shape = type_.shape
+    if shape is None or None in shape:
+        return None
+    count = 1
+    for size in shape:
+        count *= size or 0
+    return count
+
+
+def print_sizes(plan: Module) -> str:
+    """The sizes as comments behind a plan's text."""
+    lines = ["// sizes in bytes, of one client where it is one's\n"]
+    table = sizes(plan)
+    width = max((len(size.name) for size in table), default=0)
+    for size in table:
+        entries = "?" if size.entries is None else f"{size.entries:,}"
+        size_bytes = "by call" if size.size_bytes is None else f"{size.size_bytes:,}"
+        lines.append(f"//   {size.where:<9}{size.name:<{width}}  {entries:>14} entries {size_bytes:>14} bytes\n")
+    return "".join(lines)

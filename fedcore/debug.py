@@ -1,0 +1,143 @@
+"""Looks into the work of single clients, without changing the program: its plan, its strategies and its bits stay.
+
+Clients that are looked at are computed again, alone and operation by operation, beside the call. That takes as long as
+TensorFlow takes eagerly, for these clients only.
+
+Decision 0276.
+"""
+
+import contextlib
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from fedcore import context
+from fedcore.errors import FedcoreError, TracingError, brief
+from fedcore.ir.values import Value
+from fedcore.runtime.client_watch import ClientRecorder, NumericsCheck, WatchedValue, watching
+from fedcore.runtime.operation_times import OperationProfiler, Profile
+
+__all__ = ["Profile", "WatchedValue", "check_numerics", "print", "profile", "record_clients"]
+
+
+def print(value, label: str = "value") -> None:
+    """Prints a value of a client's work, with the client's index, id, round and step.
+
+    Stands in code that clients run: in a `tf_computation`, in a model or a loss. The program computes what it computes
+    without the line, with the same strategy and bits: each client that prints is computed again, alone. What a call
+    computes and nothing uses is not printed.
+
+    Args:
+        value: a tensor, or a nested structure of tensors. Outside of a graph it is printed at once.
+        label: stands in front of the value.
+    Raises:
+        TracingError: it stands in a loop, branch or function of TensorFlow, or has a value of a federated computation.
+    Example:
+        >>> @fc.tf_computation('float32')
+        ... def halved(x):
+        ...     fc.debug.print(x, 'before')
+        ...     return x / 2
+        >>> total = fc.federated_computation(
+        ...     lambda xs: fc.federated_sum(fc.federated_map(halved, xs)), fc.types.at_clients('float32'))
+        >>> total([1.0, 3.0])   # doctest: +ELLIPSIS
+        client 0: before = 1. ...
+        client 1: before = 3. ...
+        2.0
+    """
+    import sys
+
+    import tensorflow as tf
+
+    from fedcore.graphs import private_api
+    from fedcore.graphs.capture.debug_prints import note_prints
+
+    tensors = tf.nest.flatten(value)
+    if any(isinstance(tensor, Value) for tensor in tensors):
+        raise TracingError(
+            "fc.debug.print takes tensors of a tf_computation, not values of a federated computation\n"
+            "  fix: print in the function that federated_map applies"
+        )
+    labels = [label] if len(tensors) == 1 else [f"{label}[{i}]" for i in range(len(tensors))]
+    if tf.executing_eagerly():
+        for name, tensor in zip(labels, tensors, strict=True):
+            sys.stdout.write(f"{name} = {np.asarray(tensor)}\n")
+        return
+    lines = private_api.lines_of_caller()
+    location = None if lines is None else lines.location()
+    note_prints([(n, location, tf.convert_to_tensor(t)) for n, t in zip(labels, tensors, strict=True)])
+
+
+@contextlib.contextmanager
+def record_clients(clients: Collection[int]) -> Iterator[list[WatchedValue]]:
+    """Context in which calls record all intermediate values of these clients' work; yields the list of them.
+
+    With FEDCORE_TRACE, FEDCORE_TRACE_CLIENTS=0,3 writes them beside the recordings; `fedcore show-values` prints them.
+
+    Args:
+        clients: indices of clients in the call.
+    Raises:
+        FedcoreError: an index is no whole number from 0.
+    Example:
+        >>> total = fc.federated_computation(
+        ...     lambda xs: fc.federated_sum(fc.federated_map(fc.tf_computation(lambda x: x * x, 'float32'), xs)),
+        ...     fc.types.at_clients('float32'))
+        >>> with fc.debug.record_clients([1]) as values:
+        ...     result = total([1.0, 3.0])
+        >>> [(v.operation, v.norm) for v in values if v.operation == 'Mul']
+        [('Mul', 9.0)]
+    """
+    for index in clients:
+        if isinstance(index, bool) or not isinstance(index, int | np.integer) or index < 0:
+            raise FedcoreError(f"clients are indices from 0, not {brief(index)}")
+    recorder = ClientRecorder([int(index) for index in clients])
+    with watching(recorder):
+        yield recorder.values
+
+
+@contextlib.contextmanager
+def check_numerics(*, allow_infinities: bool = False) -> Iterator[None]:
+    """Context in which a call raises where a client's work makes the first value that is NaN or infinite.
+
+    Args:
+        allow_infinities: only NaN counts, as in models that mask with infinities.
+    Raises:
+        ExecutionError: from the call; it names the operation with its operands, the client, its id, the round, the step
+            and the user's line.
+    Example:
+        >>> root = fc.tf_computation(lambda x: x ** 0.5, 'float32')
+        >>> total = fc.federated_computation(
+        ...     lambda xs: fc.federated_sum(fc.federated_map(root, xs)), fc.types.at_clients('float32'))
+        >>> with fc.debug.check_numerics():
+        ...     total([4.0, -1.0])   # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        fedcore.errors.ExecutionError: client 1: Pow is the first operation whose result is not finite: nan...
+    """
+    with watching(NumericsCheck(allows_infinities=allow_infinities)):
+        yield
+
+
+@contextlib.contextmanager
+def profile() -> Iterator[Profile]:
+    """Context in which TensorFlow's profiler runs; yields a `Profile`, which has the time of each operation at the end.
+
+    Operations are told by the user's lines, and by layers. A call that compiles spends most of its time elsewhere: call
+    once before. Operations of the last plan that ran are told by their lines; XLA's are one.
+
+    Raises:
+        FedcoreError: another profile of TensorFlow runs in the process.
+    Example:
+        >>> total = fc.federated_computation(
+        ...     lambda xs: fc.federated_sum(fc.federated_map(fc.tf_computation(lambda x: x * x, 'float32'), xs)),
+        ...     fc.types.at_clients('float32'))
+        >>> warm = total([1.0, 3.0])
+        >>> with fc.debug.profile() as times:
+        ...     result = total([1.0, 3.0])
+        >>> times.seconds > 0
+        True
+    """
+    profiler, result = OperationProfiler(), Profile()
+    try:
+        yield result
+    finally:
+        result.operations = profiler.stop(context.newest_plan())

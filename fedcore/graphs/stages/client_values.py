@@ -1,0 +1,249 @@
+"""The intermediate values of one client's work: its stage is computed again for it alone, operation by operation.
+
+In:  a client stage, and the arguments of one client. Out: each value of its operations and of the nodes of its graphs,
+in the order in which they are computed, with the training step.
+
+Nothing is traced or compiled: TensorFlow runs each operation eagerly, and loops are loops of Python. So the values are
+those of a client that runs alone, which a stage that computes clients side by side has up to rounding.
+
+Decision 0276.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.graphs.capture.graph_import import graph_callable
+from fedcore.graphs.dataflow.graph import Node, Region
+from fedcore.graphs.dataflow.graph import Value as RegionValue
+from fedcore.graphs.graphdef.checked_operations import add_operation
+from fedcore.graphs.graphdef.graph_region import graph_regions
+from fedcore.graphs.graphdef.sequence_operands import ACCESS_PREFIX, is_element_access
+from fedcore.graphs.sequences import layout
+from fedcore.graphs.stages.client_stage import ClientStage
+from fedcore.graphs.stages.kernels import evaluate
+from fedcore.graphs.stages.realize import pack, unpack
+from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.ir.interpret import Interpreter
+from fedcore.ir.module import Graph, NodeSource, Operation, Prints, Symbol
+from fedcore.lru_cache import LruCache
+
+_regions: LruCache[str, Region | None] = LruCache(64)
+"""The region of `main` by the digest of a graph; None for a graph that cannot be run node by node."""
+
+DATA = "data"
+"""The operation of what a client has before it computes anything."""
+
+_PASSED_ON = frozenset({"Const", "Identity", "NoOp", "StopGradient"})
+"""Nodes that compute nothing."""
+
+
+@attrs.frozen
+class ClientValue:
+    """An intermediate value of a client's work.
+
+    Args:
+        operation: that computes it, an operation of the IR or of TensorFlow.
+        source: the user's code that the operation comes from; its name is that of the operation if it is not known.
+        step: number of the element of the client's data that it is computed from, counted from 0; None outside of a
+            loop over elements.
+        inputs: the operation's operands.
+        value: a numpy array.
+    """
+
+    operation: str
+    source: NodeSource
+    step: int | None
+    inputs: tuple[np.ndarray, ...] = attrs.field(repr=False)
+    value: np.ndarray = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Printed:
+    """A value that `fc.debug.print` prints.
+
+    Args:
+        label: of the user.
+        source: the line of the user that prints it.
+        step: as in `ClientValue`.
+    """
+
+    label: str
+    source: NodeSource
+    step: int | None
+    value: np.ndarray = attrs.field(repr=False)
+
+
+class ClientReplay:
+    """Computes the work of clients of a stage again, one by one.
+
+    Args:
+        stage: whose work is computed.
+        note: gets each value; it may raise to end the replay. None: values are not looked at.
+        note_printed: gets what the client prints.
+    """
+
+    def __init__(
+        self,
+        stage: ClientStage,
+        note: Callable[[ClientValue], None] | None,
+        note_printed: Callable[[Printed], None],
+    ):
+        self._stage = stage
+        self._note = note
+        self._note_printed = note_printed
+        self._step: int | None = None
+        self._sequences: list[layout.Sequence] = []  # of the graph that runs
+        self._interpreter = Interpreter(stage.module, self._evaluate, self._as_function)
+
+    def run(self, broadcasts: Sequence, client: tuple, numbers: Sequence[range], seed: int) -> None:
+        """Computes the work of one client.
+
+        Args:
+            broadcasts: the values that all clients get.
+            client: its values.
+            numbers: of the leaves of its values, as in `ClientWork`.
+            seed: of the client.
+        """
+        shared = [_eager(value) for value in broadcasts]
+        arguments = []
+        for parameter, value, of_value in zip(self._stage.client_parameters, client, numbers, strict=True):
+            layouts, tensors = pack(value, seed, of_value.start)
+            opened = unpack(parameter.type, layouts, list(map(tf.convert_to_tensor, tensors)))
+            leaves = [self._counted(leaf) if isinstance(leaf, layout.Sequence) else leaf for leaf in flatten(opened)]
+            arguments.append(unflatten(leaves, parameter.type))
+            self._note_data(leaves, parameter.name)
+        stage = self._stage
+        note, self._note = self._note, None
+        zero = () if stage.zero is None else self._interpreter.run(stage.module.function(stage.zero), *shared)
+        self._note, self._step = note, None
+        stage.run_client(self._interpreter, zero, [*shared, *arguments], tf.constant(seed, tf.int64))
+
+    def _counted(self, sequence: layout.Sequence) -> layout.Sequence:
+        """The sequence; the step is the number of the element that was read last."""
+
+        def element(i):
+            self._step = int(i)
+            value = sequence.element(i)
+            self._note_data(flatten(value), "batch")
+            return value
+
+        return layout.Sequence(sequence.count, element)
+
+    def _note_data(self, leaves: Sequence, name: str) -> None:
+        """Notes tensors of the client's data."""
+        for leaf in leaves if self._note is not None else ():
+            if isinstance(leaf, tf.Tensor):
+                self._note(ClientValue(DATA, NodeSource(name, None), self._step, (), leaf.numpy()))  # type: ignore[misc]
+
+    def _evaluate(self, op: Operation, types, values, seed):
+        result = evaluate(op, types, values, seed)
+        if op.kind == "sequence_reduce":
+            self._step = None
+        calls_graph = op.kind == "call" and isinstance(op.operands[0], Symbol)  # whose nodes are noted
+        if self._note is not None and not calls_graph and op.kind not in ("struct", "item", "literal", "bind"):
+            tensors = [t for t in flatten(result) if isinstance(t, tf.Tensor)]
+            inputs = tuple(t.numpy() for v in values for t in _tensors(v))
+            for tensor in tensors:
+                source = NodeSource(op.kind, op.location)
+                self._note(ClientValue(op.kind, source, self._step, inputs, tensor.numpy()))
+        return result
+
+    def _as_function(self, graph: Graph, data: bytes) -> Callable:
+        main = _main_region(graph, data)
+
+        def call(*arguments, seed=None):
+            leaves = flatten(arguments)
+            if main is None:
+                body = functools.partial(graph_callable(graph, data), *arguments, seed=seed)
+                return tf.function(lambda: body(), autograph=False)()
+            sequences, step = self._sequences, self._step
+            self._sequences = [leaf for leaf in leaves if isinstance(leaf, layout.Sequence)]
+            operands = [tensor for leaf in leaves for tensor in _operands(leaf)] + ([] if seed is None else [seed])
+            if graph.prints is not None:
+                self._print(graph, graph.prints, operands)
+            results = self._run_region(main, operands[: len(main.arguments)], {})
+            self._sequences, self._step = sequences, step
+            return unflatten(results, graph.type.result)
+
+        return call
+
+    def _print(self, graph: Graph, prints: Prints, operands: list) -> None:
+        """Computes what a graph prints."""
+        region = graph_regions(Graph(graph.name, graph.type, "", sources={}), prints.data)[graph.name]
+        note, self._note = self._note, None
+        values = self._run_region(region, operands[: len(region.arguments)], {})
+        self._note = note
+        for (label, location), value in zip(prints.labels, values, strict=True):
+            self._note_printed(Printed(label, NodeSource("print", location), self._step, value.numpy()))
+
+    def _run_region(self, region: Region, arguments: Sequence, outer: Mapping[RegionValue, tf.Tensor]) -> list:
+        """The results of a region, computed node by node.
+
+        Args:
+            outer: the values of the regions around it.
+        """
+        values = dict(outer)
+        values.update(zip(region.arguments, arguments, strict=True))
+        for node in region.nodes:
+            operands = [values[v] for v in node.inputs]
+            results = self._run_node(node, operands, values)
+            values.update(zip(node.outputs, results, strict=True))
+            if self._note is not None and node.op not in _PASSED_ON and not node.regions:
+                self._note_node(node, operands, results)
+        return [values[v] for v in region.results]
+
+    def _note_node(self, node: Node, operands: list, results: Sequence) -> None:
+        assert self._note is not None
+        source = node.source or NodeSource(node.op, None)
+        inputs = tuple(t.numpy() for t in operands if t.dtype not in (tf.resource, tf.variant))
+        for result in results:
+            if result.dtype not in (tf.resource, tf.variant):
+                self._note(ClientValue(node.op, source, self._step, inputs, result.numpy()))
+
+    def _run_node(self, node: Node, operands: list, values: Mapping[RegionValue, tf.Tensor]) -> Sequence:
+        if node.op == "Const":
+            return [tf.constant(node["value"], node["dtype"])]
+        if node.op == "while":
+            test, body = node.regions
+            while bool(self._run_region(test, operands, values)[0]):
+                operands = self._run_region(body, operands, values)
+            return operands
+        if node.op == "if":
+            condition, *_ = operands
+            return self._run_region(node.regions[0 if bool(condition) else 1], [], values)
+        if node.op == "call":
+            return self._run_region(node.regions[0], operands, values)
+        function = getattr(node.get("f"), "name", "")
+        if is_element_access(function):
+            _, index = operands
+            return flatten(self._sequences[int(function.removeprefix(ACCESS_PREFIX))].element(index))
+        return add_operation(node.op, operands, node.attributes)
+
+
+def _operands(leaf: Any) -> list[tf.Tensor]:
+    """The arguments of a graph for a leaf; the handle of a sequence is not used, since its element is asked here."""
+    return [tf.constant(0), leaf.count] if isinstance(leaf, layout.Sequence) else [leaf]
+
+
+def _main_region(graph: Graph, data: bytes) -> Region | None:
+    """The region of a graph's `main`; None if its operations name functions, which only TensorFlow can run."""
+
+    def convert() -> Region | None:
+        regions = graph_regions(graph, data)
+        return regions[graph.name] if len(regions) == 1 else None
+
+    return _regions.get(graph.digest, convert)
+
+
+def _eager(value: Any) -> Any:
+    return tuple(map(_eager, value)) if isinstance(value, tuple) else tf.convert_to_tensor(value)
+
+
+def _tensors(value: Any) -> list[tf.Tensor]:
+    leaves = flatten(value) if isinstance(value, tuple) else [value]
+    return [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]

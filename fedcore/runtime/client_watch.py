@@ -1,0 +1,285 @@
+"""Looks at the work of single clients: records their values, prints what they print, finds what is not finite.
+
+A client is computed again, alone, beside the call that computes it with others; the call's result is not touched.
+
+Decision 0276.
+"""
+
+import contextlib
+import contextvars
+import os
+import sys
+import threading
+from collections.abc import Collection, Iterator
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+
+from fedcore.data import client_name
+from fedcore.errors import ExecutionError, FedcoreError
+from fedcore.graphs.stages.client_values import DATA, ClientReplay, ClientValue, Printed
+from fedcore.runtime.client_work import ClientSlice, ClientWork
+
+MAX_RECORDED_BYTES = 256 * 2**20
+"""Bytes of the values of one call that are recorded; of later values only the figures are."""
+
+
+@attrs.frozen
+class ClientPlace:
+    """Where a client's work is computed.
+
+    Args:
+        round: of the learning process; None in a call without a state that has one.
+        stage: of the plan.
+        index: of the client in the call.
+        client_id: None if the cohort tells no ids.
+    """
+
+    round: int | None
+    stage: str
+    index: int
+    client_id: str | None
+
+    def __str__(self) -> str:
+        name = client_name(None, self.index) + ("" if self.client_id is None else f" ({self.client_id})")
+        return name if self.round is None else f"{name}, round {self.round}"
+
+
+@attrs.frozen
+class WatchedValue:
+    """An intermediate value of a client.
+
+    Args:
+        place: the client.
+        step: number of the batch, from 0; None outside of the loop over batches.
+        operation: that computed it.
+        name: of the operation in the user's code, such as `sequential/dense/MatMul`.
+        location: the user's line, `train.py:34`; empty if it is not known.
+        type: such as `float32[20,10]`.
+        value: the array; None if `MAX_RECORDED_BYTES` were recorded before.
+        norm: the Euclidean norm; None for values that are no numbers.
+        not_finite: the number of its entries that are NaN or infinite.
+    """
+
+    place: ClientPlace
+    step: int | None
+    operation: str
+    name: str
+    location: str
+    type: str
+    value: np.ndarray | None = attrs.field(repr=False)
+    norm: float | None
+    not_finite: int
+
+    def figures(self) -> dict[str, Any]:
+        """The value as a recording has it."""
+        entries = "" if self.value is None else _shown(self.value)
+        return {
+            "round": self.place.round,
+            "stage": self.place.stage,
+            "client": self.place.index,
+            "client_id": self.place.client_id,
+            "step": self.step,
+            "operation": self.operation,
+            "name": self.name,
+            "location": self.location,
+            "type": self.type,
+            "norm": "" if self.norm is None else f"{self.norm:.6g}",
+            "not_finite": self.not_finite,
+            "entries": entries,
+        }
+
+    def __str__(self) -> str:
+        step = "" if self.step is None else f", step {self.step}"
+        norm = "" if self.norm is None else f", norm {self.norm:.6g}"
+        bad = f", {self.not_finite} not finite" if self.not_finite else ""
+        at = f" at {self.location}" if self.location else ""
+        return f"{self.place}{step}: {self.name} : {self.type}{norm}{bad}{at}"
+
+
+class Watch(Protocol):
+    """What looks at the values of clients."""
+
+    def is_watched(self, index: int) -> bool:
+        """Whether the values of a client are looked at."""
+
+    def note(self, place: ClientPlace, value: ClientValue) -> None:
+        """Gets each value; may raise to end the call."""
+
+
+class ClientRecorder:
+    """Records the values of some clients. Any thread may note values."""
+
+    def __init__(self, clients: Collection[int]):
+        self.values: list[WatchedValue] = []
+        self._clients = frozenset(clients)
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def is_watched(self, index: int) -> bool:
+        return index in self._clients
+
+    def note(self, place: ClientPlace, value: ClientValue) -> None:
+        array = value.value
+        with self._lock:
+            self._bytes += array.nbytes
+            kept = array if self._bytes <= MAX_RECORDED_BYTES else None
+            location = "" if value.source.location is None else str(value.source.location)
+            type_ = f"{array.dtype.name}[{','.join(map(str, array.shape))}]" if array.shape else array.dtype.name
+            self.values.append(
+                WatchedValue(
+                    place,
+                    value.step,
+                    value.operation,
+                    value.source.name,
+                    location,
+                    type_,
+                    kept,
+                    _norm(array),
+                    _count_not_finite(array),
+                )
+            )
+
+
+class NumericsCheck:
+    """Raises for the first operation of a client that makes a value that is not finite from values that are.
+
+    Args:
+        allows_infinities: only NaN counts.
+    """
+
+    def __init__(self, *, allows_infinities: bool = False):
+        self._allows_infinities = allows_infinities
+
+    def is_watched(self, index: int) -> bool:
+        return True
+
+    def note(self, place: ClientPlace, value: ClientValue) -> None:
+        bad = self._first_bad(value.value)
+        if bad is None or any(self._first_bad(operand) is not None for operand in value.inputs):
+            return
+        at = "" if value.source.location is None else f"\n  at {value.source.location}, in {value.source.name}"
+        step = "" if value.step is None else f", step {value.step}"
+        where = "" if not bad else f" at {list(bad)}"
+        given = "".join(f"\n  operand {_shown(operand)}" for operand in value.inputs[:3])
+        if value.operation == DATA:
+            raise ExecutionError(
+                f"{place}{step}: its data ({value.source.name}) are not finite: {value.value[bad]}{where}"
+            )
+        raise ExecutionError(
+            f"{place}{step}: {value.operation} is the first operation whose result is not finite: "
+            f"{value.value[bad]}{where}{at}{given}\n  in the stage @{place.stage}"
+        )
+
+    def _first_bad(self, array: np.ndarray) -> tuple[int, ...] | None:
+        """The index of the first entry that counts as bad."""
+        if array.dtype.kind not in "fcV" or not array.size:
+            return None
+        numbers = array.astype(np.float32) if array.dtype.kind == "V" else array
+        bad = np.isnan(numbers) if self._allows_infinities else ~np.isfinite(numbers)
+        return tuple(int(i) for i in np.argwhere(bad)[0]) if bad.any() else None
+
+
+_watch: contextvars.ContextVar[Watch | None] = contextvars.ContextVar("fedcore_client_watch", default=None)
+
+
+@contextlib.contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """Context in which the calls of this thread or task show their clients' values to the watch."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+def active_watch() -> Watch | None:
+    """The watch of this thread or task; None where nothing looks at clients."""
+    return _watch.get()
+
+
+def traced_clients() -> list[int]:
+    """The clients in FEDCORE_TRACE_CLIENTS, such as `3` or `0,3`; none where it is not set.
+
+    Raises:
+        FedcoreError: it is no list of indices.
+    """
+    text = os.environ.get("FEDCORE_TRACE_CLIENTS", "")
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise FedcoreError(f"FEDCORE_TRACE_CLIENTS={text}: it is a list of clients' indices, such as 0,3") from None
+
+
+def round_of(arguments: Collection[Any]) -> int | None:
+    """The number of the round, of the first argument that has one, as states of learning do."""
+    for argument in arguments:
+        number = getattr(argument, "round", None)
+        if number is not None and not callable(number) and np.ndim(number) == 0:
+            return int(number)
+    return None
+
+
+class WatchedStage:
+    """Shows the clients of a stage's slices to a watch, and prints what they print."""
+
+    def __init__(self, work: ClientWork, watch: Watch | None, round_number: int | None):
+        self._work = work
+        self._watch = watch
+        self._round = round_number
+        self._prints = any(graph.prints is not None for graph in work.module.graphs)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to show or to print."""
+        return self._watch is not None or self._prints
+
+    def show(self, clients: ClientSlice) -> None:
+        """Computes clients of a slice again, those that are watched or may print."""
+        work, ids = self._work, self._work.client_ids
+        seeds = clients.seeds(work.seed)
+        for index, client, seed in zip(clients.present, clients.values, seeds, strict=True):
+            watch = self._watch if self._watch is not None and self._watch.is_watched(index) else None
+            if watch is None and not self._prints:
+                continue
+            place = ClientPlace(self._round, work.stage, index, None if ids is None else str(ids[index]))
+            lines: list[str] = []
+            replay = ClientReplay(
+                work.client_stage,
+                None if watch is None else _noting(watch, place),
+                lambda printed, place=place, lines=lines: lines.append(_line(place, printed)),  # type: ignore[misc]
+            )
+            try:
+                replay.run(work.broadcasts, client, work.numbers, int(seed))
+            finally:
+                sys.stdout.write("".join(lines))
+
+
+def _noting(watch: Watch, place: ClientPlace):
+    return lambda value: watch.note(place, value)
+
+
+def _line(place: ClientPlace, printed: Printed) -> str:
+    step = "" if printed.step is None else f", step {printed.step}"
+    at = "" if printed.source.location is None else f"   ({printed.source.location})"
+    value = np.array2string(printed.value, threshold=20, edgeitems=3, precision=6)
+    return f"{place}{step}: {printed.label} = {value}{at}\n"
+
+
+def _norm(array: np.ndarray) -> float | None:
+    if array.dtype.kind not in "fiucbV":
+        return None
+    numbers = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    return float(np.linalg.norm(numbers.reshape(-1)))
+
+
+def _count_not_finite(array: np.ndarray) -> int:
+    if array.dtype.kind not in "fcV":
+        return 0
+    numbers = array.astype(np.float32) if array.dtype.kind == "V" else array
+    return int(np.sum(~np.isfinite(numbers)))
+
+
+def _shown(array: np.ndarray) -> str:
+    return f"{np.array2string(array, threshold=6, edgeitems=2, precision=6)}".replace("\n", "")

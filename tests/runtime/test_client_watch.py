@@ -1,0 +1,147 @@
+"""`fc.debug`: values of single clients, beside calls that keep their strategies and bits."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.errors import ExecutionError, FedcoreError, TracingError
+
+FLOATS = fc.types.at_clients("float32")
+
+
+def halve(x):
+    return x / 2.0
+
+
+def halve_and_print(x):
+    fc.debug.print(tf.sqrt(x), "root")
+    return x / 2.0
+
+
+def total_of(function) -> fc.Computation:
+    """The sum of a function's results over the clients."""
+    graph = fc.tf_computation(function, "float32")
+    return fc.federated_computation(lambda xs: fc.federated_sum(fc.federated_map(graph, xs)), FLOATS)
+
+
+@fc.tf_computation(fc.SequenceType("float32"))
+def product(batches):
+    return batches.reduce(1.0, lambda so_far, x: so_far * tf.exp(x))
+
+
+@fc.federated_computation(fc.types.at_clients(fc.SequenceType("float32")))
+def sum_of_products(data):
+    return fc.federated_sum(fc.federated_map(product, data))
+
+
+@pytest.fixture(scope="module")
+def printing():
+    halve_and_print.__name__ = halve.__name__  # the text of a program has the names of its functions
+    return total_of(halve_and_print)
+
+
+def test_each_client_prints_with_its_index_and_line(printing, capsys):
+    printing([1.0, 4.0])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("   ")[0] for line in lines] == ["client 0: root = 1.", "client 1: root = 2."]
+    assert all("test_client_watch.py:" in line for line in lines)
+
+
+def test_a_program_that_prints_has_the_digest_and_so_the_plan_of_the_program_without(printing):
+    quiet = total_of(halve)
+    assert printing.to_module("planned").digest() == quiet.to_module("planned").digest()
+
+
+def test_a_program_that_prints_is_not_the_plan_of_an_equal_program_that_does_not(printing, capsys):
+    total_of(halve)([1.0])
+    assert capsys.readouterr().out == ""
+
+
+def test_clients_that_print_stay_vectorised(printing):
+    stages = list(printing.to_module("planned").stages())
+    assert [s.attributes["strategy"] for s in stages if "strategy" in s.attributes] == ["vectorised"]
+
+
+def test_a_print_in_a_loop_of_tensorflow_is_refused_with_the_way_out():
+    def counted(x):
+        return tf.while_loop(lambda y: y < 3.0, lambda y: [printed(y)], [x])[0]
+
+    def printed(y):
+        fc.debug.print(y)
+        return y + 1.0
+
+    with pytest.raises(TracingError, match=r"in a loop(?s:.*)fix: print what the loop gives"):
+        fc.tf_computation(counted, "float32")
+
+
+def test_a_value_of_a_federated_computation_is_refused():
+    with pytest.raises(TracingError, match="print in the function that federated_map applies"):
+        fc.federated_computation(lambda xs: fc.debug.print(xs), FLOATS)
+
+
+def test_a_recorded_client_has_the_values_of_its_operations():
+    with fc.debug.record_clients([1]) as values:
+        assert total_of(halve)([1.0, 4.0]) == 2.5
+    (halved,) = [v for v in values if v.operation == "RealDiv"]
+    assert (halved.place.index, halved.value, halved.norm, halved.type) == (1, 2.0, 2.0, "float32")
+    assert "test_client_watch.py:" in halved.location
+
+
+def test_values_in_a_loop_over_data_have_their_steps():
+    data = tf.data.Dataset.from_tensor_slices(np.array([0.0, 1.0], np.float32))
+    with fc.debug.record_clients([0]) as values:
+        sum_of_products([data])
+    steps = [(v.step, float(v.value)) for v in values if v.operation == "Exp"]
+    assert steps == [(0, 1.0), (1, pytest.approx(np.e))]
+
+
+def test_the_last_value_of_a_recorded_client_is_what_it_contributes():
+    data = [tf.data.Dataset.from_tensor_slices(np.float32(rows)) for rows in ([0.1, 0.2], [0.3, 0.7, 0.2])]
+    with fc.debug.record_clients([1]) as values:
+        total = sum_of_products(data)
+    (contribution,) = [v.value for v in values if v.operation == "sequence_reduce"] or [
+        [v.value for v in values if v.operation == "Mul"][-1]
+    ]
+    assert total - np.exp(np.float32(0.3)) == pytest.approx(contribution, rel=1e-6)
+
+
+@pytest.mark.parametrize("clients", [[-1], ["a"], [True]])
+def test_clients_to_record_are_indices(clients):
+    with pytest.raises(FedcoreError, match="clients are indices from 0"), fc.debug.record_clients(clients):
+        pass
+
+
+def test_the_first_operation_that_is_not_finite_is_named_with_client_step_and_line():
+    data = [tf.data.Dataset.from_tensor_slices(np.float32(rows)) for rows in ([0.1, 0.2], [0.3, 100.0])]
+    with pytest.raises(ExecutionError) as raised, fc.debug.check_numerics():
+        sum_of_products(data)
+    message = str(raised.value)
+    assert message.startswith("client 1, step 1: Exp is the first operation whose result is not finite: inf")
+    assert "test_client_watch.py:" in message
+
+
+def test_data_that_are_not_finite_are_named_as_data():
+    data = [tf.data.Dataset.from_tensor_slices(np.float32([0.1, np.nan]))]
+    with (
+        pytest.raises(ExecutionError, match=r"client 0, step 1: its data .* are not finite"),
+        fc.debug.check_numerics(),
+    ):
+        sum_of_products(data)
+
+
+def test_infinities_may_be_allowed():
+    data = [tf.data.Dataset.from_tensor_slices(np.float32([100.0]))]
+    with fc.debug.check_numerics(allow_infinities=True):
+        assert sum_of_products(data) == np.inf
+
+
+def test_a_recording_has_the_values_of_the_clients_that_the_environment_names(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))
+    monkeypatch.setenv("FEDCORE_TRACE_CLIENTS", "1")
+    total_of(halve)([1.0, 4.0])
+    (file,) = tmp_path.glob("call-*.json")
+    values = json.loads(file.read_text())["values"]
+    assert [(v["client"], v["norm"]) for v in values if v["operation"] == "RealDiv"] == [(1, "2")]
