@@ -21,7 +21,8 @@ from fedcore.runtime import (
 )
 from fedcore.runtime.protocols import check_clients_executor as check_clients_members
 from fedcore.runtime.protocols import check_slice_executor as check_members
-from fedcore.testing.laws import LawBroken, difference
+from fedcore.runtime.result_difference import difference
+from fedcore.testing.laws import LawBroken
 from fedcore.types import FederatedType, SequenceType
 
 BLOCK = 4

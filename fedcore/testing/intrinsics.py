@@ -20,10 +20,11 @@ from fedcore.ir import Intrinsic, Module, lookup, parse_module
 from fedcore.ir.module import Graph
 from fedcore.ir.operations import LOCAL
 from fedcore.runtime import Report
+from fedcore.runtime.result_difference import difference
 from fedcore.testing.batching_rules import check_batching_rule
 from fedcore.testing.generated import Call, Values, calls_of, wrong_types
 from fedcore.testing.intrinsic_programs import Program, program_at_clients, program_with, programs_of, traced_with
-from fedcore.testing.laws import LawBroken, difference
+from fedcore.testing.laws import LawBroken
 from fedcore.testing.rule_operands import OperandsNotFound, cases_in_graph
 from fedcore.testing.rule_subjects import rule_place
 from fedcore.types import Type

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -283,7 +285,7 @@ def _local_function(draw, type_):
     }[kind]
 
 
-_BINARY = {
+_BINARY: dict[str, Callable] = {
     "minus": fc.generic_minus,
     "divide": fc.generic_divide,
     "minimum": fc.minimum,
