@@ -125,9 +125,9 @@ def _captured(sequences, readings):
 
 @_written(_FLOATS, FederatedType("float32", fc.SERVER))
 def _seeds(readings, centre):
-    """Seeds that differ: two at the server, one for each client, one in a function of clients."""
+    """Seeds that differ: two at the server, one for each client, two in a function of clients."""
     first, second = fc.federated_random_seed(fc.SERVER), fc.federated_random_seed(fc.SERVER)
-    own = fc.federated_map(lambda x: (x, random_seed.emit([])), readings)
+    own = fc.federated_map(lambda x: (x, random_seed.emit([]), random_seed.emit([])), readings)
     return first, second, fc.federated_zip((fc.federated_random_seed(fc.CLIENTS), own))
 
 
@@ -136,8 +136,8 @@ def _rows(matrices, sequences):
     """Rows of tensors as elements of sequences, and back."""
 
     def change(matrix, sequence):
-        row = as_row.emit([fc.cast(matrix, "float64")])
-        rows = append_rows.emit([row, row], at_most=1)
+        first, second = (as_row.emit([fc.cast(m, "float64")]) for m in (matrix, fc.generic_plus(matrix, matrix)))
+        rows = append_rows.emit([first, second], at_most=2)
         groups = fc.sequence_from_groups(matrix, np.array([0, 2, 3]))
         count = fc.sequence_reduce(groups, 0, lambda n, _: n + 1)
         return rows, count, columns_of_sequence.emit([sequence], grouped=False)
@@ -171,6 +171,22 @@ def _constants(readings):
         )
 
     return fc.federated_map(change, readings)
+
+
+@_written(_FLOATS, FederatedType("int32", fc.CLIENTS))
+def _neutral_elements(readings, counts):
+    """Operations whose result is an operand or a constant, if floats are finite and not -0.0."""
+
+    def change(x):
+        zero, one = fc.generic_zero(x.type), fc.cast(1, x.type.dtype)
+        sums = fc.generic_minus(x, x), fc.generic_plus(x, x), fc.generic_plus(x, zero), fc.generic_minus(zero, x)
+        products = fc.generic_multiply(x, zero), fc.generic_multiply(x, one)
+        if x.type.dtype.is_inexact:
+            products += (fc.generic_divide(x, x),)
+        selections = fc.maximum(x, x), fc.minimum(x, zero), fc.where(fc.equal(x, x), x, one), fc.less(x, x)
+        return sums, products, selections
+
+    return fc.federated_map(change, readings), fc.federated_map(change, counts)
 
 
 @_written(FederatedType("int32", fc.CLIENTS))

@@ -1,7 +1,7 @@
 """Checks the contracts of slice executors and clients executors: their results have the bits of the local runtime."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -34,6 +34,9 @@ WIDTH = 2
 COHORTS = (0, 1, 2, BLOCK, BLOCK + 1, 41)
 """Sizes of cohorts. The slices of the last one are not all full."""
 
+ALONE = (0, 1, 2, 7)
+"""Sizes of cohorts whose clients are each a block."""
+
 
 def check_slice_executor(executor: SliceExecutor) -> None:
     """Checks that a slice executor computes the bits of `fc.runtime.local()`.
@@ -62,8 +65,8 @@ def check_clients_executor(
 ) -> None:
     """Checks that a clients executor computes the bits of `fc.runtime.local()`, on data that it or its clients hold.
 
-    Laws: as for `check_slice_executor`. Values that clients keep are also used in a later stage. A client that fails
-    raises `ClientError`, or is dropped, and no others.
+    Laws: as for `check_slice_executor`; for `block_size=1` with cohorts of 0, 1, 2 and 7 clients. Values that clients
+    keep are also used in a later stage. A client that fails raises `ClientError`, or is dropped, and no others.
 
     Args:
         executor: is not closed.
@@ -118,7 +121,7 @@ def _cases(block: int) -> tuple[tuple[_Case, tuple], ...]:
     """Each case with the result and the report of the local runtime."""
     local = fc.runtime.local(block_size=block, vectorize=WIDTH, workers_per_device=1, on_client_failure=_POLICY)
     try:
-        return tuple((case, _run(case, case.values, local)) for case in _programs())
+        return tuple((case, _run(case, case.values, local)) for case in _programs(COHORTS if block > 1 else ALONE))
     finally:
         local.close()
 
@@ -180,8 +183,8 @@ def _run(case: _Case, cohort: Iterable, runtime: LocalRuntime):
         return case.program.invoke(cohort, seed=case.seed), last_report()
 
 
-def _programs() -> Iterator[_Case]:
-    numbers = np.random.default_rng(0).normal(size=max(COHORTS)).astype(np.float32)
+def _programs(cohorts: Sequence[int]) -> Iterator[_Case]:
+    numbers = np.random.default_rng(0).normal(size=max(cohorts)).astype(np.float32)
     of_floats = [
         ("a sum has the local bits", _sum()),
         ("kept values have the local bits", _sum_and_each()),
@@ -195,7 +198,7 @@ def _programs() -> Iterator[_Case]:
         _random_sum(),
         _sum_of_quotients(),
     )
-    for clients in COHORTS:
+    for clients in cohorts:
         floats = list(numbers[:clients])
         for law, program in of_floats:
             yield _Case(law, program, floats)
@@ -205,7 +208,7 @@ def _programs() -> Iterator[_Case]:
         yield _Case("a sum of sequences has the local bits", sum_of_sequences, sequences)
         letters = [chr(ord("a") + i % 26) * (i % 3) for i in range(clients)]
         yield _Case("clients are folded in order, and the sizes of what they send are reported", text, letters)
-    for clients in (2, max(COHORTS)):
+    for clients in (2, max(cohorts)):
         failing = {1: 0, BLOCK + 2: np.nan}
         values = [np.float32(failing.get(i, 1 + abs(x))) for i, x in enumerate(numbers[:clients])]
         yield _Case("clients that fail are dropped, and no others", sum_of_quotients, values, failing=(*failing,))
