@@ -1,6 +1,6 @@
 """Registry of passes, and pipelines written as one line of text.
 
-Decision 0110.
+Decisions 0110 and 0278.
 """
 
 import functools

@@ -1,4 +1,7 @@
-"""Programs in which every registered operation occurs, for the check of passes."""
+"""Programs in which every registered operation occurs, for the check of passes.
+
+Decision 0277.
+"""
 
 import functools
 from collections.abc import Callable, Iterator
