@@ -6,7 +6,6 @@ Decisions 0110 and 0278.
 import functools
 import inspect
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from fedcore.errors import FedcoreError, Location, TypeMismatch, VerifyError, br
 from fedcore.ir import Module, verify
 from fedcore.ir.first_use import imported
 from fedcore.ir.limits import MAX_DIGITS
-from fedcore.ir.locations import function_location
+from fedcore.ir.locations import function_location, naming_errors_of
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
 PLANNING = "partition,dead-leaf-elimination,fuse,hoist-relu-gradients,plan"
@@ -87,12 +86,12 @@ class Pass:
 
     @property
     def is_built_in(self) -> bool:
-        return self.run.__module__.startswith("fedcore.compiler.passes.")
+        return self.location is None
 
     @property
     def location(self) -> Location | None:
         """The line of a third party's function; None for a built-in pass."""
-        return None if self.is_built_in else function_location(self.run)
+        return function_location(self.run)
 
     @property
     def summary(self) -> str:
@@ -231,14 +230,8 @@ def run_pass(pass_: Pass, module: Module, options: Mapping[str, Any], *, verify_
         FedcoreError: a third party's pass raises, returns no module, or leaves one that is not valid. The message names
             the pass with file and line, and the reason.
     """
-    try:
+    with naming_errors_of(f"the pass {pass_.name}", pass_.run):
         after = pass_.run(module, **options)
-    except FedcoreError:
-        raise
-    except Exception as error:
-        if pass_.is_built_in:
-            raise
-        raise FedcoreError(f"{pass_} raises {type(error).__name__}: {error}{_line_in(pass_, error)}") from error
     if not isinstance(after, Module):
         raise FedcoreError(f"{pass_} returns {brief(after)}; a pass returns a module")
     if verify_each or (not pass_.is_built_in and after is not module):
@@ -248,13 +241,6 @@ def run_pass(pass_: Pass, module: Module, options: Mapping[str, Any], *, verify_
             problem = f"after {pass_}: {error}"
             raise (VerifyError if pass_.is_built_in else FedcoreError)(problem) from None
     return after
-
-
-def _line_in(pass_: Pass, error: Exception) -> str:
-    """The innermost line of the file of a pass in the traceback of an error."""
-    at = pass_.location
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if at is not None and f.filename == at.path]
-    return f"\n  at {at.file}:{frames[-1].lineno}: {frames[-1].line}" if at is not None and frames else ""
 
 
 def compile_module(module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module:

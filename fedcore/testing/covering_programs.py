@@ -183,11 +183,11 @@ def _neutral_elements(readings, counts):
     def change(x):
         zero, one = fc.generic_zero(x.type), fc.cast(1, x.type.dtype)
         sums = fc.generic_minus(x, x), fc.generic_plus(x, x), fc.generic_plus(x, zero), fc.generic_minus(zero, x)
-        products = fc.generic_multiply(x, zero), fc.generic_multiply(x, one)
+        products = [fc.generic_multiply(x, zero), fc.generic_multiply(x, one)]
         if x.type.dtype.is_inexact:
-            products += (fc.generic_divide(x, x),)
+            products.append(fc.generic_divide(x, x))
         selections = fc.maximum(x, x), fc.minimum(x, zero), fc.where(fc.equal(x, x), x, one), fc.less(x, x)
-        return sums, products, selections
+        return sums, tuple(products), selections
 
     return fc.federated_map(change, readings), fc.federated_map(change, counts)
 

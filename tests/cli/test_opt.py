@@ -170,11 +170,8 @@ BROKEN_FEDCORE = """\
 import fedcore.compiler.passes.dce
 from fedcore.compiler.pipeline import Pass, _registry
 
-def {name}(module):
-    {body}
-
-{name}.__module__ = "fedcore.compiler.passes.dce"
-_registry["dce"] = Pass("dce", {name})
+exec(compile({source!r}, fedcore.compiler.passes.dce.__file__, "exec"))
+_registry["dce"] = Pass("dce", dce)
 """
 
 
@@ -189,7 +186,7 @@ _registry["dce"] = Pass("dce", {name})
 def test_a_failure_of_fedcore_leaves_a_reproducer_whose_command_fails_again(
     fedcore, mean_fed, tmp_path, body, says, options
 ):
-    (tmp_path / "broken.py").write_text(BROKEN_FEDCORE.format(name="dce", body=body))
+    (tmp_path / "broken.py").write_text(BROKEN_FEDCORE.format(source=f"def dce(module):\n    {body}"))
     ran = fedcore("opt", "mean.fed", "-p", "inline,dce", "--load", "broken", *options.split())
     assert ran.code == 3
     (path,) = tmp_path.glob("fedcore-crash-*.fed")
@@ -200,6 +197,50 @@ def test_a_failure_of_fedcore_leaves_a_reproducer_whose_command_fails_again(
     assert "// Traceback (most recent call last):\n" in text
     assert f"// fedcore {__version__}, python 3" in text
     assert fedcore(*shlex.split(command)[1:]).code == 3
+
+
+BAD_PARTS = '''\
+from fedcore.compiler.lint import lint_check
+from fedcore.graphs.dataflow.stage_passes import stage_pass
+
+@stage_pass("bad-rewrite")
+def bad_rewrite(region):
+    """Fails."""
+    return region.nothing
+
+@lint_check("bad-check")
+def bad_check(program):
+    """Fails.
+
+    Before:
+        x
+    After:
+        y
+    """
+    yield program.nothing
+'''
+
+
+@pytest.mark.slow  # imports TensorFlow
+@pytest.mark.parametrize(
+    ("command", "name", "line"),
+    [
+        (["opt", "neg.region", "-p", "bad-rewrite"], "the stage pass bad-rewrite (bad_parts.py:4)", 7),
+        (["lint", "sums:total"], "the check bad-check (bad_parts.py:9)", 18),
+    ],
+    ids=["rewrite", "check"],
+)
+def test_other_parts_of_the_user_that_raise_are_named_with_their_lines(fedcore, tmp_path, command, name, line):
+    (tmp_path / "bad_parts.py").write_text(BAD_PARTS)
+    (tmp_path / "neg.region").write_text("region(%x: int32[3]) {\n  %0 = Neg(%x) : int32[3]\n  return %0\n}\n")
+    (tmp_path / "sums.py").write_text(
+        "import fedcore as fc\n\n@fc.federated_computation(fc.types.at_clients('float32'))\n"
+        "def total(xs):\n    return fc.federated_sum(xs)\n"
+    )
+    ran = fedcore(*command, "--load", "bad_parts")
+    assert ran.code == 1
+    assert ran.err.startswith(f"fedcore: {name} raises AttributeError: ")
+    assert f"\n  at bad_parts.py:{line}: " in ran.err
 
 
 WRONG_PASS = '''\

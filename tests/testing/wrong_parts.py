@@ -164,7 +164,7 @@ add_pass(
     ),
 )
 for kind, name in (
-    ("federated_collect", "max_num_clients"),
+    ("federated_collect", "max_clients"),
     ("federated_secure_modular_sum", "modulus"),
     ("append_rows", "at_most"),
 ):
@@ -371,7 +371,7 @@ def _rewriting(*patterns) -> Callable:
     return lambda region: rewrite(region, *patterns)
 
 
-add_stage_pass("swaps the operands of Sub", _rewriting(_swapped_difference), _binary("Sub"), idempotent=False)
+add_stage_pass("swaps the operands of Sub for ever", _rewriting(_swapped_difference), _binary("Sub"), idempotent=False)
 add_stage_pass("drops + 0 of floats", _rewriting(_plus_zero), _with_constant("AddV2", "0.0"))
 add_stage_pass("takes x * 0 for x - x", _rewriting(_times_zero), _with_constant("Mul", "0.0"))
 add_stage_pass("drops Neg", _rewriting(_not_negated), _binary("Sub"))
