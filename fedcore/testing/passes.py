@@ -206,7 +206,7 @@ def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> Module:
             found = f"it raises {type(error).__name__}: {error}"
         if found is not None:
             raise broken("keeps the meaning", f"{found}, in\n{after}", values)
-    does, did = _client_work(after, inputs[3]), _client_work(module, inputs[3])
+    does, did = client_work(after, inputs[3]), client_work(module, inputs[3])
     if does["call"] > did["call"] and does.total() > did.total():
         what = f"a client makes {does['call']} graph calls, not {did['call']}, in\n{after}"
         raise broken("adds no client work", what, inputs[3])
@@ -245,7 +245,7 @@ _FREE = {"struct", "item", "literal", "generic_zero", "call"}
 """Local operations that do not count as work. The work of a call is counted in the called function."""
 
 
-def _client_work(module: Module, three: list) -> collections.Counter:
+def client_work(module: Module, three: list) -> collections.Counter:
     """The graph calls ("call") and the local operations, by kind, that a third client adds to two."""
     types = [p.type for p in module.main.parameters]
     two = [v[:2] if _by_client(t) else v for v, t in zip(three, types, strict=True)]
@@ -296,4 +296,4 @@ def plain(value, type_, clients: int):
     return np.asarray(value)
 
 
-__all__ = ["Checked", "changed_operations", "check_laws", "check_pass"]
+__all__ = ["Checked", "changed_operations", "check_laws", "check_pass", "client_work"]
