@@ -7,6 +7,8 @@ import attrs
 class SiteValue:
     """A client value that another machine holds; this process has its name only.
 
+    A list of them is a client value of a call; a `ClientsExecutor` computes each client where its value is.
+
     Args:
         site: the owner.
         source: which of the owner's values: `data`, or the name of a value that it has computed in this call.

@@ -91,10 +91,9 @@ def dump(
         raise click.UsageError("--sizes belongs to --stage planned as text")
     if format_ == "graphml" and not (stage or after):
         raise click.UsageError("--format graphml holds one graph: choose a --stage, or --after a pass")
-    from fedcore.cli.loading import import_extension, parsed_pipeline, read_target, with_target
+    from fedcore.cli.loading import import_extensions, parsed_pipeline, read_target, with_target
 
-    for name in extensions:
-        import_extension(name)
+    import_extensions(extensions, work)
     pipeline = with_target(pipeline, machine)
     parsed_pipeline(pipeline)
     module = read_target(target, work, trusted=trusted)

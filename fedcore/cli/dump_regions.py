@@ -50,7 +50,7 @@ def optimize_regions(path: str, pipeline: str, *, after_all: bool, after_change:
     from fedcore.errors import FedcoreError, ParseError
 
     with quiet_start():
-        from fedcore.graphs.dataflow.stage_passes import all_stage_passes, get_stage_pass
+        from fedcore.graphs.dataflow.stage_passes import all_stage_passes, get_stage_pass, run_stage_pass
         from fedcore.graphs.dataflow.text_parser import parse_regions
 
         names = ",".join(p.name for p in all_stage_passes()) if pipeline == "default" else pipeline
@@ -69,7 +69,7 @@ def optimize_regions(path: str, pipeline: str, *, after_all: bool, after_change:
         region = parsed.region
         for stage_pass, options in passes:
             with quiet_start():
-                result = stage_pass.run(region, **options)
+                result = run_stage_pass(stage_pass, region, options)
             if after_all or (after_change and result is not region):
                 unchanged = "" if result is not region else ", unchanged"
                 show(f"// after {stage_pass.name}{unchanged}\n{parsed.print(result)}", err=True)

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -210,6 +210,17 @@ def _computations(module_name: str) -> str:
     names = vars(sys.modules[module_name]).items()
     there = [name for name, v in names if hasattr(v, "to_module") and not isinstance(v, type)]
     return f"its computations: {', '.join(there)}" if there else "it has no computations"
+
+
+def import_extensions(names: Sequence[str], work: Work) -> None:
+    """Imports the modules of `--load`, as `import_extension` does.
+
+    Args:
+        work: gets the options, for the reproducer.
+    """
+    for name in names:
+        import_extension(name)
+        work.options += ("--load", name)
 
 
 def import_extension(name: str):

@@ -28,6 +28,10 @@ REGION = ".region"
 @click.option("--print-after-all", is_flag=True, help="Print the module after every pass, on stderr.")
 @click.option("--print-after-change", is_flag=True, help="Print it after passes that changed it, on stderr.")
 @click.option("--verify-each", is_flag=True, help="Check the module after every pass.")
+@click.option("--check-each", is_flag=True,
+              help="Run the program after every pass, and name the first pass that changes a result.")  # fmt: skip
+@click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
+              help="Argument for --check-each, as of fedcore run. Default: generated, for 3 clients.")  # fmt: skip
 @target_option
 @load_option
 @click.option("--list", "list_", is_flag=True, help="Print passes, their options, and batching rules.")
@@ -41,6 +45,8 @@ def opt(
     print_after_all,
     print_after_change,
     verify_each,
+    check_each,
+    arguments,
     machine,
     extensions,
     list_,
@@ -56,13 +62,13 @@ def opt(
       fedcore opt my_module:next_round -p 'inline,lower-intrinsics' --print-after-change
       fedcore opt round.fed -p 'inline,lower-intrinsics,cse,dce,partition,fuse' -o planned.fed
       fedcore opt round.fed -p 'lowering,mine,planning' --load my_passes -o planned.fed
+      fedcore opt my_module:next_round -p 'lowering,mine' --load my_passes --check-each
       fedcore dump my_module:next_round --stage batched > round.region; fedcore opt round.region -p cse,dce
       fedcore opt --list
     """
-    from fedcore.cli.loading import import_extension, parsed_pipeline, read_target, with_target
+    from fedcore.cli.loading import import_extensions, parsed_pipeline, read_target, with_target
 
-    for name in extensions:
-        import_extension(name)
+    import_extensions(extensions, work)
     if list_:
         _print_passes()
         return
@@ -71,18 +77,27 @@ def opt(
     if target.endswith(REGION):
         from fedcore.cli.dump_regions import optimize_regions
 
-        if output or verify_each or machine:
-            raise click.UsageError("-o, --verify-each and --target are for modules, not for regions")
+        if output or verify_each or check_each or machine:
+            raise click.UsageError("-o, --verify-each, --check-each and --target are for modules, not for regions")
         optimize_regions(target, pipeline, after_all=print_after_all, after_change=print_after_change)
         return
     passes = parsed_pipeline(with_target(pipeline, machine))
+    work.options += ("--verify-each",) * verify_each + ("--check-each",) * check_each + ("--trusted",) * trusted
+    work.options += tuple(part for argument in arguments for part in ("--arg", argument))
     module = read_target(target, work, trusted=trusted)
+    results = _Results(module, arguments) if check_each else None
+    if arguments and results is None:
+        raise click.UsageError("--arg is for --check-each; fedcore run calls a program")
     for i, (one, options) in enumerate(passes):
         work.pipeline = ",".join(_written(*p) for p in passes[i:])
         after = _run(one, options, module, verify_each)
         if print_after_all or (print_after_change and after is not module):
             _print_after(_written(one, options), after, unchanged=after is module)
+        if results is not None and after is not module:
+            results.check(one, module, after)
         work.module = module = after
+    if results is not None:
+        click.echo(f"{results.count} results are the same after every pass", err=True)
     _write(module, output)
 
 
@@ -94,17 +109,77 @@ def _written(one, options) -> str:
 
 def _run(one, options, module, verify_each: bool):
     from fedcore.cli.loading import quiet_start
+    from fedcore.compiler import run_pass
     from fedcore.errors import VerifyError
-    from fedcore.ir import verify
 
-    with quiet_start():
-        after = one.run(module, **options)
-    if not verify_each:
-        return after
     try:
-        return verify(after)
+        with quiet_start():
+            return run_pass(one, module, options, verify_each=verify_each)
     except VerifyError as error:  # the module was valid before the pass
-        raise InternalError(f"the pass {one.name} made a module that is not valid") from error
+        raise InternalError(str(error)) from error
+
+
+class _Results:
+    """The results of a program, which no pass may change.
+
+    Args:
+        arguments: as `fedcore run` takes them; if there are none, several lists are generated.
+    """
+
+    def __init__(self, module, arguments):
+        from fedcore.cli.json_values import bound, read_argument
+        from fedcore.cli.loading import quiet_start
+        from fedcore.cli.synthetic_arguments import argument_lists
+
+        if arguments:
+            self.inputs = [bound([read_argument(text) for text in arguments], module.main.parameters)]
+            self._shown = "for the arguments of --arg"
+        with quiet_start():
+            if not arguments:
+                self.inputs = argument_lists(module.main, lambda inputs: self._result(module, inputs))
+                self._shown = "for generated arguments; --arg gives others"
+            self._wanted = [self._result(module, inputs) for inputs in self.inputs]
+
+    @property
+    def count(self) -> int:
+        return len(self.inputs)
+
+    def check(self, one, before, after) -> None:
+        """Raises an error that shows the difference, and the lines that the pass changed."""
+        from fedcore.cli.loading import quiet_start
+        from fedcore.errors import FedcoreError
+        from fedcore.runtime.result_difference import difference
+
+        for inputs, wanted in zip(self.inputs, self._wanted, strict=True):
+            try:
+                with quiet_start():
+                    problem = difference(self._result(after, inputs), wanted)
+            except FedcoreError as error:
+                problem = f"the program fails: {error}"
+            if problem is not None:
+                lines = "".join(f"\n    {line}" for line in _changed_lines(before, after))
+                text = f"{one} changes the result: {problem}\n  {self._shown}\n  what it changed:{lines}"
+                raise InternalError(text) if one.is_built_in else FedcoreError(text)
+
+    def _result(self, module, inputs: list):
+        import numpy as np
+
+        from fedcore.runtime import Report, reference
+
+        with np.errstate(all="ignore"):
+            return reference(default_num_clients=0).run(module, inputs, Report(seed=0))
+
+
+_MAX_CHANGED_LINES = 12
+
+
+def _changed_lines(before, after) -> list[str]:
+    import difflib
+
+    old, new = str(before).split("\n"), str(after).split("\n")
+    lines = [line for line in difflib.unified_diff(old, new, n=0, lineterm="") if line[:2] not in ("--", "++", "@@")]
+    more = len(lines) - _MAX_CHANGED_LINES
+    return lines if more <= 0 else [*lines[:_MAX_CHANGED_LINES], f"… and {more} lines more"]
 
 
 def _print_after(name: str, module, *, unchanged: bool) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import shlex
 import sys
 import tempfile
 import traceback
@@ -29,12 +30,14 @@ class Work:
         text: the text of the file that is read, while there is no module.
         module: the last module before the failure.
         pipeline: the passes that were about to run on the module.
+        options: further options of `fedcore opt` with which the failure is repeated, such as `--load my_passes`.
         is_program: whether the command is the program of its process, not called from Python.
     """
 
     text: str = ""
     module: "Module | None" = None
     pipeline: str = ""
+    options: tuple[str, ...] = ()
     is_program: bool = False
 
     def reproduce(self, error: Exception) -> str:
@@ -50,14 +53,16 @@ class Work:
         name = f"fedcore-crash-{hashlib.sha256(trace.encode()).hexdigest()[:8]}"
         where = Path.cwd() if os.access(Path.cwd(), os.W_OK) else Path(tempfile.gettempdir())
         path = where / f"{name}.fed"
-        runs = path.name
+        target = path
         if self.module is not None and self.module.blobs:
             from fedcore.ir import bundle
 
-            runs = f"{name}.bundle.fed"  # the text names graphs; their bytes are in the bundle
-            bundle.write(self.module, where / runs)
-        command = f"fedcore opt {runs} -p '{self.pipeline}'" if self.pipeline else f"fedcore opt {runs}"
-        head = _comment(f"{command}\n\n{_versions()}\n\n{' '.join(['fedcore', *sys.argv[1:]])}\n\n{trace}")
+            target = where / f"{name}.bundle.fed"  # the text names graphs; their bytes are in the bundle
+            bundle.write(self.module, target)
+        passes = ["-p", self.pipeline] if self.pipeline else []
+        shown = target.name if where == Path.cwd() else str(target)
+        command = shlex.join(["fedcore", "opt", shown, *passes, *self.options])
+        head = _comment(f"{command}\n\n{_versions()}\n\n{shlex.join(['fedcore', *sys.argv[1:]])}\n\n{trace}")
         write_whole(path, f"{head}\n\n{self.text if self.module is None else self.module}")
         return path
 

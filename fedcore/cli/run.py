@@ -18,7 +18,7 @@ from fedcore.cli.reproducer import Work
 @trusted_option
 @click.pass_obj
 def run(work: Work, target, arguments, seed, format_, extensions, trusted):
-    """Calls a computation and prints its result as JSON. A plan is not compiled again.
+    """Calls a computation of any stage and prints its result as JSON. A plan is not compiled again.
 
     Structs are JSON objects or lists, client values and sequences are lists, strings are bytes in UTF-8. For a client
     value the first axis of an .npy file is the clients. An .npz file is a struct of its arrays.
@@ -32,13 +32,10 @@ def run(work: Work, target, arguments, seed, format_, extensions, trusted):
     import json
 
     from fedcore.cli.json_values import as_json, bound, read_argument
-    from fedcore.cli.loading import import_extension, quiet_start, read_target
+    from fedcore.cli.loading import import_extensions, quiet_start, read_target
 
-    for name in extensions:
-        import_extension(name)
+    import_extensions(extensions, work)
     module = read_target(target, work, trusted=trusted)
-    if module.stage == "lowered":
-        raise click.BadParameter(f"{target} is lowered; only a traced program or a plan can be run")
     given = bound([read_argument(text) for text in arguments], module.main.parameters)
     with quiet_start():
         from fedcore import context

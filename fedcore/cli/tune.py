@@ -72,10 +72,9 @@ def tune(
       fedcore tune --all train                      # each client stage of train.py
     """
     from fedcore.cli.json_values import bound, read_argument
-    from fedcore.cli.loading import import_extension, parsed_pipeline, quiet_start, with_target
+    from fedcore.cli.loading import import_extensions, parsed_pipeline, quiet_start, with_target
 
-    for name in extensions:
-        import_extension(name)
+    import_extensions(extensions, work)
     pipeline = with_target(pipeline, machine)
     parsed_pipeline(pipeline)
     _check_sizes("--width", widths)

@@ -10,6 +10,7 @@ from fedcore.compiler.pipeline import (
     get_pass,
     parse_pipeline,
     pipeline_with,
+    run_pass,
     run_passes,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "get_pass",
     "parse_pipeline",
     "pipeline_with",
+    "run_pass",
     "run_passes",
 ]

@@ -1,6 +1,6 @@
 """Registry of passes, and pipelines written as one line of text.
 
-Decision 0110.
+Decisions 0110 and 0278.
 """
 
 import functools
@@ -11,10 +11,11 @@ from typing import Any
 
 import attrs
 
-from fedcore.errors import FedcoreError, TypeMismatch, brief
+from fedcore.errors import FedcoreError, Location, TypeMismatch, VerifyError, brief
 from fedcore.ir import Module, verify
 from fedcore.ir.first_use import imported
 from fedcore.ir.limits import MAX_DIGITS
+from fedcore.ir.locations import function_location, naming_errors_of
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
 PLANNING = "partition,dead-leaf-elimination,fuse,hoist-relu-gradients,plan"
@@ -78,6 +79,19 @@ class Pass:
     name: str
     run: Callable[..., Module]
     idempotent: bool = True
+
+    def __str__(self) -> str:
+        """The name for errors: a third party's pass with file and line."""
+        return f"the pass {self.name}" + ("" if self.location is None else f" ({self.location})")
+
+    @property
+    def is_built_in(self) -> bool:
+        return self.location is None
+
+    @property
+    def location(self) -> Location | None:
+        """The line of a third party's function; None for a built-in pass."""
+        return function_location(self.run)
 
     @property
     def summary(self) -> str:
@@ -196,17 +210,37 @@ def _option_value(pass_: Pass, key: str, value: str, default):
 def run_passes(
     module: Module, pipeline: str = DEFAULT_PIPELINE, *, verify_each: bool = False
 ) -> Iterator[tuple[Pass, Module]]:
-    """Yields each pass with the module after it; a pass that changed nothing yields the same object."""
+    """Yields each pass with the module after it; a pass that changed nothing yields the same object.
+
+    Raises:
+        FedcoreError: as of `run_pass`.
+    """
     for pass_, options in parse_pipeline(pipeline):
-        module = pass_.run(module, **options)
-        if not isinstance(module, Module):
-            raise FedcoreError(f"the pass {pass_.name} returns {brief(module)}; a pass returns a module")
-        if verify_each:
-            try:
-                verify(module)
-            except FedcoreError as error:
-                raise FedcoreError(f"after the pass {pass_.name}: {error}") from None
+        module = run_pass(pass_, module, options, verify_each=verify_each)
         yield pass_, module
+
+
+def run_pass(pass_: Pass, module: Module, options: Mapping[str, Any], *, verify_each: bool = False) -> Module:
+    """The module after a pass. Modules of third parties' passes are always verified.
+
+    Args:
+        verify_each: verify a module of a built-in pass, too.
+    Raises:
+        VerifyError: the module after a built-in pass is not valid.
+        FedcoreError: a third party's pass raises, returns no module, or leaves one that is not valid. The message names
+            the pass with file and line, and the reason.
+    """
+    with naming_errors_of(f"the pass {pass_.name}", pass_.run):
+        after = pass_.run(module, **options)
+    if not isinstance(after, Module):
+        raise FedcoreError(f"{pass_} returns {brief(after)}; a pass returns a module")
+    if verify_each or (not pass_.is_built_in and after is not module):
+        try:
+            verify(after)
+        except VerifyError as error:
+            problem = f"after {pass_}: {error}"
+            raise (VerifyError if pass_.is_built_in else FedcoreError)(problem) from None
+    return after
 
 
 def compile_module(module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module:

@@ -85,8 +85,7 @@ def fold(zero, stage, *arguments, operand_types, clients, keeps=False):
     With `keeps`, it also gives a value of each client. The meaning folds all clients as one block.
     """
     broadcasts = split_operands(operand_types[2:])
-    first = [a[0] if clients else None for a in arguments[:broadcasts]]
-    partial, kept = zero(*first), []
+    partial, kept = zero(*(a.value for a in arguments[:broadcasts])), []
     for k in range(clients):
         out = stage(partial, *(a[k] for a in arguments))
         partial = out[0] if keeps else out

@@ -1,17 +1,19 @@
 """Locations in the user's code, of traced calls and of functions."""
 
+import contextlib
 import functools
 import inspect
 import os
 import re
 import sys
+import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
 
 import attrs
 
-from fedcore.errors import Location
+from fedcore.errors import FedcoreError, Location
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Files of libraries that may lie between the user's code and a traced call on the stack.
@@ -137,6 +139,28 @@ def _code(fn) -> CodeType | None:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(inspect.unwrap(fn), "__code__", None)
+
+
+@contextlib.contextmanager
+def naming_errors_of(part: str, fn: Callable) -> Iterator[None]:
+    """Converts an error that a third party's function raises in the `with` block; errors of fedcore's functions stay.
+
+    Args:
+        part: the name of the part for the message, such as "the pass mine".
+    Raises:
+        FedcoreError: names the part with file and line, the error, and the innermost line of the function's file.
+    """
+    try:
+        yield
+    except FedcoreError:
+        raise
+    except Exception as error:
+        location = function_location(fn)
+        if location is None:
+            raise
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == location.path]
+        line = f"\n  at {location.file}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+        raise FedcoreError(f"{part} ({location}) raises {type(error).__name__}: {error}{line}") from error
 
 
 def describe(fn) -> str:

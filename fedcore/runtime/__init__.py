@@ -16,6 +16,7 @@ from fedcore.runtime.protocols import ClientsExecutor, Runtime, SliceExecutor
 from fedcore.runtime.reference import ReferenceRuntime, reference
 from fedcore.runtime.report import Report
 from fedcore.runtime.secure.settings import masked
+from fedcore.runtime.site_value import SiteValue
 from fedcore.runtime.stopping import Stop, Stopped
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "ReferenceRuntime",
     "Report",
     "Runtime",
+    "SiteValue",
     "SliceExecutor",
     "SliceResult",
     "SlicedClientsExecutor",

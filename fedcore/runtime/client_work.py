@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data import Cohort
+from fedcore.data import Cohort, columns_of
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batching_policy import rows_while_starting
 from fedcore.graphs.batched.client_leaves import ClientLeaves
@@ -31,10 +31,11 @@ from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module
 from fedcore.ir.module import NodeKey, digest_of
 from fedcore.processor import has_bfloat16_products
-from fedcore.runtime.arguments import ClientValues
+from fedcore.runtime.arguments import ClientValues, prepare
 from fedcore.runtime.client_count import ClientCount
+from fedcore.runtime.site_value import SiteValue
 from fedcore.seeds import fold_in, fold_in_each
-from fedcore.types import leaves
+from fedcore.types import Type, leaves
 
 
 @attrs.frozen
@@ -344,10 +345,37 @@ class ClientSlice:
         (whole,) = row.values()
         return whole
 
+    def opened(self, work: ClientWork, find: Callable[[SiteValue], object]) -> "ClientSlice":
+        """The slice with the clients' own data, for the machine that holds them.
+
+        Args:
+            find: from a `SiteValue` to the whole value of that name, as a user gives it; elements are taken from it.
+        Raises:
+            TypeMismatch: a value does not fit.
+        """
+        parameters = work.module.function(work.stage).parameters
+
+        def opened(index: int, client: tuple) -> tuple:
+            own = parameters[len(parameters) - len(client) :]
+            values = [_opened(v, p.type, f"client {index}", find) for v, p in zip(client, own, strict=True)]
+            return work.drawn(index, tuple(values))
+
+        clients = (None if c is None else opened(i, c) for i, c in enumerate(self.clients, self.first))
+        return ClientSlice(self.first, self.places, tuple(clients), is_of_one_call=True)
+
     def seeds(self, seed: int) -> np.ndarray:
         """The seeds of the present clients."""
         every = fold_in_each(seed, self.first, len(self.clients))
         return every if len(self.present) == len(every) else every[list(self.positions)]
+
+
+def _opened(value: object, type_: Type, path: str, find: Callable[[SiteValue], object]) -> object:
+    if not isinstance(value, SiteValue):
+        return value
+    given: Any = find(value)
+    for position in value.path:
+        given = [*given.values()][position] if isinstance(given, Mapping) else given[position]
+    return prepare(given, type_, path, columns_of)
 
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})

@@ -10,7 +10,7 @@ from fedcore.testing import faults
 from fedcore.testing.aggregations import check_aggregation
 from fedcore.testing.aggregators import check_aggregator
 from fedcore.testing.encoders import check_encoder
-from fedcore.testing.executors import check_slice_executor
+from fedcore.testing.executors import check_clients_executor, check_slice_executor
 from fedcore.testing.goldens import check_golden
 from fedcore.testing.intrinsics import check_intrinsic
 from fedcore.testing.laws import LawBroken
@@ -27,6 +27,7 @@ __all__ = [
     "check_aggregation",
     "check_aggregator",
     "check_batching_rule",
+    "check_clients_executor",
     "check_encoder",
     "check_golden",
     "check_intrinsic",
@@ -46,4 +47,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -7,9 +7,10 @@ from fedcore.aggregators.factory import (
     WeightedAggregationFactory,
 )
 from fedcore.errors import TypeMismatch, brief
+from fedcore.runtime.result_difference import difference
 from fedcore.templates import AggregationProcess
 from fedcore.testing.generated import Values
-from fedcore.testing.laws import LawBroken, difference
+from fedcore.testing.laws import LawBroken
 from fedcore.types import FederatedType, Type, fits, to_type
 
 CLIENTS = (0, 1, 2, 7)

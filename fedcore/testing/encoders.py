@@ -16,9 +16,10 @@ CLIENTS = 3
 def check_encoder(encoder: Encoder, value_type, *, relative_error: float = 0.0) -> None:
     """Checks the laws of an encoder, with generated values of a type.
 
-    Laws: the decoded value has the type; its squared error is at most `relative_error` of the squared norm, on average
-    over normal values; equal seeds give equal codes; the sum of clients that are batched is that of clients that run
-    one by one; a code of which a bit was altered in transit decodes to a value of the type or to an error.
+    Laws: neither side raises; the decoded value has the type; its squared error is at most `relative_error` of the
+    squared norm, on average over normal values; equal seeds give equal codes; the sum of clients that are batched is
+    that of clients that run one by one; a code of which a bit was altered in transit decodes to a value of the type or
+    to an error.
 
     Args:
         value_type: a tensor of a known shape.
@@ -33,10 +34,16 @@ def check_encoder(encoder: Encoder, value_type, *, relative_error: float = 0.0) 
     type_ = to_type(value_type)
     if not isinstance(type_, TensorType):
         raise LawBroken("an encoder is checked with a tensor", f"the type is {brief(type_)}")
-    codec = value_codec(lambda spec: encoder, type_, "check_encoder")
     values = [_value(type_, seed) for seed in range(CLIENTS)]
     with fc.use(seed=1):
-        _check_errors(codec, type_, values, relative_error)
+        try:
+            codec = value_codec(lambda spec: encoder, type_, "check_encoder")
+            _check_errors(codec, type_, values, relative_error)
+        except (FedcoreError, LawBroken):
+            raise
+        except Exception as error:
+            law = "values are encoded and decoded"
+            raise LawBroken(law, f"it raises {type(error).__name__}: {brief(str(error))}") from error
         _check_altered(codec, type_, values[0])
         _check_sums(encoder, type_, values)
 

@@ -127,9 +127,14 @@ def _known(type_: Type) -> Type:
 SPREADS = ("small", "offset", "mixed")
 """Ranges of generated numbers: near 0, near a large number, and of several orders of magnitude.
 
+The range "special" has, beside numbers near 0, zeros of both signs, infinite floats and NaN.
+
 Sums of a few numbers are exact in float32, so that a correct result does not depend on the order of the sum. Squares of
 numbers near the large number are not exact, so that a formula with cancellation gives a visible error.
 """
+
+_SPECIAL_FLOATS = (float("inf"), None, -0.0, float("nan"), None, float("-inf"), 0.0)
+"""In turn; None is a number near 0."""
 
 _LENGTHS = (5, 0, 1, 8, 3)
 """Lengths of generated sequences: some are longer than `ATTRIBUTE`."""
@@ -140,7 +145,7 @@ class Values:
 
     Args:
         clients: number of clients of a client value.
-        spread: one of `SPREADS`.
+        spread: one of `SPREADS`, or "special".
     """
 
     def __init__(self, clients: int, seed: Sequence[int], spread: str = "small"):
@@ -148,6 +153,7 @@ class Values:
         self._rng = np.random.default_rng(seed)
         self._spread = spread
         self._lengths = itertools.cycle(_LENGTHS)
+        self._specials = itertools.cycle(_SPECIAL_FLOATS)
 
     def value(self, type_: Type):
         if isinstance(type_, FederatedType):
@@ -173,6 +179,10 @@ class Values:
             return np.asarray(self._rng.integers(0, 2, shape)).astype(np.bool_)
         dtype = type_.dtype.numpy
         numbers = np.asarray(self._rng.integers(0 if dtype.kind == "u" else -8, 9, shape))
+        if type_.dtype.is_inexact and self._spread == "special":
+            specials = (next(self._specials) for _ in range(numbers.size))
+            flat = [n / 2 if special is None else special for special, n in zip(specials, numbers.flat, strict=True)]
+            return np.array(flat, dtype).reshape(shape)
         if type_.dtype.is_inexact:
             return (self._spread_out(numbers / 2, *_of_floats(type_.dtype))).astype(dtype)
         return self._spread_out(numbers, *_of_integers(dtype)).astype(dtype)

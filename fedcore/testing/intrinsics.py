@@ -5,31 +5,29 @@ import builtins
 import doctest
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-import attrs
 import numpy as np
 
 import fedcore as fc
 from fedcore import context
-from fedcore.compiler.inlining import with_parameters
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.batched.batched_value import batching_rules
 from fedcore.graphs.graphdef.parsed_graph import operations_of
 from fedcore.graphs.stages.kernels import kernels
-from fedcore.ir import Intrinsic, Module, Value, lookup, parse_module
+from fedcore.ir import Intrinsic, Module, lookup, parse_module
 from fedcore.ir.module import Graph
 from fedcore.ir.operations import LOCAL
 from fedcore.runtime import Report
+from fedcore.runtime.result_difference import difference
 from fedcore.testing.batching_rules import check_batching_rule
-from fedcore.testing.generated import SPREADS, Call, Values, calls_of, wrong_types
-from fedcore.testing.laws import LawBroken, difference
+from fedcore.testing.generated import Call, Values, calls_of, wrong_types
+from fedcore.testing.intrinsic_programs import Program, program_at_clients, program_with, programs_of, traced_with
+from fedcore.testing.laws import LawBroken
 from fedcore.testing.rule_operands import OperandsNotFound, cases_in_graph
 from fedcore.testing.rule_subjects import rule_place
-from fedcore.types import FederatedType, SequenceType, TensorType, Type, contains, is_static, leaves, member_of
-
-CLIENTS = (0, 1, 2, 3, 7)
+from fedcore.types import Type
 
 
 def check_intrinsic(
@@ -73,7 +71,7 @@ def check_intrinsic(
             _refusals(op, call)
         ran, programs_of_kernels = 0, list[Module]()
         for program in itertools.chain(
-            _generated(op, calls), (_Program(c, [list(i)], is_case=True) for c, i in cases or ())
+            programs_of(op, calls), (Program(c, [list(i)], is_case=True) for c, i in cases or ())
         ):
             ran += len(program.inputs)
             _check_program(op, program.module, program.inputs, runtime)
@@ -117,7 +115,7 @@ def _why_not_on_tensors(op: Intrinsic, calls: list[Call], runtime: context.Runti
     """The error of compiling a map of a local operation without a kernel; None if it compiles."""
     for call in calls:
         try:
-            module = _program_at_clients(op, call, call.types()).module
+            module = program_at_clients(op, call, call.types()).module
         except TypeMismatch:
             continue
         try:
@@ -195,14 +193,9 @@ def _run_example(op: Intrinsic, source: str, types: dict[str, Type], functions: 
         exec(compile(source, f"<example of {op.name}>", "exec"), names)
         return 0
 
-    computation = _traced(body, list(types.values()))
+    computation = traced_with(body, list(types.values()))
     values = Values(clients=2, seed=[0])
     _reference(computation.module, [values.value(t) for t in types.values()])
-
-
-def _traced(body, types: list[Type]) -> Computation:
-    """A computation with parameters of the types; `body` takes the tuple of the parameters' values."""
-    return fc.federated_computation(with_parameters(lambda *values: body(values), len(types)), *types)
 
 
 # Refused arguments.
@@ -218,7 +211,7 @@ def _refusals(op: Intrinsic, call: Call) -> None:
 def _refuses(op: Intrinsic, call: Call, types: dict[str, Type], name: str) -> None:
     law = f"{op.name} refuses a wrong `{name}` with both sides shown"
     try:
-        _program(op, call, types)
+        program_with(op, call, types)
     except TypeMismatch as error:
         if ("wants" in str(error) and "has" in str(error)) or "are at" in str(error):
             return
@@ -230,160 +223,6 @@ def _refuses(op: Intrinsic, call: Call, types: dict[str, Type], name: str) -> No
 
 
 # Results.
-
-
-def _program(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
-    """A computation that calls the intrinsic on parameters of the types.
-
-    Its last parameter is a client value, which gives the number of clients.
-    """
-
-    def body(values):
-        *own, counted = values
-        result = _called_on(op, call, types, own)
-        if isinstance(result.type, FederatedType) and result.type.all_equal and result.type.placement == fc.CLIENTS:
-            return fc.federated_map(lambda x, _: x, (result, counted))
-        return result
-
-    return _traced(body, [*types.values(), FederatedType("int32", fc.CLIENTS)])
-
-
-def _program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type], shared: str | None = None) -> Computation:
-    """A computation that maps the local intrinsic over client values of the types.
-
-    Args:
-        shared: the operand that is broadcast from the server.
-    """
-
-    def body(values):
-        *own, index = values
-        own = [fc.federated_broadcast(v) if v.type.placement == fc.SERVER else v for v in own]
-
-        def of_client(*members):
-            return _in_own_place(_called_on(op, call, types, members[:-1]), members[-1])
-
-        results = fc.federated_map(with_parameters(of_client, len(own) + 1), (*own, index))
-        return results if not _is_numeric(member_of(results.type)) else fc.federated_sum(results)
-
-    placed = [FederatedType(t, fc.SERVER if name == shared else fc.CLIENTS) for name, t in types.items()]
-    return _traced(body, [*placed, FederatedType("int32", fc.CLIENTS)])
-
-
-def _in_own_place(value: Value, index: Value):
-    """A struct of zeros with the value as element `index`; the value itself if its type has no zeros.
-
-    The sum of these structs over clients holds every client's value. Aggregated client values are computed batched.
-    """
-    if _is_numeric(value.type, "bool"):
-        value = fc.cast(value, "int32")
-    if not _is_numeric(value.type):
-        return value
-    zero = fc.generic_zero(value.type)
-    return tuple(fc.where(fc.equal(index, k), value, zero) for k in range(_SIDE_BY_SIDE))
-
-
-def _is_numeric(type_: Type, dtype: str | None = None) -> bool:
-    """Whether the type has leaves, and all of them are numeric (or of the dtype) and of known shapes."""
-    found = [t for _, t in leaves(type_)]
-    return bool(found) and all(
-        isinstance(t, TensorType)
-        and is_static(t.shape)
-        and (t.dtype.is_numeric if dtype is None else t.dtype.name == dtype)
-        for t in found
-    )
-
-
-def _called_on(op: Intrinsic, call: Call, types: dict[str, Type], values: Sequence) -> Value:
-    result = op(**{**call.arguments, **dict(zip(types, values, strict=True))}, **call.attributes)
-    if isinstance(member_of(result.type), SequenceType):  # a computation cannot return a sequence: sum its elements
-        return fc.sequence_sum(result)
-    return result
-
-
-@attrs.frozen
-class _Program:
-    """A program to check.
-
-    Args:
-        inputs: the lists of arguments to run it with.
-        batchable: it maps a local intrinsic over clients, and no operand or result prevents batching.
-        is_case: the caller gave it.
-    """
-
-    computation: Computation
-    inputs: list[list]
-    batchable: bool = False
-    is_case: bool = False
-
-    @property
-    def module(self) -> Module:
-        return self.computation.module
-
-
-def _generated(op: Intrinsic, calls: list[Call]) -> Iterator[_Program]:
-    for index, call in enumerate(calls):
-        types = call.types()
-        try:
-            computation = _program(op, call, types)
-        except TypeMismatch:
-            continue  # a rule that the signature does not express refuses these types
-        yield _Program(computation, _inputs(index, list(types), computation, _SIZES))
-        if op.level == LOCAL:
-            for shared, sizes in ((None, _SIZES_AT_CLIENTS), *((name, _SIZES_SHARED) for name in _shareable(types))):
-                computation = _program_at_clients(op, call, types, shared)
-                yield _Program(
-                    computation,
-                    _inputs(index, list(types), computation, sizes),
-                    batchable=_is_summed(computation) and not any(contains(t, _is_string) for t in types.values()),
-                )
-
-
-def _inputs(index: int, names: list[str], computation: Computation, sizes: Sequence[tuple[int, str]]) -> list[list]:
-    """Arguments of a generated program, for each number of clients and spread."""
-    inputs = []
-    parameters = [p.type for p in computation.module.main.parameters[:-1]]
-    for clients, spread in sizes:
-        values = Values(clients, [index, clients], spread)
-        own = [_neutral(name, values.value(t)) for name, t in zip(names, parameters, strict=True)]
-        inputs.append([*own, list(range(clients))])
-    return inputs
-
-
-def _shareable(types: dict[str, Type]) -> list[str]:
-    """The operands that all clients can share while another operand differs between clients."""
-    return [name for name, type_ in types.items() if not contains(type_, _is_sequence)] if len(types) > 1 else []
-
-
-def _is_sequence(type_: Type) -> bool:
-    return isinstance(type_, SequenceType)
-
-
-def _is_string(type_: Type) -> bool:
-    return isinstance(type_, TensorType) and type_.dtype.name == "str"
-
-
-def _is_summed(computation: Computation) -> bool:
-    result = computation.module.main.result_type
-    return isinstance(result, FederatedType) and result.placement == fc.SERVER
-
-
-_SIDE_BY_SIDE = 3
-_SIZES_AT_CLIENTS = [(0, "small"), *((_SIDE_BY_SIDE, spread) for spread in SPREADS)]
-_SIZES_SHARED = [(_SIDE_BY_SIDE, "mixed")]
-_SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in SPREADS[1:])]
-
-
-def _neutral(name: str, value):
-    """The value for a parameter; zeros for a parameter named `zero`, since a fold needs a neutral element."""
-    return _zeros(value) if name == "zero" else value
-
-
-def _zeros(value):
-    if isinstance(value, dict):
-        return {k: _zeros(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(map(_zeros, value))
-    return np.zeros_like(value)
 
 
 def _check_program(op: Intrinsic, module: Module, all_inputs: list[list], runtime: context.Runtime) -> None:
@@ -501,4 +340,4 @@ def _local(runtime: context.Runtime, module: Module, inputs: list):
         return fc.invoke(module, inputs, seed=0)
 
 
-__all__ = ["CLIENTS", "check_intrinsic"]
+__all__ = ["check_intrinsic"]

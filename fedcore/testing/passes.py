@@ -14,28 +14,55 @@ from fedcore.compiler.pipeline import Pass
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.intrinsics.all_equal import AllEqual
-from fedcore.ir import Module, lookup, parse_module, verify
-from fedcore.ir.interpret import Interpreter
+from fedcore.ir import Module, Symbol, lookup, parse_module, verify
+from fedcore.ir.interpret import Interpreter, Seed
+from fedcore.ir.registry import registered
 from fedcore.ir.values import is_placed
 from fedcore.runtime import Report
 from fedcore.runtime.reference import evaluator
+from fedcore.runtime.result_difference import difference
+from fedcore.testing.covering_programs import covering_programs
 from fedcore.testing.generated import Values
-from fedcore.testing.laws import LawBroken, difference
+from fedcore.testing.laws import LawBroken
 from fedcore.testing.programs import arguments, federated_modules
 from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, Type, fits
 
 
 @attrs.frozen
 class Checked:
-    """The numbers of programs that a pass was checked on.
+    """The numbers of programs that a pass was checked on, and the operations in them.
 
     Args:
-        programs: number of generated programs and cases.
+        programs: number of programs: covering and generated ones, and cases.
         changed: number of programs that the pass changed.
+        changed_operations: names of the operations that the pass removed, added or rewrote, sorted.
+        unmet: names of the registered operations that no program had when the pass got it, sorted. Of a pass that
+            looks for these, the check says nothing.
     """
 
     programs: int
     changed: int
+    changed_operations: tuple[str, ...] = ()
+    unmet: tuple[str, ...] = ()
+
+
+@attrs.define
+class _Tally:
+    """The programs of a check so far."""
+
+    changed: list[bool] = attrs.field(factory=list)
+    changed_operations: set[str] = attrs.field(factory=set)
+    met: set[str] = attrs.field(factory=set)
+
+    def add(self, one: Pass, module: Module, inputs: dict[int, list]) -> None:
+        self.met.update(op.kind for f in module.functions for op in f.operations)
+        after = check_laws(one, module, inputs)
+        self.changed.append(after is not module)
+        self.changed_operations |= changed_operations(module, after)
+
+    def result(self) -> Checked:
+        unmet = tuple(sorted(registered().keys() - self.met))
+        return Checked(len(self.changed), sum(self.changed), tuple(sorted(self.changed_operations)), unmet)
 
 
 def check_pass(
@@ -45,7 +72,7 @@ def check_pass(
     programs: int = 25,
     cases: str | Iterable[str] = (),
 ) -> Checked:
-    """Checks the laws of a pass on generated programs and on given programs.
+    """Checks the laws of a pass on programs with every registered operation, on generated and on given programs.
 
     Laws: the pass changes at least one program; it keeps the meaning and the type; the result is a valid module; no
     client makes more graph calls (a local operation may become a graph call, if the sum of both does not grow); a
@@ -53,12 +80,14 @@ def check_pass(
 
     Args:
         one: a pass, its name, or a function from module to module.
-        before: a pipeline or several; each prepares generated programs for the pass. Default: traced programs.
-        programs: how many programs to generate for each pipeline.
+        before: a pipeline or several; each prepares programs for the pass. Default: traced programs.
+        programs: how many programs to generate for each pipeline, beside about 140 that have every registered
+            operation. 0: `cases` only.
         cases: a program or several as text, of any stage, to which the pass is applied directly. They call no graphs,
-            since text has no bytes of graphs. Needed for a pass that changes no generated program.
+            since text has no bytes of graphs. Needed for a pass that changes no other program.
     Returns:
-        How many programs there were, and how many of them the pass changed.
+        How many programs there were, how many of them the pass changed, which operations it changed, and which no
+        program had.
     Raises:
         LawBroken: names the law, shows the smallest program found and the inputs, and describes the difference.
         FedcoreError: a case does not parse, is not valid, or calls a graph; or there is no such pass.
@@ -66,21 +95,23 @@ def check_pass(
         >>> fc.testing.check_pass('dce', before=['', 'inline'])
     """
     checked = one if isinstance(one, Pass) else get_pass(one) if isinstance(one, str) else _registered(one)
-    changed = []
+    tally = _Tally()
     for text in [cases] if isinstance(cases, str) else cases:
         module = _case(text)
         inputs = {n: [Values(n, [i, n]).value(p.type) for i, p in enumerate(module.main.parameters)] for n in (0, 3)}
-        changed.append(check_laws(checked, module, inputs))
+        tally.add(checked, module, inputs)
     pipelines = [before] if isinstance(before, str) else before
     for pipeline in pipelines if programs else ():
-        changed += _check(checked, pipeline, programs)
-    if not any(changed):
+        for program in covering_programs():
+            tally.add(checked, _prepared(program.module, pipeline), program.inputs)
+        _check_generated(checked, pipeline, programs, tally)
+    if not any(tally.changed):
         raise LawBroken(
             f"{checked.name} changes a program",
-            f"it changed none of {len(changed)}: nothing was checked. Give programs that it changes as text, in "
+            f"it changed none of {len(tally.changed)}: nothing was checked. Give programs that it changes as text, in "
             "cases=, or the pipelines that prepare programs for it, in before=",
         )
-    return Checked(len(changed), sum(changed))
+    return tally.result()
 
 
 def _registered(fn: Callable) -> Pass:
@@ -98,10 +129,11 @@ def _case(text: str) -> Module:
     return module
 
 
-def _check(one: Pass, pipeline: str, programs: int) -> list[bool]:
-    """For each generated program, whether the pass changed it."""
-    changed = []
+def _prepared(module: Module, pipeline: str) -> Module:
+    return compile_module(module, pipeline) if pipeline else module
 
+
+def _check_generated(one: Pass, pipeline: str, programs: int, tally: _Tally) -> None:
     @settings(
         max_examples=programs,
         deadline=None,
@@ -114,19 +146,40 @@ def _check(one: Pass, pipeline: str, programs: int) -> list[bool]:
     @given(st.data())
     def on_programs(data):
         traced = data.draw(federated_modules())
-        module = compile_module(traced, pipeline) if pipeline else traced
         inputs = {n: data.draw(arguments(traced, clients=n)) for n in (0, 3)}
-        changed.append(check_laws(one, module, inputs))
+        tally.add(one, _prepared(traced, pipeline), inputs)
 
     on_programs()
-    return changed
 
 
-def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> bool:
-    """Checks the laws for one program; returns whether the pass changed it.
+def changed_operations(before: Module, after: Module) -> set[str]:
+    """The operations that are in one of two modules only; names of bindings and functions do not count."""
+    if before is after:
+        return set()
+    have, want = _operations(after), _operations(before)
+    return {kind for kind, *_ in [*(have - want), *(want - have)]}
+
+
+def _operations(module: Module) -> collections.Counter:
+    """Each operation with its attributes and type, and with the producers of its operands in place of their names."""
+    counts: collections.Counter = collections.Counter()
+    for function in module.functions:
+        producers = {p.name: f"parameter {i}" for i, p in enumerate(function.parameters)}
+        numbers: collections.Counter = collections.Counter()
+        for op in function.operations:
+            operands = tuple("function" if isinstance(o, Symbol) else producers[o.name] for o in op.operands)
+            counts[op.kind, repr(sorted(op.attributes.items())), op.type, operands] += 1
+            producers[op.name] = f"{op.kind} {numbers[op.kind]}"
+            numbers[op.kind] += 1
+    return counts
+
+
+@np.errstate(all="ignore")
+def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> Module:
+    """Checks the laws for one program; returns the module after the pass.
 
     Args:
-        inputs: number of clients -> arguments of the program's main function.
+        inputs: number of clients -> arguments of the program's main function; three clients must be among them.
     """
 
     def broken(law: str, what: str, given_inputs=None) -> LawBroken:
@@ -140,6 +193,8 @@ def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> bool:
         verify(after)
     except FedcoreError as error:
         raise broken("leaves a valid module", f"{error}, in\n{_text(after)}") from None
+    if after == module and after.blobs.keys() == module.blobs.keys():
+        return after
     have, want = _as_planned(after.main.type), _as_planned(module.main.type)
     if not (fits(have, want) and fits(want, have)):
         raise broken("keeps the type", f"{want} became {have}")
@@ -151,7 +206,7 @@ def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> bool:
             found = f"it raises {type(error).__name__}: {error}"
         if found is not None:
             raise broken("keeps the meaning", f"{found}, in\n{after}", values)
-    does, did = _client_work(after, inputs[3]), _client_work(module, inputs[3])
+    does, did = client_work(after, inputs[3]), client_work(module, inputs[3])
     if does["call"] > did["call"] and does.total() > did.total():
         what = f"a client makes {does['call']} graph calls, not {did['call']}, in\n{after}"
         raise broken("adds no client work", what, inputs[3])
@@ -159,7 +214,7 @@ def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> bool:
         twice = one.run(after)
         if twice != after:
             raise broken("run twice changes nothing more", f"{after}\nbecame\n{twice}")
-    return after is not module
+    return after
 
 
 def _text(module: Module) -> str:
@@ -183,14 +238,14 @@ def _as_planned(type_: FunctionType) -> FunctionType:
 
 
 def _run(module: Module, values: list):
-    return fc.runtime.reference().run(module, values, Report(seed=0))
+    return fc.runtime.reference(default_num_clients=0).run(module, values, Report(seed=0))
 
 
 _FREE = {"struct", "item", "literal", "generic_zero", "call"}
 """Local operations that do not count as work. The work of a call is counted in the called function."""
 
 
-def _client_work(module: Module, three: list) -> collections.Counter:
+def client_work(module: Module, three: list) -> collections.Counter:
     """The graph calls ("call") and the local operations, by kind, that a third client adds to two."""
     types = [p.type for p in module.main.parameters]
     two = [v[:2] if _by_client(t) else v for v, t in zip(three, types, strict=True)]
@@ -207,14 +262,14 @@ def _client_work(module: Module, three: list) -> collections.Counter:
         def graph(node, data, counted=counted):
             run = eager_callable(node, data)
 
-            def call(*operands):
+            def call(*operands, **seed):
                 counted["call"] += 1
-                return run(*operands)
+                return run(*operands, **seed)
 
             return call
 
         run = Interpreter(module, evaluate, graph)
-        run.run(module.main, *(plain(v, t, clients) for v, t in zip(values, types, strict=True)))
+        run.run(module.main, *(plain(v, t, clients) for v, t in zip(values, types, strict=True)), seed=Seed(0))
     counts[3].subtract(counts[2])
     return +counts[3]
 
@@ -241,4 +296,4 @@ def plain(value, type_, clients: int):
     return np.asarray(value)
 
 
-__all__ = ["Checked", "check_laws", "check_pass"]
+__all__ = ["Checked", "changed_operations", "check_laws", "check_pass", "client_work"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from hypothesis import strategies as st
 
 import fedcore as fc
+from fedcore.intrinsics.rows import as_row
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, TensorType, Type, to_type
 
@@ -38,7 +41,7 @@ def federated_modules(draw, max_steps: int = 7) -> Module:
     members = draw(st.lists(st.sampled_from(MEMBERS + SEQUENCES), min_size=1, max_size=3))
     at_server = draw(st.lists(st.sampled_from(MEMBERS), max_size=2))
     module = ModuleBuilder("traced")
-    builder = Builder(module)
+    builder = Builder(module, salted="")
     with builder:
         pool = [builder.parameter(f"c{i}", FederatedType(m, CLIENTS)) for i, m in enumerate(members)]
         pool += [builder.parameter(f"s{i}", FederatedType(m, SERVER)) for i, m in enumerate(at_server)]
@@ -84,6 +87,16 @@ def _server(value):
 
 def _inexact(type_: Type) -> bool:
     return all(isinstance(t, TensorType) and t.dtype.is_inexact for _, t in fc.types.leaves(type_))
+
+
+def _real(type_: Type) -> bool:
+    leaves = [t for _, t in fc.types.leaves(type_)]
+    return bool(leaves) and all(isinstance(t, TensorType) and t.dtype.is_real for t in leaves)
+
+
+def _integer(type_: Type) -> bool:
+    leaves = [t for _, t in fc.types.leaves(type_)]
+    return bool(leaves) and all(isinstance(t, TensorType) and t.dtype.is_integer for t in leaves)
 
 
 def mapped(draw, pool, only_asks=False):
@@ -166,40 +179,126 @@ def picked(draw, pool, only_asks=False):
     return value if only_asks else value[draw(st.integers(0, len(value) - 1))]
 
 
-STEPS = [mapped, mapped_twice, zipped, sent, added_up, averaged, aggregated, applied, placed_constant, picked]
+def extreme(draw, pool, only_asks=False):
+    value = _pick(draw, pool, lambda v: _client_tensors(v) and _real(v.type.member), only_asks)
+    return value if only_asks else draw(st.sampled_from([fc.federated_min, fc.federated_max]))(value)
+
+
+def counted(draw, pool, only_asks=False):
+    value = _pick(draw, pool, _client, only_asks)
+    return value if only_asks else fc.federated_count(value)
+
+
+def collected(draw, pool, only_asks=False):
+    """The last of at most three clients' values, which depends on their order."""
+    value = _pick(draw, pool, lambda v: _client(v) and isinstance(v.type.member, TensorType), only_asks)
+    if only_asks:
+        return value
+    rows = fc.federated_collect(value, 3)
+    zero = fc.generic_zero(value.type.member)
+    return fc.federated_map(lambda s: fc.sequence_reduce(s, zero, lambda _, x: x), rows)
+
+
+def secure(draw, pool, only_asks=False):
+    value = _pick(draw, pool, lambda v: _client_tensors(v) and _integer(v.type.member), only_asks)
+    if only_asks:
+        return value
+    sums = [lambda v: fc.federated_secure_sum(v, 3), lambda v: fc.federated_secure_modular_sum(v, 7)]
+    return draw(st.sampled_from(sums))(value)
+
+
+def seeded(draw, pool, only_asks=False):
+    return only_asks or fc.federated_random_seed(draw(st.sampled_from([SERVER, CLIENTS])))
+
+
+def evaluated(draw, pool, only_asks=False):
+    return only_asks or fc.federated_eval(lambda: 3, draw(st.sampled_from([SERVER, CLIENTS])))
+
+
+def selected(draw, pool, only_asks=False):
+    """A sum of slices of a server value; the slice of key k is the pair of the value and k."""
+    value = _pick(draw, pool, _server, only_asks)
+    if only_asks:
+        return value
+    keys = fc.federated_value(np.array([1, 2], np.int32), CLIENTS)
+    select = draw(st.sampled_from([fc.federated_select, fc.federated_secure_select]))
+    slices = select(keys, fc.federated_value(np.int32(5), SERVER), value, lambda whole, key: (whole, key))
+    return fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, x: n * 10 + x[1]), slices)
+
+
+STEPS = [
+    *(mapped, mapped_twice, zipped, sent, added_up, averaged, aggregated, applied, placed_constant, picked),
+    *(extreme, counted, collected, secure, seeded, evaluated, selected),
+]
 
 
 def _local_function(draw, type_):
     """A small function over values of the type, which may use structs, literals, captured values or sequences."""
-    kinds = ["identity", "pair"]
+    kinds = ["identity", "pair", "message"]
     if isinstance(type_, SequenceType):
-        kinds = ["sequence_sum", "sequence_count", "sequence_of_mapped"]
+        kinds = ["sequence_sum", "sequence_count", "sequence_of_mapped", "sequence_folded"]
     elif isinstance(type_, StructType) and not len(type_):
-        kinds += ["double", "captured_zero"]
+        kinds = ["identity", "pair", "double", "captured_zero"]
     elif isinstance(type_, StructType) and not _has_sequence(type_):
-        kinds += ["item", "double", "captured_zero"]
+        kinds += ["item", "double", "captured_zero", "minus_of_itself"]
     elif isinstance(type_, StructType):
-        kinds += ["item"]
+        kinds = ["identity", "pair", "item"]
     else:
         kinds += ["double", "square", "graph", "captured_zero", "plus_literal" if type_.shape == () else "double"]
+        kinds += ["minus", "minus_of_itself", "as_row", "equal"]
+        if type_.dtype.is_inexact:
+            kinds += ["divide"]
+        if _real(type_):
+            kinds += ["minimum", "maximum", "less", "where", "cast"]
+        if type_.dtype.is_integer:
+            kinds += ["modulo"]
     kind = draw(st.sampled_from(kinds))
     index = draw(st.integers(0, len(type_) - 1)) if kind == "item" else 0
+    other = _constant(draw, type_) if isinstance(type_, TensorType) else 0
+    flipped = draw(st.booleans()) if kind in _BINARY else False
+    dtype = draw(st.sampled_from(["int64", "float32", "float64"])) if kind == "cast" else ""
     if kind == "graph":
         return incremented
     if kind == "captured_zero":
         zero = fc.generic_zero(type_)
         return lambda x: fc.generic_plus(x, zero)
+    if kind in _BINARY:
+        operation = _BINARY[kind]
+        return (lambda x: operation(other, x)) if flipped else (lambda x: operation(x, other))
     return {
         "identity": lambda x: x,
         "pair": lambda x: (x, 1),
+        "message": lambda x: fc.message(x),
         "item": lambda x: x[index],
         "double": lambda x: fc.generic_plus(x, x),
         "square": lambda x: fc.generic_multiply(x, x),
+        "minus_of_itself": lambda x: fc.generic_minus(fc.generic_plus(x, x), x),
+        "modulo": lambda x: fc.modulo(x, other),
+        "as_row": lambda x: as_row.emit([x]),
+        "where": lambda x: fc.where(fc.less(x, other), x, other),
+        "cast": lambda x: fc.cast(x, dtype),
         "plus_literal": lambda x: x * 0.5 if type_.dtype.is_float else x * 3,
         "sequence_sum": lambda s: fc.sequence_sum(s),
         "sequence_count": lambda s: fc.sequence_reduce(s, 0, lambda n, _: n + 1),
         "sequence_of_mapped": lambda s: fc.sequence_sum(fc.sequence_map(lambda x: fc.generic_plus(x, x), s)),
+        "sequence_folded": lambda s: fc.sequence_reduce(s, 1, lambda n, _: n * 3 - 1),
     }[kind]
+
+
+_BINARY: dict[str, Callable] = {
+    "minus": fc.generic_minus,
+    "divide": fc.generic_divide,
+    "minimum": fc.minimum,
+    "maximum": fc.maximum,
+    "less": lambda x, y: fc.cast(fc.less(x, y), "int32"),
+    "equal": lambda x, y: fc.cast(fc.equal(x, y), "int32"),
+}
+
+
+def _constant(draw, type_: TensorType):
+    """A number that is not 0, of the type; integers modulo 0 have no result."""
+    number = draw(st.sampled_from([-3, -1, 1, 2]))
+    return np.full(tuple(s or 0 for s in type_.sizes), number, type_.dtype.numpy)[()]
 
 
 def _result(draw, pool: list[Value]) -> Value:

@@ -1,4 +1,5 @@
 import re
+import shlex
 
 import pytest
 
@@ -143,29 +144,165 @@ def test_an_output_that_cannot_be_written_is_a_usage_error(fedcore, mean_fed):
     assert "cannot write no/such/folder/out.fed: No such file or directory" in ran.err
 
 
-def test_a_pass_that_crashes_leaves_a_reproducer_that_crashes_again(fedcore, mean_fed, tmp_path):
+@pytest.fixture
+def bad_passes(tmp_path):
     (tmp_path / "bad_passes.py").write_text(BAD_PASSES)
+
+
+def test_a_pass_of_the_user_that_raises_is_named_with_its_line(fedcore, mean_fed, bad_passes, tmp_path):
     ran = fedcore("opt", "mean.fed", "-p", "dce,crash{hard=true},inline", "--load", "bad_passes")
+    assert ran.code == 1
+    assert ran.err == (
+        "fedcore: the pass crash (bad_passes.py:5) raises KeyError: 'what a pass should not raise'\n"
+        '  at bad_passes.py:8: raise KeyError("what a pass should not raise")\n'
+    )
+    assert not [*tmp_path.glob("fedcore-crash-*")]
+
+
+def test_a_module_that_is_not_valid_after_a_pass_of_the_user_is_told_with_pass_and_line(fedcore, mean_fed, bad_passes):
+    ran = fedcore("opt", "mean.fed", "-p", "inline,mangle", "--load", "bad_passes")
+    assert ran.code == 1
+    assert ran.err.startswith("fedcore: after the pass mangle (bad_passes.py:10): the module is not valid:\n  @")
+    assert "which is not bound" in ran.err
+
+
+BROKEN_FEDCORE = """\
+import fedcore.compiler.passes.dce
+from fedcore.compiler.pipeline import Pass, _registry
+
+exec(compile({source!r}, fedcore.compiler.passes.dce.__file__, "exec"))
+_registry["dce"] = Pass("dce", dce)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "says", "options"),
+    [
+        ("raise KeyError('what a pass should not raise')", "KeyError: 'what a pass should not raise'", ""),
+        ("import attrs; return attrs.evolve(module, functions=(attrs.evolve(module.main, operations=()),))",
+         "InternalError: after the pass dce: the module is not valid:", " --verify-each"),
+    ],
+)  # fmt: skip
+def test_a_failure_of_fedcore_leaves_a_reproducer_whose_command_fails_again(
+    fedcore, mean_fed, tmp_path, body, says, options
+):
+    (tmp_path / "broken.py").write_text(BROKEN_FEDCORE.format(source=f"def dce(module):\n    {body}"))
+    ran = fedcore("opt", "mean.fed", "-p", "inline,dce", "--load", "broken", *options.split())
     assert ran.code == 3
     (path,) = tmp_path.glob("fedcore-crash-*.fed")
-    assert ran.err == (
-        f"fedcore: an error inside fedcore: KeyError: 'what a pass should not raise'\n  to reproduce it: {path}\n"
-    )
+    assert ran.err == f"fedcore: an error inside fedcore: {says}\n  to reproduce it: {path}\n"
     text = path.read_text()
-    assert f"// fedcore opt {path.name} -p 'crash{{hard=true}},inline'\n" in text
+    command = text.split("\n")[0].removeprefix("// ")
+    assert command == f"fedcore opt {path.name} -p dce --load broken{options}"
     assert "// Traceback (most recent call last):\n" in text
     assert f"// fedcore {__version__}, python 3" in text
-    assert "%2" not in str(parse_module(text))  # what dce left, not what was read
-    assert fedcore("opt", path.name, "-p", "crash{hard=true},inline", "--load", "bad_passes").code == 3
+    assert fedcore(*shlex.split(command)[1:]).code == 3
 
 
-def test_verify_each_names_the_pass_that_broke_the_module(fedcore, mean_fed, tmp_path):
-    (tmp_path / "bad_passes.py").write_text(BAD_PASSES)
-    ran = fedcore("opt", "mean.fed", "-p", "inline,mangle", "--verify-each", "--load", "bad_passes")
-    assert ran.code == 3
-    assert "the pass mangle made a module that is not valid" in ran.err
-    (path,) = tmp_path.glob("fedcore-crash-*.fed")
-    assert "which is not bound" in path.read_text()
+BAD_PARTS = '''\
+from fedcore.compiler.lint import lint_check
+from fedcore.graphs.dataflow.stage_passes import stage_pass
+
+@stage_pass("bad-rewrite")
+def bad_rewrite(region):
+    """Fails."""
+    return region.nothing
+
+@lint_check("bad-check")
+def bad_check(program):
+    """Fails.
+
+    Before:
+        x
+    After:
+        y
+    """
+    yield program.nothing
+'''
+
+
+@pytest.mark.slow  # imports TensorFlow
+@pytest.mark.parametrize(
+    ("command", "name", "line"),
+    [
+        (["opt", "neg.region", "-p", "bad-rewrite"], "the stage pass bad-rewrite (bad_parts.py:4)", 7),
+        (["lint", "sums:total"], "the check bad-check (bad_parts.py:9)", 18),
+    ],
+    ids=["rewrite", "check"],
+)
+def test_other_parts_of_the_user_that_raise_are_named_with_their_lines(fedcore, tmp_path, command, name, line):
+    (tmp_path / "bad_parts.py").write_text(BAD_PARTS)
+    (tmp_path / "neg.region").write_text("region(%x: int32[3]) {\n  %0 = Neg(%x) : int32[3]\n  return %0\n}\n")
+    (tmp_path / "sums.py").write_text(
+        "import fedcore as fc\n\n@fc.federated_computation(fc.types.at_clients('float32'))\n"
+        "def total(xs):\n    return fc.federated_sum(xs)\n"
+    )
+    ran = fedcore(*command, "--load", "bad_parts")
+    assert ran.code == 1
+    assert ran.err.startswith(f"fedcore: {name} raises AttributeError: ")
+    assert f"\n  at bad_parts.py:{line}: " in ran.err
+
+
+WRONG_PASS = '''\
+import attrs
+
+from fedcore.compiler import compiler_pass
+
+@compiler_pass("swap-minus", idempotent=False)
+def swap_minus(module):
+    """Swaps the operands of differences."""
+    def swap(op):
+        return attrs.evolve(op, operands=op.operands[::-1]) if op.kind == "generic_minus" else op
+    functions = (attrs.evolve(f, operations=tuple(map(swap, f.operations))) for f in module.functions)
+    return attrs.evolve(module, functions=tuple(functions))
+'''
+
+DIFFERENCES = """\
+fedcore 1 traced
+
+fn @away(%x: float32, %c: float32) -> float32 {
+  %0 = generic_minus(%x, %c) : float32   loc("sensors.py":12)
+  return %0
+}
+
+fn @main(%x: float32@SERVER, %c: float32@SERVER) -> float32@SERVER {
+  %0 = struct(%x, %c) : <float32@SERVER,float32@SERVER>
+  %1 = federated_zip(%0) : <float32,float32>@SERVER
+  %2 = federated_map(@away, %1) : float32@SERVER
+  return %2
+}
+"""
+
+
+@pytest.fixture
+def differences(tmp_path):
+    (tmp_path / "wrong_pass.py").write_text(WRONG_PASS)
+    (tmp_path / "away.fed").write_text(DIFFERENCES)
+
+
+def test_check_each_names_the_first_pass_that_changes_a_result(fedcore, differences):
+    passes = "inline,swap-minus,dce,swap-minus"
+    arguments = ["--arg", "1.5", "--arg", "c=1"]
+    ran = fedcore("opt", "away.fed", "-p", passes, "--load", "wrong_pass", "--check-each", *arguments)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "fedcore: the pass swap-minus (wrong_pass.py:5) changes the result: "
+        "the result is np.float32(-0.5), not np.float32(0.5)\n"
+        "  for the arguments of --arg\n"
+        "  what it changed:\n"
+        '    -  %0 = generic_minus(%x, %c) : float32   loc("sensors.py":12)\n'
+        '    +  %0 = generic_minus(%c, %x) : float32   loc("sensors.py":12)\n'
+    )
+
+
+def test_check_each_generates_arguments(fedcore, mean_fed, differences):
+    ran = fedcore("opt", "away.fed", "-p", "swap-minus", "--load", "wrong_pass", "--check-each")
+    assert ran.code == 1
+    assert "for generated arguments; --arg gives others" in ran.err
+    ran = fedcore("opt", "mean.fed", "-p", "default", "--check-each")
+    assert ran.code == 0, ran.err
+    assert ran.err == "3 results are the same after every pass\n"
+    assert parse_module(ran.out).stage == "planned"
 
 
 def test_a_reader_that_leaves_early_is_no_error(start, tmp_path):

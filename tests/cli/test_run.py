@@ -14,6 +14,12 @@ def test_clients_are_a_json_list_and_the_result_is_json(fedcore, mean_fed):
     assert (ran.code, ran.out) == (0, "[3.0, 9.0]\n")
 
 
+def test_a_lowered_module_runs(fedcore, mean_fed):
+    assert fedcore("opt", "mean.fed", "-p", "lowering", "-o", "lowered.fed").code == 0
+    ran = fedcore("run", "lowered.fed", "--arg", "[1.0, 2.0, 6.0]")
+    assert (ran.code, ran.out) == (0, "[3.0, 9.0]\n")
+
+
 def test_an_argument_comes_from_an_array_file_by_name(fedcore, mean_fed, tmp_path):
     np.save(tmp_path / "x.npy", np.array([1, 2, 6], np.float32))
     ran = fedcore("run", "mean.fed", "--arg", "x=@x.npy", "--format", "json", "--seed", "7")

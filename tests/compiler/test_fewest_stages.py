@@ -13,6 +13,7 @@ from fedcore.ir import Module
 
 LOWERED = "inline,lower-intrinsics,canonicalize,cse,dce"
 MOST_NODES = 9
+AGGREGATES = ("federated_aggregate", "federated_secure_aggregate")
 
 
 def client_stages(plan: Module) -> int:
@@ -31,7 +32,7 @@ def fewest_client_stages(module: Module) -> int | None:
     work = [n for n in nodes if n.where == AT_CLIENTS and n.operation.kind != "federated_broadcast"]
     work = [n for n in work if not (n.operation.kind == "federated_value" and all(s.is_constant for s in n.sources()))]
     kept = any(n.is_constant and n.where == AT_CLIENTS and not type_.all_equal for n, type_ in flow.returned)
-    if not any(n.where == AT_CLIENTS or n.operation.kind == "federated_aggregate" for n in nodes):
+    if not any(n.where == AT_CLIENTS or n.operation.kind in AGGREGATES for n in nodes):
         return int(kept)
     if len(nodes) > MOST_NODES:
         return None
@@ -40,7 +41,7 @@ def fewest_client_stages(module: Module) -> int | None:
     for rounds in range(1, 5):
         ways = (dict(zip(nodes, at, strict=True)) for at in _rounds(nodes, rounds))
         if any(_is_possible(nodes, at) and all(at[n] <= rounds for n in handed_out) for at in ways):
-            return rounds if work or any(n.operation.kind == "federated_aggregate" for n in nodes) else int(kept)
+            return rounds if work or any(n.operation.kind in AGGREGATES for n in nodes) else int(kept)
     return None
 
 
@@ -55,7 +56,7 @@ def _rounds(nodes, rounds: int):
 
 
 def _leaves_server(node) -> bool:
-    if node.operation.kind == "federated_aggregate":
+    if node.operation.kind in AGGREGATES:
         return False  # the clients fold it
     return node.where == AT_SERVER or node.operation.kind in ("federated_broadcast", "federated_value")
 
@@ -67,7 +68,7 @@ def _is_possible(nodes, at) -> bool:
 def _comes_after(at, source, node) -> bool:
     if source.is_input or source.is_constant:
         return True
-    sent = node.where == AT_CLIENTS or node.operation.kind == "federated_aggregate"
+    sent = node.where == AT_CLIENTS or node.operation.kind in AGGREGATES
     if source.where == AT_SERVER and sent:
         return at[source] < at[node]  # a broadcast, or a zero that the clients start from
     return at[source] <= at[node]

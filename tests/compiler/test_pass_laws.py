@@ -1,7 +1,5 @@
 """The laws of every pass, on generated programs."""
 
-import collections
-
 import numpy as np
 import pytest
 from generators import arguments, federated_modules
@@ -10,12 +8,10 @@ from hypothesis import strategies as st
 
 import fedcore as fc
 from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, all_passes, compile_module, get_pass
-from fedcore.graphs.capture.graph_import import eager_callable
-from fedcore.ir import Module, lookup, verify
-from fedcore.ir.interpret import Interpreter
+from fedcore.ir import Module, verify
 from fedcore.runtime import Report
-from fedcore.testing.passes import check_pass
-from fedcore.types import FederatedType, fits
+from fedcore.testing.passes import check_pass, client_work
+from fedcore.types import fits
 
 # Each pass, and a pipeline whose result it is given.
 PREPARED = [
@@ -127,70 +123,6 @@ def test_a_pass_run_twice_changes_nothing_more(name, before, module):
     assert get_pass(name).run(once) == once
 
 
-FREE = {"struct", "item", "literal", "generic_zero", "call"}  # a call is what it calls
-
-
-def work(module: Module, clients: int, given_arguments: list) -> collections.Counter:
-    """The local operations and graph calls that a run makes: each operation by its kind, each graph by digest."""
-    counted: collections.Counter = collections.Counter()
-
-    def evaluate(op, types, values, seed):
-        declared = lookup(op.kind)
-        if declared.level == "local" and op.kind not in FREE:
-            counted[op.kind] += 1
-        if op.kind == "item" and isinstance(types[0], FederatedType) and isinstance(values[0], list):
-            return [v[op.attributes["index"]] for v in values[0]]
-        keywords = declared.variables(op, types)
-        if "clients" in declared.meaning_keywords:
-            keywords["clients"] = clients
-        return declared.meaning(*values, **keywords)
-
-    def graph(node, data):
-        run = eager_callable(node, data)
-
-        def call(*values):
-            counted[node.digest] += 1
-            return run(*values)
-
-        return call
-
-    Interpreter(module, evaluate, graph).run(module.main, *given_arguments)
-    return counted
-
-
-def client_work(module: Module, data) -> collections.Counter:
-    """What one more client adds."""
-    first, second = (
-        work(module, n, [plain(v, p.type) for v, p in zip(data[n], module.main.parameters, strict=True)])
-        for n in (2, 3)
-    )
-    second.subtract(first)
-    return +second
-
-
-def plain(value, type_):
-    """An argument as the meanings take it: structs as tuples."""
-    if isinstance(type_, FederatedType):
-        per_client = type_.placement == fc.CLIENTS and not type_.all_equal
-        return [plain(v, type_.member) for v in value] if per_client else plain(value, type_.member)
-    if isinstance(type_, fc.SequenceType):
-        return [plain(v, type_.element) for v in value]
-    if isinstance(type_, fc.StructType):
-        parts = value.values() if isinstance(value, dict) else value
-        return tuple(plain(v, t) for v, t in zip(parts, type_.types, strict=True))
-    return np.asarray(value)
-
-
-def drawn_twice(draw, module):
-    """Arguments for two clients, and for the same two and one more."""
-    three = draw(arguments(module, clients=3))
-    two = [
-        v[:2] if isinstance(p.type, FederatedType) and p.type.placement == fc.CLIENTS else v
-        for v, p in zip(three, module.main.parameters, strict=True)
-    ]
-    return {2: two, 3: three}
-
-
 @pytest.mark.parametrize(
     ("name", "before"), [p for p in PREPARED if p[0] not in ("lower-intrinsics", "fuse", "grappler")]
 )
@@ -199,8 +131,8 @@ def drawn_twice(draw, module):
 def test_a_pass_adds_no_work_of_any_kind_to_a_client(name, before, data):
     traced = data.draw(federated_modules())
     module = prepared(traced, before)
-    values = drawn_twice(data.draw, traced)
-    assert client_work(get_pass(name).run(module), values) <= client_work(module, values)
+    three = data.draw(arguments(traced, clients=3))
+    assert client_work(get_pass(name).run(module), three) <= client_work(module, three)
 
 
 @settings(max_examples=EXAMPLES)
@@ -208,8 +140,8 @@ def test_a_pass_adds_no_work_of_any_kind_to_a_client(name, before, data):
 def test_fuse_never_gives_a_client_more_calls(data):
     traced = data.draw(federated_modules())
     module = prepared(traced, f"{LOWERING},partition")
-    values = drawn_twice(data.draw, traced)
-    assert client_work(get_pass("fuse").run(module), values).total() <= client_work(module, values).total()
+    three = data.draw(arguments(traced, clients=3))
+    assert client_work(get_pass("fuse").run(module), three).total() <= client_work(module, three).total()
 
 
 def both_runtimes_agree(data):

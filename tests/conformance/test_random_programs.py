@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import fedcore as fc
+from fedcore.runtime.result_difference import difference
 from fedcore.testing.differential import CLIENT_COUNTS, Batch, differences, value_of
-from fedcore.testing.laws import difference
 from fedcore.types import DTYPES, TensorType
 
 RUNTIMES = {

@@ -10,8 +10,10 @@ from federations import POLICY
 from learning_programs import build_fed_avg, build_model
 
 import fedcore as fc
-from fedcore.deployment.site import open_site
+from fedcore.deployment.site import Site, open_site
+from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import read_settings
+from fedcore.runtime.network.executor import NetworkClientsExecutor
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.types import FederatedType
@@ -60,6 +62,50 @@ def test_ten_sites_give_the_bits_of_the_local_runtime(ten, aggregator):
     over_network = train(process, data.cohort(data.client_ids), fc.runtime.network(exchange))
 
     assert equal(over_network, train(process, datasets, fc.runtime.local()))
+
+
+class Held:
+    """Data of a site that the test gives it."""
+
+    value, version = None, 0
+
+    def hold(self, value):
+        self.value, self.version = value, self.version + 1
+
+    def dataset(self, type_):
+        return self.value
+
+    def columns_of(self, leaf):
+        return ()
+
+
+@pytest.mark.soak
+def test_a_network_keeps_the_laws_of_clients_executors(tmp_path):
+    exchange, _ = open_sites(tmp_path, 41, POLICY)
+    data = {name: Held() for name in exchange.sites}
+    for name, held in data.items():
+        exchange.answering[name] = Site(name, held, exchange.answering[name].policy, SiteLog(tmp_path / f"{name}.log"))
+
+    def hold(values):
+        names = exchange.sites[: len(values)]
+        for name, value in zip(names, values, strict=True):
+            data[name].hold(value)
+        return list(map(fc.runtime.SiteValue, names))
+
+    executor = NetworkClientsExecutor(exchange, fc.runtime.drop(), 60)
+    fc.testing.check_clients_executor(executor, hold, block_size=1)
+
+
+def test_the_report_counts_the_graph_calls_of_sites(three):
+    exchange, _ = three
+
+    @fc.federated_computation(FederatedType(fc.to_type(ELEMENT + "*"), fc.CLIENTS))
+    def batches(data):
+        return fc.federated_sum(fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, _: n + 1), data))
+
+    with fc.use(fc.runtime.network(exchange)):
+        batches(data_of(exchange).cohort(exchange.sites))
+    assert fc.context.last_report().graph_calls["blocks"] == 3
 
 
 def test_a_federated_evaluation_gives_the_bits_of_the_local_runtime(ten):

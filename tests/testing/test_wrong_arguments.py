@@ -35,5 +35,6 @@ def test_values_of_an_aggregation_can_be_read_once():
 
 
 def test_one_pipeline_and_one_program_need_no_list():
-    assert fc.testing.check_pass("dce", before="inline", programs=3).programs == 3
+    listed = fc.testing.check_pass("dce", before=["inline"], programs=3)
+    assert fc.testing.check_pass("dce", before="inline", programs=3) == listed
     assert fc.testing.check_pass("dce", cases=DEAD, programs=0).changed == 1

@@ -13,6 +13,7 @@ from fedcore.compiler.lint.program import Program
 from fedcore.errors import FedcoreError, Location, brief
 from fedcore.ir import Module
 from fedcore.ir.first_use import imported
+from fedcore.ir.locations import naming_errors_of
 
 # Built-in checks are imported when they are named; a third party's check registers when its module is imported.
 BUILT_IN = ("sent-twice", "sent-every-round", "unaggregated", "constant-seed", "lossy-cast", "client-loop")
@@ -103,16 +104,16 @@ def lint(module: Module, *, without: Iterable[str] = ()) -> list[Finding]:
     Args:
         without: names of checks that do not run.
     Raises:
+        FedcoreError: a third party's check raises: the message names it with file and line.
         InvalidValue: the module is planned, where the lines of fused graphs are gone; or no check has such a name.
     """
     skipped = {get_check(name).name for name in without}
     program = Program(module)
-    findings = dict.fromkeys(
-        attrs.evolve(finding, check=check.name)
-        for check in all_checks()
-        if check.name not in skipped
-        for finding in check.run(program)
-    )
+    findings: dict[Finding, None] = {}
+    for check in all_checks():
+        if check.name not in skipped:
+            with naming_errors_of(f"the check {check.name}", check.run):
+                findings |= dict.fromkeys(attrs.evolve(finding, check=check.name) for finding in check.run(program))
     return sorted((f for f in findings if not _is_allowed(f)), key=_position)
 
 

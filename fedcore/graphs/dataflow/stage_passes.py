@@ -9,13 +9,15 @@ Decision 0236.
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import attrs
 
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.ir.first_use import imported
+from fedcore.ir.locations import naming_errors_of
 from fedcore.ir.registry import note_declaration
 
 DEFAULT_STAGE_PIPELINE = ("pack-accumulators", "hoist", "cse", "dce")
@@ -125,10 +127,21 @@ def stage_pass_results(region: Region, without: Collection[str] = ()) -> Iterato
     """
     for stage_pass_ in all_stage_passes():
         if stage_pass_.name not in without:
-            region = stage_pass_.run(region)
-            if not isinstance(region, Region):
-                raise FedcoreError(f"the stage pass {stage_pass_.name} returns {brief(region)}; it returns a region")
+            region = run_stage_pass(stage_pass_, region, {})
             yield stage_pass_, region
+
+
+def run_stage_pass(stage_pass_: StagePass, region: Region, options: Mapping[str, Any]) -> Region:
+    """The region after a pass.
+
+    Raises:
+        FedcoreError: it returns no region; or a third party's pass raises: the message names it with file and line.
+    """
+    with naming_errors_of(f"the stage pass {stage_pass_.name}", stage_pass_.run):
+        result = stage_pass_.run(region, **options)
+    if not isinstance(result, Region):
+        raise FedcoreError(f"the stage pass {stage_pass_.name} returns {brief(result)}; it returns a region")
+    return result
 
 
 def run_stage_passes(region: Region, without: Collection[str] = ()) -> Region:

@@ -223,6 +223,7 @@ class _Stage:
         sources = [[v.source, list(v.path)] if isinstance(v, SiteValue) else None for v in client]
         began = time.perf_counter()
         reply = self._answer(site, index, sources, client_arrays)
+        self._report.count("blocks")
         if self._report.recording is not None:
             self._report.recording.add("worker", self._work.stage, time.perf_counter() - began, site)
         for note in reply.fact("notes", list):

@@ -1,0 +1,231 @@
+"""Programs in which every registered operation occurs, for the check of passes.
+
+Decision 0277.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+
+import attrs
+import numpy as np
+
+import fedcore as fc
+from fedcore.errors import FedcoreError
+from fedcore.intrinsics.federated_random_seed import random_seed
+from fedcore.intrinsics.federated_secure_aggregate import federated_secure_aggregate
+from fedcore.intrinsics.rows import append_rows, as_row, columns_of_sequence
+from fedcore.ir import Intrinsic, Module
+from fedcore.ir.operations import LOCAL, PLAN
+from fedcore.ir.registry import declarations, registered
+from fedcore.runtime import Report
+from fedcore.testing.generated import Values, calls_of
+from fedcore.testing.intrinsic_programs import program_at_clients, program_with, zeros_like
+from fedcore.types import FederatedType, SequenceType
+
+
+@attrs.frozen(eq=False)
+class CoveringProgram:
+    """A traced program with arguments.
+
+    Args:
+        inputs: number of clients -> arguments of the main function. Those for 2 clients have infinite floats and NaN.
+    """
+
+    module: Module
+    inputs: dict[int, list]
+
+
+def covering_programs() -> tuple[CoveringProgram, ...]:
+    """Programs in which every registered operation occurs that a traced program can hold.
+
+    They call each operation with arguments of several types, placed and, if it is local, in a map over clients. An
+    operation of a third party occurs too if calls can be generated from its signature.
+    """
+    return _covering_programs(declarations())
+
+
+@functools.lru_cache(maxsize=2)
+def _covering_programs(_declarations: int) -> tuple[CoveringProgram, ...]:
+    modules = [(build().module, set[int]()) for build in _WRITTEN]
+    for name in sorted(registered()):
+        modules += _calls(registered()[name])
+    programs = (_with_inputs(module, starts, number) for number, (module, starts) in enumerate(modules))
+    return tuple(program for program in programs if program.inputs)
+
+
+def _calls(op: Intrinsic) -> Iterator[tuple[Module, set[int]]]:
+    """Programs with calls of the operation, and the numbers of parameters that a fold starts with."""
+    if op.level == PLAN:
+        return
+    is_mapped = False
+    for call in calls_of(op):
+        types = call.types()
+        starts = {number for number, name in enumerate(types) if name == "zero"}
+        try:
+            yield program_with(op, call, types).module, starts
+            if op.level == LOCAL and not is_mapped:
+                yield program_at_clients(op, call, types).module, starts
+                is_mapped = True
+        except (FedcoreError, TypeError, KeyError):
+            continue  # it takes no such types or attributes
+
+
+@np.errstate(all="ignore")
+def _with_inputs(module: Module, starts: set[int], number: int) -> CoveringProgram:
+    """The program with those arguments for which it has a result; zeros where a fold starts, since they are neutral."""
+    inputs = {}
+    for clients, spread in ((0, "small"), (2, "special"), (3, "small")):
+        values = Values(clients, [number, clients], spread)
+        arguments = [values.value(p.type) for p in module.main.parameters]
+        arguments = [zeros_like(value) if i in starts else value for i, value in enumerate(arguments)]
+        try:
+            fc.runtime.reference(default_num_clients=0).run(module, arguments, Report(seed=0))
+        except FedcoreError:
+            continue
+        inputs[clients] = arguments
+    return CoveringProgram(module, inputs if 3 in inputs else {})
+
+
+# Operations for which no calls are generated, and combinations that passes look for.
+
+_FLOATS = FederatedType("float32", fc.CLIENTS)
+_PAIRS = FederatedType({"a": "float32", "b": ("float32", (2,))}, fc.CLIENTS)
+_SEQUENCES = FederatedType(SequenceType("float32"), fc.CLIENTS)
+_WRITTEN: list[Callable[[], fc.Computation]] = []
+
+
+def _written(*types) -> Callable:
+    """Adds a program whose parameters have these types."""
+
+    def add(body):
+        _WRITTEN.append(functools.cache(lambda: fc.federated_computation(body, *types)))
+        return body
+
+    return add
+
+
+@_written(_PAIRS)
+def _elements(pairs):
+    """Structs, their elements, constants, zeros and graphs with operands that do not commute."""
+    difference = fc.tf_computation(lambda x, y: x - 2 * y, "float32", "float32")
+
+    def change(pair):
+        return {"b": pair.b, "a": difference(pair.a, 3.0), "zero": fc.generic_zero(pair.type), "one": 1}
+
+    return fc.federated_map(change, pairs)
+
+
+@_written(_SEQUENCES, _FLOATS)
+def _captured(sequences, readings):
+    """Functions that take values from around them."""
+
+    def fold(sequence, reading):
+        away = fc.sequence_map(lambda x: fc.generic_minus(x, reading), sequence)
+        return fc.sequence_reduce(away, reading, lambda total, x: fc.generic_minus(fc.generic_multiply(total, 2.0), x))
+
+    return fc.federated_map(fold, (sequences, readings))
+
+
+@_written(_FLOATS, FederatedType("float32", fc.SERVER))
+def _seeds(readings, centre):
+    """Seeds that differ: two at the server, one for each client, two in a function of clients."""
+    first, second = fc.federated_random_seed(fc.SERVER), fc.federated_random_seed(fc.SERVER)
+    own = fc.federated_map(lambda x: (x, random_seed.emit([]), random_seed.emit([])), readings)
+    return first, second, fc.federated_zip((fc.federated_random_seed(fc.CLIENTS), own))
+
+
+@_written(FederatedType(("float32", (3, 2)), fc.CLIENTS), _SEQUENCES)
+def _rows(matrices, sequences):
+    """Rows of tensors as elements of sequences, and back."""
+
+    def change(matrix, sequence):
+        first, second = (as_row.emit([fc.cast(m, "float64")]) for m in (matrix, fc.generic_plus(matrix, matrix)))
+        rows = append_rows.emit([first, second], at_most=2)
+        groups = fc.sequence_from_groups(matrix, np.array([0, 2, 3]))
+        count = fc.sequence_reduce(groups, 0, lambda n, _: n + 1)
+        return rows, count, columns_of_sequence.emit([sequence], grouped=False)
+
+    return fc.federated_map(change, (matrices, sequences))
+
+
+@_written(_FLOATS, FederatedType("float32", fc.SERVER))
+def _called(readings, centre):
+    """Computations that are called."""
+
+    @fc.federated_computation("float32", "float32")
+    def away(x, c):
+        return fc.generic_minus(x, c)
+
+    @fc.federated_computation(_FLOATS, FederatedType("float32", fc.SERVER))
+    def inner(xs, c):
+        return fc.federated_map(away, (xs, fc.federated_broadcast(c)))
+
+    return fc.federated_sum(inner(readings, centre)), fc.federated_map(lambda c: away(c, away(1.0, c)), centre)
+
+
+@_written(_FLOATS)
+def _constants(readings):
+    """Operations on constants."""
+
+    def change(x):
+        seven = fc.generic_minus(10.0, fc.generic_plus(fc.generic_zero(x.type), fc.cast(3, "float32")))
+        return fc.generic_multiply(
+            x, fc.where(fc.less(seven, 9.0), fc.generic_divide(seven, 2.0), fc.maximum(1.0, 2.0))
+        )
+
+    return fc.federated_map(change, readings)
+
+
+@_written(_FLOATS, FederatedType("int32", fc.CLIENTS))
+def _neutral_elements(readings, counts):
+    """Operations whose result is an operand or a constant, if floats are finite and not -0.0."""
+
+    def change(x):
+        zero, one = fc.generic_zero(x.type), fc.cast(1, x.type.dtype)
+        sums = fc.generic_minus(x, x), fc.generic_plus(x, x), fc.generic_plus(x, zero), fc.generic_minus(zero, x)
+        products = [fc.generic_multiply(x, zero), fc.generic_multiply(x, one)]
+        if x.type.dtype.is_inexact:
+            products.append(fc.generic_divide(x, x))
+        selections = fc.maximum(x, x), fc.minimum(x, zero), fc.where(fc.equal(x, x), x, one), fc.less(x, x)
+        return sums, tuple(products), selections
+
+    return fc.federated_map(change, readings), fc.federated_map(change, counts)
+
+
+@_written(FederatedType("int32", fc.CLIENTS))
+def _secure(counts):
+    def add(left, right):
+        return fc.generic_plus(left, right)
+
+    return federated_secure_aggregate(counts, 0, add, add, lambda n: n, ("any",))
+
+
+@_written(_FLOATS, FederatedType("float32", fc.SERVER))
+def _aggregation(readings, centre):
+    """An aggregation whose four functions differ, over values that depend on a broadcast."""
+    away = fc.federated_map(lambda x, c: fc.generic_minus(x, c), (readings, fc.federated_broadcast(centre)))
+
+    def accumulate(total, x):
+        return fc.generic_plus(total[0], fc.generic_multiply(x, x)), fc.maximum(total[1], x)
+
+    def merge(left, right):
+        return fc.generic_plus(left[0], right[0]), fc.maximum(left[1], right[1])
+
+    return fc.federated_aggregate(
+        away, (0.0, -100.0), accumulate, merge, lambda total: fc.generic_minus(total[0], total[1])
+    )
+
+
+@_written(_FLOATS, _FLOATS, FederatedType("float32", fc.SERVER))
+def _shared_work(left, right, centre):
+    """Equal operations, dead ones, and maps of maps with several users."""
+    shared = fc.federated_broadcast(centre)
+    once = fc.federated_map(lambda x, y: fc.generic_minus(x, y), (left, right))
+    again = fc.federated_map(lambda x, y: fc.generic_minus(x, y), (left, right))
+    other = fc.federated_map(lambda x, y: fc.generic_minus(y, x), (left, right))
+    fc.federated_sum(other)
+    mapped = fc.federated_map(lambda x, c: fc.generic_divide(x, c), (once, shared))
+    return fc.federated_zip((once, again, other, mapped)), fc.federated_mean(mapped), fc.federated_mean(left, right)
+
+
+__all__ = ["CoveringProgram", "covering_programs"]

@@ -1,0 +1,180 @@
+"""Programs that call an intrinsic, generated from its declaration."""
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+import fedcore as fc
+from fedcore.compiler.inlining import with_parameters
+from fedcore.computation import Computation
+from fedcore.errors import TypeMismatch
+from fedcore.ir import Intrinsic, Module, Value
+from fedcore.ir.operations import LOCAL
+from fedcore.testing.generated import SPREADS, Call, Values
+from fedcore.types import FederatedType, SequenceType, TensorType, Type, contains, is_static, leaves, member_of
+
+CLIENTS = (0, 1, 2, 3, 7)
+"""Numbers of clients that programs run with."""
+
+
+def traced_with(body, types: list[Type]) -> Computation:
+    """A computation with parameters of the types; `body` takes the tuple of the parameters' values."""
+    return fc.federated_computation(with_parameters(lambda *values: body(values), len(types)), *types)
+
+
+def program_with(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computation:
+    """A computation that calls the intrinsic on parameters of the types.
+
+    Its last parameter is a client value, which gives the number of clients.
+    """
+
+    def body(values):
+        *own, counted = values
+        result = _called_on(op, call, types, own)
+        if isinstance(result.type, FederatedType) and result.type.all_equal and result.type.placement == fc.CLIENTS:
+            return fc.federated_map(lambda x, _: x, (result, counted))
+        return result
+
+    return traced_with(body, [*types.values(), FederatedType("int32", fc.CLIENTS)])
+
+
+def program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type], shared: str | None = None) -> Computation:
+    """A computation that maps the local intrinsic over client values of the types.
+
+    Args:
+        shared: the operand that is broadcast from the server.
+    """
+
+    def body(values):
+        *own, index = values
+        own = [fc.federated_broadcast(v) if v.type.placement == fc.SERVER else v for v in own]
+
+        def of_client(*members):
+            return _in_own_place(_called_on(op, call, types, members[:-1]), members[-1])
+
+        results = fc.federated_map(with_parameters(of_client, len(own) + 1), (*own, index))
+        return results if not _is_numeric(member_of(results.type)) else fc.federated_sum(results)
+
+    placed = [FederatedType(t, fc.SERVER if name == shared else fc.CLIENTS) for name, t in types.items()]
+    return traced_with(body, [*placed, FederatedType("int32", fc.CLIENTS)])
+
+
+def _in_own_place(value: Value, index: Value):
+    """A struct of zeros with the value as element `index`; the value itself if its type has no zeros.
+
+    The sum of these structs over clients holds every client's value. Aggregated client values are computed batched.
+    """
+    if _is_numeric(value.type, "bool"):
+        value = fc.cast(value, "int32")
+    if not _is_numeric(value.type):
+        return value
+    zero = fc.generic_zero(value.type)
+    return tuple(fc.where(fc.equal(index, k), value, zero) for k in range(_SIDE_BY_SIDE))
+
+
+def _is_numeric(type_: Type, dtype: str | None = None) -> bool:
+    """Whether the type has leaves, and all of them are numeric (or of the dtype) and of known shapes."""
+    found = [t for _, t in leaves(type_)]
+    return bool(found) and all(
+        isinstance(t, TensorType)
+        and is_static(t.shape)
+        and (t.dtype.is_numeric if dtype is None else t.dtype.name == dtype)
+        for t in found
+    )
+
+
+def _called_on(op: Intrinsic, call: Call, types: dict[str, Type], values: Sequence) -> Value:
+    result = op(**{**call.arguments, **dict(zip(types, values, strict=True))}, **call.attributes)
+    if isinstance(member_of(result.type), SequenceType):  # a computation cannot return a sequence: sum its elements
+        return fc.sequence_sum(result)
+    return result
+
+
+@attrs.frozen
+class Program:
+    """A program to check.
+
+    Args:
+        inputs: the lists of arguments to run it with.
+        batchable: it maps a local intrinsic over clients, and no operand or result prevents batching.
+        is_case: the caller gave it.
+    """
+
+    computation: Computation
+    inputs: list[list]
+    batchable: bool = False
+    is_case: bool = False
+
+    @property
+    def module(self) -> Module:
+        return self.computation.module
+
+
+def programs_of(op: Intrinsic, calls: list[Call]) -> Iterator[Program]:
+    for index, call in enumerate(calls):
+        types = call.types()
+        try:
+            computation = program_with(op, call, types)
+        except TypeMismatch:
+            continue  # a rule that the signature does not express refuses these types
+        yield Program(computation, _inputs(index, list(types), computation, _SIZES))
+        if op.level == LOCAL:
+            for shared, sizes in ((None, _SIZES_AT_CLIENTS), *((name, _SIZES_SHARED) for name in _shareable(types))):
+                computation = program_at_clients(op, call, types, shared)
+                yield Program(
+                    computation,
+                    _inputs(index, list(types), computation, sizes),
+                    batchable=_is_summed(computation) and not any(contains(t, _is_string) for t in types.values()),
+                )
+
+
+def _inputs(index: int, names: list[str], computation: Computation, sizes: Sequence[tuple[int, str]]) -> list[list]:
+    """Arguments of a generated program, for each number of clients and spread."""
+    inputs = []
+    parameters = [p.type for p in computation.module.main.parameters[:-1]]
+    for clients, spread in sizes:
+        values = Values(clients, [index, clients], spread)
+        own = [_neutral(name, values.value(t)) for name, t in zip(names, parameters, strict=True)]
+        inputs.append([*own, list(range(clients))])
+    return inputs
+
+
+def _shareable(types: dict[str, Type]) -> list[str]:
+    """The operands that all clients can share while another operand differs between clients."""
+    return [name for name, type_ in types.items() if not contains(type_, _is_sequence)] if len(types) > 1 else []
+
+
+def _is_sequence(type_: Type) -> bool:
+    return isinstance(type_, SequenceType)
+
+
+def _is_string(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.dtype.name == "str"
+
+
+def _is_summed(computation: Computation) -> bool:
+    result = computation.module.main.result_type
+    return isinstance(result, FederatedType) and result.placement == fc.SERVER
+
+
+_SIDE_BY_SIDE = 3
+_SIZES_AT_CLIENTS = [(0, "small"), *((_SIDE_BY_SIDE, spread) for spread in SPREADS)]
+_SIZES_SHARED = [(_SIDE_BY_SIDE, "mixed")]
+_SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in SPREADS[1:])]
+
+
+def _neutral(name: str, value):
+    """The value for a parameter; zeros for a parameter named `zero`, since a fold needs a neutral element."""
+    return zeros_like(value) if name == "zero" else value
+
+
+def zeros_like(value):
+    if isinstance(value, dict):
+        return {k: zeros_like(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(map(zeros_like, value))
+    return np.zeros_like(value)
+
+
+__all__ = ["CLIENTS", "Program", "program_at_clients", "program_with", "programs_of", "traced_with", "zeros_like"]
