@@ -16,8 +16,8 @@ from fedcore.runtime.protocols import ClientsExecutor, Runtime, SliceExecutor
 from fedcore.runtime.reference import ReferenceRuntime, reference
 from fedcore.runtime.report import Report
 from fedcore.runtime.secure.settings import masked
-from fedcore.runtime.site_value import SiteValue
 from fedcore.runtime.stopping import Stop, Stopped
+from fedcore.site_value import SiteValue
 
 __all__ = [
     "ClientSlice",

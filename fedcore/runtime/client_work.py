@@ -33,8 +33,8 @@ from fedcore.ir.module import NodeKey, digest_of
 from fedcore.processor import has_bfloat16_products
 from fedcore.runtime.arguments import ClientValues, prepare
 from fedcore.runtime.client_count import ClientCount
-from fedcore.runtime.site_value import SiteValue
 from fedcore.seeds import fold_in, fold_in_each
+from fedcore.site_value import SiteValue
 from fedcore.types import Type, leaves
 
 
