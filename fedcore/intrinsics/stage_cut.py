@@ -24,7 +24,7 @@ from collections.abc import Mapping
 import attrs
 
 from fedcore.errors import FedcoreError
-from fedcore.intrinsics.planned import fold_of, path_of, sent_by, split_operands
+from fedcore.intrinsics.planned import path_of, sent_by, split_operands
 from fedcore.ir.module import Function, Module, Operand, Operation, Parameter, Ref
 from fedcore.types import StructType, TensorType, Type
 
@@ -42,7 +42,6 @@ class StageCut:
         client_zero, client_join: make and merge that partial.
         accumulation: `(partial, broadcasts…, sent values…) -> partial`: a fold with the zero and the join of the stage.
         sent: the type of what a client sends, a struct.
-        kept: whether the stage keeps a value for its client.
     """
 
     module: Module
@@ -51,7 +50,6 @@ class StageCut:
     client_join: str
     accumulation: str
     sent: StructType
-    kept: bool
 
 
 def cut_stage(plan: Module, operation: str) -> StageCut:
@@ -86,14 +84,7 @@ def cut_stage(plan: Module, operation: str) -> StageCut:
         count_join.name,
         accumulation.name,
         StructType([(None, type_) for type_ in sent.values()]),
-        keeps,
     )
-
-
-def merged_folds(plan: Module) -> set[str]:
-    """The names of the folds whose partials are merged."""
-    by_name = {op.name: op for op in plan.main.operations}
-    return {fold_of(op, by_name).name for op in plan.main.operations if op.kind == "merge"}
 
 
 def _results(stage: Function, *, keeps: bool) -> tuple[Operand, Operand | None]:
