@@ -50,6 +50,7 @@ class Case:
 
 
 _NO_LOW_RANK = (("low_rank", False),)
+_MANY = (2 * ROWS,) * 32
 _SKEWED = (64,) * 4 + (20_000,) + (64,) * 5
 _LOG_NORMAL = tuple(int(n) for n in np.random.default_rng(1).lognormal(4.5, 1.5, 40).clip(5, 20_000))
 
@@ -57,12 +58,16 @@ CASES = [
     Case("transformer 1 M", ("transformer", 64, 6, 5_000)),
     Case("transformer 10 M", ("transformer", 256, 6, 20_000)),
     Case("transformer 50 M", ("transformer", 512, 8, 50_000)),
+    Case("transformer 10 M, 32 clients", ("transformer", 256, 6, 20_000), _MANY),
+    Case("transformer 50 M, 32 clients", ("transformer", 512, 8, 50_000), _MANY),
     Case("transformer 100 M", ("transformer", 768, 10, 40_000)),
     Case("transformer 8 M frozen, 36,000 in adapters", ("adapters", 256, 6, 14_000), (2 * ROWS,) * 10),
     Case("dense 19 M, no low rank", ("dense", 1024, 18), settings=_NO_LOW_RANK),
-    Case("dense 19 M, no low rank, 32 clients", ("dense", 1024, 18), (2 * ROWS,) * 32, settings=_NO_LOW_RANK),
+    Case("dense 19 M, no low rank, 32 clients", ("dense", 1024, 18), _MANY, settings=_NO_LOW_RANK),
     Case("dense 50 M", ("dense", 2048, 12)),
+    Case("dense 50 M, no low rank, 32 clients", ("dense", 2048, 12), _MANY, settings=_NO_LOW_RANK),
     Case("dense 50 M, Adam", ("dense", 2048, 12), optimizer="adam"),
+    Case("dense 50 M, Adam, 32 clients", ("dense", 2048, 12), _MANY, optimizer="adam"),
     Case("dense 200 M", ("dense", 4096, 12)),
     Case("ResNet-18-like", ("resnet",)),
     Case("EfficientNetB0", ("efficientnet",)),

@@ -31,24 +31,32 @@ Call = tuple[Realized, list]
 
 
 def slice_call(
-    work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice, *, assumes: bool = False
+    work: ClientWork,
+    device: DeviceExecutor,
+    report: Report,
+    clients: ClientSlice,
+    *,
+    assumes: bool = False,
+    most_lanes: int | None = None,
 ) -> Call | None:
     """The call that computes the clients of a slice; None if no graph computes them together.
 
     Args:
         report: gets the schedule, if the call is recorded.
         assumes: the executable may assume that clients' work is finite, see `Realized.assumes_finite`.
+        most_lanes: clients of a group, or of a loop at once, where they are fewer than the plan's.
     """
     if work.is_vectorised:
-        return _vectorised_call(work, device, report, clients, assumes=assumes)
+        return _vectorised_call(work, device, report, clients, assumes=assumes, most_lanes=most_lanes)
+    parallel = min(work.parallel, most_lanes or work.parallel)
     steps = _low_rank_steps(work, clients)
     if steps is not None:
-        return _looped_call(work, device, report, clients, steps)
+        return _looped_call(work, device, report, clients, steps, parallel=parallel)
     if work.block == 1:
         return client_call(work, device, clients)
     if clients.common_layouts is None or not is_loopable(work.client_stage):
         return None
-    return _loop_call(work, device, clients)
+    return _loop_call(work, device, clients, parallel)
 
 
 def calls_by_client(
@@ -64,7 +72,7 @@ def calls_by_client(
         if work.is_vectorised:
             yield alone, *_next_vectorised_call(work, device, report, alone)
         elif steps is not None:
-            yield alone, *_looped_call(work, device, report, alone, steps, alone=True)
+            yield alone, *_looped_call(work, device, report, alone, steps, parallel=1, alone=True)
         else:
             yield alone, *client_call(work, device, alone, from_partial=True)
 
@@ -100,12 +108,12 @@ def _client_call(
     return function, device.put([seeds, *(t for _, tensors in packed for t in tensors)])
 
 
-def _loop_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> Call:
+def _loop_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, parallel: int) -> Call:
     """The call of a graph that loops over the clients, whose partial is a variable of the loop."""
     layouts, tensors = _stacked(work, device, clients)
     function = device.functions.get(
-        ("loop", *work.key, layouts, work.parallel),
-        lambda: realize_loop(work.client_stage, layouts, parallel=work.parallel),
+        ("loop", *work.key, layouts, parallel),
+        lambda: realize_loop(work.client_stage, layouts, parallel=parallel),
     )
     return function, device.put([clients.seeds(work.seed), *tensors])
 
@@ -125,12 +133,14 @@ def _looped_call(
     clients: ClientSlice,
     steps: LowRankSteps,
     *,
+    parallel: int,
     alone: bool = False,
 ) -> Call:
     """The call that computes the clients of a block in groups of one client, with low-rank kernels.
 
     Args:
         steps: of all clients of the block.
+        parallel: clients that are computed at once.
         alone: the executable adds one client to a partial.
     """
     layouts, tensors = _stacked(work, device, clients)
@@ -138,11 +148,11 @@ def _looped_call(
     lane_of[list(clients.positions)] = np.arange(len(clients.positions))
 
     def realize() -> Realized:
-        fold = LoopedFold(work.client_stage, layouts, steps, parallel=work.parallel)
+        fold = LoopedFold(work.client_stage, layouts, steps, parallel=parallel)
         return fold.next_client() if alone else fold.whole_call(work.block, clients.places // work.block)
 
     kind = "single looped" if alone else "looped"
-    key = (kind, *work.key, layouts, steps, clients.places)
+    key = (kind, *work.key, layouts, steps, clients.places, parallel)
     function = device.functions.get(key, lambda: _recorded(work, report, realize))
     return function, device.put([clients.seeds(work.seed), lane_of, *tensors])
 
@@ -155,13 +165,22 @@ def _stacked(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> 
 
 
 def _vectorised_call(
-    work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice, *, assumes: bool
+    work: ClientWork,
+    device: DeviceExecutor,
+    report: Report,
+    clients: ClientSlice,
+    *,
+    assumes: bool,
+    most_lanes: int | None,
 ) -> Call:
     """The call that computes the clients of a slice side by side.
 
     If the call is recorded, the report gets the schedule.
     """
     rules = attrs.evolve(work.schedule_rules, one_step_width=work.one_step_width, gives_products=True)
+    if most_lanes is not None:
+        wide = min(rules.one_step_width, most_lanes)
+        rules = attrs.evolve(rules, width=min(rules.width, most_lanes), one_step_width=wide)
     layout, tensors = _pack(work, device, report, clients, rules)
     blocks = clients.places // work.block
 

@@ -46,6 +46,7 @@ from fedcore.runtime.failures import where_clients_run
 from fedcore.runtime.faults import Drop, FaultPolicy, Run
 from fedcore.runtime.finite_check import checked_finite
 from fedcore.runtime.memory import DeviceMemory
+from fedcore.runtime.memory_budget import MemoryBudget
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.protocols import SliceExecutor, WorkerEnded, check_slice_executor, prepared
 from fedcore.runtime.report import Report
@@ -172,7 +173,11 @@ class LocalClientsExecutor(SlicedClientsExecutor):
     """A clients executor over devices of this process. The first device also makes zeros and merges partials.
 
     Guarantees:
-      - Bits do not depend on the parts into which slices are divided to fit into a device's memory.
+      - Bits do not depend on the parts into which slices are divided to fit into a device's memory, nor on the budget.
+      - Calls in flight hold at most the budget, as far as shapes tell.
+
+    Args:
+        budget: of each device; None for no limit.
     """
 
     def __init__(
@@ -182,10 +187,11 @@ class LocalClientsExecutor(SlicedClientsExecutor):
         policy: Drop | None = None,
         timeout_s: float | None = None,
         secure: Masked | None = None,
+        budget: MemoryBudget | None = None,
     ):
         self.devices = list(devices)
         names = [device.device for device in self.devices]
-        memory = {name: DeviceMemory(workers_per_device * names.count(name)) for name in names}
+        memory = {name: DeviceMemory(workers_per_device * names.count(name), budget) for name in names}
         executors = [DeviceSliceExecutor(device, memory[device.device], timeout_s) for device in self.devices]
         super().__init__(
             executors,

@@ -23,6 +23,7 @@ from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
 from fedcore.runtime.failures import failures_of
 from fedcore.runtime.finite_check import is_moderate
 from fedcore.runtime.memory import DeviceMemory, FittingSlices, Run, in_halves
+from fedcore.runtime.memory_budget import CallSize, StageSizes
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.protocols import ProtocolBroken
 from fedcore.runtime.report import Report
@@ -70,7 +71,10 @@ class DeviceStage:
         self._broadcasts: list[tf.Tensor] | None = None
         self._putting = threading.Lock()
         together, one_by_one = self._together, self._one_by_one
-        self._run: Run = FittingSlices(work, memory, together, one_by_one, self.merge, device.device, report.note)
+        self._sizes = None if memory.budget is None else StageSizes(work, memory.budget, memory.most)
+        self._run: Run = FittingSlices(
+            work, memory, together, one_by_one, self.merge, device.device, report.note, self._fitting_places
+        )
         if work.is_vectorised or work.low_rank:
             self._run = BatchingFallback(work, self._run, self._apart, self.merge, report.note)
 
@@ -119,6 +123,21 @@ class DeviceStage:
         call = functools.partial(device.call, function, tensors, self._stop)
         return self._memory.run(call, self._stop, self._note_fewer)
 
+    def _fitting_places(self, clients: ClientSlice) -> int:
+        """How many places a call of the slice may have for the memory budget; 0 if a block does not fit."""
+        if self._sizes is None:
+            return clients.places
+        size = self._sizes.call_size(clients)
+        return 0 if size is None else size.places
+
+    def _size(self, clients: ClientSlice) -> CallSize | None:
+        """The size of the call of a slice that fits, for the report too; None without a budget."""
+        if self._sizes is None:
+            return None
+        size = self._sizes.call_size(clients) or self._sizes.lone_call_size(clients)
+        self._report.needs(self._work.stage, self._sizes.stage_memory(clients, size))
+        return size
+
     def _together(self, clients: ClientSlice) -> SliceResult:
         """One graph call for all clients, or if there is no such graph, a call for each of them.
 
@@ -126,13 +145,16 @@ class DeviceStage:
         graph looks, also in later calls of the stage.
         """
         assumes = self._work.key not in self._device.not_finite
-        call = slice_call(self._work, self._device, self._report, clients, assumes=assumes)
+        size = self._size(clients)
+        most_lanes = size.lanes if size is not None and size.is_narrow else None
+        call = slice_call(self._work, self._device, self._report, clients, assumes=assumes, most_lanes=most_lanes)
         if call is None:
             return self._one_by_one(clients)
         function, tensors = call
         if function.products is not None:
             tensors[-1] = self._products(clients, function.products, tensors)
-        result = self._result(clients, function, self._call(clients, function, [*self._on_device(), *tensors]))
+        out = self._call(clients, function, [*self._on_device(), *tensors], size)
+        result = self._result(clients, function, out)
         if function.assumes_finite:
             leaves = flatten(result.partial)
             if not all(is_moderate(leaves[i]) for i in function.assumes_finite):
@@ -152,6 +174,7 @@ class DeviceStage:
         kept: dict[int, object] = {}
         sent: dict[int, np.ndarray] = {}
         first, last = clients.present[0], clients.present[-1]
+        size = self._size_alone(clients)
         for alone, function, tensors in calls_by_client(self._work, self._device, self._report, clients):
             (index,) = alone.present
             if factors is None:
@@ -159,7 +182,7 @@ class DeviceStage:
             flags = self._device.put([np.bool_(index == first), np.bool_(index == last)])
             carried = [] if partial is None else flatten(partial)
             operands = [*flags, *self._on_device(), *tensors, *carried, *factors]
-            *out, factors = self._call(alone, function, operands)
+            *out, factors = self._call(alone, function, operands, size)
             result = self._result(alone, function, out)
             partial = result.partial
             kept.update(result.kept)
@@ -171,13 +194,14 @@ class DeviceStage:
         if clients.places > self._work.block:
             return in_halves(clients, self._work.block, self._apart, self.merge)
         tree, kept, sent = MergeTree(self.merge), dict[int, object](), dict[int, np.ndarray]()
+        size = self._size_alone(clients)
         for place, client in enumerate(clients.clients):
             if client is None:
                 tree.add(place, ABSENT)
                 continue
             alone = clients.with_only([clients.first + place])
             function, tensors = client_call(self._work, self._device, alone)
-            result = self._result(alone, function, self._call(alone, function, [*self._on_device(), *tensors]))
+            result = self._result(alone, function, self._call(alone, function, [*self._on_device(), *tensors], size))
             tree.add(place, result.partial)
             kept.update(result.kept)
             sent.update(result.sent_bits)
@@ -201,20 +225,30 @@ class DeviceStage:
             leaves = [unstacked_rows(tensor, clients) for tensor in stacked]
         return [unflatten([leaf[i] for leaf in leaves], kept_type) for i in range(clients)]
 
-    def _call(self, clients: ClientSlice, function: Realized, tensors: list) -> tuple:
+    def _size_alone(self, clients: ClientSlice) -> CallSize | None:
+        """The size of a call of one client of a slice, for the report too; None without a budget."""
+        if self._sizes is None:
+            return None
+        size = self._sizes.lone_call_size(clients)
+        self._report.needs(self._work.stage, self._sizes.stage_memory(clients, size))
+        return size
+
+    def _call(self, clients: ClientSlice, function: Realized, tensors: list, size: CallSize | None) -> tuple:
         """One graph call, within the sum of its clients' deadlines."""
-        out = self._uncounted_call(clients, function, tensors)
+        out = self._uncounted_call(clients, function, tensors, size)
         self._report.count("blocks")
         return out
 
-    def _uncounted_call(self, clients: ClientSlice, function: Realized, tensors: list) -> tuple:
+    def _uncounted_call(
+        self, clients: ClientSlice, function: Realized, tensors: list, size: CallSize | None = None
+    ) -> tuple:
         self._device.get_ready(function, tensors)
         if self._timeout_s is None:
             call = functools.partial(self._device.call, function, tensors, self._stop)
         else:
             seconds = self._timeout_s * max(1, len(clients.present))
             call = functools.partial(self._call_until, seconds, function, tensors)
-        return self._memory.run(call, self._stop, self._note_fewer)
+        return self._memory.run(call, self._stop, self._note_fewer, 0 if size is None else size.size_bytes)
 
     def _call_until(self, seconds: float, function: Realized, tensors: list) -> tuple:
         with deadline(self._stop, seconds) as stop:

@@ -11,6 +11,7 @@ from fedcore.errors import ClientError, FedcoreError, SecureSumError, brief
 from fedcore.runtime.client_work import ClientSlice, SliceResult
 from fedcore.runtime.failures import reason
 from fedcore.runtime.finite_check import NotFinite
+from fedcore.runtime.memory_budget import OverBudget
 from fedcore.runtime.protocols import ProtocolBroken
 from fedcore.runtime.reader import TooLate
 from fedcore.runtime.report import Report
@@ -114,7 +115,7 @@ class FaultPolicy:
         while present := clients.present:
             try:
                 return run(clients)
-            except (Stopped, ProtocolBroken):
+            except (Stopped, ProtocolBroken, OverBudget):
                 raise
             except Exception as error:
                 if len(present) > 1:
@@ -151,7 +152,7 @@ class FaultPolicy:
         for _ in range(1 + self._retries):
             try:
                 run(client)
-            except (Stopped, ProtocolBroken):
+            except (Stopped, ProtocolBroken, OverBudget):
                 raise
             except Exception as error:
                 found = error

@@ -21,6 +21,7 @@ from fedcore.runtime.clients import LocalClientsExecutor
 from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
 from fedcore.runtime.executable_cache import ExecutableCache
 from fedcore.runtime.faults import Drop
+from fedcore.runtime.memory_budget import memory_budget
 from fedcore.runtime.metering import meter
 from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.protocols import ClientsExecutor, check_clients_executor
@@ -100,6 +101,7 @@ def local(
     client_devices: Sequence | None = None,
     workers_per_device: int | None = None,
     *,
+    memory_bytes: int | None = None,
     block_size: int | str = "auto",
     vectorize: int | bool | str = "auto",
     xla: bool | str = "auto",
@@ -121,6 +123,12 @@ def local(
             GPU, else the first CPU.
         client_devices: devices of the client stages. Default: all logical GPUs, or all CPUs if there is no GPU.
         workers_per_device: calls in flight on each client device. Default: the machine's cores divided by the devices.
+        memory_bytes: bytes that the clients' work may take at once, on all client devices together: broadcasts,
+            partial sums, the data of the clients in calls, and their computation, as far as shapes tell; not what else
+            the process holds, nor servers' stages. Where the plan's calls need more, groups get narrower, calls
+            shorter, fewer run at once, and last clients run one by one; the report's `memory` and `notes` say so. Bits
+            stay. If one client does not fit, the call raises ExecutionError. Default: three quarters of the memory of
+            this machine or of its control group, then without that error; no limit on GPUs.
         block_size: clients of a block, which are folded in order; it decides the bits. Default: 8 for vectorised
             stages, else 1.
         vectorize: number of clients that one graph computes at once, 2 or more; False for none. Default: decided by
@@ -150,10 +158,10 @@ def local(
         default_num_clients: number of clients of a computation that has values at CLIENTS, but no client value among
             its arguments. Default: such a call is an error.
         clients_executor: runs the client stages instead of devices of this process. The executor then decides devices,
-            workers, failures, deadlines and secure sums: `client_devices`, `workers_per_device`, `on_client_failure`,
-            `client_timeout_s` and `secure_aggregation` are refused. If it has a protocol of secure sums (the argument
-            `secure` of `fc.runtime.SlicedClientsExecutor`), stages with secure sums run client by client. It is closed
-            with the runtime. Default: the devices of this process.
+            workers, memory, failures, deadlines and secure sums: `client_devices`, `workers_per_device`,
+            `memory_bytes`, `on_client_failure`, `client_timeout_s` and `secure_aggregation` are refused. If it has a
+            protocol of secure sums (the argument `secure` of `fc.runtime.SlicedClientsExecutor`), stages with secure
+            sums run client by client. It is closed with the runtime. Default: the devices of this process.
         secure_aggregation: `"masked"` or `fc.runtime.masked(...)` runs secure sums (`fc.federated_secure_sum`,
             `fc.aggregators.SecureSumFactory`) by a protocol with masks: the server object gets their sums only; stages
             with secure sums then run client by client. Needs the extra `secure`. Default: they are added as other sums.
@@ -169,10 +177,12 @@ def local(
     if clients_executor is not None:
         check_clients_executor(clients_executor)
         _check_left_to_executor(
-            client_devices, workers_per_device, on_client_failure, client_timeout_s, secure_aggregation
+            client_devices, workers_per_device, memory_bytes, on_client_failure, client_timeout_s, secure_aggregation
         )
     if workers_per_device is not None:
         workers_per_device = whole_number("workers_per_device", workers_per_device, at_least=1)
+    if memory_bytes is not None:
+        memory_bytes = whole_number("memory_bytes", memory_bytes, at_least=1)
     if client_devices is not None and (isinstance(client_devices, str) or not list(client_devices)):
         raise FedcoreError(f"client_devices is a list of one device or more, not {brief(client_devices)}")
     if default_num_clients is not None:
@@ -197,7 +207,8 @@ def local(
         names = [device_name(d, "client_devices") for d in client_devices] if client_devices else default_devices()
         workers = workers_per_device or default_workers(len(names))
         devices = [DeviceExecutor(name, executables) for name in names]
-        clients_executor = LocalClientsExecutor(devices, workers, policy, timeout_s, secure)
+        budget = memory_budget(memory_bytes, names)
+        clients_executor = LocalClientsExecutor(devices, workers, policy, timeout_s, secure, budget)
     notes = [note] if note else []
     if "compute_dtype" in options and not has_bfloat16_products():
         notes.append(BFLOAT16_NOTE)
@@ -205,12 +216,13 @@ def local(
 
 
 def _check_left_to_executor(
-    client_devices, workers_per_device, on_client_failure, client_timeout_s, secure_aggregation
+    client_devices, workers_per_device, memory_bytes, on_client_failure, client_timeout_s, secure_aggregation
 ) -> None:
     """Refuses the settings that a clients executor decides."""
     settings = {
         "client_devices": client_devices,
         "workers_per_device": workers_per_device,
+        "memory_bytes": memory_bytes,
         "on_client_failure": None if on_client_failure == "raise" else on_client_failure,
         "client_timeout_s": client_timeout_s,
         "secure_aggregation": secure_aggregation,

@@ -1,6 +1,6 @@
 """The memory policy: when a device runs out of memory, fewer graph calls run at once, then slices get smaller.
 
-Decision 0051.
+Decisions 0051 and 0264.
 """
 
 import threading
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.memory_budget import MemoryBudget
 from fedcore.runtime.stopping import Stop, Stopped
 
 Result = TypeVar("Result")
@@ -23,24 +24,37 @@ class DeviceMemory:
         under which that call began.
       - Under the limit 1 a call runs alone.
       - The limits never grow again.
+      - Calls that run at once hold at most the bytes of the budget, or one runs alone.
+
+    Args:
+        most: calls that may run at once.
+        budget: bytes for client stages; None for no limit.
     """
 
-    def __init__(self, most: int):
+    def __init__(self, most: int, budget: MemoryBudget | None = None):
+        self.budget = budget
         self._most = most
         self._running = 0
+        self._running_bytes = 0
         self._free = threading.Condition()
         self._clients: dict[Hashable, int] = {}
 
-    def run(self, call: Callable[[], Result], stop: Stop, note: Callable[[int], None]) -> Result:
+    @property
+    def most(self) -> int:
+        """How many calls may run at once."""
+        return self._most
+
+    def run(self, call: Callable[[], Result], stop: Stop, note: Callable[[int], None], size_bytes: int = 0) -> Result:
         """Runs a graph call. If it runs out of memory, runs it again under a lower limit.
 
         Args:
             note: called with the new limit before the call runs again.
+            size_bytes: what the call needs of the budget.
         Raises:
             tf.errors.ResourceExhaustedError: the call ran alone.
         """
         while True:
-            allowed = self.begin(stop)
+            allowed = self.begin(stop, size_bytes)
             try:
                 return call()
             except tf.errors.ResourceExhaustedError:
@@ -48,27 +62,37 @@ class DeviceMemory:
                 if not fewer:
                     raise
             finally:
-                self.end()
+                self.end(size_bytes)
             note(fewer)
 
-    def begin(self, stop: Stop) -> int:
+    def begin(self, stop: Stop, size_bytes: int = 0) -> int:
         """Waits until a call may run, and returns the limit. Each `begin` needs an `end`.
 
         Raises:
             Stopped: `stop` was cancelled during the wait.
         """
         with self._free:
-            while self._running >= self._most:
+            while self._running >= self._most or not self._has_room(size_bytes):
                 if stop.is_stopped:
                     raise Stopped("the call was stopped")
                 self._free.wait(0.1)
             self._running += 1
+            self._running_bytes += size_bytes
             return self._most
 
-    def end(self) -> None:
+    def _has_room(self, size_bytes: int) -> bool:
+        """Whether a call fits into the budget beside those that run."""
+        return (
+            self.budget is None
+            or not self._running_bytes
+            or (self._running_bytes + size_bytes <= self.budget.size_bytes)
+        )
+
+    def end(self, size_bytes: int = 0) -> None:
         with self._free:
             self._running -= 1
-            self._free.notify()
+            self._running_bytes -= size_bytes
+            self._free.notify_all()
 
     def halve(self, allowed: int) -> int:
         """The new limit after a call that began under the limit `allowed` ran out of memory; 0 if it ran alone."""
@@ -109,6 +133,8 @@ class FittingSlices:
         merge: merges two partials.
         device: name of the device, for the report.
         note: adds a note to the report.
+        fitting_places: of a slice, how many places a call may have for the memory budget; 0 if a block's clients run
+            one by one.
     """
 
     def __init__(
@@ -120,6 +146,7 @@ class FittingSlices:
         merge: Merge,
         device: str,
         note: Callable[[str], None],
+        fitting_places: Callable[[ClientSlice], int],
     ):
         self._work = work
         self._memory = memory
@@ -128,9 +155,10 @@ class FittingSlices:
         self._merge = merge
         self._device = device
         self._note = note
+        self._fitting_places = fitting_places
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
-        if self._memory.clients(self._work.key, clients.places) == clients.places:
+        if min(self._memory.clients(self._work.key, clients.places), self._fitting_places(clients)) == clients.places:
             try:
                 return self._run(clients)
             except tf.errors.ResourceExhaustedError:

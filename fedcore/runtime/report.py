@@ -40,6 +40,48 @@ class SecureTraffic:
     received_bits: dict[str, int]
 
 
+@attrs.frozen
+class StageMemory:
+    """What the graph calls of a client stage hold on a device, and why they are as wide as they are; `str` prints it.
+
+    Bytes are estimates by shapes, beside what the process holds anyway.
+
+    Args:
+        budget_bytes: what client stages of the device may take.
+        needed_bytes: what this stage's calls take at once, all of them together.
+        shared_bytes: of them the broadcasts, and partials that wait for their merge.
+        client_bytes: of one client while it is computed, beside its data.
+        clients_of_call: clients of a graph call.
+        clients_at_once: clients of a group, or of a loop at once.
+        calls_at_once: graph calls.
+        why: the reason for the width, or for the loop.
+        is_limited: the budget made calls smaller, or fewer at once.
+    """
+
+    budget_bytes: int
+    needed_bytes: int
+    shared_bytes: int
+    client_bytes: int
+    clients_of_call: int
+    clients_at_once: int
+    calls_at_once: int
+    why: str
+    is_limited: bool = False
+
+    def __str__(self) -> str:
+        return (
+            f"{bytes_text(self.needed_bytes)} of {bytes_text(self.budget_bytes)}: {bytes_text(self.shared_bytes)} for "
+            f"all clients, {bytes_text(self.client_bytes)} for each that is computed; {self.calls_at_once} x "
+            f"{self.clients_of_call} clients in calls, {self.clients_at_once} side by side: {self.why}"
+        )
+
+
+def bytes_text(size_bytes: float) -> str:
+    """A number of bytes, such as "1.5 MiB"."""
+    unit, shift = ("MiB", 20) if size_bytes >= 1 << 20 else ("KiB", 10)
+    return f"{size_bytes / (1 << shift):,.1f} {unit}"
+
+
 @attrs.define
 class Report(HtmlDisplay):
     """The facts of one call; `fc.context.last_report()` gives the report of this thread's newest call.
@@ -64,6 +106,7 @@ class Report(HtmlDisplay):
         round: number of the learning process's round; None in other calls.
         kept: number of kept values, which stay in memory for a later stage or for the result.
         placements: client stage -> device -> the clients that ran there, as ranges (first, last).
+        memory: client stage -> what its largest graph calls hold, for runtimes with a memory budget.
         notes: remarks for the user, such as a setting that came too late.
         dropped: client index -> the client's id, if that is known, and the reason for which it was dropped; see
             `fc.runtime.drop`.
@@ -85,6 +128,7 @@ class Report(HtmlDisplay):
     tracebacks: dict[int, str] = attrs.field(factory=dict, repr=False)
     non_finite_clients: int = 0
     secure_sums: list[SecureTraffic] = attrs.field(factory=list)
+    memory: dict[str, StageMemory] = attrs.field(factory=dict, repr=False)
     recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
     watch: "Watch | None" = attrs.field(default=None, repr=False, eq=False)
     round: int | None = attrs.field(default=None, repr=False, eq=False)
@@ -139,6 +183,15 @@ class Report(HtmlDisplay):
         with self._lock:
             if text not in self.notes:
                 self.notes.append(text)
+
+    def needs(self, stage: str, memory: StageMemory) -> None:
+        """Adds what a call of a stage holds; the largest call counts. A call that the budget made smaller is noted."""
+        with self._lock:
+            largest = self.memory.get(stage)
+            if largest is None or memory.needed_bytes > largest.needed_bytes:
+                self.memory[stage] = memory
+        if memory.is_limited:
+            self.note(f"@{stage}: {memory.why}")
 
     def ran(self, stage: str, device: str, first: int, last: int) -> None:
         """Adds a range of clients to a device's placements; adjacent ranges are merged."""

@@ -1,4 +1,4 @@
-"""Devices that run out of memory: less runs at once, the bits stay."""
+"""Devices that run out of memory, or have a budget: less runs at once, the bits stay."""
 
 import re
 
@@ -9,7 +9,7 @@ from separate_process import in_process
 
 import fedcore as fc
 from fedcore import context
-from fedcore.errors import ClientError, FedcoreError
+from fedcore.errors import ClientError, ExecutionError, FedcoreError
 from fedcore.testing.faults import out_of_memory
 
 VALUE = ("float32", (300,))
@@ -142,6 +142,51 @@ def test_large_leaves_keep_their_bits_when_clients_run_one_by_one(block):
     runtime.close()
     assert len(failed) == sizes
     assert bits(result) == of_settings(large_sum, clients, block_size=block)
+
+
+@pytest.mark.parametrize(
+    ("settings", "memory_bytes", "says"),
+    [
+        ({"vectorize": 16}, 200_000, "groups of 4 clients in the place of 16"),
+        ({"vectorize": 16}, 100_000, "calls of 16 clients in the place of 128"),
+        ({"vectorize": 16}, 20_000, "calls of 1 client in the place of 128"),
+        ({"vectorize": False, "block_size": 16}, 40_000, "loops of 2 clients in the place of 4"),
+    ],
+)
+def test_calls_fit_into_the_memory_budget_and_the_bits_stay(settings, memory_bytes, says):
+    clients = cohort(45)
+    runtime = fc.runtime.local(workers_per_device=1, memory_bytes=memory_bytes, **settings)
+    with fc.use(runtime):
+        result = average_and_largest(clients)
+        report = context.last_report()
+    runtime.close()
+    assert any(says in note and "to fit into" in note for note in report.notes)
+    assert 0 < report.memory["clients"].needed_bytes <= memory_bytes == report.memory["clients"].budget_bytes
+    assert bits(result) == of_settings(average_and_largest, clients, **settings)
+
+
+def test_a_budget_without_room_for_one_client_is_an_error_with_what_it_needs():
+    runtime = fc.runtime.local(memory_bytes=2_000)
+    with fc.use(runtime), pytest.raises(ExecutionError) as caught:
+        average_and_largest(cohort(5))
+    runtime.close()
+    says = r"@clients needs (\S+) KiB if clients run one after .* memory_bytes allows 2\.0 KiB: .* memory_bytes=(\d+),"
+    needs = re.match(says, str(caught.value))
+    assert needs is not None
+    runtime = fc.runtime.local(memory_bytes=int(needs[2]))
+    with fc.use(runtime):
+        average_and_largest(cohort(5))
+        assert str(context.last_report().memory["clients"]).startswith(f"{needs[1]} KiB of {needs[1]} KiB: ")
+    runtime.close()
+
+
+def test_without_a_budget_calls_are_as_planned():
+    runtime = fc.runtime.local()
+    with fc.use(runtime):
+        average_and_largest(cohort(45))
+        (memory,) = context.last_report().memory.values()
+    runtime.close()
+    assert (memory.why, memory.is_limited) == ("the plan's width", False)
 
 
 def test_the_report_says_how_calls_were_cut():

@@ -45,7 +45,7 @@ def add(clients):
 
 def fitting(work, memory, run, one_by_one=add, notes=None):
     note = (lambda text: None) if notes is None else notes.append
-    return FittingSlices(work, memory, run, one_by_one, operator.add, "CPU:0", note)
+    return FittingSlices(work, memory, run, one_by_one, operator.add, "CPU:0", note, lambda clients: clients.places)
 
 
 # Memory.

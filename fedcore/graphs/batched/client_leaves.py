@@ -1,12 +1,14 @@
 """The leaves of the argument values of a call's clients: tensors and `Columns`."""
 
 import functools
+import sys
 from collections.abc import Sequence
 
 import attrs
 import numpy as np
 
 from fedcore.graphs.sequences.columns import Columns, Rows
+from fedcore.graphs.sequences.steps import INFINITE
 from fedcore.graphs.tensors.identity_cache import identities
 
 
@@ -48,6 +50,24 @@ class ClientLeaves:
         columns = [c for columns_of_clients in self.sequences.values() for c in columns_of_clients]
         return bool(columns) and all(c.groups is not None for c in columns)
 
+    @functools.cached_property
+    def size_bytes(self) -> int:
+        """Bytes of the clients' values."""
+        arrays = (a for leaves in self.each for x in leaves for a in (x.arrays if isinstance(x, Columns) else [x]))
+        return sum(getattr(a, "nbytes", 0) for a in arrays)
+
+    @functools.cached_property
+    def batch_rows(self) -> int:
+        """Rows of the largest batch, or an upper bound; 1 if no elements are batches."""
+        columns = [c for columns_of_clients in self.sequences.values() for c in columns_of_clients]
+        sizes = [int(np.diff(c.groups).max(initial=1)) for c in columns if c.groups is not None]
+        return max([*(c.batch_size for c in columns if c.batch_size), *sizes], default=1)
+
+    @functools.cached_property
+    def most_steps(self) -> int:
+        """An upper bound of the number of elements of a sequence."""
+        return max((_most_elements(c) for columns in self.sequences.values() for c in columns), default=1)
+
     def orders(self, seeds: np.ndarray, numbers: Sequence[int]) -> dict[int, list[Rows]]:
         """Position of a sequence leaf -> the reading order of each client: the rows that its pipeline selects.
 
@@ -59,3 +79,16 @@ class ClientLeaves:
             i: [c.read(int(s), numbers[i]) for c, s in zip(columns, seeds, strict=True)]
             for i, columns in self.sequences.items()
         }
+
+
+def _most_elements(columns: Columns) -> int:
+    """An upper bound of the number of elements of a sequence."""
+    count = columns.row_count if columns.groups is None else len(columns.groups) - 1
+    for step in columns.steps:
+        if step.kind == "batch":
+            count = -(-count // step.number)
+        elif step.kind == "repeat":
+            count = sys.maxsize if step.number == INFINITE else count * step.number
+        elif step.kind == "take" and step.number != INFINITE:
+            count = min(count, step.number)
+    return count

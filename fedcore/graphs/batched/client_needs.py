@@ -1,0 +1,148 @@
+"""The bytes that a client stage's executables hold at once, by shapes: of what all clients share, and of each client.
+
+In:  a client stage, and the sizes of its clients' data. Out: `ClientNeeds`.
+
+The functions of the plan are walked in order; a value counts until its last reader, and each graph with its
+`peak_bytes`. It is an estimate: TensorFlow's order of operations, its allocator, and kernels' scratch memory are not
+known.
+"""
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+import attrs
+
+from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.graphs.batched.low_rank_policy import ONE_STEP, is_kept
+from fedcore.graphs.batched.stage_fold import split_stage
+from fedcore.graphs.graphdef.peak_bytes import FactoredKernels, Shape, peak_bytes
+from fedcore.graphs.stages.client_stage import ClientStage
+from fedcore.graphs.tensors.specs import spec
+from fedcore.ir.module import Function, Operation, Ref, Symbol
+from fedcore.lru_cache import LruCache
+from fedcore.types import TensorType, Type, leaves
+
+_VIEWS = frozenset({"item", "struct", "bind", "literal"})
+"""Operations whose results hold the tensors of their operands."""
+
+
+@attrs.frozen
+class ClientNeeds:
+    """Bytes that a stage's executables hold.
+
+    Args:
+        shared: of the broadcasts, once for all clients.
+        partial: of one partial.
+        client: of a client while it is computed, beside its data.
+        contribution: of the values of a client that the fold reads.
+    """
+
+    shared: int
+    partial: int
+    client: int
+    contribution: int
+
+
+def client_needs(stage: ClientStage, rows: int, factor_rows: int) -> ClientNeeds:
+    """The needs of a stage; cached for the stage.
+
+    Args:
+        rows: of a batch; stands for each axis that types leave open.
+        factor_rows: rows of the factors of kernels that are kept low-rank; 0 if all kernels are dense.
+    """
+    key = (stage.module.digest(), stage.name, rows, factor_rows)
+    return _NEEDS.get(key, lambda: _Walk(stage, rows, factor_rows).needs())
+
+
+_NEEDS: LruCache[tuple, ClientNeeds] = LruCache(256)
+
+
+def factor_rows(low_rank: int, batch_rows: int, steps: int) -> int:
+    """Rows of the factors that a client keeps at its end; 0 where they are added up before that.
+
+    Args:
+        low_rank: the plan's rank.
+        batch_rows, steps: upper bounds of the client's.
+    """
+    rows = batch_rows * steps
+    fits = steps == 1 if low_rank == ONE_STEP else rows <= low_rank
+    return rows if low_rank and fits else 0
+
+
+def _dense_bytes(types: Iterable[Type]) -> int:
+    sizes = [getattr(leaf, "size_bits", None) for t in types for _, leaf in leaves(t)]
+    return sum(size or 0 for size in sizes) // 8
+
+
+class _Walk:
+    """The walk over a stage's functions; arguments as for `client_needs`."""
+
+    def __init__(self, stage: ClientStage, rows: int, factor_rows: int):
+        self._stage = stage
+        self._module = stage.module
+        self._rows = rows
+        rank = int(stage.function.attributes.get("low_rank", 0)) if factor_rows else 0
+        types = [
+            leaf for op in stage.function.operations for _, leaf in leaves(op.type) if isinstance(leaf, TensorType)
+        ]
+        kernels = {self._shape(t) for t in types if rank and is_kept(t.shape, rank)}
+        self._factored = FactoredKernels(frozenset(kernels), factor_rows)
+
+    def needs(self) -> ClientNeeds:
+        stage, function = self._stage, self._stage.function
+        types, operations, contribution = function.types(), list(function.operations), [function.result.name]
+        if stage.zero is not None:
+            with contextlib.suppress(NoBatchingRule):  # a stage without separate parts: all operations are a client's
+                operations, _, contribution = split_stage(function)
+        return ClientNeeds(
+            shared=_dense_bytes(p.type for p in stage.shared_parameters),
+            partial=_dense_bytes([stage.partial_type]),
+            client=self._peak(operations, types, set(contribution)),
+            contribution=sum(self._size_bytes(types[name]) for name in contribution),
+        )
+
+    def _peak(self, operations: Sequence[Operation], types: Mapping[str, Type], lasting: Set[str]) -> int:
+        """The largest number of bytes that operations hold beside the values that they are given.
+
+        Args:
+            types: of all names.
+            lasting: names of results that are read behind the operations.
+        """
+        last_reader = {o.name: i for i, op in enumerate(operations) for o in op.operands if isinstance(o, Ref)}
+        alive: dict[str, int] = {}
+        bound: dict[str, int] = {}  # name of a bound function -> its peak
+        peak = 0
+        for i, op in enumerate(operations):
+            operands = {o.name for o in op.operands if isinstance(o, Ref)}
+            inner = max([0, *(self._peak_of(o.name) for o in op.operands if isinstance(o, Symbol))])
+            inner = max([inner, *(bound.get(name, 0) for name in operands)])
+            ended = {name for name in operands if last_reader[name] == i} - lasting
+            own = self._size_bytes(op.type)
+            if op.kind == "bind":
+                bound[op.name], inner = inner, 0
+            if op.kind in _VIEWS:
+                own = sum(alive.get(name, 0) for name in ended)
+            elif op.kind == "call":  # a graph may return its arguments
+                own = min(own, inner)
+                peak = max(peak, sum(alive.values()) + inner)
+            else:
+                peak = max(peak, sum(alive.values()) + own + inner)
+            for name in ended:
+                alive.pop(name, None)
+            alive[op.name] = own
+        return peak
+
+    def _peak_of(self, name: str) -> int:
+        """The peak of a function or graph beside its arguments."""
+        callee = self._module[name]
+        if isinstance(callee, Function):
+            return self._peak(callee.operations, callee.types(), {callee.result.name})
+        return peak_bytes(callee.digest, self._module.blob(callee.digest), self._rows, self._factored)
+
+    def _shape(self, type_: TensorType) -> Shape:
+        return () if type_.shape is None else tuple(self._rows if s is None else s for s in type_.shape)
+
+    def _size_bytes(self, type_: Type) -> int:
+        """Bytes of the tensors of a value; sequences hold none of their own."""
+        tensors = [leaf for _, leaf in leaves(type_) if isinstance(leaf, TensorType)]
+        return sum(self._factored.size_bytes(spec(t).dtype, self._shape(t)) for t in tensors)

@@ -1,0 +1,119 @@
+"""What client stages need, by shapes: graphs, and stages of a plan."""
+
+import attrs
+import pytest
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore import context
+from fedcore.graphs.batched.client_needs import client_needs, factor_rows
+from fedcore.graphs.graphdef.peak_bytes import DENSE, FactoredKernels, peak_bytes
+from fedcore.graphs.stages.client_stage import ClientStage
+
+WEIGHTS = fc.to_type([("hidden", ("float32", (64, 256))), ("out", ("float32", (256, 1)))])
+BATCH = fc.to_type([("x", ("float32", (None, 64))), ("y", ("float32", (None, 1)))])
+HIDDEN_BYTES, OUT_BYTES = 4 * 64 * 256, 4 * 256
+
+
+@fc.tf_computation(WEIGHTS, BATCH)
+def step(weights, batch):
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        hidden = tf.nn.relu(batch["x"] @ weights["hidden"])
+        loss = tf.reduce_mean(tf.square(hidden @ weights["out"] - batch["y"]))
+    gradients = tape.gradient(loss, weights)
+    return tf.nest.map_structure(lambda w, g: w - 0.1 * g, weights, gradients)
+
+
+@fc.federated_computation(fc.FederatedType(WEIGHTS, fc.SERVER), fc.FederatedType(fc.SequenceType(BATCH), fc.CLIENTS))
+def next_round(weights, batches):
+    shared = fc.federated_broadcast(weights)
+    return fc.federated_mean(fc.federated_map(lambda w, b: fc.sequence_reduce(b, w, step), (shared, batches)))
+
+
+def graph_peak(computation, rows=8, factored=DENSE):
+    module = computation.module
+    (graph,) = module.graphs
+    return peak_bytes(graph.digest, module.blob(graph.digest), rows, factored)
+
+
+def test_a_result_that_overwrites_its_operand_needs_no_room():
+    @fc.tf_computation(("float32", (1000,)))
+    def chain(x):
+        return tf.tanh(tf.sqrt(x) * 3.0)
+
+    assert graph_peak(chain) == 4000
+
+
+def test_a_value_that_is_read_later_stays():
+    @fc.tf_computation(("float32", (1000,)))
+    def joined(x):
+        first = tf.sqrt(x)
+        return tf.tanh(first) * first
+
+    assert graph_peak(joined) == 8000
+
+
+def test_the_rows_of_a_batch_count():
+    @fc.tf_computation(("float32", (None, 10)))
+    def doubled(x):
+        return tf.reshape(x * 2.0, [-1])
+
+    assert [graph_peak(doubled, rows) for rows in (1, 32)] == [40, 1280]
+
+
+def test_the_functions_that_a_loop_calls_count_once():
+    @fc.tf_computation(("float32", (1000,)))
+    def repeated(x):
+        return tf.while_loop(lambda i, _: i < 5, lambda i, y: (i + 1, tf.sqrt(y) + tf.tanh(y)), (0, x))[1]
+
+    assert 8_000 <= graph_peak(repeated) < 14_000
+
+
+def test_a_step_of_gradient_descent_needs_the_gradient_and_its_activations():
+    rows = 8
+    activations = 4 * rows * 256
+    peak = graph_peak(step, rows)
+    assert HIDDEN_BYTES + OUT_BYTES < peak < HIDDEN_BYTES + OUT_BYTES + 6 * activations
+
+
+def test_kernels_that_are_factors_count_as_those():
+    factored = FactoredKernels(frozenset({(64, 256)}), rows=8)
+    assert graph_peak(step, 8, factored) < HIDDEN_BYTES
+
+
+def test_a_graph_that_loops_over_a_sequence_itself_counts_its_step():
+    @fc.tf_computation(WEIGHTS, fc.SequenceType(BATCH))
+    def train(weights, batches):
+        return batches.reduce(weights, lambda w, b: step(w, b))
+
+    assert graph_peak(train) > HIDDEN_BYTES + OUT_BYTES
+    assert graph_peak(train, rows=1000) > graph_peak(train) + 4 * 900 * 256
+
+
+def planned_stage(**attributes):
+    plan = context.plan_of(next_round.module)
+    stage = plan.function("clients")
+    changed = attrs.evolve(stage, attributes={**stage.attributes, **attributes})
+    module = attrs.evolve(plan, functions=tuple(changed if f is stage else f for f in plan.functions))
+    return ClientStage(module, "zero", "clients", "join", broadcasts=1)
+
+
+def test_a_stage_needs_the_weights_before_and_after_a_step():
+    needs = client_needs(planned_stage(), 8, 0)
+    assert needs.shared == HIDDEN_BYTES + OUT_BYTES
+    assert needs.partial == needs.shared + 4
+    assert 2 * needs.shared < needs.client < 3 * needs.shared
+    assert needs.contribution >= needs.shared
+
+
+def test_a_stage_with_low_rank_kernels_needs_their_factors():
+    needs = client_needs(planned_stage(low_rank=51), 8, 16)
+    assert needs.client < HIDDEN_BYTES
+
+
+@pytest.mark.parametrize(
+    ("low_rank", "rows", "steps", "factors"), [(0, 8, 1, 0), (51, 8, 6, 48), (51, 8, 7, 0), (1, 8, 1, 8), (1, 8, 2, 0)]
+)
+def test_factors_have_the_rows_of_a_client_until_they_are_added_up(low_rank, rows, steps, factors):
+    assert factor_rows(low_rank, rows, steps) == factors
