@@ -36,6 +36,8 @@ def run(work: Work, target, arguments, seed, format_, extensions, trusted):
 
     import_extensions(extensions, work)
     module = read_target(target, work, trusted=trusted)
+    for graph in module.graphs:
+        module.blob(graph.digest)  # raises where a text names a graph, before TensorFlow is imported
     given = bound([read_argument(text) for text in arguments], module.main.parameters)
     with quiet_start():
         from fedcore import context

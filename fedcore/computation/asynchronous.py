@@ -7,10 +7,8 @@ import functools
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from fedcore import context
 from fedcore.errors import TracingError
 from fedcore.ir.active import active_builder
-from fedcore.runtime.stopping import Stop, stopped_by, stops_from_elsewhere
 
 Result = TypeVar("Result")
 
@@ -40,6 +38,8 @@ async def invoke_async(computation: Any, *args: Any, seed: int | None = None, **
     if active_builder() is not None:
         raise TracingError(f"invoke_async is used inside a computation; call {computation.__name__} there")
     call = computation if seed is None else functools.partial(computation.invoke, seed=seed)
+    from fedcore import context  # it imports TensorFlow, which tracing a federated computation does without
+    from fedcore.runtime.stopping import Stop, stopped_by, stops_from_elsewhere
 
     stop = Stop()
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcore import context
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief
-from fedcore.graphs.frontend.calls_in_graphs import call_in_graph, inside_graph
 from fedcore.html_display import HtmlDisplay
 from fedcore.ir import Builder, Module, Symbol, Value
 from fedcore.ir.active import active_builder
@@ -87,12 +85,16 @@ class Computation(HtmlDisplay):
             raise FedcoreError(f"{self.__name__} is {self.module.stage}: it holds no {stage} module")
         if stage == self.module.stage:
             return self.module
+        from fedcore import context  # it imports TensorFlow, which tracing a federated computation does without
+
         return context.plan_of(self.module) if stage == "planned" else context.lowered(self.module)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         builder = active_builder()
         if builder is not None:
             return self._in_trace(builder, args, kwargs)
+        from fedcore.graphs.frontend.calls_in_graphs import call_in_graph, inside_graph
+
         if inside_graph() and not is_placed(self.type_signature):
             return call_in_graph(self.to_module("lowered"), self.__name__, self._bound(args, kwargs))
         return self._run(args, kwargs, None)
@@ -121,6 +123,8 @@ class Computation(HtmlDisplay):
                 f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "
                 "Python: call this in another computation and give it there"
             )
+        from fedcore import context
+
         arguments = self._bound(args, kwargs)
         try:
             return context.invoke(self.module, arguments, seed=seed)

@@ -1,12 +1,10 @@
 """The decorators that trace Python functions to computations."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from fedcore.computation.computation import Computation, PolymorphicComputation
 from fedcore.errors import TracingError, brief
-from fedcore.graphs.capture.graph_capture import TracedGraph
-from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.intrinsics.rows import sequences_of
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
 from fedcore.ir.builder import function_converters
@@ -14,6 +12,9 @@ from fedcore.ir.function_parameters import function_name, parameter_names
 from fedcore.ir.locations import describe, traced_location
 from fedcore.ir.structural import call
 from fedcore.types import FederatedType, FunctionType, StructType, Type, contains, to_type
+
+if TYPE_CHECKING:
+    from fedcore.graphs.capture.graph_capture import TracedGraph
 
 
 @overload
@@ -137,12 +138,14 @@ def _trace_tensorflow(fn: Callable, names: list[str], types: list[Type]) -> Comp
     parameter = None
     if types:
         parameter = types[0] if len(types) == 1 else StructType(list(zip(names, types, strict=True)))
+    from fedcore.graphs.frontend.function_tracing import trace_function  # it imports TensorFlow
+
     traced = trace_function(python, parameter, spread=len(types) > 1)
     name = function_name(python, "graph")
     return Computation(graph_module(traced, name, names, types, traced_location(python)), name)
 
 
-def graph_module(traced: TracedGraph, name: str, names: list[str], types: list[Type], location) -> Module:
+def graph_module(traced: "TracedGraph", name: str, names: list[str], types: list[Type], location) -> Module:
     """A module whose main function calls a single graph."""
     module = ModuleBuilder("traced")
     module.blobs[traced.digest] = traced.data

@@ -110,3 +110,18 @@ def test_json_that_the_dtype_does_not_hold_is_refused(fedcore, mean_fed, given, 
     ran = fedcore("run", "mean.fed", "--arg", given)
     assert ran.code == 1
     assert says in ran.err
+
+
+def test_a_text_whose_graphs_are_missing_is_refused_before_tensorflow_is_imported(python, tmp_path):
+    digest = "0" * 64
+    (tmp_path / "text.fed").write_text(
+        f"fedcore 1 traced\n\ngraph @double : (int32 -> int32)  sha256:{digest}\n\n"
+        "fn @main(%x: int32) -> int32 {\n  %0 = call(@double, %x) : int32\n  return %0\n}\n"
+    )
+    said = python(
+        "import contextlib, io, sys, fedcore.cli\n"
+        "with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.suppress(SystemExit, Exception):\n"
+        "    fedcore.cli.main(['run', 'text.fed', '--arg', '1'], standalone_mode=False)\n"
+        "print('its bytes are not there' in err.getvalue(), 'tensorflow' in sys.modules)"
+    )
+    assert said == "True False\n"

@@ -22,6 +22,16 @@ def test_a_module_is_parsed_without_tensorflow():
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
+def test_a_federated_computation_is_traced_without_tensorflow():
+    program = (
+        "import sys, fedcore as fc;"
+        "mean = fc.federated_computation(lambda xs: fc.federated_mean(xs), fc.FederatedType('float32', fc.CLIENTS));"
+        "assert 'federated_mean' in str(mean.to_module('traced'));"
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
 @pytest.mark.parametrize("collects", [True, False])
 def test_the_collector_is_as_before_behind_an_import(collects):
     """Also where a module cannot be imported; `fedcore.ir` needs no TensorFlow, so this is quick."""
