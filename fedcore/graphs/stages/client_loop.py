@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from fedcore.collection_pause import without_collection
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.graphdef.parsed_graph import operations_of_graphs
@@ -18,7 +17,7 @@ from fedcore.graphs.sequences.layout import GraphCall, Layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.stages.onednn import with_kernels_of
-from fedcore.graphs.stages.realize import Realized, profiler_name
+from fedcore.graphs.stages.realize import Realized, stage_function
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.purity import effectful_symbols, stateful_symbols
@@ -128,12 +127,9 @@ def realize_loop(stage: ClientStage, layouts: Sequence[Layout | None], *, parall
         )
         return [tf.identity(t) for t in (*partial, *(array.stack() for array in arrays))]
 
-    body.__name__ = profiler_name(stage.module, stage.name)
     signature = [*stage.shared_specs, tf.TensorSpec([None], tf.int64), *(s for leaf in specs for s in leaf)]
-    traced = tf.function(body, autograph=False, input_signature=signature)
-    with without_collection():
-        call = with_kernels_of(stage.function, traced.get_concrete_function())
-    return Realized(call, type_, stacks_kept=True)
+    function = stage_function(stage.module, stage.name, body, signature)
+    return Realized(with_kernels_of(stage.function, function), type_, stacks_kept=True)
 
 
 def _filled_at_run_time(tensor: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

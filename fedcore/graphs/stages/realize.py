@@ -8,6 +8,7 @@ float32[7]. The function of a client takes the weights [7]; its seed; its column
 batch sizes [steps]. It returns the leaves of the partial.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 import attrs
@@ -28,7 +29,7 @@ from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.module import Module
-from fedcore.ir.purity import pure_symbols, seeded_symbols
+from fedcore.ir.purity import effectful_symbols, pure_symbols, seeded_symbols, stateful_symbols
 from fedcore.types import SequenceType, Type, leaves, tensor_leaves
 
 Layouts = tuple[Layout | None, ...]
@@ -162,13 +163,12 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
         out = run.run(function, *arguments, seed=tensor_seed(seed))
         return [tf.identity(t) for t in result_tensors(out, function.result_type)]
 
-    body.__name__ = profiler_name(module, name)
-    traced = tf.function(body, autograph=False, input_signature=[tf.TensorSpec([], tf.int64), *specs])
+    call = stage_function(module, name, body, [tf.TensorSpec([], tf.int64), *specs])
     pure = name in pure_symbols(module) and name not in seeded_symbols(module)
-    realized = _realized(traced, function.result_type, pure=pure)
+    realized = Realized(call, function.result_type, pure=pure)
     if any(isinstance(leaf, SequenceType) for _, leaf in leaves(function.result_type)):
         return realized
-    return attrs.evolve(realized, unchanged=_unchanged(traced.get_concrete_function()))
+    return attrs.evolve(realized, unchanged=_unchanged(call))
 
 
 def _unchanged(function: tf.types.experimental.ConcreteFunction) -> tuple[tuple[int, int], ...]:
@@ -222,11 +222,20 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
     if from_partial:
         flag = tf.TensorSpec([], tf.bool)
         specs = [flag, flag, *specs, *(spec(t) for t in tensor_leaves(stage.partial_type))]
-    body.__name__ = profiler_name(stage.module, stage.name)
-    realized = _realized(tf.function(body, autograph=False, input_signature=specs), type_)
-    return attrs.evolve(realized, call=with_kernels_of(stage.function, realized.call))
+    return Realized(with_kernels_of(stage.function, stage_function(stage.module, stage.name, body, specs)), type_)
 
 
-def _realized(traced, result: Type, *, pure: bool = False) -> Realized:
+def stage_function(
+    module: Module, stage: str, body: Callable, specs: SequenceOf[tf.TensorSpec]
+) -> tf.types.experimental.ConcreteFunction:
+    """The TensorFlow function of a stage.
+
+    Effects keep their order by automatic control dependencies, for which TensorFlow looks at each operation, a seventh
+    of the time of a trace; other stages have none.
+    """
+    name = profiler_name(module, stage)
     with private_api.quick_operations(shares_constants=True), without_collection():
-        return Realized(traced.get_concrete_function(), result, pure=pure)
+        if stage not in effectful_symbols(module) | stateful_symbols(module):
+            return private_api.unordered_function(body, specs, name=name)
+        body.__name__ = name
+        return tf.function(body, autograph=False, input_signature=specs).get_concrete_function()
