@@ -66,6 +66,12 @@ CASES = [
     Case("dense 19 M, no low rank, 32 clients", ("dense", 1024, 18), _MANY, settings=_NO_LOW_RANK),
     Case("dense 50 M", ("dense", 2048, 12)),
     Case("dense 50 M, no low rank, 32 clients", ("dense", 2048, 12), _MANY, settings=_NO_LOW_RANK),
+    Case(
+        "dense 50 M, 32 clients, 1.6 GB",
+        ("dense", 2048, 12),
+        _MANY,
+        settings=(*_NO_LOW_RANK, ("memory_bytes", 1_600_000_000)),
+    ),
     Case("dense 50 M, Adam", ("dense", 2048, 12), optimizer="adam"),
     Case("dense 50 M, Adam, 32 clients", ("dense", 2048, 12), _MANY, optimizer="adam"),
     Case("dense 200 M", ("dense", 4096, 12)),
