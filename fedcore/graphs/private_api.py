@@ -306,7 +306,8 @@ def optimize_graph(config: config_pb2.ConfigProto, meta: meta_graph_pb2.MetaGrap
 
 @part(
     "tensorflow.python.framework: op_def_library._apply_op_helper, ops.Operation._from_c_op, "
-    "ops._create_graph_constant, func_graph.FuncGraph, auto_control_deps._get_resource_inputs; "
+    "ops._create_graph_constant, func_graph.FuncGraph, auto_control_deps._get_resource_inputs, "
+    "importer._ProcessNewOps; "
     "tensorflow.python.client.pywrap_tf_session"
 )
 def quick_operations(

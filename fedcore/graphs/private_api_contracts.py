@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, function_pb2, types_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, types_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
@@ -231,6 +231,11 @@ def quick_operations() -> None:
     with private_api.quick_operations():
         quick = nodes()
     _require(quick == nodes(), "operations that are created quickly differ")
+    importing = tf.Graph()
+    with importing.as_default(), private_api.quick_operations():
+        tf.graph_util.import_graph_def(graph_pb2.GraphDef(node=quick), name="")
+    names = sorted(op.name for op in importing.get_operations())
+    _require(names == sorted(n.name for n in quick), "a graph that is imported quickly differs")
 
 
 @contract

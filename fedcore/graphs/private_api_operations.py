@@ -1,12 +1,13 @@
 """Adds operations to graphs through TensorFlow's C API, past most of its Python code; a part of `private_api`.
 
 TensorFlow builds an operation in 0.2 to 0.5 ms: it infers attributes by general code, records the stack of Python
-frames, and locks the graph. This module replaces four private functions of TensorFlow: `_apply_op_helper`, through
+frames, and locks the graph. This module replaces five private functions of TensorFlow: `_apply_op_helper`, through
 which every generated function (`tf.raw_ops`) adds its operation, `FuncGraph._create_op_internal`,
-`_create_graph_constant`, and `_get_resource_inputs`, which a finished graph calls for each of its operations. Inside of
-`quick_operations` the first three take what an operation needs from a record of its definition and a cache of encoded
-attributes, and call TensorFlow's C API; the fourth answers at once for an operation without handles. Outside they are
-TensorFlow's own.
+`_create_graph_constant`, `_get_resource_inputs`, which a finished graph calls for each of its operations, and
+`_ProcessNewOps`, which the import of a graph calls with the graph. Inside of `quick_operations` the first three take
+what an operation needs from a record of its definition and a cache of encoded attributes, and call TensorFlow's C API;
+the fourth answers at once for an operation without handles, and the fifth looks for no places that operations name:
+those of canonical graphs name none. Outside they are TensorFlow's own.
 
 Guarantees:
   - The graph is the one that TensorFlow's functions build, with the same names, inputs and attributes. Only where
@@ -31,6 +32,7 @@ from tensorflow.python.client import pywrap_tf_session as c_api
 from tensorflow.python.framework import (
     auto_control_deps,
     func_graph,
+    importer,
     op_callbacks,
     op_def_library,
     op_def_registry,
@@ -114,6 +116,7 @@ def _install() -> Callable[[Any], bool]:
     """Replaces TensorFlow's functions; returns whether operations of a graph may be created quickly."""
     original_apply, original_create = op_def_library._apply_op_helper, func_graph.FuncGraph._create_op_internal
     original_resources, original_constant = auto_control_deps._get_resource_inputs, ops._create_graph_constant
+    original_process = importer._ProcessNewOps
 
     def is_quick(graph) -> bool:
         is_own = getattr(type(graph), "_create_op_internal", None) is create  # gradients of loops have another
@@ -163,6 +166,15 @@ def _install() -> Callable[[Any], bool]:
     def resources(operation):
         return () if _quick.get() and not _takes_handles(operation) else original_resources(operation)
 
+    @functools.wraps(original_process)
+    def process(graph):
+        if not _quick.get():
+            original_process(graph)
+            return
+        for operation in graph._add_new_tf_operations(compute_devices=False):
+            graph._apply_device_functions(operation)
+
+    importer._ProcessNewOps = process
     op_def_library._apply_op_helper = apply
     func_graph.FuncGraph._create_op_internal = create
     ops._create_graph_constant = constant

@@ -132,7 +132,7 @@ def _replace_accesses(nodes, port: str, results: MutableMapping[str, str]) -> No
 def _peak(graph_def: graph_pb2.GraphDef, results: set[str], functions: dict, factored: FactoredKernels) -> int:
     """The peak of a graph whose placeholders are arguments."""
     graph = tf.Graph()
-    with graph.as_default(), without_collection():
+    with graph.as_default(), private_api.quick_operations(), without_collection():
         tf.graph_util.import_graph_def(graph_def, name="")
     sources: dict[str, str] = {}  # a view -> the tensor that it is a view of
     users: dict[str, int] = {}

@@ -6,6 +6,8 @@ Out: a `Realized` over flat tensors.
 Example: a client stage `<partial, weights, batches> -> partial`, with weights float32[7] and batches of rows
 float32[7]. The function of a client takes the weights [7]; its seed; its column [n, 7], row numbers [steps, rows] and
 batch sizes [steps]. It returns the leaves of the partial.
+
+Decision 0265.
 """
 
 from collections.abc import Callable
