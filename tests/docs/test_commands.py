@@ -65,7 +65,20 @@ def test_finding_your_way(run):
     assert [words for words in ran if words[0] == "fedcore"] == [
         ["fedcore", word]
         for word in (
-            *("--help", "dump", "opt", "opt", "lint", "lint", "dump", "diff", "report", "report", "dump", "show-values"),
+            *(
+                "--help",
+                "dump",
+                "opt",
+                "opt",
+                "lint",
+                "lint",
+                "dump",
+                "diff",
+                "report",
+                "report",
+                "dump",
+                "show-values",
+            ),
             *("tune", "run"),
         )
     ]
