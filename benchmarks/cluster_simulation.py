@@ -97,7 +97,7 @@ def simulate(clients: int, workers: int, pieces: Pieces, *, in_runs: bool) -> di
     from fedcore.runtime.client_source import ClientSource
     from fedcore.runtime.client_work import ClientSlice
     from fedcore.runtime.cluster.executor import REQUEST_S
-    from fedcore.runtime.cluster.shipping import packed
+    from fedcore.runtime.cluster.shipping import pack
     from fedcore.runtime.run_lengths import RunLengths
     from fedcore.runtime.stopping import Stop
 
@@ -117,7 +117,7 @@ def simulate(clients: int, workers: int, pieces: Pieces, *, in_runs: bool) -> di
         run = next(source, None)
         if run is None:
             break
-        packed(ClientSlice(run.first, CALL * run.slices, tuple(run.clients)), names_arrays=True)
+        pack(ClientSlice(run.first, CALL * run.slices, tuple(run.clients)), names_arrays=True)
         spent = time.process_time() - began
         real += spent
         requests += 1

@@ -59,27 +59,27 @@ class PlanCache:
         module: Module,
         pipeline: str = DEFAULT_PIPELINE,
         *,
-        given: Module | None = None,
+        ready_plan: Module | None = None,
         recorded_in: Path | None = None,
     ) -> Module:
         """The plan, compiled now unless it is cached.
 
         Args:
-            given: a plan to use instead of the compiler's: a pinned plan, or the module itself if it is a plan.
+            ready_plan: a plan to use instead of the compiler's: a pinned plan, or the module itself if it is a plan.
             recorded_in: a directory for the record of each pass; a plan is compiled once for each directory.
         """
-        how = pipeline if given is None else f"given {given.digest()}"
+        how = pipeline if ready_plan is None else f"given {ready_plan.digest()}"
         key = (module.source_digest(), how, default_target(), declarations(), registrations(), recorded_in)
         if recorded_in is not None:
-            return self._plans.get(key, lambda: _compile_recorded(module, pipeline, given, recorded_in))
-        return self._plans.get(key, lambda: given or _compiled(module, pipeline))
+            return self._plans.get(key, lambda: _compile_recorded(module, pipeline, ready_plan, recorded_in))
+        return self._plans.get(key, lambda: ready_plan or _compile(module, pipeline))
 
     def cached(self) -> list[Module]:
         """The plans in the cache."""
         return self._plans.values()
 
 
-def _compiled(module: Module, pipeline: str) -> Module:
+def _compile(module: Module, pipeline: str) -> Module:
     """The plan: read from the directory that FEDCORE_CACHE names, or else compiled and stored there.
 
     Compiled in a thread: passes build functions, and a computation that is called while its thread builds one becomes
@@ -90,21 +90,23 @@ def _compiled(module: Module, pipeline: str) -> Module:
     plan = None if stored is None else stored.get(module, pipeline)
     if plan is None:
         with without_collection(), slow_step(f"planning {module.main.name}"):
-            plan = in_a_thread(lambda: _checked(compile_module(module, pipeline), module, pipeline))
+            plan = in_a_thread(lambda: _check_plan(compile_module(module, pipeline), module, pipeline))
         if stored is not None:
             stored.put(module, plan, pipeline)
     return plan
 
 
-def _compile_recorded(module: Module, pipeline: str, given: Module | None, directory: Path) -> Module:
+def _compile_recorded(module: Module, pipeline: str, ready_plan: Module | None, directory: Path) -> Module:
     name = module.main.name
-    if given is not None:
-        return verify(record_compilation(directory, name, module, iter([] if given is module else [("pinned", given)])))
-    passes = ((one.name, after) for one, after in run_passes(module, pipeline))
-    return _checked(record_compilation(directory, name, module, passes), module, pipeline)
+    if ready_plan is not None:
+        return verify(
+            record_compilation(directory, name, module, iter([] if ready_plan is module else [("pinned", ready_plan)]))
+        )
+    passes = ((pass_.name, result) for pass_, result in run_passes(module, pipeline))
+    return _check_plan(record_compilation(directory, name, module, passes), module, pipeline)
 
 
-def _checked(plan: Module, module: Module, pipeline: str) -> Module:
+def _check_plan(plan: Module, module: Module, pipeline: str) -> Module:
     """The result of a pipeline, checked to be a valid plan.
 
     Raises:
@@ -188,8 +190,8 @@ def current_runtime() -> Runtime:
         if _default is None:
             from fedcore.runtime.local import local
 
-            made = in_a_thread(local)
-            _default = _default or made
+            runtime = in_a_thread(local)
+            _default = _default or runtime
         return _default
 
 
@@ -310,9 +312,9 @@ def _plan_for(
     """
     used = _in_use.get()
     pins = (used.pins if used is not None else None) or _named_plans(os.environ.get("FEDCORE_PLANS", ""))
-    given = module if module.stage == "planned" else None if pins is None else pins.get(module)
+    ready_plan = module if module.stage == "planned" else None if pins is None else pins.get(module)
     pipeline = pipeline_with(options, used.pipeline if used is not None else "default")
-    plan = _plans.get(module, pipeline, given=given, recorded_in=recorded_in)
+    plan = _plans.get(module, pipeline, ready_plan=ready_plan, recorded_in=recorded_in)
     if report is not None:
         report.plan = plan.digest()
         note = None if pins is None else pins.note(module)
@@ -327,7 +329,7 @@ def _named_plans(path: str) -> PinnedPlans | None:
     return PinnedPlans.read(path) if path else None
 
 
-def lowered(module: Module) -> Module:
+def lower(module: Module) -> Module:
     """A traced module with its derived intrinsics written in core operations."""
     return compile_module(module, LOWERING)
 
@@ -353,7 +355,7 @@ def invoke(module: Module, arguments: list, *, seed: int | None = None) -> Any:
     report = Report(seed=seed, watch=active_watch(), round=round_of(arguments))
     directory = trace_directory()
     if directory is not None:
-        return _recorded(directory, runtime, module, arguments, report)
+        return _run_recorded(directory, runtime, module, arguments, report)
     began = time.perf_counter()
     to_run = _plan_for(module, runtime.plan_options, report) if runtime.compiles else module
     try:
@@ -413,7 +415,7 @@ _needing_count: IdentityCache[Operation | None] = IdentityCache(MAX_PLANS)
 """Results of `_first_needing_count` for the modules that ran last."""
 
 
-def _recorded(directory: Path, runtime: Runtime, module: Module, arguments: list, report: Report):
+def _run_recorded(directory: Path, runtime: Runtime, module: Module, arguments: list, report: Report):
     """`invoke` under FEDCORE_TRACE: runs the call, and writes its recording when it ends."""
     recording = report.recording = Recording(directory, module.main.name, module.source_digest())
     if report.watch is None and (clients := traced_clients()):

@@ -54,7 +54,7 @@ class FedcoreError(Exception):
         return Exception.__new__(InvalidValue if cls is FedcoreError else cls, *args)  # type: ignore[return-value]
 
     def __str__(self) -> str:
-        return _clipped(Exception.__str__(self))
+        return _clip(Exception.__str__(self))
 
 
 class TypeMismatch(FedcoreError, TypeError):
@@ -115,10 +115,10 @@ class ParseError(FedcoreError, ValueError):
         lines = self.text.split("\n")
         source = lines[self.line - 1] if 0 < self.line <= len(lines) else ""
         start = max(0, self.column - 1 - _CLIP)
-        shown = source[start : self.column - 1 + _CLIP].expandtabs(1)
+        excerpt = source[start : self.column - 1 + _CLIP].expandtabs(1)
         caret = " " * (self.column - 1 - start) + "^"
         hint = f" expected {_either(self.expected)}" if self.expected else ""
-        return f"line {self.line}, column {self.column}: {self.problem}\n  {shown}\n  {caret}{hint}"
+        return f"line {self.line}, column {self.column}: {self.problem}\n  {excerpt}\n  {caret}{hint}"
 
 
 class _Brief(reprlib.Repr):
@@ -139,7 +139,7 @@ class _Brief(reprlib.Repr):
             text = repr(x)
         except Exception:  # the repr of someone else's class
             text = object.__repr__(x)
-        return shortened(" ".join(text.split()), self.maxother)
+        return shorten(" ".join(text.split()), self.maxother)
 
 
 _brief = _Brief()
@@ -148,7 +148,7 @@ _brief.maxstring = _brief.maxother = _BRIEF
 
 def brief(value) -> str:
     """A value as it stands in a message: `repr`, but never more than a line; arrays by dtype and shape."""
-    return shortened(_brief.repr(value), 2 * _BRIEF)
+    return shorten(_brief.repr(value), 2 * _BRIEF)
 
 
 def _array(x, shape) -> str:
@@ -163,7 +163,7 @@ def _array(x, shape) -> str:
     return f"<{name} {dtype or ''}[{','.join('?' if n is None else str(n) for n in sizes)}]>"
 
 
-def shortened(text: str, limit: int = MAX_LINE // 2) -> str:
+def shorten(text: str, limit: int = MAX_LINE // 2) -> str:
     """The two ends of a text that is longer than the limit."""
     if len(text) <= limit:
         return text
@@ -171,11 +171,11 @@ def shortened(text: str, limit: int = MAX_LINE // 2) -> str:
     return f"{text[: limit - 3 - half]} … {text[-half:]}"
 
 
-def _clipped(text: str) -> str:
+def _clip(text: str) -> str:
     """A message with bounded lines, and boundedly many."""
     if len(text) <= MAX_LINE:
         return text
-    lines = [shortened(line, MAX_LINE) for line in text.split("\n")]
+    lines = [shorten(line, MAX_LINE) for line in text.split("\n")]
     if len(lines) > MAX_LINES:
         half = MAX_LINES // 2
         lines = [*lines[:half], f"  … {len(lines) - 2 * half} lines more …", *lines[-half:]]
@@ -222,7 +222,7 @@ def render_mismatch(
     return "\n".join(lines)
 
 
-def located(text: str, location: Location | None) -> str:
+def add_location(text: str, location: Location | None) -> str:
     """The text of an error with the user's line, in front of a fix."""
     if location is None:
         return text
@@ -249,8 +249,8 @@ def _windows(wants: str, has: str, spans: Sequence[tuple[int, int]]) -> tuple[st
 
 
 def _window(text: str, start: int) -> str:
-    shown = text[start : start + WHOLE]
-    return ("… " if start else "") + shown + (" …" if start + WHOLE < len(text) else "")
+    excerpt = text[start : start + WHOLE]
+    return ("… " if start else "") + excerpt + (" …" if start + WHOLE < len(text) else "")
 
 
 def _carets(spans: Sequence[tuple[int, int]]) -> str:

@@ -62,7 +62,7 @@ def save_client_work(computation: Computation, client: Any, path: str | os.PathL
         >>> sorted(interface["outputs"])[-1]
         'weight'
     """
-    function, batched = _exported(computation, client)
+    function, batched = _export_function(computation, client)
     module = tf.Module()
     module.train = function.call
     signatures: dict[str, Any] = {"train": function.call.get_concrete_function()}
@@ -112,7 +112,7 @@ def save_client_work_for_litert(computation: Computation, client: Any, path: str
     return sorted({name.decode() for name in re.findall(rb"Flex[A-Z][A-Za-z0-9]+", data)})
 
 
-def _exported(computation: Computation, client: Any) -> tuple[ClientFunction, bool]:
+def _export_function(computation: Computation, client: Any) -> tuple[ClientFunction, bool]:
     """The function of the computation's client stage, and whether it reads batches."""
     if not isinstance(computation, Computation):
         raise TypeMismatch(f"a computation is exported, such as process.next, not {brief(computation)}")
@@ -122,8 +122,8 @@ def _exported(computation: Computation, client: Any) -> tuple[ClientFunction, bo
     types = module.main.types()
     operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
     broadcasts = split_operands(operands)
-    wanted = [p.type for p in stage.parameters[len(stage.parameters) - len(operands) + broadcasts :]]
-    layouts = _layouts(wanted, client)
+    client_types = [p.type for p in stage.parameters[len(stage.parameters) - len(operands) + broadcasts :]]
+    layouts = _layouts(client_types, client)
     if op.kind == "fold":
         sent = sent_by(op, stage, types)
     else:
@@ -133,11 +133,13 @@ def _exported(computation: Computation, client: Any) -> tuple[ClientFunction, bo
 
 
 def _client_operation(module: Module, name: str) -> Operation:
-    found = [op for op in module.main.operations if op.kind in ("fold", "collect")]
-    if len(found) != 1:
-        stages = ", ".join(f"@{_stage_of(op)}" for op in found) or "none"
-        raise FedcoreError(f"a computation with one client stage can be exported; {name} has {len(found)}: {stages}")
-    return found[0]
+    operations = [op for op in module.main.operations if op.kind in ("fold", "collect")]
+    if len(operations) != 1:
+        stages = ", ".join(f"@{_stage_of(op)}" for op in operations) or "none"
+        raise FedcoreError(
+            f"a computation with one client stage can be exported; {name} has {len(operations)}: {stages}"
+        )
+    return operations[0]
 
 
 def _stage_of(op: Operation) -> str:
@@ -149,17 +151,17 @@ def _layouts(types: Sequence[Type], client: Any) -> list[Layout | None]:
     values = client if isinstance(client, tuple) else (client,)
     if len(values) != len(types):
         raise TypeMismatch(f"the clients hold {len(types)} values, and the example client has {len(values)}")
-    found: list[Layout | None] = []
+    layouts: list[Layout | None] = []
     for type_, value in zip(types, values, strict=True):
         for path, leaf in leaves(type_):
             if not isinstance(leaf, SequenceType):
-                found.append(None)
+                layouts.append(None)
             elif path:
                 raise FedcoreError(f"the client's value holds a sequence in a struct ({path}); that is not exported")
             else:
-                sequence = columns_of(value, leaf, "client").drawn(0)
-                found.append((sequence.read() if isinstance(sequence, Stream) else sequence).layout)
-    return found
+                sequence = columns_of(value, leaf, "client").draw(0)
+                layouts.append((sequence.read() if isinstance(sequence, Stream) else sequence).layout)
+    return layouts
 
 
 @tf.function(

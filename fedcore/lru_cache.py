@@ -91,17 +91,17 @@ class LruCache(Generic[Key, Value]):
     def get(self, key: Key, compute: Callable[[], Value]) -> Value:
         """The value of a key, computed now if there is none."""
         with self._lock:
-            found = self._entries.find(key, _MISSING)
-            if not isinstance(found, _Missing):
-                return found
+            entry = self._entries.find(key, _MISSING)
+            if not isinstance(entry, _Missing):
+                return entry
             computation = self._computing.setdefault(key, _Computation())
             computation.threads += 1
         try:
             with computation.lock:
                 with self._lock:
-                    found = self._entries.find(key, _MISSING)
-                if not isinstance(found, _Missing):
-                    return found
+                    entry = self._entries.find(key, _MISSING)
+                if not isinstance(entry, _Missing):
+                    return entry
                 value = compute()
                 with self._lock:
                     self._entries.put(key, value)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedcore.cli.page.markup import Child, Markup, element, joined, recorded_text
+from fedcore.cli.page.markup import Child, Markup, element, join, recorded_text
 from fedcore.cli.page.units import bits, seconds
-from fedcore.cli.show import coloured, coloured_console
+from fedcore.cli.show import coloured_console, highlight
 from fedcore.computation import Computation
 from fedcore.computation.computation import PolymorphicComputation
 from fedcore.errors import FedcoreError
@@ -41,13 +41,13 @@ def _(type_: Type) -> Markup:
 
 @_markup.register
 def _(module: Module) -> Markup:
-    return _coloured(str(module))
+    return _highlight(str(module))
 
 
 @_markup.register
 def _(computation: Computation) -> Markup:
     signature = element("code", f"{computation.__name__} : {computation.type_signature}")
-    text = element("details", element("summary", "traced"), _coloured(computation.to_text(computation.module.stage)))
+    text = element("details", element("summary", "traced"), _highlight(computation.to_text(computation.module.stage)))
     return element("div", signature, text)
 
 
@@ -108,17 +108,17 @@ def _norm(weights) -> str:
 def _table(header: Iterable[str] | None, rows: list) -> Markup | None:
     if not rows:
         return None
-    shown: list[Child] = [element("tr", [element("td", cell) for cell in row]) for row in rows[:MAX_ROWS]]
+    body_rows: list[Child] = [element("tr", [element("td", cell) for cell in row]) for row in rows[:MAX_ROWS]]
     if len(rows) > MAX_ROWS:
-        shown.append(element("tr", element("td", f"{len(rows) - MAX_ROWS} more")))
+        body_rows.append(element("tr", element("td", f"{len(rows) - MAX_ROWS} more")))
     head = element("tr", [element("th", name) for name in header]) if header else None
-    return element("table", head, shown)
+    return element("table", head, body_rows)
 
 
-def _coloured(text: str) -> Markup:
+def _highlight(text: str) -> Markup:
     """`.fed` text in colours."""
     console = coloured_console(file=io.StringIO(), record=True, width=100_000)
-    console.print(coloured(text), end="")
+    console.print(highlight(text), end="")
     return recorded_text(console)
 
 
@@ -151,20 +151,22 @@ def _dump(shell, line: str, cell: str | None = None) -> None:
     if cell is None:
         if len(words) != 1:
             raise FedcoreError("dump: name one computation, as in %dump process.next --stage planned")
-        found = {words[0]: shell.ev(words[0])}
+        computations = {words[0]: shell.ev(words[0])}
     else:
         if words:
             raise FedcoreError(f"dump: a cell takes --stage only, not {' '.join(words)}")
-        before = dict(shell.user_ns)
+        old_namespace = dict(shell.user_ns)
         result = shell.run_cell(cell)
         if not result.success:
             return
-        changed = {name: v for name, v in shell.user_ns.items() if before.get(name) is not v}
-        found = {name: v for name, v in changed.items() if isinstance(v, Computation) and not name.startswith("_")}
-        if not found:
+        changed = {name: v for name, v in shell.user_ns.items() if old_namespace.get(name) is not v}
+        computations = {
+            name: v for name, v in changed.items() if isinstance(v, Computation) and not name.startswith("_")
+        }
+        if not computations:
             raise FedcoreError("dump: the cell defines no computation")
-    for name, value in found.items():
+    for name, value in computations.items():
         if not isinstance(value, Computation):
             raise FedcoreError(f"dump: {name} is no computation with types, but {type(value).__name__}")
         title = element("p", element("b", name), f" ({stage}) : {value.type_signature}")
-        display(HTML(joined(title, _coloured(value.to_text(stage))).text))
+        display(HTML(join(title, _highlight(value.to_text(stage))).text))

@@ -23,12 +23,12 @@ def whole_number(name: str, value, *, at_least: int | None = None, at_most: int 
         InvalidValue: it is less than `at_least`, or greater than `at_most`, which needs `at_least`.
     """
     limit = f", {at_least} or more" if at_most is None else f", {at_least} to {at_most}"
-    wanted = "a whole number" if at_least is None else f"a whole number{limit}"
+    expected = "a whole number" if at_least is None else f"a whole number{limit}"
     number = _index(value)
     if number is None:
-        raise TypeMismatch(f"{name} is {wanted}, not {brief(value)}")
+        raise TypeMismatch(f"{name} is {expected}, not {brief(value)}")
     if (at_least is not None and number < at_least) or (at_most is not None and number > at_most):
-        raise InvalidValue(f"{name} is {wanted}, not {brief(number)}")
+        raise InvalidValue(f"{name} is {expected}, not {brief(number)}")
     return number
 
 
@@ -50,13 +50,13 @@ def real_number(name: str, value, *, at_least: float | None = None, above: float
     """
     limit = f", {at_least} or more" if at_least is not None else f" above {above}" if above is not None else ""
     number = _index(value)
-    found: float | int | None = _float(value) if number is None else number
-    if found is None:
+    real: float | int | None = _float(value) if number is None else number
+    if real is None:
         raise TypeMismatch(f"{name} is a number{limit}, not {brief(value)}")
-    low = (at_least is not None and found < at_least) or (above is not None and found <= above)
-    if low or not abs(found) <= sys.float_info.max:
-        raise InvalidValue(f"{name} is a finite number{limit}, not {brief(found)}")
-    return found
+    low = (at_least is not None and real < at_least) or (above is not None and real <= above)
+    if low or not abs(real) <= sys.float_info.max:
+        raise InvalidValue(f"{name} is a finite number{limit}, not {brief(real)}")
+    return real
 
 
 def _float(value) -> float | None:

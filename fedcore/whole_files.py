@@ -49,7 +49,7 @@ def written_whole(path: str | os.PathLike) -> Iterator[Path]:
         >>> with written_whole("data.sqlite") as partial:
         ...     sqlite3.connect(partial).close()
     """
-    given, path = path, Path(os.path.realpath(path))
+    user_path, path = path, Path(os.path.realpath(path))
     mode = _mode(path)
     partial = path.with_name(f".{secrets.token_hex(16)}.partial")
     try:
@@ -62,7 +62,7 @@ def written_whole(path: str | os.PathLike) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             partial.unlink()
         if isinstance(error, OSError) and error.filename in (partial, str(partial)):
-            error.filename = os.fspath(given)
+            error.filename = os.fspath(user_path)
             del error.filename2  # of a rename
         raise
     _keep_name(path.parent)
@@ -73,14 +73,14 @@ def written_and_locked(path: str | os.PathLike, pieces: Iterable[bytes | memoryv
     """Writes a file as `write_whole` does, and keeps it locked for the `with` block."""
     with contextlib.ExitStack() as block:
         with written_whole(path) as partial:
-            block.enter_context(locked(partial))
+            block.enter_context(lock_file(partial))
             with partial.open("wb") as file:
                 file.writelines(pieces)
         yield
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[bool]:
+def lock_file(path: Path) -> Iterator[bool]:
     """Locks a file for the `with` block; gives False where another process or thread has locked it.
 
     The system releases the lock when the process ends, however it ends. Windows has no such lock.

@@ -27,7 +27,9 @@ def norm_of(value, order: float = 2.0):
     return tf.where(tf.reduce_all(tf.math.is_finite(vector)), size, math.inf)
 
 
-def _bounded(inner: FactoryT, norm, order: float, change, name: str, count: str, count_sum_factory) -> FactoryT:
+def _bounding_factory(
+    inner: FactoryT, norm, order: float, change, name: str, count: str, count_sum_factory
+) -> FactoryT:
     """Applies `change(value, norm of the value, bound) -> (value, whether it was changed)` to every client's value."""
     adaptive = hasattr(norm, "report")
     norm = python_scalar(norm)
@@ -41,7 +43,7 @@ def _bounded(inner: FactoryT, norm, order: float, change, name: str, count: str,
         fixed = None if adaptive else tf_computation(lambda: tf.constant(norm, tf.float32))
 
         @tf_computation(value_type, TensorType("float32"))
-        def bound(value, limit):
+        def apply_bound(value, limit):
             size = norm_of(value, order)
             changed, hit = change(value, size, limit)
             return changed, tf.cast(hit, tf.int32), size
@@ -55,13 +57,13 @@ def _bounded(inner: FactoryT, norm, order: float, change, name: str, count: str,
         def body(state, value, weights):
             norm_state = state[f"{name}_norm"]
             limit = norm.report(norm_state) if adaptive else federated_eval(fixed, SERVER)
-            done = federated_map(bound, (value, federated_broadcast(limit)))
-            aggregated = process.next(state.inner_agg, done[0], *weights)
-            counted = counts.next(state[f"{count}_agg"], done[1])
-            after = {"inner_agg": aggregated.state, f"{count}_agg": counted.state}
-            after[f"{name}_norm"] = norm.next(norm_state, done[2]) if adaptive else norm_state
+            bounded_values = federated_map(apply_bound, (value, federated_broadcast(limit)))
+            aggregated = process.next(state.inner_agg, bounded_values[0], *weights)
+            counted = counts.next(state[f"{count}_agg"], bounded_values[1])
+            next_state = {"inner_agg": aggregated.state, f"{count}_agg": counted.state}
+            next_state[f"{name}_norm"] = norm.next(norm_state, bounded_values[2]) if adaptive else norm_state
             measurements = {name: aggregated.measurements, f"{name}_norm": limit, count: counted.result}
-            return MeasuredProcessOutput(federated_zip(after), aggregated.result, federated_zip(measurements))
+            return MeasuredProcessOutput(federated_zip(next_state), aggregated.result, federated_zip(measurements))
 
         return process_of(initialize, value_type, weight_type, body)
 
@@ -101,7 +103,9 @@ def clipping_factory(
         scale = tf.where(size > limit, tf.math.divide_no_nan(limit, size), 1.0)
         return tf.nest.map_structure(lambda v: v * tf.cast(scale, v.dtype), value), size > limit
 
-    return _bounded(inner_agg_factory, clipping_norm, 2.0, clip, "clipping", "clipped_count", clipped_count_sum_factory)
+    return _bounding_factory(
+        inner_agg_factory, clipping_norm, 2.0, clip, "clipping", "clipped_count", clipped_count_sum_factory
+    )
 
 
 def zeroing_factory(
@@ -139,6 +143,6 @@ def zeroing_factory(
         hit = (size > limit) | ~tf.math.is_finite(size)
         return tf.nest.map_structure(lambda v: tf.where(hit, tf.zeros_like(v), v), value), hit
 
-    return _bounded(
+    return _bounding_factory(
         inner_agg_factory, zeroing_norm, float(norm_order), zero, "zeroing", "zeroed_count", zeroed_count_sum_factory
     )

@@ -48,10 +48,10 @@ def concat_factory(inner_agg_factory: FactoryT) -> FactoryT:
             return tf.nest.pack_sequence_as(like, [tf.reshape(p, x.shape) for p, x in zip(parts, leaves, strict=True)])
 
         def body(state, value, weights):
-            done = process.next(state, federated_map(join, value), *weights)
+            output = process.next(state, federated_map(join, value), *weights)
             # Zeros of V carry its containers into the graph.
-            result = federated_map(lambda vector: split(vector, generic_zero(value_type)), done.result)
-            return MeasuredProcessOutput(done.state, result, done.measurements)
+            result = federated_map(lambda vector: split(vector, generic_zero(value_type)), output.result)
+            return MeasuredProcessOutput(output.state, result, output.measurements)
 
         return aggregation_process(process.initialize, value_type, weight_type, body)
 

@@ -322,18 +322,18 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             )
 
         @tf_computation(value_type, TensorType("float32"))
-        def clipped(value, limit):
+        def clip_value(value, limit):
             norm = norm_of(value)
             scale = tf.where(norm > limit, limit / norm, 1.0)
 
-            def scaled(leaf):
+            def scale_leaf(leaf):
                 return tf.where(tf.math.is_finite(norm), leaf * tf.cast(scale, leaf.dtype), tf.zeros_like(leaf))
 
-            return tf.nest.map_structure(scaled, value), tf.cast(norm <= limit, tf.int32)
+            return tf.nest.map_structure(scale_leaf, value), tf.cast(norm <= limit, tf.int32)
 
         state_type = start.type_signature.result
 
-        def released(state, total, below=None, next_clip=None):
+        def release_mean(state, total, below=None, next_clip=None):
             draw = normal_from_operating_system(state.key) if self.secure_noise else normal_from_seed
             unit, noise = self.noise.next(state.noise, size, draw)
             leaves = tf.nest.flatten(total)
@@ -355,7 +355,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
                 else:
                     next_clip = next_clip * factor
                     clip = tf.where(noise.leaves >= noise.restart_every, next_clip, clip)
-            after = attrs.evolve(
+            next_state = attrs.evolve(
                 state,
                 clip=clip,
                 round=state.round + 1,
@@ -363,24 +363,26 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
                 key=used_up_key() if self.secure_noise else (),
             )
             moved = () if next_clip is None else (next_clip,)
-            return after, tf.nest.pack_sequence_as(total, mean), measurements, *moved
+            return next_state, tf.nest.pack_sequence_as(total, mean), measurements, *moved
 
         # fc.privacy.Ledger knows the graph by this name.
         if adaptive is None:
 
             @tf_computation(state_type, value_type)
             def release_private_sum(state, total):
-                return released(state, total)
+                return release_mean(state, total)
         else:
             centred = tf_computation(TensorType("int32"))(lambda below: 2 * below - 1)
 
-            def of_count(state, total, doubled):
-                return released(state, total, tf.cast(doubled, tf.float32) / 2)
+            def release_with_count(state, total, doubled):
+                return release_mean(state, total, tf.cast(doubled, tf.float32) / 2)
 
-            def of_count_in_tree(state, total, doubled, next_clip):
-                return released(state, total, tf.cast(doubled, tf.float32) / 2, next_clip)
+            def release_with_count_in_tree(state, total, doubled, next_clip):
+                return release_mean(state, total, tf.cast(doubled, tf.float32) / 2, next_clip)
 
-            release, types = (of_count_in_tree, [TensorType("float32")]) if holds_clip else (of_count, [])
+            release, types = (
+                (release_with_count_in_tree, [TensorType("float32")]) if holds_clip else (release_with_count, [])
+            )
             release.__name__ = "release_private_sum"
             release_private_sum = tf_computation(release, state_type, value_type, TensorType("int32"), *types)
 
@@ -395,17 +397,17 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
 
         def body(state, value, _):
             limit = federated_broadcast(federated_map(lambda private: private.clip, state.private))
-            done = federated_map(clipped, (value, limit))
-            total = values.next(state.sum, done[0])
-            after: dict[str, Any] = {"sum": total.state}
-            given: tuple = (state.private, total.result)
+            clipped_values = federated_map(clip_value, (value, limit))
+            total = values.next(state.sum, clipped_values[0])
+            next_state: dict[str, Any] = {"sum": total.state}
+            arguments: tuple = (state.private, total.result)
             if adaptive is not None:
-                count = counts.next(state["count"], federated_map(centred, done[1]))
-                after["count"], given = count.state, (*given, count.result)
-            found = federated_map(release_private_sum, (*given, state["next_clip"]) if holds_clip else given)
+                count = counts.next(state["count"], federated_map(centred, clipped_values[1]))
+                next_state["count"], arguments = count.state, (*arguments, count.result)
+            outputs = federated_map(release_private_sum, (*arguments, state["next_clip"]) if holds_clip else arguments)
             if holds_clip:
-                after["next_clip"] = found[3]
-            return MeasuredProcessOutput(federated_zip({"private": found[0], **after}), found[1], found[2])
+                next_state["next_clip"] = outputs[3]
+            return MeasuredProcessOutput(federated_zip({"private": outputs[0], **next_state}), outputs[1], outputs[2])
 
         return aggregation_process(initialize, value_type, None, body)
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.aggregators.bounding import norm_of
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
 from fedcore.aggregators.private_noise.discrete_gaussian import discrete_gaussian
-from fedcore.aggregators.private_noise.rotation import padded_size, rotated, rotated_back
+from fedcore.aggregators.private_noise.rotation import padded_size, rotate_back, rotate_vector
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch
 from fedcore.intrinsics import (
@@ -131,10 +131,10 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
             vector = tf.concat([tf.reshape(tf.cast(x, tf.float32), [-1]) for x in tf.nest.flatten(value)], 0)
             scale = tf.where(norm > self.clip, self.clip / norm, 1.0) / step
             clipped = tf.where(tf.math.is_finite(norm), vector * scale, tf.zeros_like(vector))
-            integers = _rounded(rotated(clipped, seed), longest) + discrete_gaussian(dimension, stddev)
+            integers = _round_randomly(rotate_vector(clipped, seed), longest) + discrete_gaussian(dimension, stddev)
             return tf.math.floormod(integers, tf.constant(modulus, tf.int64))
 
-        one = tf_computation(lambda: tf.constant(1, tf.int64))
+        count_client = tf_computation(lambda: tf.constant(1, tf.int64))
 
         # fc.privacy.Ledger knows the graph by this name.
         @tf_computation(
@@ -146,13 +146,13 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
         )
         def release_private_sum(state, total, clients, seed, like):
             signed = tf.math.floormod(total + modulus // 2, tf.constant(modulus, tf.int64)) - modulus // 2
-            vector = rotated_back(tf.cast(signed, tf.float32) * step, seed, size) / self.clients_per_round
+            vector = rotate_back(tf.cast(signed, tf.float32) * step, seed, size) / self.clients_per_round
             leaves = tf.nest.flatten(like)
             parts = tf.split(vector, [math.prod(x.shape) for x in leaves])
             mean = [tf.cast(tf.reshape(p, x.shape), x.dtype) for p, x in zip(parts, leaves, strict=True)]
             measurements = {"clip": tf.constant(self.clip, tf.float32), "step": tf.constant(step, tf.float32)}
-            after = attrs.evolve(state, clients=clients, round=state.round + 1)
-            return after, tf.nest.pack_sequence_as(like, mean), measurements
+            next_state = attrs.evolve(state, clients=clients, round=state.round + 1)
+            return next_state, tf.nest.pack_sequence_as(like, mean), measurements
 
         @federated_computation
         def initialize():
@@ -162,12 +162,12 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
             seed = federated_random_seed(SERVER)
             sent = federated_map(encode, (value, federated_broadcast(seed)))
             total = federated_secure_modular_sum(sent, modulus)
-            clients = federated_secure_sum(federated_eval(one, CLIENTS), 1)
-            found = federated_map(
+            clients = federated_secure_sum(federated_eval(count_client, CLIENTS), 1)
+            outputs = federated_map(
                 lambda s, t, n, k: release_private_sum(s, t, n, k, generic_zero(value_type)),
                 federated_zip((state, total, clients, seed)),
             )
-            return MeasuredProcessOutput(found[0], found[1], found[2])
+            return MeasuredProcessOutput(outputs[0], outputs[1], outputs[2])
 
         return aggregation_process(initialize, value_type, None, body)
 
@@ -181,13 +181,13 @@ def rounded_norm(norm: float, dimension: int) -> float:
     return math.sqrt(min(likely, (norm + math.sqrt(dimension)) ** 2))
 
 
-def _rounded(vector: tf.Tensor, longest: float) -> tf.Tensor:
+def _round_randomly(vector: tf.Tensor, longest: float) -> tf.Tensor:
     """int64: each number up or down, the mean being the number, if the norm is then at most `longest`."""
     below = tf.floor(vector)
-    kept = tf.sign(vector) * tf.floor(tf.abs(vector))
-    found = tf.constant(False)
+    integers = tf.sign(vector) * tf.floor(tf.abs(vector))
+    accepted = tf.constant(False)
     for _ in range(_TRIES):
         rounded = below + tf.cast(tf.random.uniform(tf.shape(vector)) < vector - below, tf.float32)
-        fits = ~found & (tf.norm(rounded) <= longest)
-        kept, found = tf.where(fits, rounded, kept), found | fits
-    return tf.cast(kept, tf.int64)
+        fits = ~accepted & (tf.norm(rounded) <= longest)
+        integers, accepted = tf.where(fits, rounded, integers), accepted | fits
+    return tf.cast(integers, tf.int64)

@@ -71,8 +71,8 @@ class EncodedSumFactory(UnweightedAggregationFactory):
             return federated_eval(codec.initial_state, SERVER)
 
         @tf_computation
-        def next_state(before, after):
-            return tf.nest.map_structure(lambda b, a: tf.where(tf.math.is_finite(a), a, b), before, after)
+        def next_state(state, mean_state):
+            return tf.nest.map_structure(lambda b, a: tf.where(tf.math.is_finite(a), a, b), state, mean_state)
 
         def body(state, value, _):
             shared = federated_broadcast(state)

@@ -75,9 +75,9 @@ def require(kind: str, type_: Type, who: str) -> None:
     Raises:
         TypeMismatch: it is not.
     """
-    found = KINDS[kind](type_)
-    if found is not None:
-        raise TypeMismatch(f"{who} aggregates {kind} values, but of the value {type_} a part {found[1]}")
+    violation = KINDS[kind](type_)
+    if violation is not None:
+        raise TypeMismatch(f"{who} aggregates {kind} values, but of the value {type_} a part {violation[1]}")
 
 
 def client_member(value: object, who: str) -> Type:
@@ -87,8 +87,8 @@ def client_member(value: object, who: str) -> Type:
         TypeMismatch: it is none.
     """
     if not isinstance(value, Value) or not isinstance(value.type, FederatedType) or value.type.placement != CLIENTS:
-        found = value.type if isinstance(value, Value) else brief(value)
-        raise TypeMismatch(f"{who} takes a client value, inside a federated computation, not {found}")
+        actual = value.type if isinstance(value, Value) else brief(value)
+        raise TypeMismatch(f"{who} takes a client value, inside a federated computation, not {actual}")
     return value.type.member
 
 
@@ -102,20 +102,20 @@ def require_scalar_weight(type_: Type, who: str) -> None:
         raise TypeMismatch(f"{who}: a weight is a number, such as float32, not {type_}")
 
 
-def check_factory(argument: str, given: object, without_weights: bool = False) -> None:
+def check_factory(argument: str, factory: object, without_weights: bool = False) -> None:
     """Checks that an argument is an aggregation factory, and one without weights if it has to be.
 
     Raises:
         TypeMismatch: it is none, such as the class of one, or it is weighted.
     """
-    if without_weights and not isinstance(given, UnweightedAggregationFactory):
+    if without_weights and not isinstance(factory, UnweightedAggregationFactory):
         raise TypeMismatch(
             f"{argument} is a factory of fc.aggregators without weights, such as fc.aggregators.SumFactory(), "
-            f"not {brief(given)}"
+            f"not {brief(factory)}"
         )
-    if not isinstance(given, UnweightedAggregationFactory | WeightedAggregationFactory):
+    if not isinstance(factory, UnweightedAggregationFactory | WeightedAggregationFactory):
         raise TypeMismatch(
-            f"{argument} is a factory of fc.aggregators, such as fc.aggregators.MeanFactory(), not {brief(given)}"
+            f"{argument} is a factory of fc.aggregators, such as fc.aggregators.MeanFactory(), not {brief(factory)}"
         )
 
 

@@ -23,7 +23,7 @@ def require_stackable(row_type: Type) -> None:
         raise TypeMismatch(f"values of unknown shapes cannot be stacked: {row_type}")
 
 
-def gathered(value, row_type: Type, report):
+def gather_rows(value, row_type: Type, report):
     """`report` of the rows, in the order of the clients; the server holds all of them.
 
     Args:

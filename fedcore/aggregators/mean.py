@@ -101,8 +101,8 @@ class MeanFactory(WeightedAggregationFactory):
         def initialize():
             return federated_zip({"value_sum_process": values.initialize(), "weight_sum_process": weights.initialize()})
 
-        def body(state, value, given):
-            weight = _wide(given[0], wide_weight)
+        def body(state, value, client_weights):
+            weight = _wide(client_weights[0], wide_weight)
             weighted = federated_map(lambda v, w: generic_multiply(v, w), (_wide(value, wide), weight))
             total = values.next(state.value_sum_process, weighted)
             count = weights.next(state.weight_sum_process, weight)
@@ -148,7 +148,7 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
         require("inexact", value_type, "UnweightedMeanFactory")
         wide = sum_type(value_type)
         values, counts = self._value_sum.create(wide), self._count_sum.create(TensorType("float32"))
-        quotient, one = _quotient(False), tf_computation(lambda: tf.constant(1.0))
+        quotient, count_client = _quotient(False), tf_computation(lambda: tf.constant(1.0))
 
         @federated_computation
         def initialize():
@@ -156,7 +156,7 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
 
         def body(state, value, _):
             total = values.next(state.value_sum_process, _wide(value, wide))
-            count = counts.next(state.count_sum_process, federated_eval(one, CLIENTS))
+            count = counts.next(state.count_sum_process, federated_eval(count_client, CLIENTS))
             return MeasuredProcessOutput(
                 federated_zip({"value_sum_process": total.state, "count_sum_process": count.state}),
                 _mean(quotient, total.result, count.result, value_type),

@@ -46,26 +46,26 @@ def add_measurements(
                     "add_measurements: the measurements of the inner aggregator have no names: "
                     f"{aggregated.measurements.type}"
                 )
-            found = {name: aggregated.measurements[name] for name in names}
+            measurements = {name: aggregated.measurements[name] for name in names}
             for fn, arguments in (
                 (client_measurement_fn, (value, *weights)),
                 (server_measurement_fn, (aggregated.result,)),
             ):
                 if fn is not None:
-                    _add(found, fn(*arguments))
-            return MeasuredProcessOutput(aggregated.state, aggregated.result, federated_zip(found))
+                    _add(measurements, fn(*arguments))
+            return MeasuredProcessOutput(aggregated.state, aggregated.result, federated_zip(measurements))
 
         return aggregation_process(process.initialize, value_type, weight_type, body)
 
     return wrapping_factory(inner_agg_factory, build)
 
 
-def _add(found: dict, more) -> None:
+def _add(measurements: dict, more) -> None:
     if isinstance(more, Value) and isinstance(struct := member_of(more.type), StructType) and None not in struct.names:
         more = {name: more[name] for name in struct.names}
     if not isinstance(more, Mapping):
         raise TypeMismatch(f"add_measurements: a measurement function returns a dict from names, not {brief(more)}")
-    taken = [name for name in more if name in found]
-    if taken:
-        raise TypeMismatch(f"add_measurements: there is already a measurement named {', '.join(taken)}")
-    found.update(more)
+    duplicates = [name for name in more if name in measurements]
+    if duplicates:
+        raise TypeMismatch(f"add_measurements: there is already a measurement named {', '.join(duplicates)}")
+    measurements.update(more)

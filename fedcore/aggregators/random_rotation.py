@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process
-from fedcore.aggregators.private_noise.rotation import rotated, rotated_back
+from fedcore.aggregators.private_noise.rotation import rotate_back, rotate_vector
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
@@ -35,16 +35,16 @@ class _RotationFactory(UnweightedAggregationFactory):
         self._inner, self.why_no_weights = inner, inner.why_no_weights
         self._repeats = whole_number("num_repeats", num_repeats, at_least=1)
 
-    def _rotated(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    def _rotate(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError
 
-    def _rotated_back(self, vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
+    def _rotate_back(self, vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
         raise NotImplementedError
 
     def create(self, value_type: Type) -> AggregationProcess:
         types = tensor_leaves(value_type)
-        of_one_kind = all(t.dtype.is_float for t in types) or all(t.dtype.is_integer for t in types)
-        if not types or not of_one_kind or not all(is_static(t.shape) for t in types):
+        same_kind = all(t.dtype.is_float for t in types) or all(t.dtype.is_integer for t in types)
+        if not types or not same_kind or not all(is_static(t.shape) for t in types):
             raise TypeMismatch(
                 f"{type(self).__name__} aggregates floats or integers, not both, of known shapes, not {value_type}"
             )
@@ -52,13 +52,13 @@ class _RotationFactory(UnweightedAggregationFactory):
         def forth(leaf, seed):
             vector = tf.reshape(tf.cast(leaf, tf.float32), [-1])
             for i in range(self._repeats):
-                vector = self._rotated(vector, seed + i)
+                vector = self._rotate(vector, seed + i)
             return vector
 
         def back(vector, leaf, seed):
             size = math.prod(leaf.shape)
             for i in reversed(range(self._repeats)):
-                vector = self._rotated_back(vector, seed + i, size if i == 0 else int(vector.shape[0]))
+                vector = self._rotate_back(vector, seed + i, size if i == 0 else int(vector.shape[0]))
             exact = tf.round(vector) if leaf.dtype.is_integer else vector
             return tf.cast(tf.reshape(exact, leaf.shape), leaf.dtype)
 
@@ -75,9 +75,9 @@ class _RotationFactory(UnweightedAggregationFactory):
 
         def body(state, value, _):
             seed = federated_random_seed(SERVER)
-            done = inner.next(state, federated_map(rotate, (value, federated_broadcast(seed))))
-            result = federated_map(lambda v, s: unrotate(v, s, generic_zero(value_type)), (done.result, seed))
-            return MeasuredProcessOutput(done.state, result, federated_zip({self.measurement: done.measurements}))
+            output = inner.next(state, federated_map(rotate, (value, federated_broadcast(seed))))
+            result = federated_map(lambda v, s: unrotate(v, s, generic_zero(value_type)), (output.result, seed))
+            return MeasuredProcessOutput(output.state, result, federated_zip({self.measurement: output.measurements}))
 
         return aggregation_process(inner.initialize, value_type, None, body)
 
@@ -113,11 +113,11 @@ class HadamardTransformFactory(_RotationFactory):
 
     measurement = "hd"
 
-    def _rotated(self, vector, seed):
-        return rotated(vector, seed)
+    def _rotate(self, vector, seed):
+        return rotate_vector(vector, seed)
 
-    def _rotated_back(self, vector, seed, size):
-        return rotated_back(vector, seed, size)
+    def _rotate_back(self, vector, seed, size):
+        return rotate_back(vector, seed, size)
 
 
 class DiscreteFourierTransformFactory(_RotationFactory):
@@ -145,16 +145,16 @@ class DiscreteFourierTransformFactory(_RotationFactory):
 
     measurement = "dft"
 
-    def _rotated(self, vector, seed):
+    def _rotate(self, vector, seed):
         size = int(vector.shape[0])
         real, imaginary = tf.split(tf.pad(vector, [[0, size % 2]]), 2)
         turned = tf.signal.fft(tf.complex(real, imaginary) * _turns(real.shape[0], seed))
-        return _unpacked(turned) / math.sqrt(max(real.shape[0], 1))
+        return _real_and_imaginary(turned) / math.sqrt(max(real.shape[0], 1))
 
-    def _rotated_back(self, vector, seed, size):
+    def _rotate_back(self, vector, seed, size):
         real, imaginary = tf.split(vector * math.sqrt(max(int(vector.shape[0]) // 2, 1)), 2)
         turned = tf.signal.ifft(tf.complex(real, imaginary))
-        return _unpacked(turned * tf.math.conj(_turns(real.shape[0], seed)))[:size]
+        return _real_and_imaginary(turned * tf.math.conj(_turns(real.shape[0], seed)))[:size]
 
 
 def _turns(count: int, seed: tf.Tensor) -> tf.Tensor:
@@ -163,5 +163,5 @@ def _turns(count: int, seed: tf.Tensor) -> tf.Tensor:
     return tf.complex(tf.cos(angles), tf.sin(angles))
 
 
-def _unpacked(numbers: tf.Tensor) -> tf.Tensor:
+def _real_and_imaginary(numbers: tf.Tensor) -> tf.Tensor:
     return tf.concat([tf.math.real(numbers), tf.math.imag(numbers)], 0)

@@ -54,16 +54,16 @@ class Reservoir:
         self.rows = rows
 
     def _best(self, keys, rows):
-        kept = tf.math.top_k(keys, self._size).indices
-        return tf.gather(keys, kept), tf.nest.map_structure(lambda x: tf.gather(x, kept), rows)
+        indices = tf.math.top_k(keys, self._size).indices
+        return tf.gather(keys, indices), tf.nest.map_structure(lambda x: tf.gather(x, indices), rows)
 
     def sample(self, value, report) -> Value:
         """`report` of the reservoir of a client value, at the server."""
         with_key = tf_computation(self._value_type)(lambda value: (tf.random.uniform([], dtype=tf.float64), value))
 
         @tf_computation(self.type, with_key.type_signature.result)
-        def accumulate(reservoir, given):
-            (keys, rows), (key, value) = reservoir, given
+        def accumulate(reservoir, keyed_value):
+            (keys, rows), (key, value) = reservoir, keyed_value
             return self._best(
                 tf.concat([keys, key[None]], 0),
                 tf.nest.map_structure(lambda s, v: tf.concat([s, v[None]], 0), rows, value),
@@ -138,14 +138,14 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
             lambda given: dict(zip(("random_values", "samples"), reservoir.rows(given), strict=True))
         )
         report = with_keys if self._with_keys else _values_of(reservoir)
-        one = tf_computation(value_type)(lambda value: tf.constant(1))
+        count_client = tf_computation(value_type)(lambda value: tf.constant(1))
 
         @federated_computation
         def initialize():
             return federated_value((), SERVER)
 
         def body(state, value, _):
-            count = federated_sum(federated_map(one, value))
+            count = federated_sum(federated_map(count_client, value))
             sample = reservoir.sample(value, report)
             return MeasuredProcessOutput(state, sample, federated_map(lambda n: {"num_clients": n}, count))
 

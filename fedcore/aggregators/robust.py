@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
-from fedcore.aggregators.gathering import gathered, rows_type
+from fedcore.aggregators.gathering import gather_rows, rows_type
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.intrinsics import federated_value
@@ -44,7 +44,7 @@ class _Sorted(UnweightedAggregationFactory):
             return federated_value((), SERVER)
 
         def body(state, value, _):
-            return MeasuredProcessOutput(state, gathered(value, value_type, report), federated_value((), SERVER))
+            return MeasuredProcessOutput(state, gather_rows(value, value_type, report), federated_value((), SERVER))
 
         return aggregation_process(initialize, value_type, None, body)
 

@@ -55,7 +55,7 @@ class SecureModularSumFactory(UnweightedAggregationFactory):
                     f"{value_type}"
                 )
 
-        def centred(total):
+        def centre(total):
             modulus = generic_plus(generic_zero(value_type), self._modulus)
             largest = generic_plus(generic_zero(value_type), self._largest)
             return where(less(largest, total), generic_minus(total, modulus), total)
@@ -66,7 +66,7 @@ class SecureModularSumFactory(UnweightedAggregationFactory):
 
         def body(state, value, _):
             total = federated_secure_modular_sum(value, self._modulus)
-            result = federated_map(centred, total) if self._symmetric else total
+            result = federated_map(centre, total) if self._symmetric else total
             return MeasuredProcessOutput(state, result, federated_value((), SERVER))
 
         return aggregation_process(initialize, value_type, None, body)

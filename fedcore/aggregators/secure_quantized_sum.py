@@ -73,7 +73,7 @@ def _levels(low: tf.Tensor, high: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.T
     return zero, tf.round(tf.math.divide_no_nan(zero - low, step)), step
 
 
-def quantized(leaf: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+def quantize(leaf: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     """int64 codes from 0 of a tensor clipped into [low, high], two float64. NaN is `low`."""
     dtype = as_dtype(leaf.dtype)
     low, high = _ordered_bounds(dtype, low, high)
@@ -88,7 +88,7 @@ def quantized(leaf: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.clip_by_value(code, 0.0, _STEPS), tf.int64)
 
 
-def dequantized(code: tf.Tensor, count: tf.Tensor, leaf: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+def dequantize(code: tf.Tensor, count: tf.Tensor, leaf: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     """The sum of `count` tensors like `leaf`, of which `code` is the sum of the codes, both int64."""
     dtype = as_dtype(leaf.dtype)
     low, high = _ordered_bounds(dtype, low, high)
@@ -159,7 +159,7 @@ def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
         for leaf, pair in zip(leaves, fixed if len(fixed) == len(leaves) else fixed * len(leaves), strict=False):
             names = (f"{who}: lower_bound", f"{who}: upper_bound")
             check_fixed_bounds(as_dtype(leaf.dtype), dict(zip(names, pair, strict=True)))
-        return _leafwise(quantized, value, low, high), tf.constant(1, tf.int64)
+        return _leafwise(quantize, value, low, high), tf.constant(1, tf.int64)
 
     @tf_computation(
         encode.type_signature.result[0],  # type: ignore[index]
@@ -170,7 +170,7 @@ def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
     )
     def decode(codes, count, like, low, high):
         like_code = iter(tf.nest.flatten(codes))
-        return _leafwise(lambda leaf, *b: dequantized(next(like_code), count, leaf, *b), like, low, high)
+        return _leafwise(lambda leaf, *b: dequantize(next(like_code), count, leaf, *b), like, low, high)
 
     bounds = federated_zip((lower_bound, upper_bound))
     sent = federated_map(lambda v, b: encode(v, b[0], b[1]), (client_value, federated_broadcast(bounds)))
@@ -183,8 +183,8 @@ def _check_bound(name: str, bound: Type, value: Type) -> None:
     """Refuses bounds that are no real scalar at the server, and no struct of these as the value is."""
     scalars = all(t.dtype.is_real and t.shape == () for t in tensor_leaves(bound))
     at_server = isinstance(bound, FederatedType) and bound.placement == SERVER
-    one = isinstance(member_of(bound), TensorType)
-    if not scalars or not at_server or not (one or _structure(member_of(bound)) == _structure(value)):
+    is_tensor = isinstance(member_of(bound), TensorType)
+    if not scalars or not at_server or not (is_tensor or _structure(member_of(bound)) == _structure(value)):
         raise TypeMismatch(
             f"secure_quantized_sum: {name} is a number at the server, or a struct of numbers as the value {value}, not "
             f"{bound}"
@@ -203,8 +203,8 @@ def _leafwise(fn, value, low, high):
 
 
 def _for_each(leaves: list, bound) -> list:
-    found = [tf.cast(b, tf.float64) for b in tf.nest.flatten(bound)]
-    return found if tf.nest.is_nested(bound) else found * len(leaves)
+    bounds = [tf.cast(b, tf.float64) for b in tf.nest.flatten(bound)]
+    return bounds if tf.nest.is_nested(bound) else bounds * len(leaves)
 
 
 def _numbers(name: str, bound):

@@ -3,7 +3,7 @@ from typing import Any
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
-from fedcore.aggregators.secure_quantized_sum import check_fixed_bounds, dequantized, largest_code, quantized
+from fedcore.aggregators.secure_quantized_sum import check_fixed_bounds, dequantize, largest_code, quantize
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.intrinsics import (
@@ -91,14 +91,14 @@ class SecureSumFactory(UnweightedAggregationFactory):
         )
         both = tf_computation(lambda low, high: (tf.cast(low, tf.float64), tf.cast(high, tf.float64)))
 
-        def fixed():
+        def fixed_bounds():
             return tf.constant(-upper if symmetric else lower, tf.float64), tf.constant(upper, tf.float64)
 
         @tf_computation(value_type, number, number)
         def encode(value, low, high):
             leaves = tf.nest.flatten(value)
             wide = [tf.cast(x, tf.float64) for x in leaves]
-            codes = [quantized(leaf, low, high) for leaf in leaves]
+            codes = [quantize(leaf, low, high) for leaf in leaves]
             over = tf.cast(tf.reduce_any([tf.reduce_any(x > high) for x in wide]), tf.int32)
             under = tf.cast(tf.reduce_any([tf.reduce_any(x < low) for x in wide]), tf.int32)
             if symmetric:
@@ -115,7 +115,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
 
         @tf_computation(codes_type, TensorType("int64"), value_type, number, number)
         def decode(codes, count, like, low, high):
-            return tf.nest.map_structure(lambda c, leaf: dequantized(c, count, leaf, low, high), codes, like)
+            return tf.nest.map_structure(lambda c, leaf: dequantize(c, count, leaf, low, high), codes, like)
 
         narrow = tf_computation(number)(lambda x: tf.cast(x, tf.float32))
 
@@ -127,7 +127,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
 
         def bounds_at(state):
             if not adaptive:
-                return federated_eval(tf_computation(fixed), SERVER)
+                return federated_eval(tf_computation(fixed_bounds), SERVER)
             if symmetric:
                 return federated_map(bounds_of, upper.report(state))
             return federated_map(both, (lower.report(state[1]), upper.report(state[0])))

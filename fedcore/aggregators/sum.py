@@ -32,13 +32,13 @@ class SumFactory(UnweightedAggregationFactory):
         return aggregation_process(initialize, value_type, None, body)
 
 
-def sum_or_default(argument: str, given: UnweightedAggregationFactory | None) -> UnweightedAggregationFactory:
+def sum_or_default(argument: str, factory: UnweightedAggregationFactory | None) -> UnweightedAggregationFactory:
     """The factory that an argument gives; `SumFactory` if it is None.
 
     Raises:
         TypeMismatch: it is no factory without weights.
     """
-    if given is None:
+    if factory is None:
         return SumFactory()
-    check_factory(argument, given, without_weights=True)
-    return given
+    check_factory(argument, factory, without_weights=True)
+    return factory

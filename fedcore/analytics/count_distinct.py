@@ -68,16 +68,16 @@ class HyperLogLogFactory(UnweightedAggregationFactory):
 
         @tf_computation(value_type)
         def registers(strings):
-            def hashed(string):
+            def hash_strings(string):
                 return tf.strings.to_hash_bucket_strong(string, 2**_HASH_BITS, key)
 
-            return _registers(strings, hashed, precision, _HASH_BITS)
+            return _registers(strings, hash_strings, precision, _HASH_BITS)
 
         @tf_computation(registers.type_signature.result)
-        def estimate(found):
+        def estimate(register_values):
             m = 2**precision
             alpha = {4: 0.673, 5: 0.697, 6: 0.709}.get(precision, 0.7213 / (1 + 1.079 / m))
-            ranks = tf.cast(tf.maximum(found, 0), tf.float64)  # the maximum of no clients is below 0
+            ranks = tf.cast(tf.maximum(register_values, 0), tf.float64)  # the maximum of no clients is below 0
             raw = alpha * m * m / tf.reduce_sum(0.5**ranks)
             empty = tf.math.count_nonzero(ranks == 0, dtype=tf.float64)
             small = m * tf.math.log(m / tf.maximum(empty, 1))
@@ -88,8 +88,12 @@ class HyperLogLogFactory(UnweightedAggregationFactory):
             return federated_value((), SERVER)
 
         def body(state, value, _):
-            found = federated_map(registers, value)
-            joined = _secure_max(found, 2**precision, largest) if self._secure else federated_max(found)
+            client_registers = federated_map(registers, value)
+            joined = (
+                _secure_max(client_registers, 2**precision, largest)
+                if self._secure
+                else federated_max(client_registers)
+            )
             return MeasuredProcessOutput(state, federated_map(estimate, joined), federated_value((), SERVER))
 
         return aggregation_process(initialize, value_type, None, body)
@@ -176,14 +180,14 @@ def _registers(values, hashed, precision: int, hash_bits: int) -> tf.Tensor:
     tail = hash_bits - precision
     powers = tf.constant([2**i for i in range(tail)], tf.int64)
 
-    def seen(registers, batch):
+    def update_registers(registers, batch):
         numbers = hashed(batch)
-        rest = tf.bitwise.bitwise_and(numbers, tf.constant(2**tail - 1, tf.int64))
-        ranks = 1 + tf.math.count_nonzero(rest[:, None] < powers, 1)
+        low_bits = tf.bitwise.bitwise_and(numbers, tf.constant(2**tail - 1, tf.int64))
+        ranks = 1 + tf.math.count_nonzero(low_bits[:, None] < powers, 1)
         places = tf.bitwise.right_shift(numbers, tf.constant(tail, tf.int64))
         return tf.tensor_scatter_nd_max(registers, places[:, None], ranks)
 
-    return values.batch(_BATCH).reduce(tf.zeros([2**precision], tf.int64), seen)
+    return values.batch(_BATCH).reduce(tf.zeros([2**precision], tf.int64), update_registers)
 
 
 def _secure_max(registers, size: int, largest: int):

@@ -47,12 +47,12 @@ def get_all_elements(dataset, string_max_bytes: int | None = None) -> tf.Tensor:
     if string_max_bytes is not None:
         string_max_bytes = whole_number("string_max_bytes", string_max_bytes, at_least=1)
 
-    def joined(strings, batch):
+    def append_batch(strings, batch):
         if string_max_bytes is not None:
             batch = tf.strings.substr(batch, 0, string_max_bytes)
         return tf.concat([strings, batch], 0)
 
-    return dataset.reduce(tf.constant([], tf.string), joined)
+    return dataset.reduce(tf.constant([], tf.string), append_batch)
 
 
 def get_capped_elements(
@@ -76,7 +76,7 @@ def get_capped_elements(
         >>> fc.analytics.data_processing.get_capped_elements(words, 3, batch_size=2).numpy()
         array([b'to', b'be'], dtype=object)
     """
-    return get_all_elements(_capped(dataset, max_user_contribution, batch_size), string_max_bytes)
+    return get_all_elements(_cap_dataset(dataset, max_user_contribution, batch_size), string_max_bytes)
 
 
 def get_capped_elements_with_counts(
@@ -101,7 +101,7 @@ def get_capped_elements_with_counts(
         >>> strings.numpy(), counts.numpy()
         (array([b'to'], dtype=object), array([2]))
     """
-    return get_unique_elements_with_counts(_capped(dataset, max_user_contribution, batch_size), string_max_bytes)
+    return get_unique_elements_with_counts(_cap_dataset(dataset, max_user_contribution, batch_size), string_max_bytes)
 
 
 def get_unique_elements(dataset, string_max_bytes: int | None = None) -> tf.Tensor:
@@ -142,8 +142,8 @@ def get_unique_elements_with_counts(dataset, string_max_bytes: int | None = None
         >>> strings.numpy(), counts.numpy()
         (array([b'to', b'be'], dtype=object), array([2, 1]))
     """
-    found = tf.unique_with_counts(get_all_elements(dataset, string_max_bytes), tf.int64)
-    return found.y, found.count
+    unique = tf.unique_with_counts(get_all_elements(dataset, string_max_bytes), tf.int64)
+    return unique.y, unique.count
 
 
 def get_top_elements_with_counts(
@@ -278,7 +278,7 @@ def clipped_counts(
     return strings, counts if multi_contribution else tf.ones_like(counts)
 
 
-def _capped(dataset, max_user_contribution: int, batch_size: int):
+def _cap_dataset(dataset, max_user_contribution: int, batch_size: int):
     most = whole_number("max_user_contribution", max_user_contribution, at_least=1)
     size = whole_number("batch_size", batch_size, at_least=1)
     return dataset.take(most // size) if hasattr(dataset, "take") else dataset  # get_all_elements refuses others

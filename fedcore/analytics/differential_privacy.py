@@ -37,7 +37,7 @@ def analytic_gauss_stddev(epsilon: float, delta: float, norm_bound: float, tol: 
     if delta == 0:
         return math.inf
 
-    def spent(sigma):
+    def delta_at(sigma):
         def below(x):
             return math.erfc(-x / math.sqrt(2)) / 2
 
@@ -46,12 +46,12 @@ def analytic_gauss_stddev(epsilon: float, delta: float, norm_bound: float, tol: 
         return below(1 / (2 * sigma) - epsilon * sigma) - weighted
 
     low, high = 0.0, 1.0
-    while spent(high) > delta:
+    while delta_at(high) > delta:
         low, high = high, 2 * high
     if low == 0:
         low = high / 2
-        while spent(low) <= delta:
+        while delta_at(low) <= delta:
             low, high = low / 2, low
     while high - low > tol * max(1.0, high) and (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if spent(middle) > delta else (low, middle)
+        low, high = (middle, high) if delta_at(middle) > delta else (low, middle)
     return norm_bound * high

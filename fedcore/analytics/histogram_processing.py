@@ -18,5 +18,5 @@ def threshold_histogram(histogram_keys, histogram_values, threshold) -> tuple[tf
         >>> keys.numpy(), values.numpy()
         (array([b'b'], dtype=object), array([3.], dtype=float32))
     """
-    kept = tf.greater_equal(histogram_values, threshold)
-    return tf.boolean_mask(histogram_keys, kept), tf.boolean_mask(histogram_values, kept)
+    mask = tf.greater_equal(histogram_values, threshold)
+    return tf.boolean_mask(histogram_keys, mask), tf.boolean_mask(histogram_values, mask)

@@ -38,7 +38,7 @@ class Comparison:
     left: list[str]
     right: list[str]
 
-    def unified(self) -> Iterator[str]:
+    def diff_lines(self) -> Iterator[str]:
         """The lines of a unified diff; behind the numbers of a hunk stands the heading of its graph or function."""
         lines = difflib.unified_diff(self.left, self.right, lineterm="", n=_CONTEXT)
         for line in itertools.islice(lines, 2, None):
@@ -200,7 +200,7 @@ def _pairs_of_functions(left: Module, right: Module, forms) -> dict[str, Functio
     functions with equal types and placements.
     """
     pairs = {right.main.name: left.main}
-    rest = list(left.functions[:-1])
+    candidates = list(left.functions[:-1])
     keys: list[Callable[[Function, int], Hashable]] = [
         lambda f, side: forms[side][f.name],
         lambda f, side: f.name,
@@ -210,10 +210,10 @@ def _pairs_of_functions(left: Module, right: Module, forms) -> dict[str, Functio
         for function in right.functions[:-1]:
             if function.name in pairs:
                 continue
-            match = next((f for f in rest if key(f, 0) == key(function, 1)), None)
+            match = next((f for f in candidates if key(f, 0) == key(function, 1)), None)
             if match is not None:
                 pairs[function.name] = match
-                rest.remove(match)
+                candidates.remove(match)
     return pairs
 
 
@@ -286,5 +286,5 @@ def _function(function: Function, names: dict[str, str], bound: dict[str, str]) 
 
 
 def _attributes(node) -> str:
-    given = ", ".join(f"{key}={print_value(value)}" for key, value in sorted(node.attributes.items()))
-    return f" {{{given}}}" if given else ""
+    attributes = ", ".join(f"{key}={print_value(value)}" for key, value in sorted(node.attributes.items()))
+    return f" {{{attributes}}}" if attributes else ""

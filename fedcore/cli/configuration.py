@@ -53,27 +53,27 @@ def read_configuration(path: Path) -> Configuration:
     return configuration
 
 
-def check_configuration(configuration: Configuration, shown: str) -> None:
+def check_configuration(configuration: Configuration, file_name: str) -> None:
     """Raises a FedcoreError that names what is wrong in the tables."""
     if not isinstance(configuration.get("program"), str):
-        raise FedcoreError(f'{shown}: program names a Python file, as in: program = "model.py"')
+        raise FedcoreError(f'{file_name}: program names a Python file, as in: program = "model.py"')
     run = configuration.get("run")
     if not isinstance(run, dict) or "rounds" not in run:
-        raise FedcoreError(f"{shown}: there is no table [run] with rounds, as in: rounds = 50")
+        raise FedcoreError(f"{file_name}: there is no table [run] with rounds, as in: rounds = 50")
     for name, value in run.items():
         if name not in RUN_SETTINGS:
-            raise FedcoreError(f"{shown}: the table [run] has no {name}; it may have {', '.join(RUN_SETTINGS)}")
+            raise FedcoreError(f"{file_name}: the table [run] has no {name}; it may have {', '.join(RUN_SETTINGS)}")
         if type(value) is not RUN_SETTINGS[name]:
             kind = "a whole number" if RUN_SETTINGS[name] is int else "a text"
-            raise FedcoreError(f"{shown}: run.{name} is {kind}, not {brief(value)}")
+            raise FedcoreError(f"{file_name}: run.{name} is {kind}, not {brief(value)}")
         if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
-            raise FedcoreError(f"{shown}: run.{name} is a whole number of 64 bits, not {brief(value)}")
+            raise FedcoreError(f"{file_name}: run.{name} is a whole number of 64 bits, not {brief(value)}")
     for name, value in configuration.items():
         if name != "program" and not isinstance(value, dict):
-            raise FedcoreError(f"{shown}: {name} is no table; write it into one, such as [data]")
+            raise FedcoreError(f"{file_name}: {name} is no table; write it into one, such as [data]")
     for key, value in _values(configuration):
         if isinstance(value, date | time):
-            raise FedcoreError(f'{shown}: {key} is a date or a time; write it as a text, as in "{value}"')
+            raise FedcoreError(f'{file_name}: {key} is a date or a time; write it as a text, as in "{value}"')
 
 
 def _values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -88,7 +88,7 @@ def _values(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def swept(configuration: Configuration, options: Sequence[str]) -> Iterator[tuple[dict[str, Any], Configuration]]:
+def sweep(configuration: Configuration, options: Sequence[str]) -> Iterator[tuple[dict[str, Any], Configuration]]:
     """Each combination of the values of `--set KEY=VALUE,VALUE,…`, and the tables with it.
 
     Raises:
@@ -96,9 +96,9 @@ def swept(configuration: Configuration, options: Sequence[str]) -> Iterator[tupl
     """
     keys, lists = [], []
     for option in options:
-        key, text, before = read_option(configuration, option)
+        key, text, old_value = read_option(configuration, option)
         keys.append(key)
-        lists.append([read_value(key, part, before) for part in parts_of(text)])
+        lists.append([read_value(key, part, old_value) for part in parts_of(text)])
     for values in itertools.product(*lists):
         sets = dict(zip(keys, values, strict=True))
         yield sets, changed_by(configuration, sets)
@@ -136,23 +136,23 @@ def settings_of(configuration: Configuration) -> dict[str, Any]:
 
 def _value_at(configuration: Configuration, key: str) -> Any:
     """The value of a dotted key; None for a setting of [run] that the file leaves out."""
-    found: Any = configuration
+    value: Any = configuration
     for name in key.split("."):
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(value, dict) or name not in value:
             if key.startswith("run.") and key[4:] in RUN_SETTINGS:
                 return None
             raise click.BadParameter(
                 f"there is no {key}; there are {', '.join(_keys(configuration))}", param_hint="--set"
             )
-        found = found[name]
-    if isinstance(found, dict):
-        raise click.BadParameter(f"{key} is a table; it has {', '.join(_keys(found, key))}", param_hint="--set")
-    return found
+        value = value[name]
+    if isinstance(value, dict):
+        raise click.BadParameter(f"{key} is a table; it has {', '.join(_keys(value, key))}", param_hint="--set")
+    return value
 
 
-def _keys(tables: Configuration, before: str = "") -> Iterator[str]:
+def _keys(tables: Configuration, prefix: str = "") -> Iterator[str]:
     for name, value in tables.items():
-        path = f"{before}.{name}" if before else name
+        path = f"{prefix}.{name}" if prefix else name
         if isinstance(value, dict):
             yield from _keys(value, path)
         else:

@@ -72,7 +72,7 @@ def _show(result, a: str, b: str) -> None:
         return
     if not has_colours(sys.stdout):
         click.echo(f"--- {a}\n+++ {b}")
-        for line in result.unified():
+        for line in result.diff_lines():
             click.echo(line)
         return
     from rich.console import Console

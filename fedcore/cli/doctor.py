@@ -17,11 +17,11 @@ def doctor(format_):
 
     from fedcore.cli.examination import examine
 
-    found = examine()
+    sections = examine()
     if format_ == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(sections, indent=2))
         return
-    for title, rows in found.items():
+    for title, rows in sections.items():
         click.echo(click.style(title, bold=True))
         if isinstance(rows, list):
             for row in rows or ["none"]:

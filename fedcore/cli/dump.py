@@ -110,28 +110,28 @@ def dump(
         raise click.BadParameter(f"{target} is {module.stage}: it holds no {stage} module", param_hint="--stage")
     if after and module.stage == "planned":
         raise click.BadParameter(f"{target} is planned: no pass is left to run", param_hint="--after")
-    wanted = [stage] if stage else STAGES
-    modules = [_after(work, module, pipeline, after)] if after else _stages(work, module, pipeline, wanted)
+    stages = [stage] if stage else STAGES
+    modules = [_after(work, module, pipeline, after)] if after else _stages(work, module, pipeline, stages)
     modules = list(modules) if shows_sizes else modules
     _print(modules, format_, with_headings=not (stage or after), graphs=graphs, operations=operations)
     if shows_sizes:
         _print_sizes(*modules)
 
 
-def _stages(work: Work, given, pipeline: str, wanted):
+def _stages(work: Work, module, pipeline: str, stages):
     """Yields the wanted stages that the module has or can still be compiled to."""
     from fedcore.cli.loading import quiet_start
     from fedcore.compiler import LOWERING, compile_module
 
     pipelines = {"traced": "", "lowered": LOWERING, "planned": pipeline}
-    for stage in wanted[STAGES.index(given.stage) :] if len(wanted) > 1 else wanted:
-        if stage == given.stage:
-            yield given
+    for stage in stages[STAGES.index(module.stage) :] if len(stages) > 1 else stages:
+        if stage == module.stage:
+            yield module
             continue
         work.pipeline = pipelines[stage]
         with quiet_start():
-            compiled = compile_module(given, pipelines[stage])
-        if compiled.stage != stage and len(wanted) == 1:
+            compiled = compile_module(module, pipelines[stage])
+        if compiled.stage != stage and len(stages) == 1:
             raise click.BadParameter(f"{pipeline!r} leaves a {compiled.stage} module, no {stage} one", param_hint="-p")
         yield compiled
 
@@ -140,11 +140,11 @@ def _after(work: Work, module, pipeline: str, name: str):
     from fedcore.cli.loading import quiet_start
     from fedcore.compiler import parse_pipeline, pipeline_with, run_passes
 
-    if name not in [one.name for one, _ in parse_pipeline(pipeline)]:
+    if name not in [pass_.name for pass_, _ in parse_pipeline(pipeline)]:
         raise click.BadParameter(f"{name!r} is no pass of {pipeline_with({}, pipeline)}", param_hint="--after")
     work.pipeline = pipeline
     with quiet_start():
-        return next(after for one, after in run_passes(module, pipeline) if one.name == name)
+        return next(result for pass_, result in run_passes(module, pipeline) if pass_.name == name)
 
 
 def _print(modules, format_: str, *, with_headings: bool, graphs: bool, operations: int | None) -> None:
@@ -200,5 +200,5 @@ def _print_page(module, pipeline: str, target: str) -> None:
 
     passes = run_passes(module, pipeline) if module.stage != "planned" else iter(())
     with quiet_start():
-        one = computation_of(module, ((p.name, after) for p, after in passes))
-    write_bytes(page(Recorded(Path(target), [one], [], [])).encode())
+        computation = computation_of(module, ((p.name, result) for p, result in passes))
+    write_bytes(page(Recorded(Path(target), [computation], [], [])).encode())

@@ -19,14 +19,14 @@ def evaluate(directory: Path, format_: str):
     import json
 
     from fedcore.cli.json_values import as_json
-    from fedcore.cli.projects import evaluated, load_project
+    from fedcore.cli.projects import evaluate_checkpoint, load_project
     from fedcore.cli.runs import read_run
 
     run = read_run(directory)
-    round_number, metrics = evaluated(directory, load_project(run.program, run.configuration, trains=False))
+    round_number, metrics = evaluate_checkpoint(directory, load_project(run.program, run.configuration, trains=False))
     if format_ == "json":
-        found = {"directory": str(directory), "round": round_number, "metrics": as_json(metrics)}
-        click.echo(json.dumps(found, indent=2))
+        report = {"directory": str(directory), "round": round_number, "metrics": as_json(metrics)}
+        click.echo(json.dumps(report, indent=2))
         return
     click.echo(f"{directory}, round {round_number}")
     for name, value in metrics.items():

@@ -48,7 +48,7 @@ def examine() -> dict:
         "limits": _limits(),
         "threads": threads,
         "settings": {name: os.environ[name] for name in _SETTINGS if name in os.environ},
-        "extras": {name: "there" if not gone else f"lacks {', '.join(gone)}" for name, gone in missing.items()},
+        "extras": {name: "there" if not absent else f"lacks {', '.join(absent)}" for name, absent in missing.items()},
         "private parts of TensorFlow and Keras": _private_parts(),
         "notes": notes,
     }
@@ -62,14 +62,14 @@ def _private_parts() -> dict:
 
     with quiet_start():
         failed = broken()
-    found = {name: failed.get(name, f"holds: {relies_on}") for name, relies_on in PARTS.items()}
-    return {"tested with": tested_versions(), **found}
+    contracts = {name: failed.get(name, f"holds: {relies_on}") for name, relies_on in PARTS.items()}
+    return {"tested with": tested_versions(), **contracts}
 
 
 def _is_installed(module: str) -> bool:
     """A directory of this name, such as the one that wandb writes, is a module without a file, not a package."""
-    found = importlib.util.find_spec(module)
-    return found is not None and found.origin is not None
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None
 
 
 def _version(name: str) -> str:

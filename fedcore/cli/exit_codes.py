@@ -59,7 +59,7 @@ class GuardedGroup(click.Group):
             except OSError as error:  # of a help text, or of click's message
                 if not standalone_mode or error.errno not in _REFUSED:
                     raise
-                sys.exit(_refused(error))
+                sys.exit(_report_refusal(error))
 
     def make_context(self, info_name, args, parent=None, *, is_program=False, **extra):
         return super().make_context(info_name, args, parent, obj=Work(is_program=is_program), **extra)
@@ -87,7 +87,7 @@ class GuardedGroup(click.Group):
                 _drop_unwritten()
                 ctx.exit(OK)
             if isinstance(error, OSError) and error.errno in _REFUSED:
-                ctx.exit(_refused(error))
+                ctx.exit(_report_refusal(error))
             say(ctx.obj.reproduce(error))
             ctx.exit(INTERNAL)
 
@@ -109,7 +109,7 @@ def _sigterm_interrupts() -> Iterator[None]:
     def handle(number, frame):
         raise _Terminated
 
-    def ignored(unraisable):
+    def raise_interrupts(unraisable):
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
             while True:
                 try:
@@ -120,7 +120,7 @@ def _sigterm_interrupts() -> Iterator[None]:
             hook_before(unraisable)
 
     hook_before = sys.unraisablehook
-    sys.unraisablehook = ignored
+    sys.unraisablehook = raise_interrupts
     signal.signal(signal.SIGTERM, handle)
     try:
         yield
@@ -150,16 +150,16 @@ def say(message: str) -> None:
 
 def printable(text: str) -> str:
     """The text with control characters in JSON's escapes, so that a quoted name still parses to the name."""
-    return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
+    return "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     import json
 
     return json.dumps(char)[1:-1] if ord(char) != 0x7F else "\\u007f"
 
 
-def _refused(error: OSError) -> int:
+def _report_refusal(error: OSError) -> int:
     """Says what the operating system refused; returns the exit code."""
     _drop_unwritten()
     say(f"fedcore: {error.filename or 'the output cannot be written'}: {error.strerror}")

@@ -93,7 +93,7 @@ def as_dot(modules: Sequence[Module]) -> str:
 
 def _digraph(module: Module) -> str:
     lines = [
-        f"digraph {_quoted(module.stage)} {{",
+        f"digraph {_quote(module.stage)} {{",
         "  compound=true; rankdir=TB; fontname=Helvetica;",
         "  node [fontname=Helvetica, fontsize=10]; edge [fontname=Helvetica, fontsize=8];",
     ]
@@ -112,7 +112,7 @@ def _cluster(index: int, function: Function) -> list[str]:
     attributes = ", ".join(f"{key}={print_value(value)}" for key, value in function.attributes.items())
     lines = [
         f"  subgraph cluster_{index} {{",
-        f"    style=filled; color={_quoted(_FILLS[None] if where is None else _FILLS.get(where, _FILLS[None]))};",
+        f"    style=filled; color={_quote(_FILLS[None] if where is None else _FILLS.get(where, _FILLS[None]))};",
         f"    {_label(title, attributes)};",
     ]
     for parameter in function.parameters:
@@ -120,7 +120,7 @@ def _cluster(index: int, function: Function) -> list[str]:
         lines.append(f"    {_id(function.name, parameter.name)} [shape=plain, {label}];")
     for op in function.operations:
         fill = _FILLS.get(str(getattr(op.type, "placement", None)), "#ffffff")
-        style = f"style=filled, fillcolor={_quoted(fill)}"
+        style = f"style=filled, fillcolor={_quote(fill)}"
         callee = next((str(o) for o in op.operands if isinstance(o, Symbol)), "")
         title = f"{op.kind} {callee}".rstrip()
         lines.append(f"    {_id(function.name, op.name)} [{style}, {_label(title, str(op.type))}];")
@@ -145,13 +145,13 @@ def _uses(module: Module, function: Function) -> list[str]:
 
 
 def _id(*names: str) -> str:
-    return _quoted("/".join(names))
+    return _quote("/".join(names))
 
 
 def _label(title: str, below: str) -> str:
-    return f"label={_quoted(title + (chr(10) + below if below else ''))}"
+    return f"label={_quote(title + (chr(10) + below if below else ''))}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

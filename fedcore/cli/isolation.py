@@ -116,8 +116,8 @@ def _last_words() -> str:
     if _held_back is None:
         return ""
     _held_back.seek(0)
-    found = [match["check"] or match["thrown"] for line in _held_back if (match := _FATAL.match(line.rstrip()))]
-    return f"\n  TensorFlow says: {found[-1].decode(errors='replace')[:500].strip()}" if found else ""
+    messages = [match["check"] or match["thrown"] for line in _held_back if (match := _FATAL.match(line.rstrip()))]
+    return f"\n  TensorFlow says: {messages[-1].decode(errors='replace')[:500].strip()}" if messages else ""
 
 
 def _in_child() -> int | None:
@@ -145,24 +145,24 @@ def _in_child() -> int | None:
 def _status_of_child(prepare: "Callable[[], None]") -> int | None:
     """Forks. Returns None in the child, after `prepare()`, and in the parent the child's wait status, at its end."""
     waited = {signal.SIGCHLD, *_PASSED_ON}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     parent = os.getpid()
     child = os.fork()
     if child == 0:
         _end_with(parent)
         prepare()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         return None
     try:
         while True:
-            found, status = os.waitpid(child, os.WNOHANG)
-            if found:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
                 return status
             received = signal.sigwaitinfo(waited)
             if received.si_signo != signal.SIGCHLD and received.si_code == _SENT_BY_A_PROCESS:
                 os.kill(child, received.si_signo)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
 def _end_with(parent: int) -> None:
@@ -189,21 +189,23 @@ def _limit_memory() -> None:
 
 
 def _files(ctx: click.Context) -> list[str]:
-    found = [ctx.params.get(name) for name in ("target", "file", "a", "b")]
-    names = [str(name) for name in (*found, *ctx.params.get("files", ())) if name is not None]
+    paths = [ctx.params.get(name) for name in ("target", "file", "a", "b")]
+    names = [str(name) for name in (*paths, *ctx.params.get("files", ())) if name is not None]
     return ["<stdin>" if name == "-" else name for name in names]
 
 
 def _explanation(ended_by: int, files: list[str], *, trusted: bool) -> str:
-    shown = ", ".join(files) or "the command"
-    said = _last_words()
+    names = ", ".join(files) or "the command"
+    last_words = _last_words()
     for file in files:
-        found = _operation_that_kills(file, trusted=trusted)
-        if found:
-            return f"{file}: TensorFlow ends the process ({_name(ended_by)}) {found}{said}"
+        cause = _operation_that_kills(file, trusted=trusted)
+        if cause:
+            return f"{file}: TensorFlow ends the process ({_name(ended_by)}) {cause}{last_words}"
     if ended_by == signal.SIGKILL:
-        return f"{shown}: the process that read it was killed; it may have run out of memory"
-    return f"{shown}: TensorFlow ended the process ({_name(ended_by)}), which it does where a graph is wrong{said}"
+        return f"{names}: the process that read it was killed; it may have run out of memory"
+    return (
+        f"{names}: TensorFlow ended the process ({_name(ended_by)}), which it does where a graph is wrong{last_words}"
+    )
 
 
 def _name(number: int) -> str:
@@ -240,10 +242,10 @@ def _import_each(file: str, note: mmap.mmap, *, trusted: bool) -> None:
     from fedcore.graphs.graphdef.stepwise_import import import_each
     from fedcore.ir import bundle, verify
 
-    def noted(operation: str) -> None:
+    def write_note(operation: str) -> None:
         note[:] = operation.encode()[: len(note)].ljust(len(note), b"\0")
 
     module = verify(bundle.read(file))
     check_graphs(module, trusted=trusted)
     for graph in module.graphs:
-        import_each(graph, module.blob(graph.digest), noted)
+        import_each(graph, module.blob(graph.digest), write_note)

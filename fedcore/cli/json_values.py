@@ -25,15 +25,15 @@ def read_argument(text: str) -> tuple[str | None, Any]:
         click.BadParameter: VALUE is neither, or the file cannot be read.
     """
     match = re.match(r"([A-Za-z_]\w*)=", text)
-    name, rest = (match[1], text[match.end() :]) if match else (None, text)
-    return name, _file(rest[1:]) if rest.startswith("@") else _json(rest, rest)
+    name, value = (match[1], text[match.end() :]) if match else (None, text)
+    return name, _file(value[1:]) if value.startswith("@") else _json(value, value)
 
 
-def _json(text: str, shown: str):
+def _json(text: str, label: str):
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        short = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+        short = label if len(label) <= _SHOWN else label[:_SHOWN] + "…"
         why = "its values nest too deep" if isinstance(error, RecursionError) else error
         raise click.BadParameter(f"{short!r} is no JSON: {why}", param_hint="--arg") from None
 
@@ -62,8 +62,8 @@ def _arrays(path: str):
         if isinstance(loaded, np.ndarray):
             return loaded
         with loaded:
-            taken = sum(member.file_size for member in loaded.zip.infolist())
-            check_taken("its arrays", taken, os.path.getsize(path))
+            size_bytes = sum(member.file_size for member in loaded.zip.infolist())
+            check_taken("its arrays", size_bytes, os.path.getsize(path))
             return dict(loaded)
     except (OSError, MemoryError):
         raise
@@ -71,26 +71,26 @@ def _arrays(path: str):
         raise _unreadable(path, error) from None
 
 
-def bound(given: list[tuple[str | None, Any]], parameters: Sequence) -> list:
+def bind_arguments(arguments: list[tuple[str | None, Any]], parameters: Sequence) -> list:
     """The values in the order of the parameters. Values without a name go to the parameters that no name is given for.
 
     Raises:
         click.BadParameter: too few, too many, or a name that is unknown or given twice; the message lists the
             parameters with their types.
     """
-    named = {name: value for name, value in given if name is not None}
-    rest = iter([value for name, value in given if name is None])
-    wanted = ", ".join(f"{p.name}: {p.type}" for p in parameters) or "none"
-    names = [name for name, _ in given if name is not None]
+    named = {name: value for name, value in arguments if name is not None}
+    positional = iter([value for name, value in arguments if name is None])
+    signature = ", ".join(f"{p.name}: {p.type}" for p in parameters) or "none"
+    names = [name for name, _ in arguments if name is not None]
     unknown, twice = set(names) - {p.name for p in parameters}, {name for name in names if names.count(name) > 1}
-    if unknown or twice or len(given) != len(parameters):
-        what = f"{len(given)} are given"
+    if unknown or twice or len(arguments) != len(parameters):
+        what = f"{len(arguments)} are given"
         if unknown:
             what = f"there is no {', '.join(sorted(unknown))}"
         elif twice:
             what = f"{', '.join(sorted(twice))} is given twice"
-        raise click.BadParameter(f"{what}; the parameters are {wanted}", param_hint="--arg")
-    return [named[p.name] if p.name in named else next(rest) for p in parameters]
+        raise click.BadParameter(f"{what}; the parameters are {signature}", param_hint="--arg")
+    return [named[p.name] if p.name in named else next(positional) for p in parameters]
 
 
 def as_json(value):

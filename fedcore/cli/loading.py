@@ -97,12 +97,12 @@ def read_module(path: str, work: Work, *, trusted: bool = False) -> "Module":
     import fedcore.intrinsics  # noqa: F401  declares the operations that a file may hold
     from fedcore.ir import bundle, limits, verify
 
-    shown = "<stdin>" if path == "-" else path
+    label = "<stdin>" if path == "-" else path
     with click.open_file(path, "rb") as file:
         regular = path != "-" and os.path.isfile(path)
         data = file.read(-1 if regular else limits.MAX_STREAM_BYTES + 1)
     if not regular and len(data) > limits.MAX_STREAM_BYTES:
-        raise FedcoreError(f"{shown} has more than {limits.MAX_STREAM_BYTES} bytes, and is no regular file")
+        raise FedcoreError(f"{label} has more than {limits.MAX_STREAM_BYTES} bytes, and is no regular file")
     work.text = data.decode(errors="replace") if not data.startswith(b"PK") else ""
     try:
         module = verify(bundle.from_bytes(data))
@@ -113,11 +113,11 @@ def read_module(path: str, work: Work, *, trusted: bool = False) -> "Module":
             check_graphs(module, trusted=trusted, advice="add --trusted")
     except ParseError as error:
         source = "\n".join(str(error).split("\n")[1:])
-        raise FedcoreError(f"{shown}:{error.line}:{error.column}: {error.problem}\n{source}") from None
+        raise FedcoreError(f"{label}:{error.line}:{error.column}: {error.problem}\n{source}") from None
     except VerifyError as error:
-        raise FedcoreError(_with_lines(shown, work.text, str(error))) from None
+        raise FedcoreError(_with_lines(label, work.text, str(error))) from None
     except FedcoreError as error:
-        raise FedcoreError(f"{shown}: {error}") from None
+        raise FedcoreError(f"{label}: {error}") from None
     work.module = module
     return module
 
@@ -145,11 +145,11 @@ def _with_lines(path: str, text: str, message: str) -> str:
     out = [f"{path}: {title.rstrip(':')}"]
     for problem in problems:
         about = re.match(r"@(?P<function>.*?): %(?P<binding>.*?)(?: \(.*?:\d+\))?(?=:| is bound)", problem)
-        found = lines.get((about["function"], about["binding"])) if about else None
-        if found is None:
+        place = lines.get((about["function"], about["binding"])) if about else None
+        if place is None:
             out.append(f"{path}: {problem}")
             continue
-        number, column, source = found
+        number, column, source = place
         first, *details = problem.split("\n")
         out += [f"{path}:{number}:{column}: {first}", f"  {source.expandtabs(1)}", f"  {' ' * (column - 1)}^", *details]
     return "\n".join(out)
@@ -157,7 +157,7 @@ def _with_lines(path: str, text: str, message: str) -> str:
 
 def _lines_of_bindings(text: str) -> dict[tuple[str, str], tuple[int, int, str]]:
     """(function, binding) -> line, column and source. The printer's text has one operation on each line."""
-    found: dict[tuple[str, str], tuple[int, int, str]] = {}
+    places: dict[tuple[str, str], tuple[int, int, str]] = {}
     function = ""
     for number, line in enumerate(text.split("\n"), 1):
         head = re.match(r'\s*(?:fn|stage)\s*@"?(.*?)"?\s*\(', line)
@@ -165,8 +165,8 @@ def _lines_of_bindings(text: str) -> dict[tuple[str, str], tuple[int, int, str]]
             function = head[1]
         binding = re.match(r'\s*%"?(.*?)"?\s*=\s*(?=\w)', line)
         if binding:
-            found.setdefault((function, binding[1]), (number, binding.end() + 1, line))
-    return found
+            places.setdefault((function, binding[1]), (number, binding.end() + 1, line))
+    return places
 
 
 def import_computation(target: str):
@@ -177,33 +177,33 @@ def import_computation(target: str):
         FedcoreError: the import of the module raises.
     """
     module_name, _, name = target.partition(":")
-    found = import_extension(module_name)
+    value = import_extension(module_name)
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise click.BadParameter(f"{module_name} has no {name}; {_computations(module_name)}")
-        found = getattr(found, part)
-    if hasattr(found, "to_module"):
-        return found
-    if hasattr(found, "for_types"):
+        value = getattr(value, part)
+    if hasattr(value, "to_module"):
+        return value
+    if hasattr(value, "for_types"):
         raise click.BadParameter(f"{target} has no types until it is called: declare them in its decorator")
-    inner = [part for part in ("initialize", "next") if hasattr(getattr(found, part, None), "to_module")]
+    inner = [part for part in ("initialize", "next") if hasattr(getattr(value, part, None), "to_module")]
     if inner:
         raise click.BadParameter(f"{target} holds computations: name {' or '.join(f'{target}.{p}' for p in inner)}")
-    raise click.BadParameter(f"{target} is no computation but a {type(found).__name__}; {_computations(module_name)}")
+    raise click.BadParameter(f"{target} is no computation but a {type(value).__name__}; {_computations(module_name)}")
 
 
 def computations_of(module_name: str) -> dict:
     """The computations of a Python module with declared types, and those of its processes, by name."""
-    found = {}
+    computations = {}
     for name, value in vars(import_extension(module_name)).items():
         if isinstance(value, type):
             continue
         if hasattr(value, "to_module"):
-            found[name] = value
+            computations[name] = value
             continue
         parts = {part: getattr(value, part, None) for part in ("initialize", "next")}
-        found.update({f"{name}.{part}": c for part, c in parts.items() if hasattr(c, "to_module")})
-    return found
+        computations.update({f"{name}.{part}": c for part, c in parts.items() if hasattr(c, "to_module")})
+    return computations
 
 
 def _computations(module_name: str) -> str:
@@ -261,16 +261,16 @@ def quiet_start() -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    kept = os.dup(2)
-    with held_back() as said:
-        os.dup2(said.fileno(), 2)
+    stderr_copy = os.dup(2)
+    with held_back() as buffer:
+        os.dup2(buffer.fileno(), 2)
         try:
             yield
         finally:
             sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
-            said.seek(0)
-            for line in said:
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
+            buffer.seek(0)
+            for line in buffer:
                 if not _STARTING.match(line):
                     os.write(2, line)

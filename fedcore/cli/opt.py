@@ -88,33 +88,33 @@ def opt(
     results = _Results(module, arguments) if check_each else None
     if arguments and results is None:
         raise click.UsageError("--arg is for --check-each; fedcore run calls a program")
-    for i, (one, options) in enumerate(passes):
-        work.pipeline = ",".join(_written(*p) for p in passes[i:])
-        after = _run(one, options, module, verify_each)
-        if print_after_all or (print_after_change and after is not module):
-            _print_after(_written(one, options), after, unchanged=after is module)
-        if results is not None and after is not module:
-            results.check(one, module, after)
-        work.module = module = after
+    for i, (pass_, options) in enumerate(passes):
+        work.pipeline = ",".join(_format_pass(*p) for p in passes[i:])
+        result = _run(pass_, options, module, verify_each)
+        if print_after_all or (print_after_change and result is not module):
+            _print_after(_format_pass(pass_, options), result, unchanged=result is module)
+        if results is not None and result is not module:
+            results.check(pass_, module, result)
+        work.module = module = result
     if results is not None:
         click.echo(f"{results.count} results are the same after every pass", err=True)
     _write(module, output)
 
 
-def _written(one, options) -> str:
+def _format_pass(pass_, options) -> str:
     texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
-    given = ",".join(f"{key}={text}" for key, text in texts.items())
-    return f"{one.name}{{{given}}}" if given else one.name
+    settings = ",".join(f"{key}={text}" for key, text in texts.items())
+    return f"{pass_.name}{{{settings}}}" if settings else pass_.name
 
 
-def _run(one, options, module, verify_each: bool):
+def _run(pass_, options, module, verify_each: bool):
     from fedcore.cli.loading import quiet_start
     from fedcore.compiler import run_pass
     from fedcore.errors import VerifyError
 
     try:
         with quiet_start():
-            return run_pass(one, module, options, verify_each=verify_each)
+            return run_pass(pass_, module, options, verify_each=verify_each)
     except VerifyError as error:  # the module was valid before the pass
         raise InternalError(str(error)) from error
 
@@ -127,12 +127,12 @@ class _Results:
     """
 
     def __init__(self, module, arguments):
-        from fedcore.cli.json_values import bound, read_argument
+        from fedcore.cli.json_values import bind_arguments, read_argument
         from fedcore.cli.loading import quiet_start
         from fedcore.cli.synthetic_arguments import argument_lists
 
         if arguments:
-            self.inputs = [bound([read_argument(text) for text in arguments], module.main.parameters)]
+            self.inputs = [bind_arguments([read_argument(text) for text in arguments], module.main.parameters)]
             self._shown = "for the arguments of --arg"
         with quiet_start():
             if not arguments:
@@ -210,9 +210,9 @@ def _print_passes() -> None:
     with quiet_start():
         from fedcore.graphs.dataflow.stage_passes import all_stage_passes
 
-        of_stages = all_stage_passes()
-    rows = [(_signature(one), one.summary) for one in all_passes()]
-    stage_rows = [(_signature(one), one.summary) for one in of_stages]
+        stage_passes = all_stage_passes()
+    rows = [(_signature(pass_), pass_.summary) for pass_ in all_passes()]
+    stage_rows = [(_signature(pass_), pass_.summary) for pass_ in stage_passes]
     width = max(len(left) for left, _ in (*rows, *stage_rows))
     for left, summary in rows:
         click.echo(f"{left:<{width}}  {summary}")
@@ -235,5 +235,5 @@ def _operations_with_rules() -> list[str]:
         return [f"{op} ({place_of_rule(op)})" if op in extensions else op for op in sorted(batching_rules)]
 
 
-def _signature(one) -> str:
-    return _written(one, one.options())
+def _signature(pass_) -> str:
+    return _format_pass(pass_, pass_.options())

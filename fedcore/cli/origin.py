@@ -63,12 +63,12 @@ def _commit(directory: Path) -> str | None:
 
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 ["git", *words], cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
             )
         except (OSError, subprocess.SubprocessError):
             return None
-        return done.stdout.strip() if done.returncode == 0 else None
+        return process.stdout.strip() if process.returncode == 0 else None
 
     commit = git("rev-parse", "HEAD")
     return f"{commit}+changes" if commit and git("status", "--porcelain") else commit

@@ -27,7 +27,7 @@ from fedcore.errors import FedcoreError
 
 @attrs.frozen
 class Project:
-    """What the functions of a project's file return.
+    """The results of the functions in a project's file.
 
     Args:
         train, test: client data.
@@ -77,22 +77,24 @@ def load_project(file: Path, configuration: Configuration, *, trains: bool = Tru
         _check_all_are_called(module, file)
         context.current_runtime()
         tables = {name: value for name, value in configuration.items() if isinstance(value, dict)}
-        data = _called(module, file, "load_data", tables)
+        data = _call_function(module, file, "load_data", tables)
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise FedcoreError(f"{file}: load_data returns two client data, to train and to evaluate with")
         train, test = data
-        given = {**tables, "train": train}
-        process = _called(module, file, "build_process", given)
-        evaluation = _called(module, file, "build_evaluation", given) if hasattr(module, "build_evaluation") else None
-        options = _options(module, file, {**given, "process": process}) if trains else {}
+        arguments = {**tables, "train": train}
+        process = _call_function(module, file, "build_process", arguments)
+        evaluation = (
+            _call_function(module, file, "build_evaluation", arguments) if hasattr(module, "build_evaluation") else None
+        )
+        options = _options(module, file, {**arguments, "process": process}) if trains else {}
     return Project(train, test, process, evaluation, options)
 
 
-def _options(module: ModuleType, file: Path, given: dict[str, Any]) -> dict[str, Any]:
+def _options(module: ModuleType, file: Path, arguments: dict[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, option in OPTIONS.items():
         if hasattr(module, name):
-            options[option] = _called(module, file, name, {**given, **options})
+            options[option] = _call_function(module, file, name, {**arguments, **options})
     if hasattr(module, "should_retry_round"):
         options["should_retry_round"] = module.should_retry_round
     return options
@@ -129,26 +131,26 @@ def import_program(file: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
-    with _told(file, f"importing {file.name}"):
+    with _translate_errors(file, f"importing {file.name}"):
         spec.loader.exec_module(module)
     return module
 
 
-def _called(module: ModuleType, file: Path, name: str, given: dict[str, Any]) -> Any:
+def _call_function(module: ModuleType, file: Path, name: str, arguments: dict[str, Any]) -> Any:
     """The result of a function, with those of the given values that it names as parameters."""
     function = getattr(module, name, None)
     if function is None:
         raise FedcoreError(f"{file} has no function {name}; fedcore new writes a project that has it")
     parameters = inspect.signature(function).parameters.values()
-    missing = [p.name for p in parameters if p.name not in given and p.default is p.empty]
+    missing = [p.name for p in parameters if p.name not in arguments and p.default is p.empty]
     if missing:
-        raise FedcoreError(f"{file}: {name} takes {missing[0]}, but there are {', '.join(given)}")
-    with _told(file, name):
-        return function(**{p.name: given[p.name] for p in parameters if p.name in given})
+        raise FedcoreError(f"{file}: {name} takes {missing[0]}, but there are {', '.join(arguments)}")
+    with _translate_errors(file, name):
+        return function(**{p.name: arguments[p.name] for p in parameters if p.name in arguments})
 
 
 @contextlib.contextmanager
-def _told(file: Path, what: str, *, only_own: bool = False) -> Iterator[None]:
+def _translate_errors(file: Path, what: str, *, only_own: bool = False) -> Iterator[None]:
     """Makes an error of the user's code a FedcoreError that names their line.
 
     Args:
@@ -182,7 +184,7 @@ def run_training(directory: Path, file: Path, project: Project, configuration: C
     if project.evaluation is not None:
         run |= {"evaluation": project.evaluation, "evaluation_data": project.test}
     try:
-        with _told(file, "training", only_own=True):
+        with _translate_errors(file, "training", only_own=True):
             return programs.train(
                 project.process,
                 project.train,
@@ -205,7 +207,7 @@ def _client_states(directory: Path, setting: str) -> Any:
     return MemoryClientStates() if setting == "memory" else SQLiteClientStates(directory / setting)
 
 
-def evaluated(directory: Path, project: Project) -> tuple[int, dict[str, Any]]:
+def evaluate_checkpoint(directory: Path, project: Project) -> tuple[int, dict[str, Any]]:
     """The round of a training's newest checkpoint, and the metrics of its model over all evaluation clients.
 
     Raises:

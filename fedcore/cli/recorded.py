@@ -82,9 +82,9 @@ def read_recorded(directory: Path) -> Recorded:
     by_plan: dict[tuple[str, str], list[CallRecord]] = {}
     for call in calls:
         by_plan.setdefault((call.digest, call.plan), []).append(call)
-    known = {(m.digest, m.plan_digest): (m, path) for path, m in modules.items()}
-    order = list(dict.fromkeys([*by_plan, *known]))
-    computations = [_computation(key, known.get(key, (None, None)), by_plan.get(key, [])) for key in order]
+    modules_by_plan = {(m.digest, m.plan_digest): (m, path) for path, m in modules.items()}
+    order = list(dict.fromkeys([*by_plan, *modules_by_plan]))
+    computations = [_computation(key, modules_by_plan.get(key, (None, None)), by_plan.get(key, [])) for key in order]
     return Recorded(directory, computations, calls, sorted(directory.glob("timeline-*.json")))
 
 

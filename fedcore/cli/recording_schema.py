@@ -51,9 +51,9 @@ def read_record(kind: type[Record], path: Path) -> Record:
         raise InvalidValue(f"{path} is no recording of fedcore: {error}") from None
 
 
-def _wrong(value: object, where: str, wanted: str) -> _Wrong:
-    shown = repr(value)
-    return _Wrong(f"{where or 'it'} is {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}, not {wanted}")
+def _wrong(value: object, where: str, expected: str) -> _Wrong:
+    text = repr(value)
+    return _Wrong(f"{where or 'it'} is {text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}, not {expected}")
 
 
 def _text(value: Any, where: str) -> str:
@@ -138,16 +138,16 @@ def _record(kind: type[Record]) -> Callable[[Any, str], Record]:
         if not isinstance(value, Mapping):
             raise _wrong(value, where, "an object")
         fields = attrs.fields(kind)
-        prefix, given, missing = f"{where}." if where else "", {}, []
+        prefix, arguments, missing = f"{where}." if where else "", {}, []
         for field in fields:
             key = field.metadata["key"] or field.name
             if key in value:
-                given[field.name] = field.metadata["reader"](value[key], prefix + key)
+                arguments[field.name] = field.metadata["reader"](value[key], prefix + key)
             elif field.default is attrs.NOTHING:
                 missing.append(key)
         if missing:
             raise _Wrong(f"{where or 'it'} lacks {' and '.join(missing)}")
-        return kind(**given)
+        return kind(**arguments)
 
     return read
 

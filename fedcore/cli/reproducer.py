@@ -42,11 +42,11 @@ class Work:
 
     def reproduce(self, error: Exception) -> str:
         """Writes the reproducer, and returns the message for the user."""
-        said = f"fedcore: an error inside fedcore: {type(error).__name__}: {error}".split("\n")[0]
+        message = f"fedcore: an error inside fedcore: {type(error).__name__}: {error}".split("\n")[0]
         try:
-            return f"{said}\n  to reproduce it: {self._write(error)}"
+            return f"{message}\n  to reproduce it: {self._write(error)}"
         except Exception as other:  # must not hide the error that is reported
-            return f"{said}\n  and no reproducer could be written: {other}\n{_comment(_traceback(error))}"
+            return f"{message}\n  and no reproducer could be written: {other}\n{_comment(_traceback(error))}"
 
     def _write(self, error: Exception) -> Path:
         trace = _traceback(error)
@@ -76,10 +76,10 @@ def _comment(text: str) -> str:
 
 
 def _versions() -> str:
-    found = [f"fedcore {__version__}, python {platform.python_version()} on {platform.platform()}"]
+    versions = [f"fedcore {__version__}, python {platform.python_version()} on {platform.platform()}"]
     for name in _PACKAGES:
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             pass
-    return ", ".join(found)
+    return ", ".join(versions)

@@ -31,18 +31,18 @@ def run(work: Work, target, arguments, seed, format_, extensions, trusted):
     """
     import json
 
-    from fedcore.cli.json_values import as_json, bound, read_argument
+    from fedcore.cli.json_values import as_json, bind_arguments, read_argument
     from fedcore.cli.loading import import_extensions, quiet_start, read_target
 
     import_extensions(extensions, work)
     module = read_target(target, work, trusted=trusted)
     for graph in module.graphs:
         module.blob(graph.digest)  # raises where a text names a graph, before TensorFlow is imported
-    given = bound([read_argument(text) for text in arguments], module.main.parameters)
+    argument_values = bind_arguments([read_argument(text) for text in arguments], module.main.parameters)
     with quiet_start():
         from fedcore import context
 
-        result = context.invoke(module, given, seed=seed)
+        result = context.invoke(module, argument_values, seed=seed)
     value = as_json(result)
     if format_ == "value":
         click.echo(json.dumps(value))

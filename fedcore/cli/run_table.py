@@ -10,8 +10,8 @@ from fedcore.cli.runs import Run
 
 def shown_metrics(values: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics that tables show: the model's numbers, those of the evaluation first."""
-    found = {name: value for name, value in values.items() if isinstance(value, float) and "/" not in name}
-    return dict(sorted(found.items(), key=lambda item: not item[0].startswith("val_")))
+    metrics = {name: value for name, value in values.items() if isinstance(value, float) and "/" not in name}
+    return dict(sorted(metrics.items(), key=lambda item: not item[0].startswith("val_")))
 
 
 def print_metrics(run: Run) -> None:

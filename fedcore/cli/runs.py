@@ -47,10 +47,10 @@ class Run:
     @property
     def newest(self) -> dict[str, Any]:
         """The newest value of each metric."""
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         for row in self.rows:
-            found |= row
-        return found
+            metrics |= row
+        return metrics
 
     def write(self) -> None:
         """Writes what was asked for, for later commands."""
@@ -61,14 +61,14 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         from fedcore.cli.json_values import as_json
 
-        found = {
+        summary = {
             "directory": str(self.directory),
             "rounds": self.rounds_done,
             "of": self.rounds,
             "set": self.sets,
             "metrics": {name: value for name, value in self.newest.items() if name != "round"},
         }
-        return as_json(found)
+        return as_json(summary)
 
 
 def write_run(
@@ -158,6 +158,6 @@ def _number(text: str) -> Any:
 
 def next_directory(base: Path, sets: dict[str, Any]) -> Path:
     """`001`, `002`, … in a directory, followed by what was set."""
-    taken = [int(p.name[:3]) for p in base.glob("[0-9][0-9][0-9]*")] if base.is_dir() else []
+    numbers = [int(p.name[:3]) for p in base.glob("[0-9][0-9][0-9]*")] if base.is_dir() else []
     suffix = ",".join(f"{key}={value}" for key, value in sets.items()).replace(os.sep, "_").replace(" ", "")
-    return base / f"{max(taken, default=0) + 1:03d}{f'-{suffix}' if suffix else ''}"[:200]
+    return base / f"{max(numbers, default=0) + 1:03d}{f'-{suffix}' if suffix else ''}"[:200]

@@ -56,10 +56,10 @@ def show(text: str, *, err: bool = False) -> None:
         write_bytes(text.encode(), err=err)
         return
     console = coloured_console(file=stream, force_terminal=True)
-    console.print(coloured(printable(text) if stream.isatty() else text), end="")
+    console.print(highlight(printable(text) if stream.isatty() else text), end="")
 
 
-def coloured(text: str) -> "Text":
+def highlight(text: str) -> "Text":
     """`.fed` text with its tokens marked, for a `coloured_console`."""
     from rich.text import Text
 

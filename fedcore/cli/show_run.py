@@ -27,21 +27,21 @@ def show_run(directory: Path, format_: str):
     from fedcore.cli.runs import read_run
 
     run = read_run(directory)
-    found = {**run.as_json(), "program": str(run.program), "config": run.configuration, **_checkpoints(directory)}
-    found["origin"] = run.origin
+    summary = {**run.as_json(), "program": str(run.program), "config": run.configuration, **_checkpoints(directory)}
+    summary["origin"] = run.origin
     if format_ == "json":
-        click.echo(json.dumps(as_json(found), indent=2))
+        click.echo(json.dumps(as_json(summary), indent=2))
         return
     click.echo(f"{directory}: {run.rounds_done} of {run.rounds} rounds")
     tables = {name: value for name, value in run.configuration.items() if isinstance(value, dict)}
     _print("metrics", {name: value for name, value in run.newest.items() if not isinstance(value, str)})
     for name, table in tables.items():
         _print(name, table)
-    _print("written with", found["surroundings"])
+    _print("written with", summary["surroundings"])
     if run.origin:
         _print_origin(run)
     click.echo(click.style("checkpoints", bold=True))
-    for checkpoint in found["checkpoints"]:
+    for checkpoint in summary["checkpoints"]:
         click.echo(f"  round {checkpoint['round']}: {checkpoint['bytes']:,} bytes, {checkpoint['state']}")
 
 
@@ -72,7 +72,7 @@ def _checkpoints(directory: Path) -> dict[str, Any]:
     if not (directory / CHECKPOINTS).is_dir():
         return {"checkpoints": [], "surroundings": {}}
     manager = FileProgramStateManager(directory / CHECKPOINTS)
-    found: list[dict[str, Any]] = []
+    checkpoints: list[dict[str, Any]] = []
     surroundings: dict[str, str] = {}
     for version in asyncio.run(manager.get_versions()) or []:
         try:
@@ -80,5 +80,5 @@ def _checkpoints(directory: Path) -> dict[str, Any]:
             state = "whole"
         except ProgramStateDamagedError as error:
             state = str(error)
-        found.append({"round": version, "bytes": manager.size_bytes(version), "state": state})
-    return {"checkpoints": found, "surroundings": surroundings}
+        checkpoints.append({"round": version, "bytes": manager.size_bytes(version), "state": state})
+    return {"checkpoints": checkpoints, "surroundings": surroundings}

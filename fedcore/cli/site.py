@@ -89,7 +89,7 @@ def log(file: Path, format_: str):
         click.echo(json.dumps(lines, indent=2))
         return
     for line in lines:
-        click.echo(_shown(line))
+        click.echo(_format_line(line))
     bits = sum(line.get("bits", 0) for line in lines)
     runs = sum(line["what"] == "ran" for line in lines)
     click.echo(f"{runs} runs; {bits} bits have left, {sum(line['what'] == 'refused' for line in lines)} refusals")
@@ -114,7 +114,7 @@ def key(file: Path):
     click.echo(write_key(file))
 
 
-def _shown(line: dict) -> str:
+def _format_line(line: dict) -> str:
     start = f"{line['time']}  {line['what']:<8} plan {str(line.get('plan', ''))[:12]}"
     match line["what"]:
         case "ran":

@@ -52,7 +52,7 @@ def _is_of_server(type_: Type) -> bool:
 
 
 def _held(stage: Function) -> Iterator[Size]:
-    """What a client holds: each parameter of its stage but its data, and the result."""
+    """Values at a client: each parameter of its stage but its data, and the result."""
     for parameter in stage.parameters:
         types = [leaf for _, leaf in leaves(parameter.type)]
         if types and not any(isinstance(leaf, SequenceType) for leaf in types):

@@ -92,8 +92,8 @@ def _sequence(type_: SequenceType, sizes: Sizes, rng: np.random.Generator) -> Cl
         inner = element.shape[1:] if batched else element.shape
         return _array(element, [count, *(sizes.rows if s is None else s for s in inner)], sizes, rng)
 
-    made = ClientDataset.from_columns(columns(type_.element))
-    return made.batch(sizes.rows) if batched else made
+    dataset = ClientDataset.from_columns(columns(type_.element))
+    return dataset.batch(sizes.rows) if batched else dataset
 
 
 def _array(type_: TensorType, shape: list[int], sizes: Sizes, rng: np.random.Generator):

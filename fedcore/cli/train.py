@@ -41,22 +41,22 @@ def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: 
       fedcore train train.toml --runtime ray
       tensorboard --logdir runs
     """
-    from fedcore.cli.configuration import read_configuration, swept
+    from fedcore.cli.configuration import read_configuration, sweep
     from fedcore.cli.origin import origin_of
     from fedcore.cli.runs import next_directory, write_run
 
     configuration = read_configuration(file)
-    settings = list(swept(configuration, options))
-    done = []
+    settings = list(sweep(configuration, options))
+    runs = []
     for sets, changed in settings:
-        shown = {key: value for key, value in sets.items() if any(other[key] != value for other, _ in settings)}
+        varied = {key: value for key, value in sets.items() if any(other[key] != value for other, _ in settings)}
         single = out is not None and len(settings) == 1
-        directory = out if single and out is not None else next_directory(out or Path("runs"), shown)
+        directory = out if single and out is not None else next_directory(out or Path("runs"), varied)
         program = file.parent / changed["program"]
         options = tuple(f"{key}={value}" for key, value in sets.items())
         run = write_run(directory, program, changed, sets, origin_of(file, program, options, runtime_name))
-        done.append(go_on(run, format_, runtime_name))
-    summarize(done, format_)
+        runs.append(go_on(run, format_, runtime_name))
+    summarize(runs, format_)
 
 
 def go_on(run: "Run", format_: str, runtime_name: str, callbacks: Sequence["Callback"] = ()) -> "Run":
@@ -91,17 +91,17 @@ def _clients_on(runtime_name: str) -> Iterator[None]:
         yield
 
 
-def summarize(done: list["Run"], format_: str) -> None:
+def summarize(runs: list["Run"], format_: str) -> None:
     if format_ == "json":
         import json
 
-        click.echo(json.dumps({"runs": [run.as_json() for run in done]}, indent=2))
-    elif len(done) > 1:
+        click.echo(json.dumps({"runs": [run.as_json() for run in runs]}, indent=2))
+    elif len(runs) > 1:
         from fedcore.cli.run_table import print_runs
 
         click.echo()
-        print_runs(done)
+        print_runs(runs)
     else:
         from fedcore.cli.run_table import print_metrics
 
-        print_metrics(done[0])
+        print_metrics(runs[0])

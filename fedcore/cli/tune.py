@@ -71,7 +71,7 @@ def tune(
       fedcore tune mean.fed --arg @readings.json --width 4 --width 16 --format json
       fedcore tune --all train                      # each client stage of train.py
     """
-    from fedcore.cli.json_values import bound, read_argument
+    from fedcore.cli.json_values import bind_arguments, read_argument
     from fedcore.cli.loading import import_extensions, parsed_pipeline, quiet_start, with_target
 
     import_extensions(extensions, work)
@@ -83,16 +83,16 @@ def tune(
         _check_can_be_written(output)
     modules = _modules(target, work, trusted=trusted, all_=all_)
 
-    def measured(module):
+    def measure(module):
         import numpy as np
 
         from fedcore.cli.synthetic_arguments import Sizes, synthetic_argument
         from fedcore.cli.tuning import tune
 
         parameters = module.main.parameters
-        given = bound([read_argument(text) for text in arguments], parameters) if arguments else None
+        bound_values = bind_arguments([read_argument(text) for text in arguments], parameters) if arguments else None
         rng = np.random.default_rng(0)
-        values = given or [synthetic_argument(p.type, Sizes(clients, steps, rows), rng) for p in parameters]
+        values = bound_values or [synthetic_argument(p.type, Sizes(clients, steps, rows), rng) for p in parameters]
         counts = [len(v) for v, p in zip(values, parameters, strict=True) if _by_client(p.type)]
         return tune(
             module,
@@ -106,14 +106,14 @@ def tune(
         )
 
     with quiet_start():
-        from fedcore.compiler.pinned_plans import pinned
+        from fedcore.compiler.pinned_plans import pin_plan
 
-        found = {name: measured(module) for name, module in modules.items()}
+        tunings = {name: measure(module) for name, module in modules.items()}
     if all_:
-        (_print_comparisons_json if format_ == "json" else _print_comparisons)(found)
+        (_print_comparisons_json if format_ == "json" else _print_comparisons)(tunings)
         return
-    ((name, tuned),) = found.items()
-    plan = pinned(tuned.plan, modules[name].digest())
+    ((name, tuned),) = tunings.items()
+    plan = pin_plan(tuned.plan, modules[name].digest())
     _write(plan, output)
     (_print_json if format_ == "json" else _print)(tuned, plan, output)
 
@@ -130,10 +130,10 @@ def _modules(target: str, work: Work, *, trusted: bool, all_: bool) -> dict:
 
     if all_ and ":" not in target and not os.path.exists(target) and target != "-":
         traced = {f"{target}:{name}": c.to_module("traced") for name, c in computations_of(target).items()}
-        found = {name: module for name, module in traced.items() if _has_clients(module)}
-        if not found:
+        modules = {name: module for name, module in traced.items() if _has_clients(module)}
+        if not modules:
             raise click.BadParameter(f"{target} has no computation with a client stage: there is nothing to tune")
-        return found
+        return modules
     module = read_target(target, work, trusted=trusted)
     if module.stage != "traced":
         raise click.BadParameter(f"{target} is {module.stage}; only a traced program can be tuned")
@@ -227,9 +227,9 @@ def _print(tuned, plan, output: str) -> None:
 
 
 def _row(trial, first) -> list[str]:
-    shown = trial.attributes
-    strategy = f"{shown.get('strategy', '')}{', xla' if shown.get('xla') else ''}"
-    named = [strategy, str(shown.get("width", "")), str(shown.get("block", ""))]
+    attributes = trial.attributes
+    strategy = f"{attributes.get('strategy', '')}{', xla' if attributes.get('xla') else ''}"
+    named = [strategy, str(attributes.get("width", "")), str(attributes.get("block", ""))]
     if trial.failed:
         return ["", *named, "", "", "", "", trial.note]
     share = f"{trial.median_s / first.median_s:.2f}" + (" (the plan's)" if trial is first else "")
@@ -237,35 +237,35 @@ def _row(trial, first) -> list[str]:
     return ["*" if trial.chosen else "", *named, *times, share, "same" if trial.same_bits else "other", trial.note]
 
 
-def _print_comparisons(found: dict) -> None:
-    from fedcore.cli.tuning import written
+def _print_comparisons(tunings: dict) -> None:
+    from fedcore.cli.tuning import format_strategy
 
-    for name, tuned in found.items():
+    for name, tuned in tunings.items():
         for stage, trials in tuned.trials.items():
-            rules = written(trials[0].attributes)
+            rules = format_strategy(trials[0].attributes)
             (best,) = [t for t in trials if t.chosen]
             if best is trials[0]:
                 click.echo(f"{name} @{stage}: the rules' choice is the fastest: {rules}")
                 continue
             share = best.median_s / trials[0].median_s
-            faster = f"{written(best.attributes)} takes {share:.2f} of its time"
+            faster = f"{format_strategy(best.attributes)} takes {share:.2f} of its time"
             click.echo(f"{name} @{stage}: the rules' choice is not the fastest: {rules}; {faster}")
 
 
-def _print_comparisons_json(found: dict) -> None:
+def _print_comparisons_json(tunings: dict) -> None:
     import json
 
-    from fedcore.cli.tuning import written
+    from fedcore.cli.tuning import format_strategy
 
     stages = []
-    for name, tuned in found.items():
+    for name, tuned in tunings.items():
         for stage, trials in tuned.trials.items():
             (best,) = [t for t in trials if t.chosen]
             stages.append({
                 "computation": name,
                 "stage": stage,
-                "rules": written(trials[0].attributes),
-                "fastest": written(best.attributes),
+                "rules": format_strategy(trials[0].attributes),
+                "fastest": format_strategy(best.attributes),
                 "share": best.median_s / trials[0].median_s,
             })  # fmt: skip
     click.echo(json.dumps({"stages": stages}, indent=2))

@@ -84,8 +84,8 @@ def tune(
     Raises:
         FedcoreError: the program has no client stage, or the pipeline has no pass `plan`.
     """
-    before, with_options = _around_plan(pipeline)
-    unplanned = compile_module(module, before)
+    prefix, with_options = _around_plan(pipeline)
+    unplanned = compile_module(module, prefix)
     plan = verify(compile_module(unplanned, with_options({})))
     works = [op for op in plan.main.operations if op.kind in ("fold", "collect")]
     if not works:
@@ -95,7 +95,7 @@ def tune(
         stage = _stage_of(work)
         if stage in trials:
             continue
-        offered = list(_offered(unplanned, with_options, work, clients, widths, blocks))
+        offered = list(_candidate_attributes(unplanned, with_options, work, clients, widths, blocks))
         first = dict(plan.function(stage).attributes)
         tried = [Trial(first), *(Trial(a) for a in offered if _strategy(a) != _strategy(first))]
         _measure(plan, stage, tried, arguments, rounds, seed, say)
@@ -115,17 +115,17 @@ def _around_plan(pipeline: str) -> tuple[str, Callable[[dict[str, object]], str]
     parts = re.fullmatch(r"(?P<before>.*),plan(?P<own>\{[^}]*\})?(?P<after>,.*)?", pipeline_with({}, pipeline))
     if parts is None:
         raise FedcoreError(f"the pipeline {pipeline} has no pass plan, which decides the strategies")
-    own, after = parts["own"] or "", parts["after"] or ""
+    own, suffix = parts["own"] or "", parts["after"] or ""
     fixed = [pair for pair in own.strip("{}").split(",") if pair.partition("=")[0].strip() not in (*_VARIED, "")]
-    kept = f"{{{','.join(fixed)}}}" if fixed else ""
-    return parts["before"], lambda options: pipeline_with(options, f"plan{kept if options else own}{after}")
+    fixed_options = f"{{{','.join(fixed)}}}" if fixed else ""
+    return parts["before"], lambda options: pipeline_with(options, f"plan{fixed_options if options else own}{suffix}")
 
 
 def _stage_of(work: Operation) -> str:
     return work.operands[work.kind == "fold"].name
 
 
-def _offered(
+def _candidate_attributes(
     unplanned: Module,
     with_options: Callable[[dict[str, object]], str],
     work: Operation,
@@ -134,20 +134,20 @@ def _offered(
     blocks: Sequence[int],
 ) -> Iterator[dict[str, object]]:
     """The attributes of a stage under each choice of options of the pass `plan`, without duplicates."""
-    seen = []
+    strategies = []
     most = min(WIDEST, max(2, 1 << (max(clients, 1) - 1).bit_length()))
     wide = widths or [1 << i for i in range(1, most.bit_length())]
-    asked = [("false", str(b), "false") for b in (blocks or LOOP_BLOCKS)]
-    asked += [(str(w), str(b), "false") for w in wide for b in (blocks or ("auto",))]
-    asked.append(("auto", "auto", "true"))
+    choices = [("false", str(b), "false") for b in (blocks or LOOP_BLOCKS)]
+    choices += [(str(w), str(b), "false") for w in wide for b in (blocks or ("auto",))]
+    choices.append(("auto", "auto", "true"))
     can_be_vectorised = False
-    for vectorize, block, xla in asked:
+    for vectorize, block, xla in choices:
         options: dict[str, object] = {"vectorize": vectorize, "block_size": block, "xla": xla}
         planned = compile_module(unplanned, with_options(options))
         attributes = dict(planned.function(_stage_of(work)).attributes)
         can_be_vectorised = can_be_vectorised or attributes["strategy"] == "vectorised"
-        if _strategy(attributes) not in seen:
-            seen.append(_strategy(attributes))
+        if _strategy(attributes) not in strategies:
+            strategies.append(_strategy(attributes))
             yield attributes
     if can_be_vectorised:  # then its clients' tensors have one size, and no operation has an effect
         for clients_of_block in blocks or (BLOCK,):
@@ -169,34 +169,34 @@ def _measure(plan: Module, stage: str, trials: list[Trial], arguments: list, rou
     runtime = context.current_runtime()
     plans = [_with(plan, stage, t.attributes) for t in trials]
     expected = None
-    for trial, one in zip(trials, plans, strict=True):
-        say(f"@{stage} {written(trial.attributes)}")
+    for trial, candidate_plan in zip(trials, plans, strict=True):
+        say(f"@{stage} {format_strategy(trial.attributes)}")
         report = Report(seed=seed)
         try:
-            trial.first_s, result = _timed(runtime, one, arguments, report)
+            trial.first_s, result = _time_run(runtime, candidate_plan, arguments, report)
         except Exception as error:
             if trial is trials[0]:
                 raise  # the program itself fails
             trial.failed, trial.note = True, f"{type(error).__name__}: {str(error).splitlines()[0]}"
             continue
-        shown = as_json(result)
-        expected = shown if expected is None else expected
-        trial.same_bits = shown == expected
+        output = as_json(result)
+        expected = output if expected is None else expected
+        trial.same_bits = output == expected
         trial.note = "; ".join(n for n in report.notes if f"@{stage}" in n)
     for number in range(rounds):
         say(f"@{stage} round {number + 1} of {rounds}")
-        for trial, one in zip(trials, plans, strict=True):
+        for trial, candidate_plan in zip(trials, plans, strict=True):
             if not trial.failed:
-                trial.rounds_s.append(_timed(runtime, one, arguments, Report(seed=seed))[0])
+                trial.rounds_s.append(_time_run(runtime, candidate_plan, arguments, Report(seed=seed))[0])
 
 
-def _timed(runtime, plan: Module, arguments: list, report: Report) -> tuple[float, object]:
+def _time_run(runtime, plan: Module, arguments: list, report: Report) -> tuple[float, object]:
     began = time.perf_counter()
     result = runtime.run(plan, arguments, report)
     return time.perf_counter() - began, result
 
 
-def written(attributes: dict[str, object]) -> str:
+def format_strategy(attributes: dict[str, object]) -> str:
     """A strategy as text, such as `vectorised, width=4, block=8, call=8`."""
-    rest = [f"{key}={value}" for key, value in _strategy(attributes).items() if key != "strategy"]
-    return ", ".join([str(attributes.get("strategy", "loop")), *rest])
+    options = [f"{key}={value}" for key, value in _strategy(attributes).items() if key != "strategy"]
+    return ", ".join([str(attributes.get("strategy", "loop")), *options])

@@ -79,7 +79,7 @@ def _check_secure(target: str, module) -> None:
     with quiet_start():
         from fedcore.compiler.disclosures import disclosures
 
-        found = disclosures(module)
-    if found:
-        lines = [f"  {d.location or target}: {d.tensor} : {d.type}" for d in found]
+        violations = disclosures(module)
+    if violations:
+        lines = [f"  {d.location or target}: {d.tensor} : {d.type}" for d in violations]
         raise FedcoreError("\n".join([f"{target}: clients' values reach the server outside of secure sums", *lines]))

@@ -106,31 +106,31 @@ class _DataRuntime:
         return self._runtime.plan_options
 
     def run(self, module: Module, arguments: list, report: Report):
-        given = [
+        values = [
             self._cohort(value, parameter.type, parameter.name) if isinstance(value, DataDescriptor) else value
             for value, parameter in zip(arguments, module.main.parameters, strict=True)
         ]
-        return self._runtime.run(module, given, report)
+        return self._runtime.run(module, values, report)
 
     def _cohort(self, data: DataDescriptor, type_: Type, name: str) -> Cohort:
         if not fits(data.type_signature, type_):
             raise TypeMismatch(f"{name} is of type {type_}, but its URIs name data of type {data.type_signature}")
         member = data.type_signature.member
-        return Cohort(len(data), lambda index: _materialized(self._backend, Data(data.uris[index]), member))
+        return Cohort(len(data), lambda index: _materialize(self._backend, Data(data.uris[index]), member))
 
     def close(self) -> None:
         self._runtime.close()
 
 
-def _materialized(backend: DataBackend, data: Data, type_: Type):
+def _materialize(backend: DataBackend, data: Data, type_: Type):
     value: object = backend.materialize(data, type_)
     if not inspect.isawaitable(value):
         return value
     with ThreadPoolExecutor(1) as thread:  # this thread may run an event loop, as in notebooks
-        return thread.submit(asyncio.run, _awaited(value)).result()
+        return thread.submit(asyncio.run, _wait_for(value)).result()
 
 
-async def _awaited(value):
+async def _wait_for(value):
     return await value
 
 

@@ -29,7 +29,7 @@ from fedcore.types import Type
 
 @attrs.frozen
 class SizeInfo:
-    """What crossed in the calls so far in which anything did, such as the rounds of training.
+    """Traffic of the calls so far that sent anything, such as the rounds of training.
 
     Args:
         broadcast_history: for each call the tensors that the server sent: `type`, `clients`, and `bits` over all of
@@ -92,7 +92,7 @@ class SizingEnvironment:
         self._runtime.close()
 
     def get_size_info(self) -> SizeInfo:
-        """What crossed in the calls that have ended."""
+        """The traffic of the calls that have ended."""
         with self._lock:
             return self._sizes
 

@@ -376,9 +376,9 @@ def gone(name: str) -> Gone | None:
 
 def advice(name: str) -> str:
     """The end of the message that a name below `fc` is not there: what to use instead of TFF's name, and why."""
-    found = gone(name)
-    if found is None:
+    replacement = gone(name)
+    if replacement is None:
         return ""
-    if not found.instead:
-        return f"\n  TFF's name is not planned here: {found.why}"
-    return f"\n  use fc.{found.instead} instead of TFF's name: {found.why}"
+    if not replacement.instead:
+        return f"\n  TFF's name is not planned here: {replacement.why}"
+    return f"\n  use fc.{replacement.instead} instead of TFF's name: {replacement.why}"

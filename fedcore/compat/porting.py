@@ -17,7 +17,7 @@ MARKER = "<!-- Below: written by `python -m fedcore.compat.porting docs/porting.
 
 
 def value_of(name: str) -> Any:
-    """What `fc.name` is.
+    """The object that `fc.name` refers to.
 
     Raises:
         AttributeError: it is not there.
@@ -37,17 +37,17 @@ def resolves(name: str) -> bool:
     return True
 
 
-def qualified(names: Mapping[str, Iterable[str]]) -> list[str]:
+def qualify(names: Mapping[str, Iterable[str]]) -> list[str]:
     """The names of all modules, below `fc`."""
     return [f"{module}.{name}".lstrip(".") for module, inner in names.items() for name in inner]
 
 
 def counts(names: Iterable[str]) -> dict[str, int]:
     """How many names resolve, are replaced, are not planned, or are none of these."""
-    found = {"resolve": 0, "replaced": 0, "not planned": 0, "open": 0}
+    totals = {"resolve": 0, "replaced": 0, "not planned": 0, "open": 0}
     for name in names:
-        found[status(name)] += 1
-    return found
+        totals[status(name)] += 1
+    return totals
 
 
 def status(name: str) -> str:
@@ -62,28 +62,28 @@ def status(name: str) -> str:
 
 def tables() -> str:
     """The part of the page below the marker."""
-    public, internals, earlier = map(qualified, (NAMES, COMPILER_INTERNALS, EARLIER))
+    public, internals, earlier = map(qualify, (NAMES, COMPILER_INTERNALS, EARLIER))
     lines = ["## Counts\n", "| names of | all | resolve | replaced | not planned | open |", "|---|--:|--:|--:|--:|--:|"]
     for module, names in sorted(NAMES.items()):
-        lines.append(_row(f"`tff.{module}`" if module else "`tff`", qualified({module: names})))
+        lines.append(_row(f"`tff.{module}`" if module else "`tff`", qualify({module: names})))
     lines += [_row("all of these", public), _row("`federated_language.framework`, for compilers", internals)]
     lines += [_row("earlier versions of `tff`", earlier), ""]
     still_open = [name for name in public + internals + earlier if status(name) == "open"]
     if still_open:
         lines += ["Open: " + ", ".join(f"`{name}`" for name in still_open), ""]
     lines += ["## Names that are gone\n", "| TFF's names | use instead | why |", "|---|---|---|"]
-    lines += [_gone_row(one) for one in sorted(GONE, key=lambda one: one.names)]
+    lines += [_gone_row(entry) for entry in sorted(GONE, key=lambda entry: entry.names)]
     return "\n".join(lines) + "\n"
 
 
 def _row(title: str, names: list[str]) -> str:
-    found = counts(names)
-    return f"| {title} | {len(names)} | " + " | ".join(str(number) for number in found.values()) + " |"
+    numbers = counts(names)
+    return f"| {title} | {len(names)} | " + " | ".join(str(number) for number in numbers.values()) + " |"
 
 
-def _gone_row(one: Gone) -> str:
-    instead = f"`fc.{one.instead}`" if one.instead else "not planned"
-    return f"| {', '.join(f'`{name}`' for name in one.names)} | {instead} | {one.why} |"
+def _gone_row(entry: Gone) -> str:
+    instead = f"`fc.{entry.instead}`" if entry.instead else "not planned"
+    return f"| {', '.join(f'`{name}`' for name in entry.names)} | {instead} | {entry.why} |"
 
 
 def with_tables(page: str) -> str:
@@ -94,4 +94,4 @@ def with_tables(page: str) -> str:
 if __name__ == "__main__":
     path = Path(sys.argv[1])
     write_whole(path, with_tables(path.read_text(encoding="utf-8")))
-    sys.stdout.write(f"{counts(qualified(NAMES))}\ncompiler internals: {counts(qualified(COMPILER_INTERNALS))}\n")
+    sys.stdout.write(f"{counts(qualify(NAMES))}\ncompiler internals: {counts(qualify(COMPILER_INTERNALS))}\n")

@@ -50,7 +50,7 @@ def transform_args(args: Any) -> Any:
 
 
 def transform_result(result: Any) -> Any:
-    """As `transform_args`, for results."""
+    """Like `transform_args`, for results."""
     return transform_args(result)
 
 

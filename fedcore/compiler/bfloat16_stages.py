@@ -31,7 +31,7 @@ def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
         node = module[name]
         if isinstance(node, Graph):
             names: dict[NodeKey, NodeKey] = {}
-            data = _rounded(module, node, names)
+            data = _round_products(module, node, names)
             if data is not None:
                 digest = digest_of(data)
                 blobs[digest] = data
@@ -41,11 +41,11 @@ def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
         readers = _readers(module, node)
         outside = _calling(node, {op.name: on_data if op.name in readers else plain for op in node.operations})
         inside = _calling(node, {op.name: on_data for op in node.operations})
-        for after, replaced in ((outside, plain), (inside, on_data)):
-            if after is node or (name in stages and replaced is on_data):
+        for copy, replaced in ((outside, plain), (inside, on_data)):
+            if copy is node or (name in stages and replaced is on_data):
                 continue
             replaced[name] = name if name in stages else _fresh(module, added, name)
-            added[replaced[name]] = attrs.evolve(after, name=replaced[name])
+            added[replaced[name]] = attrs.evolve(copy, name=replaced[name])
     if not added:
         return module
     copies = {name: [r[name] for r in (plain, on_data) if name in r] for name in order}
@@ -56,7 +56,7 @@ def with_bfloat16_stages(module: Module, stages: Iterable[str]) -> Module:
     return attrs.evolve(changed, blobs={d: b for d, b in blobs.items() if d in named})
 
 
-def _rounded(module: Module, graph: Graph, names: dict[NodeKey, NodeKey]) -> bytes | None:
+def _round_products(module: Module, graph: Graph, names: dict[NodeKey, NodeKey]) -> bytes | None:
     """The bytes of a graph with rounded products; None if it has no products, or if its bytes are missing.
 
     Args:
@@ -65,8 +65,8 @@ def _rounded(module: Module, graph: Graph, names: dict[NodeKey, NodeKey]) -> byt
     from fedcore.graphs.graphdef.bfloat16_products import with_rounded_products
 
     data = module.blobs.get(graph.digest)
-    after = data if data is None else with_rounded_products(data, names)
-    return None if after is data else after
+    rounded = data if data is None else with_rounded_products(data, names)
+    return None if rounded is data else rounded
 
 
 def _readers(module: Module, function: Function) -> set[str]:
@@ -74,13 +74,13 @@ def _readers(module: Module, function: Function) -> set[str]:
 
     A called function is no such symbol: its own operations say what gets the data set.
     """
-    types, found = function.types(), set[str]()
+    types, readers = function.types(), set[str]()
     bindings = {op.name for op in function.operations if op.kind == "bind"}
     for op in function.operations:
-        given = [o.name for o in op.operands if isinstance(o, Ref)]
-        if any(contains(types[n], _is_sequence) for n in given) and not _calls_function(module, op):
-            found.update([op.name, *bindings.intersection(given)])
-    return found
+        names = [o.name for o in op.operands if isinstance(o, Ref)]
+        if any(contains(types[n], _is_sequence) for n in names) and not _calls_function(module, op):
+            readers.update([op.name, *bindings.intersection(names)])
+    return readers
 
 
 def _is_sequence(type_) -> bool:
@@ -103,8 +103,8 @@ def _calling(function: Function, replacements: dict[str, dict[str, str]]) -> Fun
         by_symbol = replacements[op.name]
         operands = tuple(Symbol(by_symbol.get(o.name, o.name)) if isinstance(o, Symbol) else o for o in op.operands)
         operations.append(op if operands == op.operands else attrs.evolve(op, operands=operands))
-    after = tuple(operations)
-    return function if after == function.operations else attrs.evolve(function, operations=after)
+    new_operations = tuple(operations)
+    return function if new_operations == function.operations else attrs.evolve(function, operations=new_operations)
 
 
 def _fresh(module: Module, added: dict[str, Function | Graph], name: str) -> str:

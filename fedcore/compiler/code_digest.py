@@ -58,11 +58,11 @@ def code_digest() -> str | None:
 def _rules() -> list[tuple[str, Callable]]:
     """Kernels and batching rules of third parties; a table whose module is not imported has none."""
     tables = (("graphs.stages.kernels", "kernels"), ("graphs.batched.batched_value", "batching_rules"))
-    found: list[tuple[str, Callable]] = []
+    rules: list[tuple[str, Callable]] = []
     for module, table in tables:
-        known = getattr(sys.modules.get(f"fedcore.{module}"), table, {})
-        found += sorted((f"{table} {name}", fn) for name, fn in known.items() if _is_foreign(fn))
-    return found
+        registered = getattr(sys.modules.get(f"fedcore.{module}"), table, {})
+        rules += sorted((f"{table} {name}", fn) for name, fn in registered.items() if _is_foreign(fn))
+    return rules
 
 
 @functools.cache
@@ -118,7 +118,7 @@ class _Walk:
         self.add(*self._parts(value))
 
     def _parts(self, value) -> Iterator:
-        installed = _installed(value)
+        installed = _installed_identity(value)
         if installed is not None:
             yield installed
         elif isinstance(value, types.CodeType):
@@ -170,7 +170,7 @@ def _top(name: str | None) -> str:
     return (name or "").partition(".")[0]
 
 
-def _installed(value) -> str | None:
+def _installed_identity(value) -> str | None:
     """Identity of an object that fedcore, Python or an installed package defines; None for every other object.
 
     It is the qualified name; for an installed package also its version and the digest of the source file.

@@ -79,12 +79,12 @@ def nodes_of(tree) -> Iterator[Node]:
         yield tree
 
 
-def _returned(tree, type_: Type) -> Iterator[tuple[Node, Type]]:
+def _result_nodes(tree, type_: Type) -> Iterator[tuple[Node, Type]]:
     """The nodes of a result, each with the type that the function declares for it."""
     if isinstance(tree, tuple):
         assert isinstance(type_, StructType)
         for part, part_type in zip(tree, type_.types, strict=True):
-            yield from _returned(part, part_type)
+            yield from _result_nodes(part, part_type)
     else:
         yield tree, type_
 
@@ -107,9 +107,9 @@ class Dataflow:
         for op in module.main.operations:
             trees[op.name] = self._operation(op, [self._operand(o, trees) for o in op.operands])
         self.result = trees[module.main.result.name]
-        self.returned = list(_returned(self.result, module.main.result_type))
+        self.returned = list(_result_nodes(self.result, module.main.result_type))
         self.in_result = {node for node, _ in self.returned}
-        self.needed = self._needed()
+        self.needed = self._live_nodes()
         self._users: dict[Node, list[Node]] = defaultdict(list)
         for node in self.needed:
             for source in dict.fromkeys(node.sources()):
@@ -187,13 +187,13 @@ class Dataflow:
         depths = [n.depth if n.where == AT_CLIENTS else (0 if n.is_constant else n.depth + 1) for n in sources]
         return max([1, *depths])
 
-    def _needed(self) -> list[Node]:
+    def _live_nodes(self) -> list[Node]:
         """The nodes that the result depends on, each after its sources."""
-        wanted = set(self.in_result)
+        live = set(self.in_result)
         for node in reversed(self.nodes):
-            if node in wanted:
-                wanted.update(node.sources())
-        return [n for n in self.nodes if n in wanted]
+            if node in live:
+                live.update(node.sources())
+        return [n for n in self.nodes if n in live]
 
     def _sink(self) -> None:
         """Moves each node to the first stage that uses it, if its sources are available in that stage.

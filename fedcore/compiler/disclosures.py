@@ -66,7 +66,7 @@ class ClientDataFlow:
     def disclosures(self) -> Iterator[Disclosure]:
         """The tensors that depend on clients' data and are merged outside of secure sums."""
         for op, fold, stage, inside in self._merges():
-            yield from self._of_merge(op, fold, stage, inside)
+            yield from self._merge_disclosures(op, fold, stage, inside)
 
     def folds(self) -> Iterator[tuple[Operation, Function, Taints]]:
         """Each fold that is merged, its stage, and the leaves of the stage's values that depend on clients' data."""
@@ -75,15 +75,15 @@ class ClientDataFlow:
 
     def _merges(self) -> Iterator[tuple[Operation, Operation, Function, Taints]]:
         main = self.plan.main
-        taints: Taints = {p.name: _of_clients(p.type) for p in main.parameters}
+        taints: Taints = {p.name: _client_leaves(p.type) for p in main.parameters}
         stages: dict[str, tuple[Function, Taints]] = {}
         for op in main.operations:
             operands = [o.name for o in op.operands if isinstance(o, Ref)]
             if op.kind in ("struct", "item"):
-                taints[op.name] = self.derived(op, self.types, taints)
+                taints[op.name] = self.tainted_leaves(op, self.types, taints)
             elif op.kind in ("fold", "collect"):
                 stage = self.plan.function(op.operands[-len(operands) - 1].name)
-                inside = self._of_stage(op, stage, [taints[name] for name in operands])
+                inside = self._stage_taints(op, stage, [taints[name] for name in operands])
                 stages[op.name] = stage, inside
                 taints[op.name] = inside[stage.result.name]
             else:  # at the server, or sent from it
@@ -92,7 +92,7 @@ class ClientDataFlow:
                 fold = fold_of(op, self.by_name)
                 yield op, fold, *stages[fold.name]
 
-    def derived(self, op: Operation, types: dict[str, Type], taints: Taints) -> Leaves:
+    def tainted_leaves(self, op: Operation, types: dict[str, Type], taints: Taints) -> Leaves:
         """The leaves of a local operation's result that depend on tainted leaves of its operands."""
         names = [o.name if isinstance(o, Ref) else None for o in op.operands]
         if not any(taints.get(n) for n in names if n is not None):
@@ -100,39 +100,41 @@ class ClientDataFlow:
         if op.kind == "item":
             start = start_of(types[op.operands[0].name], op.attributes["index"])
             return within(taints[op.operands[0].name], start, op.type)
-        found = set()
+        tainted = set()
         for leaf in range(count(op.type)):
             needs = self.live.needs(op, frozenset([leaf]), types)
             if any(taints.get(n, NOTHING) & need for n, need in zip(names, needs, strict=True) if n is not None):
-                found.add(leaf)
-        return frozenset(found)
+                tainted.add(leaf)
+        return frozenset(tainted)
 
-    def _inside(self, function: Function, given: list[Leaves]) -> Taints:
-        taints: Taints = dict(zip((p.name for p in function.parameters), given, strict=True))
+    def _inside(self, function: Function, arguments: list[Leaves]) -> Taints:
+        taints: Taints = dict(zip((p.name for p in function.parameters), arguments, strict=True))
         types = function.types()
         for op in function.operations:
-            taints[op.name] = self.derived(op, types, taints)
+            taints[op.name] = self.tainted_leaves(op, types, taints)
         return taints
 
-    def _of_stage(self, op: Operation, stage: Function, given: list[Leaves]) -> Taints:
+    def _stage_taints(self, op: Operation, stage: Function, arguments: list[Leaves]) -> Taints:
         """The taints inside a client stage; the partial depends on what was folded into it."""
         if op.kind == "collect":
-            return self._inside(stage, given)
+            return self._inside(stage, arguments)
         merges = (m for m in self.by_name.values() if m.kind == "merge" and fold_of(m, self.by_name) is op)
         joins = [self.plan.function(m.operands[0].name) for m in merges]
         partial = NOTHING
         while True:
-            inside = self._inside(stage, [partial, *given])
-            after = inside[stage.result.name]
+            inside = self._inside(stage, [partial, *arguments])
+            new_partial = inside[stage.result.name]
             if op.attributes.get("keeps"):
-                after = within(after, 0, stage.parameters[0].type)
+                new_partial = within(new_partial, 0, stage.parameters[0].type)
             for join in joins:
-                after |= self._inside(join, [after, after])[join.result.name]
-            if after <= partial:
+                new_partial |= self._inside(join, [new_partial, new_partial])[join.result.name]
+            if new_partial <= partial:
                 return inside
-            partial |= after
+            partial |= new_partial
 
-    def _of_merge(self, op: Operation, fold: Operation, stage: Function, taints: Taints) -> Iterator[Disclosure]:
+    def _merge_disclosures(
+        self, op: Operation, fold: Operation, stage: Function, taints: Taints
+    ) -> Iterator[Disclosure]:
         partial = stage.parameters[0]
         tensors = [i for i, leaf in enumerate(flat(partial.type)) if not isinstance(leaf, StructType)]
         marks = op.attributes.get("secure", (OPEN,) * len(tensors))
@@ -166,20 +168,20 @@ def _is_static(leaf: Type) -> bool:
     return not isinstance(leaf, TensorType) or is_static(leaf.shape)
 
 
-def _of_clients(type_: Type) -> Leaves:
+def _client_leaves(type_: Type) -> Leaves:
     """The leaves of a parameter of the program that clients hold."""
     if isinstance(type_, FederatedType):
         return everything(type_) if type_.placement.name == "CLIENTS" else NOTHING
     if not isinstance(type_, StructType):
         return NOTHING
     parts = enumerate(type_.types)
-    return frozenset(start_of(type_, i) + leaf for i, element in parts for leaf in _of_clients(element))
+    return frozenset(start_of(type_, i) + leaf for i, element in parts for leaf in _client_leaves(element))
 
 
-def tensors_of(type_: Type, wanted: Leaves) -> Iterator[tuple[str, Type]]:
+def tensors_of(type_: Type, leaf_set: Leaves) -> Iterator[tuple[str, Type]]:
     """The paths and types of some leaves."""
     solid = (i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType))
-    yield from (found for i, found in zip(solid, leaves(type_), strict=True) if i in wanted)
+    yield from (tensor for i, tensor in zip(solid, leaves(type_), strict=True) if i in leaf_set)
 
 
 def sent_for(live: Live, stage: Function, sent: Container[str]) -> list[str]:
@@ -200,14 +202,14 @@ def sent_for(live: Live, stage: Function, sent: Container[str]) -> list[str]:
             folded.add(op.name)
             names += operands if live.get(op.name) else []
     waiting = [n for n in names if n not in folded and live.get(n)]
-    seen = set(waiting)
+    visited = set(waiting)
     while waiting:
         name = waiting.pop()
         if name not in sent and name in by_name:
             operands = [o.name for o in by_name[name].operands if isinstance(o, Ref)]
-            waiting += (new := [n for n in operands if n not in seen and live.get(n)])
-            seen.update(new)
-    return [n for n in (*(p.name for p in stage.parameters), *by_name) if n in seen and n in sent]
+            waiting += (new := [n for n in operands if n not in visited and live.get(n)])
+            visited.update(new)
+    return [n for n in (*(p.name for p in stage.parameters), *by_name) if n in visited and n in sent]
 
 
 def accumulation_line(stage: Function, name: str) -> Location | None:

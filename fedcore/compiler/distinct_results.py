@@ -21,15 +21,15 @@ Path = tuple[int, ...]
 
 def leaf_paths(type_: Type) -> list[tuple[Path, Type]]:
     """The tensors and sequences of a type, with the indices that lead to them."""
-    found: list[tuple[Path, Type]] = []
+    paths: list[tuple[Path, Type]] = []
     stack: list[tuple[Path, Type]] = [((), type_)]
     while stack:
-        path, one = stack.pop()
-        if isinstance(one, StructType):
-            stack.extend(((*path, i), t) for i, t in reversed(list(enumerate(one.types))))
+        path, part = stack.pop()
+        if isinstance(part, StructType):
+            stack.extend(((*path, i), t) for i, t in reversed(list(enumerate(part.types))))
         else:
-            found.append((path, one))
-    return found
+            paths.append((path, part))
+    return paths
 
 
 @attrs.frozen
@@ -113,7 +113,7 @@ def contributions(function: Function, dependent: Set[str], broadcasts: int) -> C
 
 
 def distinct_results(
-    data: bytes, inputs: Sequence[tuple[str, Type]], results: Sequence[tuple[str, Type]], given: Contributions
+    data: bytes, inputs: Sequence[tuple[str, Type]], results: Sequence[tuple[str, Type]], contributions: Contributions
 ) -> Distinct | None:
     """The sources of a graph's results; None where all of them have to be computed.
 
@@ -127,8 +127,10 @@ def distinct_results(
     arguments: list[tuple[InputLeaf, Type]] = []
     for name, type_ in inputs:
         for path, leaf in leaf_paths(type_):  # main takes two tensors for a sequence
-            arguments += [(given.element(InputLeaf(name, path)), leaf)] * (2 if isinstance(leaf, SequenceType) else 1)
-    leaves = [(leaf, name in given.sent) for name, type_ in results for _, leaf in leaf_paths(type_)]
+            arguments += [(contributions.element(InputLeaf(name, path)), leaf)] * (
+                2 if isinstance(leaf, SequenceType) else 1
+            )
+    leaves = [(leaf, name in contributions.sent) for name, type_ in results for _, leaf in leaf_paths(type_)]
     sources: list[Literal | InputLeaf | int] = []  # an int: the leaf that is computed for it
     first: dict[tuple, int] = {}
     for i, (origin, (leaf, is_sent)) in enumerate(zip(result_origins(data), leaves, strict=True)):
@@ -137,7 +139,7 @@ def distinct_results(
             sources.append(i)
         elif isinstance(origin, Constant) and isinstance(leaf, TensorType) and leaf.shape == origin.value.shape:
             sources.append(Literal(origin.value))
-        elif argument is not None and argument[0].name in given.at_hand and argument[1] == leaf:
+        elif argument is not None and argument[0].name in contributions.at_hand and argument[1] == leaf:
             sources.append(argument[0])
         else:
             sources.append(i if isinstance(origin, Constant) else first.setdefault((origin, leaf), i))
@@ -169,27 +171,27 @@ def _parts(sources: list[Literal | InputLeaf | int], results: Sequence[Type]) ->
             start += len(leaf_paths(element))
         return tuple(elements)
 
-    found, start = [], 0
+    result_sources, start = [], 0
     for i, type_ in enumerate(results):
-        found.append(part(i, (), type_, start))
+        result_sources.append(part(i, (), type_, start))
         start += len(leaf_paths(type_))
-    return Distinct(found, computed)
+    return Distinct(result_sources, computed)
 
 
 def part_operations(operations: Sequence[Operation], parts: Sequence[tuple[int, Path]]) -> list[list[Operation]]:
     """For each part of the results: the operation that computes the result, and the items that select the part."""
-    found = []
+    chains = []
     for index, path in parts:
         steps = [operations[index]]
         for i in path:
             op = steps[-1]
             type_ = elements_of(op.type)[i]
             steps.append(Operation(f"{op.name}.{i}", "item", (Ref(op.name),), type_, {"index": i}, op.location))
-        found.append(steps)
-    return found
+        chains.append(steps)
+    return chains
 
 
-def assembled(builder: Builder, source: Source, type_: Type, known: dict[str, Value], computed: list[Value]) -> Value:
+def assemble(builder: Builder, source: Source, type_: Type, inputs: dict[str, Value], computed: list[Value]) -> Value:
     """A result, built from its sources."""
     if isinstance(source, Result):
         return computed[source.position]
@@ -197,9 +199,9 @@ def assembled(builder: Builder, source: Source, type_: Type, known: dict[str, Va
         assert isinstance(type_, TensorType)
         return builder.literal(source.value, type_)
     if isinstance(source, InputLeaf):
-        value = known[source.name]
+        value = inputs[source.name]
         for index in source.path:
             value = item.emit([value], builder=builder, index=index)
         return value
     parts = zip(source, elements_of(type_), strict=True)
-    return builder.append("struct", [assembled(builder, s, t, known, computed) for s, t in parts], type_)
+    return builder.append("struct", [assemble(builder, s, t, inputs, computed) for s, t in parts], type_)

@@ -25,11 +25,11 @@ def default_target() -> Target:
     Raises:
         FedcoreError: the variable holds no target's name.
     """
-    given = os.environ.get(VARIABLE)
-    if not given:
+    name = os.environ.get(VARIABLE)
+    if not name:
         return host_target()
     try:
-        return parse_target(given)
+        return parse_target(name)
     except FedcoreError as error:
         raise FedcoreError(f"{VARIABLE}: {error}") from None
 

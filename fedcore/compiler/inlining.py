@@ -105,43 +105,43 @@ class Inliner:
             for argument in arguments[alone:]:
                 parts.append((yield self._materialized(builder, argument)))
             arguments = [*arguments[:alone], builder.struct(list(zip(packed.names, parts, strict=True)))]
-        arguments = [self._conformed(builder, a, p.type) for a, p in zip(arguments, function.parameters, strict=True)]
-        known = dict(zip((p.name for p in function.parameters), arguments, strict=True))
+        arguments = [self._conform(builder, a, p.type) for a, p in zip(arguments, function.parameters, strict=True)]
+        bindings = dict(zip((p.name for p in function.parameters), arguments, strict=True))
 
         if function.name not in self._equal:
             self._equal[function.name] = equal_calls(function, self._module)
         equal = self._equal[function.name]
         for op in function.operations:
             if op.name in equal:
-                known[op.name] = known[equal[op.name]]
+                bindings[op.name] = bindings[equal[op.name]]
                 continue
             with builder.at(op.location):
                 if op.kind == "call":
-                    known[op.name] = yield self._call(builder, _salted(op, salt), known)
+                    bindings[op.name] = yield self._call(builder, _add_salt(op, salt), bindings)
                     continue
                 values = []
                 for o in op.operands:
-                    values.append((yield self._symbol(builder, o.name)) if isinstance(o, Symbol) else known[o.name])
-                known[op.name] = yield self._operation(builder, _salted(op, salt), values)
+                    values.append((yield self._symbol(builder, o.name)) if isinstance(o, Symbol) else bindings[o.name])
+                bindings[op.name] = yield self._operation(builder, _add_salt(op, salt), values)
         result = function.result
-        return (yield self._symbol(builder, result.name)) if isinstance(result, Symbol) else known[result.name]
+        return (yield self._symbol(builder, result.name)) if isinstance(result, Symbol) else bindings[result.name]
 
-    def _conformed(self, builder: Builder, value, wanted: Type):
+    def _conform(self, builder: Builder, value, parameter_type: Type):
         """Converts an argument to its parameter's type, up to shapes, so that the function's result keeps its type.
 
         Changes names and containers, and maps an all-equal value to a value of each client.
         """
-        if not isinstance(value, Value) or value.type == wanted:
+        if not isinstance(value, Value) or value.type == parameter_type:
             return value
-        type_ = _named_as(value.type, wanted)
+        type_ = _named_as(value.type, parameter_type)
         if type_ == value.type:
             return value
         if isinstance(type_, StructType):
-            parts = [self._conformed(builder, element(builder, value, i), t) for i, t in enumerate(type_.types)]
+            parts = [self._conform(builder, element(builder, value, i), t) for i, t in enumerate(type_.types)]
             return builder.append("struct", parts, type_)
         member = member_of(type_)
         with builder:
-            same = builder.function(lambda x: self._conformed(x.builder, x, member), member_of(value.type), "same")
+            same = builder.function(lambda x: self._conform(x.builder, x, member), member_of(value.type), "same")
             return lookup("federated_map").emit([same, value], builder=builder)
 
     def _operation(self, builder: Builder, op: Operation, values: list) -> Steps:
@@ -154,29 +154,29 @@ class Inliner:
                 return self._placed_with_captures(builder, op, values)
             whole = []
             for value in values:
-                whole.append((yield self._materialized(builder, value, of_placed=op)))
+                whole.append((yield self._materialized(builder, value, consumer=op)))
             values = whole
         type_ = op.type
         if op.kind == "struct" and isinstance(type_, StructType):  # the elements may have narrower types now
             type_ = type_.with_types([v.type for v in values])
         return builder.append(op.kind, values, type_, op.attributes)
 
-    def _call(self, builder: Builder, op: Operation, known: dict) -> Steps:
+    def _call(self, builder: Builder, op: Operation, bindings: dict) -> Steps:
         function: Any = op.operands[0]
         captured: tuple = ()
-        given = []
+        operands = []
         for o in op.operands[1:]:
-            given.append((yield self._symbol(builder, o.name)) if isinstance(o, Symbol) else known[o.name])
+            operands.append((yield self._symbol(builder, o.name)) if isinstance(o, Symbol) else bindings[o.name])
         if not isinstance(function, Symbol):
-            function = known[function.name]
+            function = bindings[function.name]
             if isinstance(function, Bound):
                 function, captured = function.function, function.captured
             if not isinstance(function.operand, Symbol):
-                return (yield self._emit_call(builder, op, function, given))
+                return (yield self._emit_call(builder, op, function, operands))
             target = self.target_function(function.operand.name)
         else:
             target = self.symbols[function.name]
-        arguments = [*captured, *given]
+        arguments = [*captured, *operands]
         if isinstance(target, Function):
             if len(builder.operations) > MAX_INLINED:
                 raise FedcoreError(f"@{target.name} is called so often that its callers have too many operations")
@@ -194,28 +194,28 @@ class Inliner:
         """The function or graph of the source module whose copy has the name in the target."""
         return self._sources[name]
 
-    def materialized(self, builder: Builder, value) -> Value:
+    def materialize(self, builder: Builder, value) -> Value:
         """The value in the target; a function with captures becomes an operation `bind`."""
         return run_steps(self._materialized(builder, value))
 
-    def _materialized(self, builder: Builder, value, of_placed: Operation | None = None) -> Steps:
-        """As `materialized`. Known functions that a function captures are written into it.
+    def _materialized(self, builder: Builder, value, consumer: Operation | None = None) -> Steps:
+        """Steps of `materialize`, which also write captured known functions into a function.
 
         Args:
-            of_placed: the operation that takes the value; if it is placed, the function may not capture values.
+            consumer: the operation that takes the value; if it is placed, the function may not capture values.
         """
         if not isinstance(value, Bound):
             return value
         if any(map(_is_known_function, value.captured)):
-            value = yield self._specialised(builder, value)
-        if value.captured and of_placed is not None and lookup(of_placed.kind).level == PLACED:
+            value = yield self._specialise(builder, value)
+        if value.captured and consumer is not None and lookup(consumer.kind).level == PLACED:
             raise FedcoreError(
-                f"{of_placed.kind} ({of_placed.location}): its functions may capture constants only; put what they "
+                f"{consumer.kind} ({consumer.location}): its functions may capture constants only; put what they "
                 "need into the value"
             )
         return bind.emit([value.function, *value.captured], builder=builder) if value.captured else value.function
 
-    def _specialised(self, builder: Builder, bound: Bound) -> Steps:
+    def _specialise(self, builder: Builder, bound: Bound) -> Steps:
         """The function with the known functions that it captures written into it, bound to the captured values."""
         target = self.target_function(bound.function.operand.name)
         assert isinstance(target, Function), "a graph captures nothing"
@@ -223,8 +223,8 @@ class Inliner:
         values = yield self._captured_values(bound)
         parameters = [inner.parameter(f"capture_{i}", v.type) for i, v in enumerate(values)]
         own = yield self._with_captured_values(bound, iter(parameters))
-        rest = [inner.parameter(p.name, p.type) for p in target.parameters[len(bound.captured) :]]
-        result = yield self._body(inner, target, [*own.captured, *rest])
+        free_parameters = [inner.parameter(p.name, p.type) for p in target.parameters[len(bound.captured) :]]
+        result = yield self._body(inner, target, [*own.captured, *free_parameters])
         name = inner.finish(target.name, (yield self._materialized(inner, result)), location=target.location)
         return Bound(builder.symbol(name), tuple(values))
 
@@ -241,11 +241,11 @@ class Inliner:
     def _with_captured_values(self, bound: Bound, values: Iterator[Value]) -> Steps:
         """The function with other captured values, in the order of `_captured_values`."""
         captured: list[Value | Bound] = []
-        for one in bound.captured:
-            if isinstance(one, Bound):
-                captured.append((yield self._with_captured_values(one, values)))
+        for value in bound.captured:
+            if isinstance(value, Bound):
+                captured.append((yield self._with_captured_values(value, values)))
             else:
-                captured.append(one if _is_known_function(one) else next(values))
+                captured.append(value if _is_known_function(value) else next(values))
         return Bound(bound.function, tuple(captured))
 
     def _placed_with_captures(self, builder: Builder, op: Operation, values: list) -> Value:
@@ -260,13 +260,13 @@ class Inliner:
             captured = [lookup("federated_value")(v, where) for v in captured_values]
             zipped = lookup("federated_zip")((*captured, argument)) if captured else argument
 
-            def applied(*parts):
-                rest = iter(parts)
-                own = run_steps(self._with_captured_values(function, rest))
-                return self.body(parts[0].builder, target, [*own.captured, *rest])
+            def apply(*parts):
+                remaining = iter(parts)
+                own = run_steps(self._with_captured_values(function, remaining))
+                return self.body(parts[0].builder, target, [*own.captured, *remaining])
 
             count = len(captured) + 1
-            wrapped = builder.function(with_parameters(applied, count), member_of(zipped.type), op.kind)
+            wrapped = builder.function(with_parameters(apply, count), member_of(zipped.type), op.kind)
             return lookup(op.kind).emit([wrapped, zipped], builder=builder, **op.attributes)
 
 
@@ -283,7 +283,7 @@ def _is_server(type_: FederatedType) -> bool:
     return type_.placement.name == "SERVER"
 
 
-def _salted(op: Operation, salt: str) -> Operation:
+def _add_salt(op: Operation, salt: str) -> Operation:
     if not salt or "salt" not in op.attributes:
         return op
     return attrs.evolve(op, attributes={**op.attributes, "salt": join_salts(salt, op.attributes["salt"])})
@@ -291,8 +291,8 @@ def _salted(op: Operation, salt: str) -> Operation:
 
 def element(builder: Builder, value: Value, index: int) -> Value:
     """Element `index` of a struct: the operand of the `struct` in this function that made it, else a new `item`."""
-    made = builder.operation(value)
-    operand = made.operands[index] if made is not None and made.kind == "struct" else None
+    producer = builder.operation(value)
+    operand = producer.operands[index] if producer is not None and producer.kind == "struct" else None
     if isinstance(operand, Ref):
         return Value(builder, operand, builder.type_of(operand))
     return item.emit([value], builder=builder, index=index)
@@ -301,9 +301,9 @@ def element(builder: Builder, value: Value, index: int) -> Value:
 def with_parameters(fn, count: int):
     """`fn` with a `__signature__` of `count` parameters, which tracing inspects."""
 
-    def traced(*arguments):
+    def call_fn(*arguments):
         return fn(*arguments)
 
     names = [inspect.Parameter(f"x{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(count)]
-    vars(traced)["__signature__"] = inspect.Signature(names)
-    return traced
+    vars(call_fn)["__signature__"] = inspect.Signature(names)
+    return call_fn

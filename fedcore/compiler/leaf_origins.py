@@ -29,69 +29,69 @@ class LeafOrigins:
         self._numbers: dict[Hashable, int] = {}
         self._results: dict[str, list | None] = {}
         main = module.main
-        given = [[self._number(p.name, i) for i in range(count(p.type))] for p in main.parameters]
-        self.of = self._bindings(main, given, "")
+        numbers = [[self._number(p.name, i) for i in range(count(p.type))] for p in main.parameters]
+        self.of = self._bindings(main, numbers, "")
 
     def _number(self, *key: Hashable) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
-    def _bindings(self, function: Function, given: list[Numbers], prefix: str) -> dict[str, Numbers]:
+    def _bindings(self, function: Function, arguments: list[Numbers], prefix: str) -> dict[str, Numbers]:
         types = function.types()
-        found = dict(zip((p.name for p in function.parameters), given, strict=True))
+        bindings = dict(zip((p.name for p in function.parameters), arguments, strict=True))
         for op in function.operations:
             operands = [o.name for o in op.operands if isinstance(o, Ref)]
-            numbers = [found[name] for name in operands]
-            found[op.name] = self._operation(op, numbers, [types[n] for n in operands], prefix + op.name)
-        return found
+            numbers = [bindings[name] for name in operands]
+            bindings[op.name] = self._operation(op, numbers, [types[n] for n in operands], prefix + op.name)
+        return bindings
 
-    def _operation(self, op: Operation, given: list[Numbers], types: list[Type], name: str) -> Numbers:
+    def _operation(self, op: Operation, operands: list[Numbers], types: list[Type], name: str) -> Numbers:
         if op.kind == "struct" and op.operands:
-            return [n for numbers in given for n in numbers]
+            return [n for numbers in operands for n in numbers]
         if op.kind == "item":
             start = start_of(types[0], op.attributes["index"])
-            return given[0][start : start + count(op.type)]
+            return operands[0][start : start + count(op.type)]
         if op.kind == "broadcast":
-            return given[0]
+            return operands[0]
         own = [self._number(name, i) for i in range(count(op.type))]
         if op.kind in ("literal", "generic_zero"):
             self.constants.update(own)
         callee = next((self._module[o.name] for o in op.operands if isinstance(o, Symbol)), None)
         if op.kind == "run" and isinstance(callee, Function):
-            return self._bindings(callee, given, f"{name}.")[callee.result.name]
+            return self._bindings(callee, operands, f"{name}.")[callee.result.name]
         if op.kind == "call" and isinstance(callee, Graph):
-            return self._call(callee, [n for numbers in given for n in numbers], types, own, name)
+            return self._call(callee, [n for numbers in operands for n in numbers], types, own, name)
         return own
 
-    def _call(self, graph: Graph, given: Numbers, types: list[Type], own: Numbers, name: str) -> Numbers:
+    def _call(self, graph: Graph, operand_numbers: Numbers, types: list[Type], own: Numbers, name: str) -> Numbers:
         from fedcore.graphs.graphdef.result_origins import Argument, Constant
 
-        origins = self._of_graph(graph)
+        origins = self._graph_origins(graph)
         if origins is None:
             return own
         arguments = [
             (n, leaf)
-            for n, leaf in zip(given, (leaf for t in types for leaf in flat(t)), strict=True)
+            for n, leaf in zip(operand_numbers, (leaf for t in types for leaf in flat(t)), strict=True)
             if _is_tensor(leaf)
         ]
-        rest = iter(origins)
-        found = []
+        tensor_origins = iter(origins)
+        results = []
         for number, leaf in zip(own, flat(graph.type.result), strict=True):
-            origin = next(rest) if _is_tensor(leaf) else None
+            origin = next(tensor_origins) if _is_tensor(leaf) else None
             if isinstance(origin, Argument) and arguments[origin.position][1] == leaf:
-                found.append(arguments[origin.position][0])
+                results.append(arguments[origin.position][0])
             elif isinstance(origin, Constant):
                 self.constants.add(number)
-                found.append(number)
+                results.append(number)
             else:
-                found.append(number if origin is None else self._number(name, origin, leaf))
-        return found
+                results.append(number if origin is None else self._number(name, origin, leaf))
+        return results
 
-    def _of_graph(self, graph: Graph) -> list | None:
+    def _graph_origins(self, graph: Graph) -> list | None:
         from fedcore.graphs.graphdef.result_origins import result_origins
 
         if graph.name not in self._results:
-            known = graph.digest in self._module.blobs and not contains(graph.type, _is_sequence)
-            self._results[graph.name] = result_origins(self._module.blobs[graph.digest]) if known else None
+            analysable = graph.digest in self._module.blobs and not contains(graph.type, _is_sequence)
+            self._results[graph.name] = result_origins(self._module.blobs[graph.digest]) if analysable else None
         return self._results[graph.name]
 
 

@@ -59,17 +59,17 @@ MOST_KNOWN = 4096
 
 def _facts(struct: StructType) -> _Facts:
     """The facts, cached by the identity of the type, since comparing wide types takes time."""
-    known = _known.get(id(struct))
-    if known is None or known.struct is not struct:
+    facts = _known.get(id(struct))
+    if facts is None or facts.struct is not struct:
         if len(_known) >= MOST_KNOWN:
             _known.clear()
         starts = tuple(itertools.accumulate(map(count, struct.types), initial=0))
-        known = _Facts(struct, starts, not struct.types or any(map(has_empty, struct.types)))
-        _known[id(struct)] = known
-    return known
+        facts = _Facts(struct, starts, not struct.types or any(map(has_empty, struct.types)))
+        _known[id(struct)] = facts
+    return facts
 
 
-def within(wanted: Set[int], start: int, type_: Type) -> Leaves:
+def within(leaf_set: Set[int], start: int, type_: Type) -> Leaves:
     """The wanted leaves of an element, as positions in the element.
 
     Args:
@@ -77,9 +77,9 @@ def within(wanted: Set[int], start: int, type_: Type) -> Leaves:
         type_: the type of the element.
     """
     size = count(type_)
-    if len(wanted) <= size:
-        return frozenset([i - start for i in wanted if start <= i < start + size])
-    return frozenset([i for i in range(size) if start + i in wanted])
+    if len(leaf_set) <= size:
+        return frozenset([i - start for i in leaf_set if start <= i < start + size])
+    return frozenset([i for i in range(size) if start + i in leaf_set])
 
 
 def elements_of(type_: Type) -> tuple[Type, ...]:
@@ -102,19 +102,19 @@ def has_empty(type_: Type) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def with_empty(type_: Type, wanted: Leaves) -> Leaves:
+def with_empty(type_: Type, leaf_set: Leaves) -> Leaves:
     """The wanted leaves, and the empty structs inside structs whose other leaves are all wanted."""
     elements = elements_of(type_)
-    if not elements or not wanted:
-        return wanted
+    if not elements or not leaf_set:
+        return leaf_set
     real = {i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType)}
-    if real and wanted >= real:
+    if real and leaf_set >= real:
         return everything(type_)
-    found, start = set(wanted), 0
+    extended, start = set(leaf_set), 0
     for element in elements:
-        found |= {start + i for i in with_empty(element, within(wanted, start, element))}
+        extended |= {start + i for i in with_empty(element, within(leaf_set, start, element))}
         start += count(element)
-    return frozenset(found)
+    return frozenset(extended)
 
 
 MOST_WRITTEN = 16
@@ -135,25 +135,25 @@ def can_stand_in(leaf: Type) -> bool:
     return isinstance(leaf, TensorType) and is_static(leaf.shape) and math.prod(leaf.shape) <= MOST_WRITTEN
 
 
-def part_of(type_: Type, kept: Leaves) -> Type:
+def part_of(type_: Type, leaf_set: Leaves) -> Type:
     """The type of the kept leaves only.
 
     Elements without kept leaves are dropped; a struct with one element left becomes that element; Python containers
     become plain structs, since elements are missing.
     """
-    if len(kept) == count(type_):
+    if len(leaf_set) == count(type_):
         return type_
     if isinstance(type_, FederatedType):
-        return FederatedType(part_of(type_.member, kept), type_.placement, type_.all_equal)
+        return FederatedType(part_of(type_.member, leaf_set), type_.placement, type_.all_equal)
     assert isinstance(type_, StructType)
-    left = [(name, part_of(t, mine)) for name, t, mine in split(type_, kept) if mine]
+    left = [(name, part_of(t, mine)) for name, t, mine in split(type_, leaf_set) if mine]
     return left[0][1] if len(left) == 1 else StructType(left)
 
 
-def split(type_: StructType, kept: Leaves) -> list[tuple[str | None, Type, Leaves]]:
+def split(type_: StructType, leaf_set: Leaves) -> list[tuple[str | None, Type, Leaves]]:
     """Name, type and kept leaves of each element."""
-    found, start = [], 0
+    parts, start = [], 0
     for name, element in type_.items():
-        found.append((name, element, within(kept, start, element)))
+        parts.append((name, element, within(leaf_set, start, element)))
         start += count(element)
-    return found
+    return parts

@@ -62,13 +62,13 @@ class _Needs:
         self._frozen: dict[str, Leaves] = {}
 
     def add(self, name: str, leaves: Leaves) -> None:
-        found = self._found.setdefault(name, set())
-        before = len(found)
-        found.update(leaves)
-        if len(found) > before:
+        needed_leaves = self._found.setdefault(name, set())
+        old_count = len(needed_leaves)
+        needed_leaves.update(leaves)
+        if len(needed_leaves) > old_count:
             if has_empty(self._types[name]):
-                found.update(with_empty(self._types[name], frozenset(found)))
-            self.count += len(found) - before
+                needed_leaves.update(with_empty(self._types[name], frozenset(needed_leaves)))
+            self.count += len(needed_leaves) - old_count
             self._frozen.pop(name, None)
 
     def of(self, name: str) -> Leaves:
@@ -95,11 +95,11 @@ class _Reads:
     masks: list[int]
     leaf_of: list[int]
 
-    def of(self, wanted: Leaves) -> Leaves:
+    def of(self, live_leaves: Leaves) -> Leaves:
         """The leaves of the parameter that some leaves of the result depend on."""
         from fedcore.graphs.graphdef.dependencies import positions
 
-        union = functools.reduce(operator.or_, (self.masks[i] for i in wanted), 0)
+        union = functools.reduce(operator.or_, (self.masks[i] for i in live_leaves), 0)
         return frozenset(self.leaf_of[i] for i in positions(union))
 
 
@@ -116,18 +116,18 @@ class Liveness:
     def has_effect(self, op: Operation) -> bool:
         return any(isinstance(o, Symbol) and o.name in self.effects for o in op.operands)
 
-    def of(self, function: Function, wanted: Leaves) -> Live:
+    def of(self, function: Function, live_leaves: Leaves) -> Live:
         """The needed leaves inside a function, a stage or the body of a loop, for some leaves of its result."""
-        key = (function.name, wanted)
+        key = (function.name, live_leaves)
         if key not in self._known:
-            self._known[key] = self._of(function, wanted)
+            self._known[key] = self._of(function, live_leaves)
         return self._known[key]
 
-    def _of(self, function: Function, wanted: Leaves) -> Live:
+    def _of(self, function: Function, live_leaves: Leaves) -> Live:
         types = function.types()
         needs = _Needs(types)
         if isinstance(function.result, Ref):
-            needs.add(function.result.name, wanted)
+            needs.add(function.result.name, live_leaves)
         for op in reversed(function.operations):
             mine = everything(op.type) if self.has_effect(op) else needs.of(op.name)
             if mine:
@@ -136,37 +136,39 @@ class Liveness:
                         needs.add(operand.name, leaves)
         return needs.all()
 
-    def needs(self, op: Operation, wanted: Leaves, types: dict[str, Type]) -> list[Leaves]:
+    def needs(self, op: Operation, live_leaves: Leaves, types: dict[str, Type]) -> list[Leaves]:
         """For each operand the leaves that a local operation needs for some leaves of its result; none for symbols."""
-        given = [types[o.name] if isinstance(o, Ref) else None for o in op.operands]
+        operand_types = [types[o.name] if isinstance(o, Ref) else None for o in op.operands]
         if op.kind == "struct":
-            return [within(wanted, start_of(op.type, i), t) for i, t in enumerate(elements_of(op.type))]
-        if op.kind == "item" and given[0] is not None:
-            start = start_of(given[0], op.attributes["index"])
-            return [frozenset(start + i for i in wanted)]
+            return [within(live_leaves, start_of(op.type, i), t) for i, t in enumerate(elements_of(op.type))]
+        if op.kind == "item" and operand_types[0] is not None:
+            start = start_of(operand_types[0], op.attributes["index"])
+            return [frozenset(start + i for i in live_leaves)]
         if op.kind in LEAFWISE:
-            return [wanted if count(t) == count(op.type) else everything(t) for t in given if t is not None]
+            return [
+                live_leaves if count(t) == count(op.type) else everything(t) for t in operand_types if t is not None
+            ]
         if op.kind == "call" and not self.has_effect(op):
-            return [NOTHING, *self._of_call(op, wanted, given[1:])]
+            return [NOTHING, *self._call_needs(op, live_leaves, operand_types[1:])]
         if op.kind == "bind" and isinstance(op.operands[0], Symbol):
-            return [NOTHING, *self._of_captures(op.operands[0].name, given[1:])]
-        return [NOTHING if t is None else everything(t) for t in given]
+            return [NOTHING, *self._capture_needs(op.operands[0].name, operand_types[1:])]
+        return [NOTHING if t is None else everything(t) for t in operand_types]
 
-    def _of_call(self, op: Operation, wanted: Leaves, given: list) -> list[Leaves]:
-        whole = [NOTHING if t is None else everything(t) for t in given]
+    def _call_needs(self, op: Operation, live_leaves: Leaves, operand_types: list) -> list[Leaves]:
+        whole = [NOTHING if t is None else everything(t) for t in operand_types]
         callee = self.symbols.get(op.operands[0].name)
-        if not isinstance(callee, Graph) or any(t is None for t in given):
+        if not isinstance(callee, Graph) or any(t is None for t in operand_types):
             return whole
         reads = self._reads_of(callee)
         if reads is None:
             return whole
-        read = reads.of(wanted)
-        found, start = [], 0
-        for type_ in given:
+        read = reads.of(live_leaves)
+        needs, start = [], 0
+        for type_ in operand_types:
             solid = {i for i, leaf in enumerate(flat(type_)) if not can_stand_in(leaf)}
-            found.append(within(read, start, type_) | solid)
+            needs.append(within(read, start, type_) | solid)
             start += count(type_)
-        return found
+        return needs
 
     def _reads_of(self, graph: Graph) -> "_Reads | None":
         """The dependencies of a graph's result; None if each leaf is taken to depend on the whole parameter."""
@@ -188,7 +190,7 @@ class Liveness:
         """For each argument of a function or a graph the leaves that its whole result depends on."""
         callee = self.symbols[symbol]
         if isinstance(callee, Function):
-            return self._of_parameters(callee, everything(callee.result_type))
+            return self._parameter_needs(callee, everything(callee.result_type))
         parameter, reads = callee.type.parameter, self._reads_of(callee)
         if parameter is None:
             return []
@@ -196,16 +198,16 @@ class Liveness:
         types = elements_of(parameter) if isinstance(parameter, StructType) else (parameter,)
         return [within(read, start_of(parameter, i) if len(types) > 1 else 0, t) for i, t in enumerate(types)]
 
-    def _of_captures(self, name: str, given: list) -> list[Leaves]:
+    def _capture_needs(self, name: str, operand_types: list) -> list[Leaves]:
         """The needed leaves of captured values; of its other arguments the function gets all leaves."""
         callee = self.symbols[name]
-        if not isinstance(callee, Function) or len(given) > len(callee.parameters):
-            return [everything(t) for t in given]
-        return self._of_parameters(callee, everything(callee.result_type))[: len(given)]
+        if not isinstance(callee, Function) or len(operand_types) > len(callee.parameters):
+            return [everything(t) for t in operand_types]
+        return self._parameter_needs(callee, everything(callee.result_type))[: len(operand_types)]
 
     # The main function of a plan.
 
-    def of_plan(self) -> Live:
+    def analyse_plan(self) -> Live:
         """The needed leaves of each value of the main function for the result of the plan.
 
         The accumulation of a partial reads the partial, so the analysis repeats until no leaf is added.
@@ -215,13 +217,13 @@ class Liveness:
         needs = _Needs(types)
         needs.add(main.result.name, everything(main.result_type))
         while True:
-            before = needs.count
+            old_count = needs.count
             for op in reversed(main.operations):
                 if self.has_effect(op) and not needs.of(op.name):
                     needs.add(op.name, everything(op.type))
                 if needs.of(op.name):
                     self._add_needs(op, needs, types)
-            if needs.count == before:
+            if needs.count == old_count:
                 return {name: needs.of(name) for name in types}
 
     def _add_needs(self, op: Operation, needs: "_Needs", types: dict[str, Type]) -> None:
@@ -237,41 +239,41 @@ class Liveness:
         elif op.kind == "broadcast":
             need(operands[0], needed(op.name))
         elif op.kind == "merge":
-            wanted = needed(op.name) | needed(operands[0])
+            live_leaves = needed(op.name) | needed(operands[0])
             for name in (op.name, operands[0]):  # a merge gives what it takes
-                need(name, wanted.union(*self._of_parameters(stages[0], wanted)))
+                need(name, live_leaves.union(*self._parameter_needs(stages[0], live_leaves)))
         elif op.kind == "fold":
             self._add_needs_of_fold(op, operands, stages, needs)
         else:
-            for name, leaves in zip(operands, self._of_parameters(stages[0], needed(op.name)), strict=True):
+            for name, leaves in zip(operands, self._parameter_needs(stages[0], needed(op.name)), strict=True):
                 need(name, leaves)
 
     def _add_needs_of_fold(self, op: Operation, operands: list, stages: list, needs: "_Needs") -> None:
         needed, need = needs.of, needs.add
         zero, stage = stages
-        partial, *kept = elements_of(stage.result_type) if op.attributes.get("keeps") else (stage.result_type,)
-        for start, type_ in zip((0, count(partial)), (partial, *kept), strict=False):
+        partial, *kept_types = elements_of(stage.result_type) if op.attributes.get("keeps") else (stage.result_type,)
+        for start, type_ in zip((0, count(partial)), (partial, *kept_types), strict=False):
             if not needs.within(op.name, start, type_):  # where both stand, one is not taken without the other
                 need(op.name, frozenset(range(start, start + count(type_))))
-        read, *of_operands = self._of_parameters(stage, needed(op.name))
+        read, *operand_leaves = self._parameter_needs(stage, needed(op.name))
         need(op.name, read)
-        for name, leaves in zip(operands, of_operands, strict=True):
+        for name, leaves in zip(operands, operand_leaves, strict=True):
             need(name, leaves)
-        started = self._of_parameters(zero, needs.within(op.name, 0, partial))
+        started = self._parameter_needs(zero, needs.within(op.name, 0, partial))
         for name, leaves in zip(operands, started, strict=False):  # what is broadcast comes first
             need(name, leaves)
 
-    def _of_parameters(self, stage: Function, wanted: Leaves) -> list[Leaves]:
-        live = self.of(stage, wanted)
+    def _parameter_needs(self, stage: Function, live_leaves: Leaves) -> list[Leaves]:
+        live = self.of(stage, live_leaves)
         return [live.get(p.name, NOTHING) for p in stage.parameters]
 
 
 @functools.lru_cache(maxsize=1024)
 def _tensor_positions(type_: Type) -> list[int | None]:
     """For each leaf its position among the tensors; None for a struct without elements."""
-    found: list[int | None] = []
+    positions: list[int | None] = []
     tensors = 0
     for leaf in flat(type_):
-        found.append(tensors if isinstance(leaf, TensorType) else None)
+        positions.append(tensors if isinstance(leaf, TensorType) else None)
         tensors += isinstance(leaf, TensorType)
-    return found
+    return positions

@@ -42,7 +42,7 @@ class _Draws:
         drawn: dict[str, Leaves] = {p.name: NOTHING for p in stage.parameters}
         types = stage.types()
         for op in stage.operations:
-            drawn[op.name] = self._flow.derived(op, types, drawn) | self._own(op)
+            drawn[op.name] = self._flow.tainted_leaves(op, types, drawn) | self._own(op)
         return drawn
 
     def _own(self, op: Operation) -> Leaves:
@@ -53,10 +53,10 @@ class _Draws:
         callee = self._symbols.get(symbols[0]) if symbols else None
         if op.kind != "call" or not isinstance(callee, Graph):
             return everything(op.type)
-        return _of_graph(self._plan.blob(callee.digest), callee.type.result)
+        return _seeded_leaves(self._plan.blob(callee.digest), callee.type.result)
 
 
-def _of_graph(data: bytes, type_: Type) -> Leaves:
+def _seeded_leaves(data: bytes, type_: Type) -> Leaves:
     from fedcore.compiler.leaf_sets import flat
     from fedcore.graphs.graphdef.dependencies import seeded_results
 

@@ -17,7 +17,7 @@ PROGRAM = "program"
 """Attribute of a plan's main function: the digest of the traced program."""
 
 
-def pinned(plan: Module, program: str) -> Module:
+def pin_plan(plan: Module, program: str) -> Module:
     """The plan with the digest of its traced program as an attribute."""
     main = attrs.evolve(plan.main, attributes={**plan.main.attributes, PROGRAM: program})
     return attrs.evolve(plan, functions=(*plan.functions[:-1], main))
@@ -61,10 +61,10 @@ class PinnedPlans:
         Raises:
             TypeMismatch: the plan names the module's digest, but has another type.
         """
-        found = self._plans.get(module.digest())
-        if found is None:
+        entry = self._plans.get(module.digest())
+        if entry is None:
             return None
-        source, plan = found
+        source, plan = entry
         have, want = plan.main.type, module.main.type
         if not (fits(have, want) and fits(want, have)):
             raise TypeMismatch(explain(f"{source}: the plan does not fit its program", have, want))

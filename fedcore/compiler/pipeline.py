@@ -13,7 +13,7 @@ import attrs
 
 from fedcore.errors import FedcoreError, Location, TypeMismatch, VerifyError, brief
 from fedcore.ir import Module, verify
-from fedcore.ir.first_use import imported
+from fedcore.ir.first_use import import_safely
 from fedcore.ir.limits import MAX_DIGITS
 from fedcore.ir.locations import function_location, naming_errors_of
 
@@ -30,19 +30,19 @@ Options of a pipeline with `plan` are those of `plan`: `default{without=cse}`.
 
 def pipeline_with(plan_options: Mapping[str, object], pipeline: str = "default") -> str:
     """The pipeline with named pipelines expanded, and with these options of `plan` unless it sets them itself."""
-    return _expanded(pipeline, tuple(sorted((key, str(value).lower()) for key, value in plan_options.items())))
+    return _expand(pipeline, tuple(sorted((key, str(value).lower()) for key, value in plan_options.items())))
 
 
 @functools.lru_cache(maxsize=64)
-def _expanded(pipeline: str, plan_options: tuple[tuple[str, str], ...]) -> str:
+def _expand(pipeline: str, plan_options: tuple[tuple[str, str], ...]) -> str:
     items = []
     for name, own in _items(pipeline):
         options = {**dict(plan_options), **own} if name == "plan" else own
-        items.append(_written(name, options))
+        items.append(_format_item(name, options))
     return ",".join(items)
 
 
-def _written(name: str, options: Mapping[str, str]) -> str:
+def _format_item(name: str, options: Mapping[str, str]) -> str:
     return f"{name}{{{','.join(f'{key}={value}' for key, value in options.items())}}}" if options else name
 
 
@@ -122,7 +122,7 @@ def compiler_pass(name: str, *, idempotent: bool = True) -> Callable[[Callable],
 
 def get_pass(name: str) -> Pass:
     if name in BUILT_IN:  # also when it is registered: the import of the rest of its module may not have ended
-        imported(f"fedcore.compiler.passes.{name.replace('-', '_')}")
+        import_safely(f"fedcore.compiler.passes.{name.replace('-', '_')}")
     if name not in _registry:
         raise FedcoreError(f"no pass is called {name!r}; there are {', '.join(sorted({*BUILT_IN, *_registry}))}")
     return _registry[name]
@@ -177,22 +177,22 @@ def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _pairs(name: str, text: str) -> dict[str, str]:
-    given = {}
+    options = {}
     for pair in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals:
             raise FedcoreError(f"the option {pair!r} of {name} has no value: write '{name}{{{pair}=1}}'")
-        given[key] = value
-    return given
+        options[key] = value
+    return options
 
 
-def _options(pass_: Pass, given: dict[str, str]) -> dict[str, object]:
-    known = pass_.options()
-    for key, value in given.items():
-        if key not in known:
+def _options(pass_: Pass, texts: dict[str, str]) -> dict[str, object]:
+    defaults = pass_.options()
+    for key, value in texts.items():
+        if key not in defaults:
             text = f"{key}={value}"
-            raise FedcoreError(f"the pass {pass_.name} has no option {text!r}; it has {', '.join(known) or 'none'}")
-    return {key: _option_value(pass_, key, value, known[key]) for key, value in given.items()}
+            raise FedcoreError(f"the pass {pass_.name} has no option {text!r}; it has {', '.join(defaults) or 'none'}")
+    return {key: _option_value(pass_, key, value, defaults[key]) for key, value in texts.items()}
 
 
 def _option_value(pass_: Pass, key: str, value: str, default):
@@ -246,6 +246,6 @@ def run_pass(pass_: Pass, module: Module, options: Mapping[str, Any], *, verify_
 def compile_module(module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module:
     """The module after the whole pipeline."""
     compiled = module
-    for _, after in run_passes(module, pipeline):
-        compiled = after
+    for _, result in run_passes(module, pipeline):
+        compiled = result
     return compiled

@@ -8,17 +8,17 @@ from fedcore.ir import Function, Module
 from fedcore.ir.purity import symbols_of
 
 
-def named_by(module: Module, name: str, *, known: Container[str] = ()) -> list[str]:
-    """Symbols reachable from `name`, callees before callers, without the `known` symbols."""
+def named_by(module: Module, name: str, *, excluded: Container[str] = ()) -> list[str]:
+    """Symbols reachable from `name`, callees before callers, without the `excluded` symbols."""
     order: list[str] = []
-    seen: set[str] = set()
+    visited: set[str] = set()
     stack = [(name, False)]
     while stack:
-        current, done = stack.pop()
-        if done:
+        current, expanded = stack.pop()
+        if expanded:
             order.append(current)
-        elif current not in seen and current not in known:
-            seen.add(current)
+        elif current not in visited and current not in excluded:
+            visited.add(current)
             node = module[current]
             stack.append((current, True))
             stack.extend(
@@ -34,8 +34,8 @@ def reachable(module: Module, functions: tuple[Function, ...] | None = None) -> 
     for function in reversed(functions):
         if function.name in named:
             named.update(symbols_of(function))
-    kept = tuple(f for f in functions if f.name in named)
+    live_functions = tuple(f for f in functions if f.name in named)
     graphs = tuple(g for g in module.graphs if g.name in named)
-    if kept == module.functions and graphs == module.graphs:
+    if live_functions == module.functions and graphs == module.graphs:
         return module
-    return attrs.evolve(module, functions=kept, graphs=graphs)
+    return attrs.evolve(module, functions=live_functions, graphs=graphs)

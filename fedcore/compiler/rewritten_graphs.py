@@ -20,12 +20,12 @@ def with_rewritten_graphs(module: Module, rewrite: Callable[[Graph, bytes, dict[
     for graph in module.graphs:
         data = module.blobs.get(graph.digest)
         names: dict[NodeKey, NodeKey] = {}
-        after = data if data is None else rewrite(graph, data, names)
-        if after is None or after is data:
+        new_data = data if data is None else rewrite(graph, data, names)
+        if new_data is None or new_data is data:
             graphs.append(graph)
             continue
-        digest = digest_of(after)
-        blobs[digest] = after
+        digest = digest_of(new_data)
+        blobs[digest] = new_data
         graphs.append(graph.rewritten(digest, names))
     if tuple(graphs) == module.graphs:
         return module

@@ -13,9 +13,9 @@ def run_steps(steps: Steps) -> Any:
     while stack:
         try:
             inner = stack[-1].send(result)
-        except StopIteration as done:
+        except StopIteration as stop:
             stack.pop()
-            result = done.value
+            result = stop.value
         else:
             stack.append(inner)
             result = None

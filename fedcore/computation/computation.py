@@ -87,7 +87,7 @@ class Computation(HtmlDisplay):
             return self.module
         from fedcore import context  # it imports TensorFlow, which tracing a federated computation does without
 
-        return context.plan_of(self.module) if stage == "planned" else context.lowered(self.module)
+        return context.plan_of(self.module) if stage == "planned" else context.lower(self.module)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         builder = active_builder()
@@ -168,22 +168,24 @@ class Computation(HtmlDisplay):
 
     def _in_trace(self, builder: Builder, args: tuple, kwargs: dict) -> Value:
         function = self.__fedcore_function__(builder, None)
-        given = zip(self._bound(args, kwargs), self.module.main.parameters, strict=True)
-        values = [_argument(builder, a, p.type) for a, p in given]
+        pairs = zip(self._bound(args, kwargs), self.module.main.parameters, strict=True)
+        values = [_argument(builder, a, p.type) for a, p in pairs]
         try:
             return function(*values)
         except TypeMismatch:
             raise TypeMismatch(self._mismatch(values)) from None
 
     def _mismatch(self, values: list[Value]) -> str:
-        wanted = self.type_signature.parameter
+        parameter = self.type_signature.parameter
         have = values[0].type if len(values) == 1 else StructType([(None, v.type) for v in values])
-        if wanted is None:
+        if parameter is None:
             return f"{self.__name__} takes no argument, but is given {have}"
         fix = None
-        if not is_placed(wanted) and fits(strip_placement(have), wanted):
+        if not is_placed(parameter) and fits(strip_placement(have), parameter):
             fix = f"fc.federated_map({self.__name__}, value) applies it at the value's placement"
-        return explain(f"{self.__name__}: the argument does not fit", have, wanted, location=user_location(), fix=fix)
+        return explain(
+            f"{self.__name__}: the argument does not fit", have, parameter, location=user_location(), fix=fix
+        )
 
 
 def _bound(name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -> list:
@@ -192,8 +194,8 @@ def _bound(name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -
         return list(signature.bind(*args, **kwargs).arguments.values())
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "no argument"
-        given = f"{len(args) + len(kwargs)} argument{'s' * (len(args) + len(kwargs) != 1)}"
-        raise TypeMismatch(f"{name} takes {takes}, but is called with {given}: {error}") from None
+        count = f"{len(args) + len(kwargs)} argument{'s' * (len(args) + len(kwargs) != 1)}"
+        raise TypeMismatch(f"{name} takes {takes}, but is called with {count}: {error}") from None
 
 
 def _argument(builder: Builder, argument, type_: Type) -> Value:
@@ -225,12 +227,12 @@ class PolymorphicComputation(HtmlDisplay):
         return self._traced[key]
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        given = _bound(self.__name__, self._signature, args, kwargs)
+        arguments = _bound(self.__name__, self._signature, args, kwargs)
         builder = active_builder()
         if builder is not None:
-            values = [builder.value(a) for a in given]
+            values = [builder.value(a) for a in arguments]
             return self.for_types([v.type for v in values])(*values)
-        return self._for_arguments(given)(*given)
+        return self._for_arguments(arguments)(*arguments)
 
     def invoke(self, /, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
         """Calls the computation from Python.
@@ -238,13 +240,13 @@ class PolymorphicComputation(HtmlDisplay):
         Args:
             seed: the seed of this call. Default: as for a call without `invoke`.
         """
-        given = _bound(self.__name__, self._signature, args, kwargs)
-        return self._for_arguments(given).invoke(*given, seed=seed)
+        arguments = _bound(self.__name__, self._signature, args, kwargs)
+        return self._for_arguments(arguments).invoke(*arguments, seed=seed)
 
-    def _for_arguments(self, given: list) -> Computation:
+    def _for_arguments(self, arguments: list) -> Computation:
         try:
-            check_nesting(given)
-            types = [type_of(a) for a in given]
+            check_nesting(arguments)
+            types = [type_of(a) for a in arguments]
         except TypeMismatch as error:
             raise TypeMismatch(f"{self.__name__} cannot tell the type of its argument: {error}; declare it") from None
         return self.for_types(types)

@@ -149,7 +149,7 @@ def graph_module(traced: "TracedGraph", name: str, names: list[str], types: list
     """A module whose main function calls a single graph."""
     module = ModuleBuilder("traced")
     module.blobs[traced.digest] = traced.data
-    symbol = module.add(traced.named(module.unique(name)))
+    symbol = module.add(traced.with_name(module.unique(name)))
     builder = Builder(module, locate=lambda: location, salted="")
     arguments = [builder.parameter(n, t) for n, t in zip(names, types, strict=True)]
     result = call.emit([builder.symbol(symbol), *arguments], builder=builder)

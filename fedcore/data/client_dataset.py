@@ -321,11 +321,11 @@ def traced_map(fn: Callable, element: Type) -> TracedGraph | None:
     Functions with equal equivalence keys share a graph: preprocessing code often creates a new function for each
     client.
     """
-    known = _traced_maps.setdefault(fn, {})
-    if element not in known:
+    graphs = _traced_maps.setdefault(fn, {})
+    if element not in graphs:
         key = equivalence_key(fn)
-        known[element] = _traced(fn, element) if key is None else _traced_once(_Function(fn, key), element)
-    return known[element]
+        graphs[element] = _trace(fn, element) if key is None else _traced_once(_Function(fn, key), element)
+    return graphs[element]
 
 
 @attrs.frozen(cache_hash=True)
@@ -336,10 +336,10 @@ class _Function:
 
 @functools.lru_cache(maxsize=256)
 def _traced_once(function: _Function, element: Type) -> TracedGraph | None:
-    return _traced(function.function, element)
+    return _trace(function.function, element)
 
 
-def _traced(fn: Callable, element: Type) -> TracedGraph | None:
+def _trace(fn: Callable, element: Type) -> TracedGraph | None:
     try:
         traced = trace_function(fn, element, spread_tuples=True)
     except TiedToProcess:
@@ -363,7 +363,7 @@ def _mask(layout: Layout, predicate: TracedGraph) -> Callable:
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), *layout.column_specs()])
     def mask(rows, *columns):
-        call = graph_callable(predicate.named("row"), predicate.data)
+        call = graph_callable(predicate.with_name("row"), predicate.data)
         return tf.map_fn(lambda row: call(layout.example(list(columns), row)), rows, fn_output_signature=tf.bool)
 
     return mask
@@ -385,15 +385,15 @@ def _base(columns: Columns) -> tf.data.Dataset:
 
 def _real_map(dataset, step: Step, *, filters: bool = False):
     graph = step.traced
-    call = graph_callable(graph.named("map"), graph.data)
+    call = graph_callable(graph.with_name("map"), graph.data)
     element, result = graph.parameter, graph.type.result
 
-    def mapped(*parts):
+    def apply(*parts):
         value = parts if len(parts) > 1 else parts[0]
         seed = tf.random.uniform([], tf.int64.min, tf.int64.max, tf.int64) if graph.seeded else None
         return to_python(call(unflatten(leaves_of(value, element), element), seed=seed), result)
 
-    return dataset.filter(mapped) if filters else dataset.map(mapped)
+    return dataset.filter(apply) if filters else dataset.map(apply)
 
 
 def _real_shuffle(dataset, step: Step):

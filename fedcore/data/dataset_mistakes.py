@@ -34,27 +34,27 @@ def no_dataset(value, type_: SequenceType, path: str) -> TypeMismatch:
     have, arrays = _as_columns(value)
     if have is None:
         return TypeMismatch(
-            f"{path} is {_named(value)}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
+            f"{path} is {_describe(value)}, but a sequence of type {type_} is wanted: a dataset or a list of elements"
         )
-    title = f"{path} is {_named(value)}, and no dataset"
+    title = f"{path} is {_describe(value)}, and no dataset"
     columns = f"{path}.to_numpy()" if is_table(value) and is_array(arrays) else path
     columns = f"dict({path})" if isinstance(arrays, Mapping) and is_table(value) else columns
     call = f"fc.data.ClientDataset.from_columns({columns})"
-    shown = explain(title, SequenceType(have), type_, found=[])
+    message = explain(title, SequenceType(have), type_, found=[])
     if fits(have, type_.element):
-        return TypeMismatch(f"{shown}\n  fix: {call}")
-    if fits(batched(have), type_.element):
-        return TypeMismatch(f"{shown}\n  fix: {call}.batch(n)")
-    shown = explain(title, SequenceType(batched(have)), type_)
+        return TypeMismatch(f"{message}\n  fix: {call}")
+    if fits(type_of_batches(have), type_.element):
+        return TypeMismatch(f"{message}\n  fix: {call}.batch(n)")
+    message = explain(title, SequenceType(type_of_batches(have)), type_)
     return TypeMismatch(
-        f"{shown}\n  {call} makes a dataset of its rows; .map() and .batch(n) convert them to that type"
+        f"{message}\n  {call} makes a dataset of its rows; .map() and .batch(n) convert them to that type"
     )
 
 
 def no_fit(have: Type, want: SequenceType, path: str) -> TypeMismatch:
     """The error for a dataset with elements of another type."""
     fix = None
-    if fits(batched(have), want.element):
+    if fits(type_of_batches(have), want.element):
         fix = f"{path} is not batched: put .batch(n) after it"
     elif _may_be_batch(have) and fits(_row(have), want.element):
         fix = f"{path} is batched: leave .batch(n) out, or put .unbatch() after it"
@@ -62,7 +62,7 @@ def no_fit(have: Type, want: SequenceType, path: str) -> TypeMismatch:
     return TypeMismatch(f"{text}\n  fix: {fix}" if fix else text)
 
 
-def batched(type_: Type) -> Type:
+def type_of_batches(type_: Type) -> Type:
     """The type of batches of elements."""
     return map_tensors(lambda t: TensorType(t.dtype, None if t.shape is None else (None, *t.shape)), type_)
 
@@ -88,7 +88,7 @@ def _as_columns(value) -> tuple[Type | None, object]:
     return None, None
 
 
-def _named(value) -> str:
+def _describe(value) -> str:
     """A short description of the value."""
     if is_table(value):
         return f"a {type(value).__name__} of {len(value):,} rows"

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
-from fedcore.data.dataset_mistakes import are_columns, batched, is_array, no_dataset, no_fit
-from fedcore.data.tf_data_draws import restarted, why_elements_vary
+from fedcore.data.dataset_mistakes import are_columns, is_array, no_dataset, no_fit, type_of_batches
+from fedcore.data.tf_data_draws import restart, why_elements_vary
 from fedcore.data.tf_data_import import imported_columns, known_size_bytes
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.sequences import streams
@@ -58,13 +58,13 @@ def columns_of(
         _check_element(to_type(value.element_spec), type_, path)
         if value.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
-        found = imported_columns(value, lambda source, max_bytes: _iterated(source, max_bytes, path))
-        if isinstance(found, ClientDataset) and _layout_fits(found.columns.layout, type_):
-            return _as_declared(found.columns, type_)
-        if isinstance(found, str):
-            note(f"a tf.data.Dataset is iterated in every call: {found}")
+        imported = imported_columns(value, lambda source, max_bytes: _iterated(source, max_bytes, path))
+        if isinstance(imported, ClientDataset) and _layout_fits(imported.columns.layout, type_):
+            return _as_declared(imported.columns, type_)
+        if isinstance(imported, str):
+            note(f"a tf.data.Dataset is iterated in every call: {imported}")
         iterated = DrawnAtCall(value, type_, path)
-        return iterated if why_elements_vary(value) else iterated.drawn(0)
+        return iterated if why_elements_vary(value) else iterated.draw(0)
     if are_columns(value, type_) or isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
         raise no_dataset(value, type_, path)
     for _, leaf in leaves(type_.element):
@@ -86,12 +86,12 @@ class DrawnAtCall:
     path: str
     draws: ClassVar[bool] = True
 
-    def drawn(self, seed: int, number: int = 0) -> Columns | Stream:
+    def draw(self, seed: int, number: int = 0) -> Columns | Stream:
         """The elements of one call; see `Columns.drawn`. A stream if they have more than `HELD_BYTES`."""
 
         def open_() -> tf.data.Dataset:
             varies = why_elements_vary(self.dataset) is not None
-            return restarted(self.dataset, fold_in(seed, number)) if varies else self.dataset
+            return restart(self.dataset, fold_in(seed, number)) if varies else self.dataset
 
         def read(most: float) -> Columns | None:
             elements, size = [], 0
@@ -114,7 +114,7 @@ class DrawnAtCall:
             if columns is not None:
                 return columns
             _large.add(self.dataset)
-        return Stream.of_dataset(self.type.element, open_, read_all)
+        return Stream.from_dataset(self.type.element, open_, read_all)
 
 
 _large: "weakref.WeakSet[tf.data.Dataset]" = weakref.WeakSet()
@@ -165,18 +165,18 @@ def _check_element(have: Type, want: SequenceType, path: str) -> None:
 
 def _elements(value: Iterable, type_: SequenceType, path: str) -> list:
     """The elements of an iterable, converted to their type."""
-    found = []
+    elements = []
     for index, x in enumerate(value):
         try:
-            found.append(_element(x, type_.element, f"{path}[{index}]"))
+            elements.append(_element(x, type_.element, f"{path}[{index}]"))
         except TypeMismatch:
             if is_array(value):
                 raise no_dataset(value, type_, path) from None
             have = _type_of(x)
-            if have is not None and fits(batched(have), type_.element):
+            if have is not None and fits(type_of_batches(have), type_.element):
                 raise no_fit(have, type_, path) from None
             raise
-    return found
+    return elements
 
 
 def _type_of(element) -> Type | None:
@@ -196,7 +196,7 @@ def _element(x, type_: Type, path: str):
 
 
 def _from_elements(elements: list, type_: Type) -> Columns:
-    """The columns of a list of elements, as `Columns.of_elements` stores them."""
+    """The columns of a list of elements, as `Columns.from_elements` stores them."""
     values, shapes = [], []
     for i, leaf in enumerate(tensor_leaves(type_)):
         column = [flatten(element)[i] for element in elements]
@@ -204,4 +204,4 @@ def _from_elements(elements: list, type_: Type) -> Columns:
         values.append(np.concatenate([empty, *(np.ravel(tensor) for tensor in column)]) if column else empty)
         sizes = np.array([np.shape(tensor) for tensor in column], np.int64)
         shapes.append(sizes.reshape(len(column), -1) if column else np.zeros((0, leaf.rank or 0), np.int64))
-    return Columns.of_elements(type_, values, shapes)
+    return Columns.from_elements(type_, values, shapes)

@@ -1,7 +1,7 @@
 """Random numbers and state in real `tf.data` pipelines, by inspection of their graphs.
 
 `why_elements_vary` finds the pipelines whose elements may differ between iterations, which are never materialised.
-`restarted` copies a pipeline with new state, in which what TensorFlow would draw from the process follows a seed:
+`restart` copies a pipeline with new state, in which what TensorFlow would draw from the process follows a seed:
 
 - the seeds of shuffles and random datasets without a seed, also in functions, such as those of `interleave`;
 - random operations in functions, without a seed. Their kernels go on from one repetition to the next, and start with
@@ -123,7 +123,7 @@ def has_seeds_of_its_own(fn: Callable, element_spec) -> bool:
         )
 
 
-def restarted(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
+def restart(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     """A copy of the dataset with new state, whose draws follow the seed.
 
     The dataset itself where its state is not TensorFlow's alone: a function assigns a variable, or Python decides what
@@ -172,7 +172,7 @@ def _keeps_state(graph_def: graph_pb2.GraphDef) -> bool:
     for node in graph_def.node:
         called = [functions[c] for c in callees(node) if c in functions]
         for function in called:
-            for place in _assigned(function, node):
+            for place in _assigned_inputs(function, node):
                 if _source(graph_def, place) not in reseeded:
                     return True
     nodes = {node.name: node for node in graph_def.node}
@@ -202,7 +202,7 @@ def _seed_variables(graph_def: graph_pb2.GraphDef) -> Iterator[_SeedVariable]:
     for node in graph_def.node:
         for function in (functions[c] for c in callees(node) if c in functions):
             ops = {n.op for n in function.node_def}
-            for place in _assigned(function, node):
+            for place in _assigned_inputs(function, node):
                 variable = _source(graph_def, place)
                 value = _initial(graph_def, variable)
                 if value is None or value.dtype != tf.int64:
@@ -213,7 +213,7 @@ def _seed_variables(graph_def: graph_pb2.GraphDef) -> Iterator[_SeedVariable]:
                     yield _SeedVariable(variable, 3)
 
 
-def _assigned(function, node) -> list[str]:
+def _assigned_inputs(function, node) -> list[str]:
     """The inputs of a node that its function takes as variables and assigns."""
     arguments = [argument.name for argument in function.signature.input_arg]
     assigned = {n.input[0] for n in function.node_def if n.op.startswith("Assign") or n.op == "RngReadAndSkip"}
@@ -381,13 +381,13 @@ def _has_one_order(node) -> bool:
 
 def _reachable(functions: dict, names: Iterable[str]) -> set[str]:
     """The functions, and all functions that they call."""
-    waiting, found = list(names), set()
+    waiting, visited = list(names), set()
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in visited:
+            visited.add(name)
             waiting.extend(c for node in functions[name].node_def for c in callees(node) if c in functions)
-    return found
+    return visited
 
 
 def _make_sequential(node) -> None:

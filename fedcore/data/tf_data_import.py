@@ -78,9 +78,9 @@ def imported_columns(
     Args:
         iterate: (dataset, max_bytes) -> its elements as columns; None if they have more than `max_bytes`.
     """
-    known = _imported.get(dataset)
-    if known is not None:
-        return known
+    cached = _imported.get(dataset)
+    if cached is not None:
+        return cached
     imported: ClientDataset | str
     try:
         imported, size_bytes = _import(dataset, iterate)
@@ -171,12 +171,12 @@ def _has_rows(dataset: tf.data.Dataset) -> bool:
 
 def _chain(dataset: tf.data.Dataset) -> list[tuple[str, tf.data.Dataset]]:
     """(name, dataset) of each step, the source first."""
-    found: list[tuple[str, tf.data.Dataset]] = []
+    steps: list[tuple[str, tf.data.Dataset]] = []
     current: tf.data.Dataset | None = dataset
     while current is not None:
-        found.append((_name(current), current))
+        steps.append((_name(current), current))
         current = private_api.dataset_part(current, "_input_dataset")
-    return found[::-1]
+    return steps[::-1]
 
 
 def _name(dataset: tf.data.Dataset) -> str:

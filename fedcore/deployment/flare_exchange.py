@@ -59,7 +59,7 @@ class Kit:
             FedcoreError: it is no kit of `nvflare provision`.
         """
         startup = Path(folder) / "startup"
-        for file, parse in (("fed_client.json", cls._of_site), ("fed_server.json", cls._of_server)):
+        for file, parse in (("fed_client.json", cls._site_kit), ("fed_server.json", cls._server_kit)):
             if (startup / file).is_file():
                 try:
                     return parse(startup, json.loads((startup / file).read_text()))
@@ -71,7 +71,7 @@ class Kit:
         )
 
     @classmethod
-    def _of_site(cls, startup: Path, facts: dict) -> "Kit":
+    def _site_kit(cls, startup: Path, facts: dict) -> "Kit":
         server, client = facts["servers"][0], facts["client"]
         credentials = {
             DriverParams.CA_CERT.value: str(startup / client["ssl_root_cert"]),
@@ -81,7 +81,7 @@ class Kit:
         return cls(client["fqsn"], server["service"]["target"], server["identity"], credentials)
 
     @classmethod
-    def _of_server(cls, startup: Path, facts: dict) -> "Kit":
+    def _server_kit(cls, startup: Path, facts: dict) -> "Kit":
         server = facts["servers"][0]
         credentials = {
             DriverParams.CA_CERT.value: str(startup / server["ssl_root_cert"]),
@@ -118,8 +118,8 @@ class FlareExchange:
         self._asked: dict[str, set[Signal]] = {site: set() for site in self._sites}
         self._changed = threading.Condition()
         self._cell = kit.cell()
-        self._cell.core_cell.set_cell_connected_cb(self._connected)
-        self._cell.core_cell.set_cell_disconnected_cb(self._disconnected)
+        self._cell.core_cell.set_cell_connected_cb(self._on_connect)
+        self._cell.core_cell.set_cell_disconnected_cb(self._on_disconnect)
         self._cell.core_cell.set_message_interceptor(_refuse_between_sites)
         self._cell.start()
 
@@ -176,14 +176,14 @@ class FlareExchange:
     def close(self) -> None:
         self._cell.core_cell.stop()
 
-    def _connected(self, agent, *_) -> None:
+    def _on_connect(self, agent, *_) -> None:
         site = agent.get_fqcn()
         if site in self._asked:
             with self._changed:
                 self._online.add(site)
                 self._changed.notify_all()
 
-    def _disconnected(self, agent, *_) -> None:
+    def _on_disconnect(self, agent, *_) -> None:
         site = agent.get_fqcn()
         with self._changed:
             self._online.discard(site)
@@ -278,10 +278,10 @@ def provision(folder: Path, sites: Sequence[str], port: int) -> dict[str, Path]:
     write_whole(project, _project(sites, port))
     command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project), "-w", str(folder / "provisioned")]
     environment = {**os.environ, "HOME": str(folder)}  # where nvflare would leave a file of settings
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     kits = folder / "provisioned" / "federation" / "prod_00"
-    if done.returncode or not (kits / "localhost").is_dir():
-        raise FedcoreError(f"nvflare provision fails: {(done.stderr or done.stdout).strip()[-500:]}")
+    if process.returncode or not (kits / "localhost").is_dir():
+        raise FedcoreError(f"nvflare provision fails: {(process.stderr or process.stdout).strip()[-500:]}")
     return {"server": kits / "localhost", **{site: kits / site for site in sites}}
 
 

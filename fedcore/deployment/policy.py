@@ -116,19 +116,19 @@ class Policy:
     def refusals(self, plan: Module, data: Any = None, signature: bytes | None = None) -> Iterator[Refusal]:
         """The refusals of a plan, at most one for each line and rule."""
         checked = _Plan(plan)
-        yield from self._of_origin(plan, signature)
-        yield from self._of_operations(checked)
-        yield from self._of_columns(checked, data)
-        yield from self._of_values(checked)
+        yield from self._check_origin(plan, signature)
+        yield from self._check_operations(checked)
+        yield from self._check_columns(checked, data)
+        yield from self._check_values(checked)
         if self.aggregated:
             for d in dict.fromkeys([*disclosures(plan), *unsummed_values(plan)]):
                 yield Refusal("aggregated", f"{_at(d.location)}{d.tensor} : {d.type} leaves outside of a secure sum")
         if self.draws_seed:
             for value in noiseless_values(plan):
                 yield Refusal("noise", f"{_at(value.location)}{value.tensor} : {value.type} leaves without noise")
-        yield from self._of_sizes(checked)
+        yield from self._check_sizes(checked)
 
-    def _of_origin(self, plan: Module, signature: bytes | None) -> Iterator[Refusal]:
+    def _check_origin(self, plan: Module, signature: bytes | None) -> Iterator[Refusal]:
         if self.digests is None and self.signers is None:
             return
         if self.digests is not None and plan.digest() in self.digests:
@@ -138,7 +138,7 @@ class Policy:
         what = "is not signed by a key of the policy" if self.signers is not None else "is none that the policy lists"
         yield Refusal("plans", f"the plan {plan.digest()} {what}")
 
-    def _of_operations(self, checked: "_Plan") -> Iterator[Refusal]:
+    def _check_operations(self, checked: "_Plan") -> Iterator[Refusal]:
         for location, names in checked.operations():
             wrong = names & self.without
             if self.operations is not None:
@@ -146,7 +146,7 @@ class Policy:
             if wrong:
                 yield Refusal("operations", f"{_at(location)}{', '.join(sorted(wrong))}")
 
-    def _of_columns(self, checked: "_Plan", data: Any) -> Iterator[Refusal]:
+    def _check_columns(self, checked: "_Plan", data: Any) -> Iterator[Refusal]:
         if self.columns is None:
             return
         for location, leaf in checked.read_leaves():
@@ -155,11 +155,11 @@ class Policy:
             if wrong:
                 yield Refusal("columns", f"{_at(location)}reads {', '.join(wrong)}")
 
-    def _of_values(self, checked: "_Plan") -> Iterator[Refusal]:
+    def _check_values(self, checked: "_Plan") -> Iterator[Refusal]:
         if not self.client_values and _has_client_values(checked.plan.main.result_type):
             yield Refusal("values", f"{_at(checked.line_of_result())}the result has values of single clients")
 
-    def _of_sizes(self, checked: "_Plan") -> Iterator[Refusal]:
+    def _check_sizes(self, checked: "_Plan") -> Iterator[Refusal]:
         for op, crossing in checked.merges():
             if crossing.bits is None and (self.aggregated or self.bits is not None):
                 yield Refusal("sizes", f"{_at(op.location)}{crossing.tensor} : {crossing.type} has no fixed size")
@@ -329,15 +329,15 @@ class _Plan:
         """The TensorFlow operations of client stages, with the line that calls them."""
         graphs = {g.name: g for g in self.plan.graphs}
         functions = {f.name: f for f in self.plan.functions}
-        todo, done = [(self.stage(op), op.location) for op in self.folds], set[str]()
+        todo, visited = [(self.stage(op), op.location) for op in self.folds], set[str]()
         while todo:
             function, line = todo.pop(0)
             for op in function.operations:
                 at = op.location or line
                 for symbol in (o.name for o in op.operands if not isinstance(o, Ref)):
-                    if symbol in done:
+                    if symbol in visited:
                         continue
-                    done.add(symbol)
+                    visited.add(symbol)
                     if symbol in graphs:
                         digest = graphs[symbol].digest
                         yield at, set(operations_of(digest, self.plan.blob(digest)))
@@ -460,10 +460,10 @@ def read_policy(file: Path) -> Policy:
     for key in table:
         if key not in fields:
             raise InvalidValue(f"{file}: there is no rule {key!r}; there are {', '.join(fields)}")
-    return Policy(**{key: _converted(file, key, value) for key, value in table.items()})
+    return Policy(**{key: _parse_setting(file, key, value) for key, value in table.items()})
 
 
-def _converted(file: Path, key: str, value: Any) -> Any:
+def _parse_setting(file: Path, key: str, value: Any) -> Any:
     if key in ("aggregated", "client_values", "noise"):
         is_right, wants = isinstance(value, bool), "true or false"
     elif key in ("noise_std", "clip"):

@@ -122,8 +122,8 @@ class Site:
             return Message({"kind": "refused", "rule": refusal.rule, "why": str(refusal)})
         except Exception as error:
             self.log.write("failed", **facts, error=f"{type(error).__name__}: {error}")
-            told = str(error) if isinstance(error, MalformedMessage) else type(error).__name__
-            return Message({"kind": "failed", "error": f"{told}; the site's log says more"})
+            reason = str(error) if isinstance(error, MalformedMessage) else type(error).__name__
+            return Message({"kind": "failed", "error": f"{reason}; the site's log says more"})
 
     def _take_plan(self, request: Message) -> Message:
         digest = request.fact("plan", str)
@@ -145,7 +145,7 @@ class Site:
         plan = self._plans.find(digest, None)
         if plan is None:
             return Message({"kind": "missing", "plan": True})
-        arrays = self._received(request)
+        arrays = self._request_arrays(request)
         if arrays is None:
             return Message({"kind": "missing", "plan": False})
         try:
@@ -248,7 +248,7 @@ class Site:
         reply["message"] = np.frombuffer(session.answer(phase, request.array("message")), np.uint8)
         return Message({"kind": "secure"}, reply)
 
-    def _received(self, request: Message) -> dict[str, np.ndarray] | None:
+    def _request_arrays(self, request: Message) -> dict[str, np.ndarray] | None:
         """The arrays of a request, with those that an earlier request had; None if some are missing."""
         arrays = dict(request.arrays)
         for name, digest in request.fact("digests", dict).items():

@@ -79,18 +79,18 @@ class TableData:
             has = ", ".join(self.elements)
             raise TypeMismatch(f"the elements of the plan and of the site differ\n  plan  {type_}\n  site  has {has}")
         arrays = {name: self._leaf(name, leaf) for name, leaf in wants.items()}
-        columns = arrays[""] if list(arrays) == [""] else _nested(arrays, type_.element)
+        columns = arrays[""] if list(arrays) == [""] else _build_element(arrays, type_.element)
         return self.batches.of(ClientDataset.from_columns(columns))
 
     def _leaf(self, name: str, type_: Type) -> np.ndarray:
         assert isinstance(type_, TensorType)
-        given, names = self.elements[name], self.columns_of(name)
+        element, names = self.elements[name], self.columns_of(name)
         table = self.read(names)
         columns = [_as_dtype(table[n], type_, n) for n in names]
-        return columns[0] if isinstance(given, str) else np.stack(columns, axis=1)
+        return columns[0] if isinstance(element, str) else np.stack(columns, axis=1)
 
 
-def _nested(arrays: Mapping[str, np.ndarray], type_: Type) -> Any:
+def _build_element(arrays: Mapping[str, np.ndarray], type_: Type) -> Any:
     if not isinstance(type_, StructType) or any(isinstance(t, StructType) for t in type_.types):
         raise TypeMismatch(f"a site's elements are one struct of columns, not {type_}")
     names = [name or f"[{i}]" for i, (name, _) in enumerate(type_.items())]
@@ -261,10 +261,10 @@ def _read_csv(file: Path, names: Sequence[str], table: str | None) -> Columns:
             if name not in header:
                 raise KeyError(name)
         content = [[row[name] for name in names] for row in rows]
-    return {name: _parsed([row[i] for row in content]) for i, name in enumerate(names)}
+    return {name: _parse_texts([row[i] for row in content]) for i, name in enumerate(names)}
 
 
-def _parsed(texts: list[str]) -> np.ndarray:
+def _parse_texts(texts: list[str]) -> np.ndarray:
     """Numbers if all texts are; whole numbers if all are."""
     for dtype in (np.int64, np.float64):
         try:
@@ -304,15 +304,15 @@ def _read_sqlite(file: Path, names: Sequence[str], table: str | None) -> Columns
     if not table:
         raise InvalidValue(f"{file} is a database: data.table names its table")
     with sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True) as database:
-        there = [row[1] for row in database.execute(f"pragma table_info({_quoted(table)})")]
+        there = [row[1] for row in database.execute(f"pragma table_info({_quote(table)})")]
         for name in names:
             if name not in there:
                 raise KeyError(name)
-        query = f"select {', '.join(map(_quoted, names))} from {_quoted(table)} order by rowid"
+        query = f"select {', '.join(map(_quote, names))} from {_quote(table)} order by rowid"
         rows = database.execute(query).fetchall()
     database.close()
     return {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)}
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -70,7 +70,7 @@ def trial(directory: Path) -> Iterator[Trial]:
         write_whole(folder / "sites" / "peers.toml", peers)
         for name in names:
             processes[name] = _start(folder / "sites" / name)
-        exchange = _connected(kits["server"], names, folder)
+        exchange = _connect(kits["server"], names, folder)
         with contextlib.closing(exchange):
             yield Trial(folder / "sites", names, f"localhost:{port}", exchange)
     finally:
@@ -85,13 +85,13 @@ def trial(directory: Path) -> Iterator[Trial]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _connected(kit: Path, names: tuple[str, ...], folder: Path) -> FlareExchange:
+def _connect(kit: Path, names: tuple[str, ...], folder: Path) -> FlareExchange:
     try:
         return connect(kit, names, START_S, None)
     except FedcoreError as error:
         outputs = [(folder / "sites" / name / "output.txt").read_text().strip()[-300:] for name in names]
-        said = "".join(f"\n  {name}: {text}" for name, text in zip(names, outputs, strict=True) if text)
-        raise FedcoreError(f"{error}{said}") from None
+        details = "".join(f"\n  {name}: {text}" for name, text in zip(names, outputs, strict=True) if text)
+        raise FedcoreError(f"{error}{details}") from None
 
 
 def _start(folder: Path) -> subprocess.Popen:

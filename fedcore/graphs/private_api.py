@@ -56,14 +56,14 @@ def part(relies_on: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 return fn(*args, **kwargs)
             except (ImportError, AttributeError) as error:
-                raise UnsupportedVersion(unsupported(relies_on, error)) from error
+                raise UnsupportedVersion(unsupported_message(relies_on, error)) from error
 
         return call
 
     return register
 
 
-def unsupported(relies_on: str, why: object) -> str:
+def unsupported_message(relies_on: str, why: object) -> str:
     """The message for a missing part: the part, the installed versions, the versions to install."""
     installed = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "keras"))
     return (
@@ -215,12 +215,12 @@ def _call_options(config: config_pb2.ConfigProto) -> Iterator[None]:
     from tensorflow.python.eager import context
 
     eager = _context()
-    before = eager.function_call_options
-    eager.function_call_options = context.FunctionCallOptions(before.executor_type, config)
+    old_options = eager.function_call_options
+    eager.function_call_options = context.FunctionCallOptions(old_options.executor_type, config)
     try:
         yield
     finally:
-        eager.function_call_options = before
+        eager.function_call_options = old_options
 
 
 @part("tensorflow.python.eager.context: Context.function_call_options (assignable), FunctionCallOptions")
@@ -353,7 +353,7 @@ def add_operation(
     """
     from fedcore.graphs import private_api_operations
 
-    return private_api_operations.added(op, operands, attributes, name or op)
+    return private_api_operations.add_operation(op, operands, attributes, name or op)
 
 
 @part("tf.__internal__.EagerTensor")
@@ -462,7 +462,7 @@ def keep_from_autograph(package: str) -> None:
     from tensorflow.python.autograph.core import config
 
     rule = config.DoNotConvert(package)
-    if not any(str(known) == str(rule) for known in config.CONVERSION_RULES):
+    if not any(str(other) == str(rule) for other in config.CONVERSION_RULES):
         config.CONVERSION_RULES = (rule, *config.CONVERSION_RULES)
 
 
@@ -489,11 +489,11 @@ def ignore_warnings_in_conversions() -> None:
 
 
 @part("tensorflow.python.eager.polymorphic_function.polymorphic_function: Function")
-def replace_function_call(made: Callable[[Callable], Callable]) -> None:
-    """Replaces the call of every `tf.function` by `made(its call before)`."""
+def replace_function_call(wrap: Callable[[Callable], Callable]) -> None:
+    """Replaces the call of every `tf.function` by `wrap(original call)`."""
     from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-    polymorphic_function.Function.__call__ = made(polymorphic_function.Function.__call__)
+    polymorphic_function.Function.__call__ = wrap(polymorphic_function.Function.__call__)
 
 
 # --- lookup tables ---
@@ -502,10 +502,10 @@ def replace_function_call(made: Callable[[Callable], Callable]) -> None:
 @part("tf.lookup.StaticHashTable: _initialize")
 def replace_table_methods(methods: Mapping[str, Callable]) -> dict[str, Callable]:
     """Replaces methods of TensorFlow's static tables in the whole process; returns the methods before."""
-    before = {name: getattr(tf.lookup.StaticHashTable, name) for name in methods}
+    originals = {name: getattr(tf.lookup.StaticHashTable, name) for name in methods}
     for name, method in methods.items():
         setattr(tf.lookup.StaticHashTable, name, method)
-    return before
+    return originals
 
 
 @part("tf.lookup.StaticHashTable: _initializer; tf.lookup.KeyValueTensorInitializer: _keys, _values")
@@ -629,9 +629,9 @@ PARTS["excludes_from_weight_decay"] = (
 def replace_keras_global(name: str, value: object) -> Any:
     """Sets one of Keras' global values; returns the value before."""
     state = importlib.import_module("keras.src.backend.common.global_state")
-    before = state.get_global_attribute(name)
+    old_value = state.get_global_attribute(name)
     state.set_global_attribute(name, value)
-    return before
+    return old_value
 
 
 @part("keras.src.utils.naming: to_snake_case, auto_name with the global value object_name_uids")
@@ -658,14 +658,14 @@ def replace_keras_randint(randint: Callable[[int, int], int]) -> None:
         UnsupportedVersion: Keras samples default seeds in another way, so that the replacement would have no effect.
     """
     module = importlib.import_module("keras.src.random.seed_generator")
-    asked: list[int] = []
+    calls: list[int] = []
 
     def probe(low: int, high: int) -> int:
-        asked.append(low)
+        calls.append(low)
         return low
 
     vars(module)["python_random"] = _Random(probe)
     module.make_default_seed()
     vars(module)["python_random"] = _Random(randint)
-    if not asked:
+    if not calls:
         raise AttributeError("default seeds are not drawn from seed_generator.python_random.randint")

@@ -30,13 +30,13 @@ def contract(check: Callable[[], None]) -> Callable[[], None]:
 
 def broken() -> dict[str, str]:
     """The contracts that fail with the installed TensorFlow and Keras -> the reason."""
-    found = {}
+    failures = {}
     for name, check in CONTRACTS.items():
         try:
             check()
         except Exception as error:  # a changed private part may raise any exception
-            found[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return found
+            failures[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return failures
 
 
 def _require(holds: object, otherwise: str) -> None:
@@ -47,9 +47,9 @@ def _require(holds: object, otherwise: str) -> None:
 def _function(name: str) -> function_pb2.FunctionDef:
     """A function float32 -> float32 that doubles a number."""
     traced = tf.function(lambda x: x + x, input_signature=[tf.TensorSpec([], tf.float32)], autograph=False)
-    found = function_pb2.FunctionDef.FromString(traced.get_concrete_function().function_def.SerializeToString())
-    found.signature.name = name
-    return found
+    definition = function_pb2.FunctionDef.FromString(traced.get_concrete_function().function_def.SerializeToString())
+    definition.signature.name = name
+    return definition
 
 
 @contract
@@ -67,8 +67,8 @@ def define_function() -> None:
 @contract
 def defined_function() -> None:
     define_function()
-    found = private_api.defined_function("fedcore_contract_add")
-    _require(found.signature.name == "fedcore_contract_add", "a defined function is given back under another name")
+    definition = private_api.defined_function("fedcore_contract_add")
+    _require(definition.signature.name == "fedcore_contract_add", "a defined function is given back under another name")
 
 
 @contract
@@ -96,8 +96,8 @@ def has_onednn() -> None:
     if not private_api.is_defined(function.signature.name):
         private_api.define_function(function)
     attributes, manager = private_api.call_attributes(private_api.call_config()), private_api.cancellation_manager()
-    (found,) = private_api.execute(function.signature.name, 1, [images, kernel], attributes, manager)
-    _require(bool(tf.reduce_all(found == 29.0)), f"a convolution of four terms, and its bias, are {found}, not 29")
+    (output,) = private_api.execute(function.signature.name, 1, [images, kernel], attributes, manager)
+    _require(bool(tf.reduce_all(output == 29.0)), f"a convolution of four terms, and its bias, are {output}, not 29")
 
 
 @contract
@@ -117,8 +117,8 @@ def function_body() -> None:
 
 @contract
 def op_definition() -> None:
-    found = private_api.op_definition("MatMul")
-    _require(found and [a.name for a in found.input_arg] == ["a", "b"], "MatMul is not defined as it was")
+    definition = private_api.op_definition("MatMul")
+    _require(definition and [a.name for a in definition.input_arg] == ["a", "b"], "MatMul is not defined as it was")
     _require(private_api.op_definition("FedcoreNoSuchOp") is None, "an unknown operation has a definition")
 
 
@@ -133,12 +133,12 @@ def cancellation_manager() -> None:
 def execute() -> None:
     define_function()
     attributes = private_api.call_attributes(private_api.call_config())
-    one, manager = tf.constant(1.0), private_api.cancellation_manager()
-    (two,) = private_api.execute("fedcore_contract_add", 1, [one], attributes, manager)
+    operand, manager = tf.constant(1.0), private_api.cancellation_manager()
+    (two,) = private_api.execute("fedcore_contract_add", 1, [operand], attributes, manager)
     _require(float(two) == 2.0, "a function gives another result when it is executed by name")
     manager.start_cancel()
     try:
-        private_api.execute("fedcore_contract_add", 1, [one], attributes, manager)
+        private_api.execute("fedcore_contract_add", 1, [operand], attributes, manager)
     except tf.errors.CancelledError:
         return
     raise BrokenContract("a cancelled call ran")
@@ -153,20 +153,20 @@ def call_config() -> None:
 def call_attributes() -> None:
     config = config_pb2.ConfigProto(allow_soft_placement=True)
     attributes = private_api.call_attributes(config.SerializeToString())
-    found = dict(zip(attributes[::2], attributes[1::2], strict=True))
-    given = config_pb2.ConfigProto.FromString(found.get("config_proto", b""))
-    _require(given.allow_soft_placement, "the attributes of a call lose its config")
+    by_name = dict(zip(attributes[::2], attributes[1::2], strict=True))
+    decoded = config_pb2.ConfigProto.FromString(by_name.get("config_proto", b""))
+    _require(decoded.allow_soft_placement, "the attributes of a call lose its config")
 
 
 @contract
 def call_config_set_to() -> None:
-    before = private_api.call_config()
-    config = config_pb2.ConfigProto.FromString(before)
+    old_config = private_api.call_config()
+    config = config_pb2.ConfigProto.FromString(old_config)
     config.graph_options.rewrite_options.optimizers[:] = ["pruning"]
     with private_api.call_config_set_to(config):
         inside = config_pb2.ConfigProto.FromString(private_api.call_config())
     _require(list(inside.graph_options.rewrite_options.optimizers) == ["pruning"], "the config was not set")
-    _require(private_api.call_config() == before, "the config was not restored")
+    _require(private_api.call_config() == old_config, "the config was not restored")
 
 
 @contract
@@ -185,26 +185,26 @@ def unordered_function() -> None:
 
 @contract
 def is_unordered() -> None:
-    seen: list[bool] = []
+    flags: list[bool] = []
 
     def body() -> tf.Tensor:
-        seen.append(private_api.is_unordered(tf.compat.v1.get_default_graph()))
+        flags.append(private_api.is_unordered(tf.compat.v1.get_default_graph()))
         return tf.constant(0)
 
     tf.function(body, autograph=False).get_concrete_function()
     private_api.unordered_function(body, [])
-    _require(seen == [False, True], "the graph of an unordered function is not known")
+    _require(flags == [False, True], "the graph of an unordered function is not known")
 
 
 @contract
 def infer_shapes() -> None:
-    from fedcore.graphs.private_api_shapes import encoded
+    from fedcore.graphs.private_api_shapes import encode_attribute
 
-    attributes = ("T", encoded(tf.float32, "type")), ("Tshape", encoded(tf.int32, "type"))
-    found = private_api.infer_shapes("Reshape", attributes, [(4, 6), (2,)], [None, np.array([3, -1], np.int32)])
-    _require(found == [(3, 8)], f"the shape of a Reshape is {found}, not [3, 8]")
-    found = private_api.infer_shapes("Reshape", attributes, [None, (2,)], [None, None])
-    _require(found == [(-1, -1)], f"the shape of a Reshape to two unknown sizes is {found}")
+    attributes = ("T", encode_attribute(tf.float32, "type")), ("Tshape", encode_attribute(tf.int32, "type"))
+    shapes = private_api.infer_shapes("Reshape", attributes, [(4, 6), (2,)], [None, np.array([3, -1], np.int32)])
+    _require(shapes == [(3, 8)], f"the shape of a Reshape is {shapes}, not [3, 8]")
+    shapes = private_api.infer_shapes("Reshape", attributes, [None, (2,)], [None, None])
+    _require(shapes == [(-1, -1)], f"the shape of a Reshape to two unknown sizes is {shapes}")
 
 
 @contract
@@ -216,17 +216,19 @@ def optimize_graph() -> None:
     meta.collection_def["train_op"].node_list.value.extend(["x", "y"])
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.min_graph_nodes = -1
-    after = private_api.optimize_graph(config, meta)
-    _require({"x", "y"} <= {n.name for n in after.node}, "nodes that were to be kept are gone")
-    _require(not any(n.op.startswith("Add") for n in after.node), "constants are not folded")
+    optimized = private_api.optimize_graph(config, meta)
+    _require({"x", "y"} <= {n.name for n in optimized.node}, "nodes that were to be kept are gone")
+    _require(not any(n.op.startswith("Add") for n in optimized.node), "constants are not folded")
 
 
 @contract
 def quick_operations() -> None:
     def nodes() -> list:
         signature = [tf.TensorSpec([3, 4], tf.float32)]
-        made = tf.function(lambda x: tf.stack([tf.reshape(x, [4, 3]) * 2]), autograph=False, input_signature=signature)
-        return list(made.get_concrete_function().graph.as_graph_def(add_shapes=True).node)
+        function = tf.function(
+            lambda x: tf.stack([tf.reshape(x, [4, 3]) * 2]), autograph=False, input_signature=signature
+        )
+        return list(function.get_concrete_function().graph.as_graph_def(add_shapes=True).node)
 
     with private_api.quick_operations():
         quick = nodes()
@@ -260,9 +262,9 @@ def add_operation() -> None:
 
 @contract
 def is_eager() -> None:
-    seen = []
-    tf.function(lambda x: seen.append(private_api.is_eager(x)), autograph=False)(tf.constant(0))
-    _require(private_api.is_eager(tf.constant(0)) and seen == [False], "eager and symbolic tensors are not told apart")
+    flags = []
+    tf.function(lambda x: flags.append(private_api.is_eager(x)), autograph=False)(tf.constant(0))
+    _require(private_api.is_eager(tf.constant(0)) and flags == [False], "eager and symbolic tensors are not told apart")
 
 
 @contract
@@ -286,9 +288,9 @@ def creation_number() -> None:
 @contract
 def handle_types() -> None:
     variable = tf.Variable([1.0, 2.0])
-    (found,) = private_api.handle_types(variable.handle)
-    _require(tf.as_dtype(found.dtype) == tf.float32, "a variable's handle does not tell its type")
-    _require(tf.TensorShape(found.shape) == [2], "a variable's handle does not tell its shape")
+    (handle_data,) = private_api.handle_types(variable.handle)
+    _require(tf.as_dtype(handle_data.dtype) == tf.float32, "a variable's handle does not tell its type")
+    _require(tf.TensorShape(handle_data.shape) == [2], "a variable's handle does not tell its shape")
 
 
 @contract
@@ -300,10 +302,10 @@ def uninitialized_variable() -> None:
 @contract
 def set_input() -> None:
     with tf.Graph().as_default():
-        one, two = tf.constant(1.0), tf.constant(2.0)
-        copied = tf.raw_ops.Identity(input=one)
-        private_api.set_input(copied.op, 0, two)
-        _require(copied.op.inputs[0] is two, "an operation kept its input")
+        old_input, new_input = tf.constant(1.0), tf.constant(2.0)
+        copied = tf.raw_ops.Identity(input=old_input)
+        private_api.set_input(copied.op, 0, new_input)
+        _require(copied.op.inputs[0] is new_input, "an operation kept its input")
 
 
 @contract
@@ -337,13 +339,13 @@ def lines_of_operations() -> None:
 
 @contract
 def is_autograph_on() -> None:
-    found = []
+    flags = []
 
     def body():
-        found.append(private_api.is_autograph_on())
+        flags.append(private_api.is_autograph_on())
 
     tf.function(body, autograph=False).get_concrete_function()
-    _require(found == [False], "AutoGraph is said to be on where it is off")
+    _require(flags == [False], "AutoGraph is said to be on where it is off")
 
 
 @contract
@@ -381,16 +383,16 @@ def _use_of_registries(counted):
 
 @contract
 def register_for() -> None:
-    _require(_registered()[0] == 5, "`for` does not reach a registered handler")
+    _require(_use_registries()[0] == 5, "`for` does not reach a registered handler")
 
 
 @contract
 def register_builtins() -> None:
-    _require(_registered()[1] == 7, "`len` does not reach a registered function")
+    _require(_use_registries()[1] == 7, "`len` does not reach a registered function")
 
 
 @functools.cache
-def _registered() -> tuple[int, int]:
+def _use_registries() -> tuple[int, int]:
     private_api.register_for(_Counted, _looped_over)
     private_api.register_builtins(
         _Counted, length=lambda counted: tf.constant(7), enumerated=lambda counted, start=0: []
@@ -417,13 +419,13 @@ def _source_file() -> str:
 @contract
 def keep_from_autograph() -> None:
     private_api.keep_from_autograph("fedcore")
-    found = []
+    source_files = []
 
     def body():
-        found.append(_source_file())
+        source_files.append(_source_file())
 
     tf.function(body)()
-    _require(found == [__file__], "AutoGraph converts functions of a package that it was told to leave alone")
+    _require(source_files == [__file__], "AutoGraph converts functions of a package that it was told to leave alone")
 
 
 @contract
@@ -444,15 +446,15 @@ def ignore_warnings_in_conversions() -> None:
 def replace_function_call() -> None:
     called = []
 
-    def made(before):
+    def make_call(original):
         def call(self, *args):
             called.append(args)
-            return before(self, *args)
+            return original(self, *args)
 
         return call
 
     original = polymorphic_function.Function.__call__
-    private_api.replace_function_call(made)
+    private_api.replace_function_call(make_call)
     try:
         _require(int(tf.function(lambda x: x + 1)(2)) == 3 and called == [(2,)], "a replaced call is not called")
     finally:
@@ -475,17 +477,17 @@ def table_entries() -> None:
 
 @contract
 def replace_table_methods() -> None:
-    asked = []
+    calls = []
 
     def size(table, name=None):
-        asked.append(table)
-        return before["size"](table, name)
+        calls.append(table)
+        return originals["size"](table, name)
 
-    before = private_api.replace_table_methods({"size": size})
+    originals = private_api.replace_table_methods({"size": size})
     try:
-        _require(int(_table().size()) == 1 and asked, "a replaced method of tables is not called")
+        _require(int(_table().size()) == 1 and calls, "a replaced method of tables is not called")
     finally:
-        private_api.replace_table_methods(before)
+        private_api.replace_table_methods(originals)
 
 
 @contract
@@ -545,8 +547,8 @@ def layers_within() -> None:
 
 @contract
 def seed_generators() -> None:
-    found = [private_api.seed_generators(layer) for layer in private_api.layers_within(_model())]
-    _require(any(found), "a Dropout layer has no seed generator")
+    generators = [private_api.seed_generators(layer) for layer in private_api.layers_within(_model())]
+    _require(any(generators), "a Dropout layer has no seed generator")
 
 
 @contract
@@ -562,8 +564,8 @@ def learning_rate() -> None:
     import keras
 
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
-    found = private_api.learning_rate(keras.optimizers.SGD(schedule))
-    _require(found is schedule, "an optimizer does not give back its schedule")
+    rate = private_api.learning_rate(keras.optimizers.SGD(schedule))
+    _require(rate is schedule, "an optimizer does not give back its schedule")
 
 
 @contract
@@ -589,20 +591,20 @@ def variables_without_weight_decay() -> None:
 
 @contract
 def replace_keras_global() -> None:
-    before = private_api.replace_keras_global("fedcore_contract", 1)
-    _require(private_api.replace_keras_global("fedcore_contract", before) == 1, "a global of Keras was not kept")
+    old_value = private_api.replace_keras_global("fedcore_contract", 1)
+    _require(private_api.replace_keras_global("fedcore_contract", old_value) == 1, "a global of Keras was not kept")
 
 
 @contract
 def default_name() -> None:
     import keras
 
-    before = private_api.replace_keras_global("object_name_uids", None)
+    old_counts = private_api.replace_keras_global("object_name_uids", None)
     try:
         names = [keras.metrics.AUC().name for _ in range(2)]
         counts = private_api.replace_keras_global("object_name_uids", None)
     finally:
-        private_api.replace_keras_global("object_name_uids", before)
+        private_api.replace_keras_global("object_name_uids", old_counts)
     name = private_api.default_name(keras.metrics.AUC)
     _require(names == [name, f"{name}_1"] and counts[name] == 2, f"metrics are named {names}, and counted as {counts}")
 
@@ -623,8 +625,8 @@ def replace_keras_randint() -> None:
 @contract
 def compile_loss() -> None:
     losses = private_api_keras.compile_loss({"a": "mse", "b": "mse"}, {"a": 1.0, "b": 0.5}, ["a", "b"])
-    one, two = tf.ones([2, 1]), tf.fill([2, 1], 2.0)
-    loss = losses({"a": one, "b": one}, {"a": two, "b": two}, None)
+    ones, two = tf.ones([2, 1]), tf.fill([2, 1], 2.0)
+    loss = losses({"a": ones, "b": ones}, {"a": two, "b": two}, None)
     _require(float(loss) == 1.5, f"the weighted losses of two outputs are {loss}, not 1.5")
     _require([m.name for m in losses.metrics] == ["a_loss", "b_loss"], "losses of outputs are not counted")
 
@@ -640,8 +642,8 @@ def flat_losses() -> None:
 @contract
 def compile_metrics() -> None:
     metrics = private_api_keras.compile_metrics(["mae", "mae"], ["mae"], None)
-    one = tf.ones([2, 1])
-    metrics.build(one, one)
+    ones = tf.ones([2, 1])
+    metrics.build(ones, ones)
     names = ["mae", "mae_1", "weighted_mae"]
     _require(list(metrics.result()) == names and len(metrics.metrics) == 3, f"the metrics are {metrics.result()}")
 
@@ -651,8 +653,8 @@ def metric_operands() -> None:
     metrics = private_api_keras.compile_metrics({"b": ["mae"]}, {"a": ["mse"]}, ["a", "b"])
     a, b = tf.ones([2, 1]), tf.ones([2, 3])
     metrics.build([a, b], [a, b])
-    found = [(m.name, y is p) for m, y, p in private_api_keras.metric_operands(metrics, [a, b], [a, b])]
-    _require(found == [("mae", True), ("mse", True)], f"metrics come as {found}")
+    operands = [(m.name, y is p) for m, y, p in private_api_keras.metric_operands(metrics, [a, b], [a, b])]
+    _require(operands == [("mae", True), ("mse", True)], f"metrics come as {operands}")
 
 
 @contract
@@ -675,8 +677,8 @@ def metric_object() -> None:
 def wrapped_function() -> None:
     import keras
 
-    found = private_api_keras.wrapped_function(keras.metrics.MeanSquaredError())
-    _require(found is keras.losses.mean_squared_error, f"a metric calls {found}")
+    function = private_api_keras.wrapped_function(keras.metrics.MeanSquaredError())
+    _require(function is keras.losses.mean_squared_error, f"a metric calls {function}")
     _require(private_api_keras.wrapped_function(keras.metrics.AUC()) is None, "AUC calls a function")
 
 
@@ -722,5 +724,5 @@ def learning_rate_variable() -> None:
     optimizer, schedule = keras.optimizers.SGD(0.5), keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     rate = float(private_api_keras.learning_rate_variable(optimizer).value)
     _require(rate == 0.5, f"the rate of an optimizer is {rate}")
-    found = private_api_keras.learning_rate_variable(keras.optimizers.SGD(schedule))
-    _require(found is None, "a schedule is a variable")
+    variable = private_api_keras.learning_rate_variable(keras.optimizers.SGD(schedule))
+    _require(variable is None, "a schedule is a variable")

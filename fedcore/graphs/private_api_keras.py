@@ -74,12 +74,12 @@ def compile_state(model: keras.Model, loss=None, metrics=None, loss_tracker=None
     parts = {"_compile_loss": loss, "_compile_metrics": metrics, "_loss_tracker": loss_tracker}
     parts["compiled"] = any(value is not None for value in parts.values())
     attributes = vars(model)
-    before = {name: attributes[name] for name in parts}
+    old_parts = {name: attributes[name] for name in parts}
     attributes.update(parts)
     try:
         yield
     finally:
-        attributes.update(before)
+        attributes.update(old_parts)
 
 
 @part("keras.Model._compute_loss(x, y, y_pred, sample_weight, training=)")
@@ -101,11 +101,11 @@ def pure_optimizer(optimizer) -> Any:
     generic = {name: vars(base)[name] for name in vars(backend) if name in vars(base) and not name.startswith("__")}
     between = type(backend.__name__, (backend,), {**generic, "_backend_apply_gradients": _apply_gradients})
     pure: Any = type(cls.__name__, (cls, between), {})
-    made = pure.from_config(optimizer.get_config())
+    optimizer_copy = pure.from_config(optimizer.get_config())
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
         if hasattr(optimizer, name):
-            setattr(made, name, getattr(optimizer, name))
-    return made
+            setattr(optimizer_copy, name, getattr(optimizer, name))
+    return optimizer_copy
 
 
 def _apply_gradients(self, gradients, variables) -> None:
@@ -115,9 +115,9 @@ def _apply_gradients(self, gradients, variables) -> None:
         sums = [self._accumulated_gradients[self._get_variable_index(v)] for v in variables]
         totals = [g + s for g, s in zip(gradients, sums, strict=True)]
         moving = [*variables, *(v for v in self.variables if not any(v is s for s in sums))]
-        before = [v.value for v in moving]
+        old_values = [v.value for v in moving]
         _step(self, [t / every for t in totals], variables)
-        for variable, value in zip(moving, before, strict=True):
+        for variable, value in zip(moving, old_values, strict=True):
             variable.assign(tf.where(due, variable.value, value))
         for variable, total in zip(sums, totals, strict=True):
             variable.assign(tf.where(due, tf.zeros_like(total), total))

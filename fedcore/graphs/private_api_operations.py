@@ -68,7 +68,7 @@ class _NotQuick(Exception):
 
 @attr.frozen(eq=False)
 class _Definition:
-    """What an operation's definition says of its operands.
+    """Operands, attributes and dtypes of an operation's definition.
 
     Threads that build graphs read it at the same time, so the message's parts are made once: Python's protobuf makes an
     object for a part whenever it is read.
@@ -93,21 +93,21 @@ class _Definition:
 @functools.cache
 def _definition(op: str) -> _Definition | None:
     """None where only TensorFlow's own functions create the operation."""
-    found = op_def_registry.get(op)
-    if found is None or found.deprecation.version:
+    op_def = op_def_registry.get(op)
+    if op_def is None or op_def.deprecation.version:
         return None
-    if any(argument.is_ref for argument in (*found.input_arg, *found.output_arg)):
+    if any(argument.is_ref for argument in (*op_def.input_arg, *op_def.output_arg)):
         return None
-    types = [a for a in found.attr if a.type == "type"]
+    types = [a for a in op_def.attr if a.type == "type"]
     return _Definition(
-        found,
-        found.name,
-        found.is_stateful,
-        tuple(found.input_arg),
-        tuple(a.name for a in found.attr),
+        op_def,
+        op_def.name,
+        op_def.is_stateful,
+        tuple(op_def.input_arg),
+        tuple(a.name for a in op_def.attr),
         {a.name: tuple(a.allowed_values.list.type) for a in types if a.HasField("allowed_values")},
         {a.name: tf.as_dtype(a.default_value.type) for a in types if a.HasField("default_value")},
-        any(a.number_attr or a.type_list_attr for a in found.input_arg),
+        any(a.number_attr or a.type_list_attr for a in op_def.input_arg),
     )
 
 
@@ -129,21 +129,21 @@ def _install() -> Callable[[Any], bool]:
             definition = _definition(op_type_name)
             if definition is not None and is_quick(graph) and (name is None or isinstance(name, str)):
                 try:
-                    return _applied(graph, definition, name or op_type_name, dict(keywords))
+                    return _apply(graph, definition, name or op_type_name, dict(keywords))
                 except _NotQuick:
                     pass
         return original_apply(op_type_name, name, **keywords)
 
     @functools.wraps(original_create)
-    def create(self, op_type, inputs, dtypes=None, input_types=None, name=None, attrs=None, *rest, **options):
+    def create(self, op_type, inputs, dtypes=None, input_types=None, name=None, attrs=None, *extra, **options):
         definition = _definition(op_type) if _quick.get() and _is_plain(self) else None
         if definition is None or definition.has_lists:
-            operation = original_create(self, op_type, inputs, dtypes, input_types, name, attrs, *rest, **options)
+            operation = original_create(self, op_type, inputs, dtypes, input_types, name, attrs, *extra, **options)
             if _stacks.get():
                 _note_lines(self, operation.name)
             return operation
         encoded = [(key, value.SerializeToString()) for key, value in (attrs or {}).items()]
-        return _created(self, op_type, _unique(self, name or op_type), [_captured(self, t) for t in inputs], encoded)
+        return _create(self, op_type, _unique(self, name or op_type), [_capture(self, t) for t in inputs], encoded)
 
     @functools.wraps(original_constant)
     def constant(value, dtype, shape, name, verify_shape, allow_broadcast):
@@ -153,14 +153,14 @@ def _install() -> Callable[[Any], bool]:
         if key is None:
             return original_constant(value, dtype, shape, name, verify_shape, allow_broadcast)
         key = (*key, allow_broadcast)
-        made = shared_constants(graph) if _shares.get() and not graph._control_dependencies_stack else {}
-        if key not in made:
+        constants = shared_constants(graph) if _shares.get() and not graph._control_dependencies_stack else {}
+        if key not in constants:
             encoded = _constants.get(key)
             if encoded is None:
                 tensor = tensor_util.make_tensor_proto(value, dtype, shape, allow_broadcast=allow_broadcast)
-                encoded = _kept(_constants, key, _encoded_constant(tensor))
-            made[key] = _created(graph, "Const", _unique(graph, name or "Const"), [], encoded).outputs[0]
-        return made[key]
+                encoded = _store(_constants, key, _encoded_constant(tensor))
+            constants[key] = _create(graph, "Const", _unique(graph, name or "Const"), [], encoded).outputs[0]
+        return constants[key]
 
     @functools.wraps(original_resources)
     def resources(operation):
@@ -182,7 +182,9 @@ def _install() -> Callable[[Any], bool]:
     return is_quick
 
 
-def added(op: str, operands: list, attributes: Sequence[tuple[str, bytes]], name: str) -> Sequence[tf.Tensor] | None:
+def add_operation(
+    op: str, operands: list, attributes: Sequence[tuple[str, bytes]], name: str
+) -> Sequence[tf.Tensor] | None:
     """The results of a further operation of the graph being built; None if TensorFlow's own functions have to add it.
 
     Args:
@@ -193,8 +195,8 @@ def added(op: str, operands: list, attributes: Sequence[tuple[str, bytes]], name
     graph = ops.get_default_graph()
     if not _quick.get() or _definition(op) is None or not _install()(graph):
         return None
-    inputs = [[_captured(graph, v) for v in t] if isinstance(t, list) else _captured(graph, t) for t in operands]
-    return _created(graph, op, graph.unique_name(name), inputs, attributes).outputs
+    inputs = [[_capture(graph, v) for v in t] if isinstance(t, list) else _capture(graph, t) for t in operands]
+    return _create(graph, op, graph.unique_name(name), inputs, attributes).outputs
 
 
 def _unique(graph, name: str) -> str:
@@ -218,7 +220,7 @@ def _encoded_constant(tensor: tensor_pb2.TensorProto) -> Sequence[tuple[str, byt
 
 
 def _constant_key(value, dtype, shape) -> tuple | None:
-    """What a small constant is made of; None where equality of a key would not imply that of the constants."""
+    """Key of a small constant; None where equal keys would not imply equal constants."""
     kind = type(value)
     content: Any
     if kind in (bool, int):
@@ -249,16 +251,16 @@ def _takes_handles(operation: tf.Operation) -> bool:
 @functools.cache
 def _may_take_handles(op: str) -> bool:
     """Whether an operation's definition lets an operand be a handle."""
-    found = op_def_registry.get(op)
-    if found is None:
+    op_def = op_def_registry.get(op)
+    if op_def is None:
         return True
     handles = {dtype.as_datatype_enum for dtype in _HANDLES}
     fixed = {
-        a.name for a in found.attr if a.HasField("allowed_values") and handles.isdisjoint(a.allowed_values.list.type)
+        a.name for a in op_def.attr if a.HasField("allowed_values") and handles.isdisjoint(a.allowed_values.list.type)
     }
     return any(
         argument.type_list_attr or argument.type in handles or (argument.type_attr and argument.type_attr not in fixed)
-        for argument in found.input_arg
+        for argument in op_def.input_arg
     )
 
 
@@ -272,26 +274,26 @@ def _is_plain(graph) -> bool:
     )
 
 
-def _applied(graph, definition: _Definition, name: str, keywords: dict) -> tuple:
+def _apply(graph, definition: _Definition, name: str, keywords: dict) -> tuple:
     """Converts the operands, infers the attributes and creates the operation, as `_apply_op_helper` does."""
-    values = {a.name: _taken(keywords, a.name) for a in definition.inputs}
+    values = {a.name: _take(keywords, a.name) for a in definition.inputs}
     names = graph._names_in_use
     whole_name = f"{graph._name_stack}/{name}".removeprefix("/").lower()
-    before = names.get(whole_name)
+    old_count = names.get(whole_name)
     with contextlib.nullcontext(f"{_unique(graph, name)}/") if _shares.get() else graph.name_scope(name) as scope:
         try:
             inputs, attributes = _operands(graph, definition, values)
-            encoded, structure = _encoded(definition, attributes, keywords)
+            encoded, structure = _encode(definition, attributes, keywords)
         except (_NotQuick, TypeError, ValueError):
             if not name.endswith("/"):  # the name is free again
                 names.pop(scope[:-1].lower())
-                names.update({} if before is None else {whole_name: before})
+                names.update({} if old_count is None else {whole_name: old_count})
             raise _NotQuick from None
-        made = _created(graph, definition.name, scope[:-1], inputs, encoded)
-    return [*structure], definition.is_stateful, made, made.outputs
+        operation = _create(graph, definition.name, scope[:-1], inputs, encoded)
+    return [*structure], definition.is_stateful, operation, operation.outputs
 
 
-def _taken(keywords: dict, name: str):
+def _take(keywords: dict, name: str):
     """The argument of that name, which has an underscore behind it where it is a word of Python."""
     for key in (name, f"{name}_"):
         if key in keywords:
@@ -302,47 +304,47 @@ def _taken(keywords: dict, name: str):
 def _operands(graph, definition: _Definition, values: Mapping[str, Any]) -> tuple[list, dict[str, Any]]:
     """The operands as tensors of the graph (a list of them for a list), and the attributes that they decide."""
     inputs: list = []
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for argument in definition.inputs:
         value = values[argument.name]
         if argument.number_attr or argument.type_list_attr:
             if not isinstance(value, list | tuple) or not value or not all(type(v) is _Symbolic for v in value):
                 raise _NotQuick
             types = [v.dtype.base_dtype for v in value]
-            inputs.append([_captured(graph, v) for v in value])
+            inputs.append([_capture(graph, v) for v in value])
             if argument.type_list_attr:
-                _decide(found, argument.type_list_attr, types, definition)
+                _decide(attributes, argument.type_list_attr, types, definition)
                 continue
             if any(t != types[0] for t in types):
                 raise _NotQuick
-            _decide(found, argument.number_attr, len(value), definition)
+            _decide(attributes, argument.number_attr, len(value), definition)
         else:
-            tensor = value if type(value) is _Symbolic else _converted(definition, argument, value, found)
+            tensor = value if type(value) is _Symbolic else _convert(definition, argument, value, attributes)
             types = [tensor.dtype.base_dtype]
-            inputs.append(_captured(graph, tensor))
+            inputs.append(_capture(graph, tensor))
         if argument.type_attr:
-            _decide(found, argument.type_attr, types[0], definition)
+            _decide(attributes, argument.type_attr, types[0], definition)
         elif types[0].as_datatype_enum != argument.type:
             raise _NotQuick
-    return inputs, found
+    return inputs, attributes
 
 
 _Symbolic = ops.SymbolicTensor
 
 
-def _decide(found: dict[str, Any], attribute: str, value, definition: _Definition) -> None:
+def _decide(attributes: dict[str, Any], attribute: str, value, definition: _Definition) -> None:
     """Notes an attribute that an operand decides; each operand has to decide it alike."""
-    if found.setdefault(attribute, value) != value:
+    if attributes.setdefault(attribute, value) != value:
         raise _NotQuick
     if attribute in definition.allowed and value.as_datatype_enum not in definition.allowed[attribute]:
         raise _NotQuick
 
 
-def _converted(definition: _Definition, argument, value, found: Mapping[str, Any]):
+def _convert(definition: _Definition, argument, value, attributes: Mapping[str, Any]):
     """A Python value as a tensor, of the dtype that TensorFlow would choose."""
     attribute = argument.type_attr
-    if not attribute or attribute in found:
-        dtype = found[attribute] if attribute else tf.as_dtype(argument.type)
+    if not attribute or attribute in attributes:
+        dtype = attributes[attribute] if attribute else tf.as_dtype(argument.type)
         return ops.convert_to_tensor(value, dtype=dtype, name=argument.name)
     default = definition.defaults.get(attribute)
     if attribute in definition.allowed and default is not None:
@@ -352,7 +354,7 @@ def _converted(definition: _Definition, argument, value, found: Mapping[str, Any
     return ops.convert_to_tensor(value, name=argument.name, preferred_dtype=default)
 
 
-def _captured(graph, tensor):
+def _capture(graph, tensor):
     return tensor if type(tensor) is _Symbolic and tensor.graph is graph else graph.capture(tensor)
 
 
@@ -362,13 +364,13 @@ _Encoded = tuple[list[tuple[str, bytes]], list]
 _encodings: dict[tuple, _Encoded] = {}
 
 
-def _encoded(definition: _Definition, attributes: dict[str, Any], keywords: dict) -> _Encoded:
+def _encode(definition: _Definition, attributes: dict[str, Any], keywords: dict) -> _Encoded:
     """Encodes all attributes of an operation, those that its operands decide and the others."""
     for name in definition.attributes:
         if name in attributes:
             continue
         if name in keywords or f"{name}_" in keywords:
-            attributes[name] = _taken(keywords, name)
+            attributes[name] = _take(keywords, name)
         elif name in definition.defaults:
             attributes[name] = definition.defaults[name]
         else:
@@ -376,18 +378,18 @@ def _encoded(definition: _Definition, attributes: dict[str, Any], keywords: dict
     if keywords:
         raise _NotQuick
     key = _cache_key(definition.name, attributes)
-    known = _encodings.get(key) if key is not None else None
-    if known is not None:
-        return known
+    cached = _encodings.get(key) if key is not None else None
+    if cached is not None:
+        return cached
     protos: dict[str, attr_value_pb2.AttrValue] = {}
     structure: list = []
     op_def_library._ExtractAttrProto(definition.op.name, definition.op, attributes, protos)
     op_def_library._ExtractOutputStructure(definition.op.name, definition.op, protos, structure)
-    made = [(name, proto.SerializeToString()) for name, proto in protos.items()], structure
-    return made if key is None else _kept(_encodings, key, made)
+    encoding = [(name, proto.SerializeToString()) for name, proto in protos.items()], structure
+    return encoding if key is None else _store(_encodings, key, encoding)
 
 
-def _kept(cache: dict, key: tuple, value):
+def _store(cache: dict, key: tuple, value):
     """The value, which other threads find in the cache for some time."""
     if len(cache) >= _CACHED:
         cache.clear()
@@ -397,19 +399,19 @@ def _kept(cache: dict, key: tuple, value):
 
 def _cache_key(op: str, attributes: Mapping[str, Any]) -> tuple | None:
     """None where a value's equality does not imply one encoding, as of floats (0.0 and -0.0)."""
-    found: list = [op]
+    key: list = [op]
     for name, value in attributes.items():
         plain = tuple(value) if isinstance(value, list) else (value,)
         if any(type(v) not in _PLAIN for v in plain):
             return None
-        found.append((name, isinstance(value, list), *((type(v), v) for v in plain)))
-    return tuple(found)
+        key.append((name, isinstance(value, list), *((type(v), v) for v in plain)))
+    return tuple(key)
 
 
 _PLAIN: tuple[Callable, ...] = (int, bool, str, bytes, tf.DType, type(None))
 
 
-def _created(graph, op: str, name: str, inputs: list, attributes: Sequence[tuple[str, bytes]]) -> tf.Operation:
+def _create(graph, op: str, name: str, inputs: list, attributes: Sequence[tuple[str, bytes]]) -> tf.Operation:
     """Adds an operation to a graph through the C API.
 
     Args:
@@ -429,13 +431,13 @@ def _created(graph, op: str, name: str, inputs: list, attributes: Sequence[tuple
     for key, value in attributes:
         c_api.TF_SetAttrValueProto(description, key, value)
     try:
-        made = c_api.TF_FinishOperation(description)
+        c_operation = c_api.TF_FinishOperation(description)
     except tf.errors.InvalidArgumentError as error:
         raise ValueError(error.message) from None
     if _stacks.get():
-        c_api.TF_SetOpStackTrace(made, tf_stack.extract_stack(stacklevel=3))
+        c_api.TF_SetOpStackTrace(c_operation, tf_stack.extract_stack(stacklevel=3))
         _note_lines(graph, name)
-    operation = ops.Operation._from_c_op(made, graph)
+    operation = ops.Operation._from_c_op(c_operation, graph)
     graph._create_op_helper(operation)
     return operation
 

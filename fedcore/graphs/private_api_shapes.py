@@ -90,25 +90,25 @@ class _Operation:
 
     def infer(self, shapes: Sequence[Shape], values: Sequence[np.ndarray | None]) -> list[Shape]:
         library = _library()
-        given = library.TF_NewShapeAndTypeList(ctypes.c_int(len(shapes)))
+        input_shapes = library.TF_NewShapeAndTypeList(ctypes.c_int(len(shapes)))
         tensors = (ctypes.c_void_p * max(1, len(values)))(*map(_tensor, values))
         results = _Shapes()
         try:
             for i, shape in enumerate(shapes):
                 if shape is None:
-                    library.TF_ShapeAndTypeListSetUnknownShape(given, ctypes.c_int(i))
+                    library.TF_ShapeAndTypeListSetUnknownShape(input_shapes, ctypes.c_int(i))
                 else:
                     sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-                    library.TF_ShapeAndTypeListSetShape(given, ctypes.c_int(i), sizes, ctypes.c_int(len(shape)))
+                    library.TF_ShapeAndTypeListSetShape(input_shapes, ctypes.c_int(i), sizes, ctypes.c_int(len(shape)))
             with self._lock:
                 library.TFE_InferShapes(
-                    self._operation, given, tensors, None, None, ctypes.byref(results), None, self._status
+                    self._operation, input_shapes, tensors, None, None, ctypes.byref(results), None, self._status
                 )
                 _check(self._status)
             items = [results.contents.items[i] for i in range(results.contents.num_items)]
             return [None if s.num_dims < 0 else tuple(s.dims[: s.num_dims]) for s in items]
         finally:
-            library.TF_DeleteShapeAndTypeList(given)
+            library.TF_DeleteShapeAndTypeList(input_shapes)
             if results:
                 library.TF_DeleteShapeAndTypeList(results)
             for tensor in tensors:
@@ -144,7 +144,7 @@ def inferred_shapes(
     return _operation(op, attributes).infer(shapes, values)
 
 
-def encoded(value, kind: str) -> bytes:
+def encode_attribute(value, kind: str) -> bytes:
     """An attribute as TensorFlow serializes it."""
     return _proto(value, kind).SerializeToString()
 

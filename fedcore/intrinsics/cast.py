@@ -8,12 +8,12 @@ from fedcore.types import StructType, TensorType, Type, as_dtype, map_tensors
 def _typing(types, attributes) -> Type:
     dtype = as_dtype(attributes["dtype"])
 
-    def of_leaf(leaf: TensorType) -> TensorType:
+    def cast_leaf(leaf: TensorType) -> TensorType:
         if "str" in (leaf.dtype.name, dtype.name) and leaf.dtype != dtype:
             raise TypeMismatch(f"cast: {leaf} is not cast to {dtype}: text is no number")
         return TensorType(dtype, leaf.shape)
 
-    return map_tensors(of_leaf, types[0])
+    return map_tensors(cast_leaf, types[0])
 
 
 @operation(_typing, attributes=("dtype",))

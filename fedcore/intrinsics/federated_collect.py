@@ -6,7 +6,7 @@ from fedcore.ir.operations import intrinsic
 from fedcore.types import is_static, member_of, tensor_leaves
 
 
-def _bounded(name: str, types, attributes) -> None:
+def _check_bounded(name: str, types, attributes) -> None:
     count = attributes["max_clients"]
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise TypeMismatch(f"{name}: `max_clients` is a whole number of at least 1, not {brief(count)}")
@@ -20,7 +20,7 @@ def _bounded(name: str, types, attributes) -> None:
 @intrinsic(
     "(value: {T}@CLIENTS -> T*@SERVER) where T: numeric",
     attributes=("max_clients",),
-    rule=_bounded,
+    rule=_check_bounded,
 )
 def federated_collect(value, max_clients):
     """The values of the first `max_clients` clients as a sequence at the server, in client order.

@@ -52,9 +52,9 @@ def _(value, weight=None):
     else:
         weight_type = numerics.sum_type(member_of(weight.type))
 
-        def weighted(v, w):
+        def weigh(v, w):
             w = cast_leaves(w, weight_type)
             return generic_multiply(cast_leaves(v, wide), w), w
 
-        pairs = federated_map(lambda v, w: weighted(v, w), federated_zip((value, weight)))
+        pairs = federated_map(lambda v, w: weigh(v, w), federated_zip((value, weight)))
     return federated_apply(lambda total, count: cast_leaves(generic_divide(total, count), type_), federated_sum(pairs))

@@ -56,10 +56,10 @@ def _remainders(values: list, type_: Type, modulus: int):
 def _(value, modulus):
     member = member_of(value.type)
 
-    def added(a, b):
-        rest = generic_minus(generic_plus(generic_zero(member), modulus), b)  # a + b might be too large
-        return where(less(a, rest), generic_plus(a, b), generic_minus(a, rest))
+    def add_modular(a, b):
+        complement = generic_minus(generic_plus(generic_zero(member), modulus), b)  # a + b might be too large
+        return where(less(a, complement), generic_plus(a, b), generic_minus(a, complement))
 
     remainders = federated_map(lambda x: modulo(x, modulus), value)
     ranges = (str(SecureRange(modulus - 1, modulus)),) * len(tensor_leaves(member))
-    return secure_sum_of(remainders, ranges, added)
+    return secure_sum_of(remainders, ranges, add_modular)

@@ -42,13 +42,15 @@ def _(value, max_input):
 def _numbers(max_input: Value, value: Value) -> list[int | None]:
     """For each leaf of the value the number to which it is clipped; None if the program computes the number."""
     leaves = len(tensor_leaves(member_of(value.type)))
-    stack, found = [max_input], []
+    stack, numbers = [max_input], []
     while stack:
-        op = max_input.builder.operation(one := stack.pop())
-        if op is not None and op.kind == "struct" and isinstance(one.type, StructType):
-            stack.extend(reversed([Value(one.builder, o, t) for o, t in zip(op.operands, one.type.types, strict=True)]))
+        op = max_input.builder.operation(part := stack.pop())
+        if op is not None and op.kind == "struct" and isinstance(part.type, StructType):
+            stack.extend(
+                reversed([Value(part.builder, o, t) for o, t in zip(op.operands, part.type.types, strict=True)])
+            )
             continue
         constant = op.attributes["value"] if op is not None and op.kind == "literal" else None
         number = int(constant.to_numpy().max(initial=0)) if isinstance(constant, Constant) else None
-        found += [number] * len(tensor_leaves(one.type))
-    return found * leaves if len(found) == 1 else found
+        numbers += [number] * len(tensor_leaves(part.type))
+    return numbers * leaves if len(numbers) == 1 else numbers

@@ -21,7 +21,7 @@ def _bits(name: str, types, attributes) -> None:
     rule=_bits,
 )
 def federated_secure_sum_bitwidth(value, bitwidth, *, T):
-    """As `federated_secure_sum`, for integers of 0 to 2**bitwidth - 1.
+    """`federated_secure_sum` of integers from 0 to 2**bitwidth - 1.
 
     If the bitwidth exceeds the dtype, values are clipped to 0 and the dtype's maximum.
 

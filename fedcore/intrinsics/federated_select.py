@@ -15,7 +15,7 @@ SIGNATURE = (
 )
 
 
-def selected(client_keys, max_key, server_val, select_fn):
+def select_slices(client_keys, max_key, server_val, select_fn):
     """The meaning of both selections."""
     clipped = [np.minimum(np.maximum(keys, 0), max_key).astype(np.int32) for keys in client_keys]
     return [[select_fn(server_val, key) for key in keys] for keys in clipped]
@@ -32,7 +32,7 @@ def federated_select(client_keys, max_key, server_val, select_fn):
     Example:
         >>> rows = fc.federated_select(keys, fc.federated_value(99, fc.SERVER), table, take_row)
     """
-    return selected(client_keys, max_key, server_val, select_fn)
+    return select_slices(client_keys, max_key, server_val, select_fn)
 
 
 @federated_select.lowering

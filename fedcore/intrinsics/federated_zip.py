@@ -15,23 +15,23 @@ def federated_zip(value, *, operand_types, clients):
     """
     (type_,) = operand_types
 
-    def of_client(part, part_type, k):
+    def client_value(part, part_type, k):
         if isinstance(part_type, StructType):
-            return tuple(of_client(p, t, k) for p, t in zip(part, part_type.types, strict=True))
+            return tuple(client_value(p, t, k) for p, t in zip(part, part_type.types, strict=True))
         return part[k] if part_type.placement.name == "CLIENTS" else part
 
     at_server = _placement(type_) == "SERVER"
-    return of_client(value, type_, 0) if at_server else [of_client(value, type_, k) for k in range(clients)]
+    return client_value(value, type_, 0) if at_server else [client_value(value, type_, k) for k in range(clients)]
 
 
 @federated_zip.in_stage
-def _named(value, *, result_type):
+def _name_elements(value, *, result_type):
     """The tuple of members as a struct with the names and containers of the result."""
     if isinstance(value, Value):
         return value
     builder = active_builder()
     assert builder is not None
-    parts = [_named(v, result_type=t) for v, t in zip(value, result_type.types, strict=True)]
+    parts = [_name_elements(v, result_type=t) for v, t in zip(value, result_type.types, strict=True)]
     return builder.append("struct", parts, result_type.with_types([p.type for p in parts]))
 
 

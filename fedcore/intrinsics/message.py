@@ -8,11 +8,11 @@ from fedcore.types import TensorType, Type, map_tensors
 
 
 def _typing(types, attributes) -> Type:
-    def of_leaf(leaf: TensorType) -> TensorType:
+    def message_leaf(leaf: TensorType) -> TensorType:
         is_code = leaf.dtype.name == "uint8" and leaf.rank == 1
         return TensorType("code", leaf.shape) if is_code else leaf
 
-    return map_tensors(of_leaf, types[0])
+    return map_tensors(message_leaf, types[0])
 
 
 @operation(_typing)

@@ -30,7 +30,7 @@ def _elementwise(fn):
 
 
 def _scaling(fn):
-    """As `_elementwise`, but a real number on the right scales both parts of a complex number.
+    """Leafwise function in which a real number on the right scales both parts of a complex number.
 
     Cast to a complex number with imaginary part 0, it would turn infinities into NaN.
     """

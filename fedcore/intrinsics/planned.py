@@ -85,12 +85,12 @@ def fold(zero, stage, *arguments, operand_types, clients, keeps=False):
     With `keeps`, it also gives a value of each client. The meaning folds all clients as one block.
     """
     broadcasts = split_operands(operand_types[2:])
-    partial, kept = zero(*(a.value for a in arguments[:broadcasts])), []
+    partial, kept_values = zero(*(a.value for a in arguments[:broadcasts])), []
     for k in range(clients):
         out = stage(partial, *(a[k] for a in arguments))
         partial = out[0] if keeps else out
-        kept.append(out[1] if keeps else None)
-    return ([partial], kept) if keeps else [partial]
+        kept_values.append(out[1] if keeps else None)
+    return ([partial], kept_values) if keeps else [partial]
 
 
 def _merge_typing(types, attributes):
@@ -177,39 +177,41 @@ def _distinct(stage: Function, names: list[str], shared: set[str]) -> dict[str, 
     Returns:
         By the name of each value its label. No two labels are equal.
     """
-    names_of, made = ValueNames(stage), {op.name: op for op in stage.operations}
+    names_of, bindings = ValueNames(stage), {op.name: op for op in stage.operations}
     constant: set[str] = set()
     for op in stage.operations:
         if all(isinstance(o, Symbol) or o.name in constant for o in op.operands) and "salt" not in op.attributes:
             constant.add(op.name)
     messages = _messages(stage, constant | shared)
-    found: dict[str, tuple] = {}  # by name the path from the value that no `item` takes apart
+    value_paths: dict[str, tuple] = {}  # by name the path from the value that no `item` takes apart
     stack: list[tuple[str, str | None]] = [(name, None) for name in reversed(names)]
     labels: dict[str, str] = {}
     while stack:
         name, label = stack.pop()
-        if name in constant or name in found:
+        if name in constant or name in value_paths:
             continue
         if name in messages and messages[name] != (name,):
             stack.extend((message, None) for message in reversed(messages[name]))
             continue
-        if name in made and made[name].kind == "struct":
-            stack.extend(reversed(list(_elements(made[name], label))))
+        if name in bindings and bindings[name].kind == "struct":
+            stack.extend(reversed(list(_elements(bindings[name], label))))
             continue
-        path = path_of(name, made)
+        path = path_of(name, bindings)
         if path[0] in shared:
             continue
         if len(path) == 1 and path[0] != name:  # an element of a struct that is put together here
             stack.append((path[0], label))
         else:
-            found[name], labels[name] = path, label or names_of.of(name) or name
-    paths = set(found.values())
-    kept: dict[tuple, str] = {}
-    for name, path in found.items():  # what stands in another value that is sent is not sent again
+            value_paths[name], labels[name] = path, label or names_of.of(name) or name
+    paths = set(value_paths.values())
+    names_by_path: dict[tuple, str] = {}
+    for name, path in value_paths.items():  # what stands in another value that is sent is not sent again
         if not any(path[:n] in paths for n in range(1, len(path))):
-            kept.setdefault(path, name)
-    uses = collections.Counter(labels[name] for name in kept.values())
-    return {name: f"{labels[name]} (%{name})" if uses[labels[name]] > 1 else labels[name] for name in kept.values()}
+            names_by_path.setdefault(path, name)
+    uses = collections.Counter(labels[name] for name in names_by_path.values())
+    return {
+        name: f"{labels[name]} (%{name})" if uses[labels[name]] > 1 else labels[name] for name in names_by_path.values()
+    }
 
 
 def _messages(stage: Function, at_server: set[str]) -> dict[str, tuple[str, ...]]:
@@ -218,19 +220,19 @@ def _messages(stage: Function, at_server: set[str]) -> dict[str, tuple[str, ...]
     Args:
         at_server: values that the server has without a message.
     """
-    has, found = set(at_server), dict[str, tuple[str, ...]]()
+    has, messages = set(at_server), dict[str, tuple[str, ...]]()
     for op in stage.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
         if op.kind == "message":
-            found[op.name] = (op.name,)
+            messages[op.name] = (op.name,)
         elif has.issuperset(names) and "salt" not in op.attributes:
-            needed = dict.fromkeys(m for name in names for m in found.get(name, ()))
+            needed = dict.fromkeys(m for name in names for m in messages.get(name, ()))
             if needed:
-                found[op.name] = tuple(needed)
+                messages[op.name] = tuple(needed)
         else:
             continue
         has.add(op.name)
-    return found
+    return messages
 
 
 def _elements(struct: Operation, label: str | None) -> Iterator[tuple[str, str | None]]:

@@ -104,8 +104,8 @@ def no_rows(type_: Type) -> StructType | Type:
 
 def why_no_columns(element: Type) -> str | None:
     """Why columns cannot hold elements of the type; None if they can."""
-    found = [leaf for _, leaf in leaves(element)]
-    if not found or not all(isinstance(t, TensorType) for t in found):
+    element_leaves = [leaf for _, leaf in leaves(element)]
+    if not element_leaves or not all(isinstance(t, TensorType) for t in element_leaves):
         return f"an element of type {element} holds no tensors, or more than tensors"
     for t in tensor_leaves(element):
         if t.shape is None or None in t.shape[1:]:

@@ -26,14 +26,14 @@ def meets(right: str, *, left_index: int = 0, index: int = 1, casts: bool = Fals
     """
 
     def rule(name: str, types, attributes) -> None:
-        wanted, have = member_of(types[left_index]), member_of(types[index])
-        if isinstance(wanted, StructType) and isinstance(have, TensorType):
-            fine = all(_leaf_meets(have, t, casts) for t in tensor_leaves(wanted))
+        expected, have = member_of(types[left_index]), member_of(types[index])
+        if isinstance(expected, StructType) and isinstance(have, TensorType):
+            fine = all(_leaf_meets(have, t, casts) for t in tensor_leaves(expected))
         else:
-            fine = _meets(have, wanted, casts)
+            fine = _meets(have, expected, casts)
         if not fine:
-            text = explain(f"{name}: `{right}` does not fit", have, _shown(wanted, have, casts))
-            notes = "" if casts else "\n  fix: fc.cast changes the dtype" * _only_dtypes_differ(have, wanted)
+            text = explain(f"{name}: `{right}` does not fit", have, _display_type(expected, have, casts))
+            notes = "" if casts else "\n  fix: fc.cast changes the dtype" * _only_dtypes_differ(have, expected)
             raise TypeMismatch(text + notes)
 
     return rule
@@ -56,11 +56,11 @@ def _rank(type_: TensorType) -> int:
     return 2 if type_.dtype.is_complex else int(type_.dtype.is_float)
 
 
-def _shown(wanted: Type, have: Type, casts: bool) -> Type:
+def _display_type(expected: Type, have: Type, casts: bool) -> Type:
     """The wanted type for the message; with scalar leaves if the given type is a scalar."""
     if isinstance(have, TensorType) and have.shape == ():
-        return map_leaves(lambda t: TensorType(t.dtype, ()) if isinstance(t, TensorType) else t, wanted)
-    return wanted
+        return map_leaves(lambda t: TensorType(t.dtype, ()) if isinstance(t, TensorType) else t, expected)
+    return expected
 
 
 def _only_dtypes_differ(have: Type, want: Type) -> bool:
@@ -71,8 +71,8 @@ def all_of(*rules: Callable) -> Callable:
     """The rule that applies rules in order."""
 
     def rule(name: str, types, attributes) -> None:
-        for one in rules:
-            one(name, types, attributes)
+        for check in rules:
+            check(name, types, attributes)
 
     return rule
 

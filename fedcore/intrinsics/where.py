@@ -8,8 +8,8 @@ from fedcore.types import StructType, TensorType, Type, explain, leaves, map_ten
 def _condition(name: str, types, attributes) -> None:
     condition, then = types[0], types[1]
     if not _chooses(condition, then):
-        wanted = map_tensors(lambda t: TensorType("bool", t.shape), then)
-        raise TypeMismatch(explain(f"{name}: `condition` does not fit", condition, wanted))
+        expected = map_tensors(lambda t: TensorType("bool", t.shape), then)
+        raise TypeMismatch(explain(f"{name}: `condition` does not fit", condition, expected))
 
 
 def _chooses(condition: Type, then: Type) -> bool:

@@ -70,20 +70,20 @@ class Builder:
     @contextlib.contextmanager
     def lowering(self, op: Operation) -> Iterator[None]:
         """Functions that are traced inside are named after the derived operation and have its location."""
-        before, self.lowered = self.lowered, op
+        previous_op, self.lowered = self.lowered, op
         try:
             yield
         finally:
-            self.lowered = before
+            self.lowered = previous_op
 
     @contextlib.contextmanager
     def at(self, location: Location | None) -> Iterator[None]:
         """Sets the location of the operations that are appended inside, so that rewrites keep the user's lines."""
-        before, self.locate = self.locate, lambda: location
+        previous_locate, self.locate = self.locate, lambda: location
         try:
             yield
         finally:
-            self.locate = before
+            self.locate = previous_locate
 
     def parameter(self, name: str, type_: Type) -> Value:
         self.parameters.append(Parameter(name, type_))
@@ -111,8 +111,8 @@ class Builder:
             return False
         if isinstance(value.operand, Symbol):
             return self.module.draws(value.operand.name)
-        made = value.builder.operation(value)
-        return made is None or "salt" in made.attributes
+        operation = value.builder.operation(value)
+        return operation is None or "salt" in operation.attributes
 
     def operation(self, value: Value) -> Operation | None:
         """The operation of this function whose result the value is; None for parameters and symbols."""
@@ -126,8 +126,8 @@ class Builder:
 
     def type_of(self, ref: Ref) -> Type:
         """The type of a parameter or binding of this function."""
-        made = self._operation(ref)
-        return made.type if made is not None else self.parameter_types[ref.name]
+        operation = self._operation(ref)
+        return operation.type if operation is not None else self.parameter_types[ref.name]
 
     def symbol(self, name: str) -> Value:
         return Value(self, Symbol(name), self.module.type_of(name))
@@ -136,9 +136,9 @@ class Builder:
         """The value for use in this function; a value of an enclosing function is captured as a parameter."""
         if value.builder is self or isinstance(value.operand, Symbol):
             return value
-        known = self._captured.get((id(value.builder), value.operand))
-        if known is not None:
-            return Value(self, Ref(known.name), known.type)
+        capture = self._captured.get((id(value.builder), value.operand))
+        if capture is not None:
+            return Value(self, Ref(capture.name), capture.type)
         if is_placed(value.type):
             raise TracingError(
                 f"a function captures a value of type {value.type}: placed values cannot travel inside a function. "

@@ -84,7 +84,7 @@ def with_external_arrays(module: Module) -> tuple[Module, dict[str, bytes | memo
 def _with_arrays(module: Module, blobs: Mapping[str, bytes]) -> Module:
     """The inverse of `with_external_arrays`."""
 
-    def joined(op: Operation) -> Operation:
+    def restore_literal(op: Operation) -> Operation:
         value = op.attributes.get("value")
         if not isinstance(value, Blob):
             return op
@@ -99,16 +99,16 @@ def _with_arrays(module: Module, blobs: Mapping[str, bytes]) -> Module:
             op, attributes={**op.attributes, "value": Constant(op.type.dtype.name, op.type.shape, data)}
         )
 
-    return _with_literals(module, joined)
+    return _with_literals(module, restore_literal)
 
 
 def _with_literals(module: Module, change) -> Module:
-    def changed(function: Function) -> Function:
+    def change_function(function: Function) -> Function:
         operations = tuple([change(op) if op.kind == "literal" else op for op in function.operations])
         same = all(new is old for new, old in zip(operations, function.operations, strict=True))
         return function if same else attrs.evolve(function, operations=operations)
 
-    functions = tuple(map(changed, module.functions))
+    functions = tuple(map(change_function, module.functions))
     same = all(new is old for new, old in zip(functions, module.functions, strict=True))
     return module if same else attrs.evolve(module, functions=functions)
 
@@ -123,7 +123,7 @@ def from_bytes(data: bytes) -> Module:
         ParseError: the text is not in the notation.
     """
     if not data.startswith(b"PK"):
-        return parse_module(_decoded(data))
+        return parse_module(_decode(data))
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
             _check_members(file.infolist(), len(data))
@@ -134,7 +134,7 @@ def from_bytes(data: bytes) -> Module:
     for digest, blob in blobs.items():
         if digest_of(blob) != digest:
             raise FedcoreError(f"the bundle's blob sha256:{digest} has other bytes than its name says")
-    module = parse_module(_decoded(content[_TEXT]))
+    module = parse_module(_decode(content[_TEXT]))
     for graph in module.graphs:
         if graph.digest not in blobs:
             raise FedcoreError(f"the bundle names the graph @{graph.name}, but lacks its blob sha256:{graph.digest}")
@@ -163,7 +163,7 @@ def _check_members(infos: list[zipfile.ZipInfo], size: int) -> None:
         raise FedcoreError("the members of the bundle claim more bytes than it has")
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     if len(data) > limits.MAX_TEXT_BYTES:
         raise FedcoreError(f"the text has {len(data)} bytes; at most {limits.MAX_TEXT_BYTES} are read")
     try:

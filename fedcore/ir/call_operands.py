@@ -54,12 +54,12 @@ def operands_of(op: "Intrinsic", builder: Builder, arguments: list) -> list[Valu
         TracingError: a function captures a value, and the operation's functions may not.
         TypeMismatch: the other operands do not fit, or a function stands in place of a value.
     """
-    known = [None if _is_function(a) else _zipped(op, i, a) for i, a in enumerate(arguments)]
-    types = [PENDING if v is None else v.type for v in known]
+    plain_values = [None if _is_function(a) else _zip_placed(op, i, a) for i, a in enumerate(arguments)]
+    types = [PENDING if v is None else v.type for v in plain_values]
     values = []
-    for i, (value, argument) in enumerate(zip(known, arguments, strict=True)):
+    for i, (value, argument) in enumerate(zip(plain_values, arguments, strict=True)):
         if value is None:
-            value = _traced(op, builder, types, i, argument)
+            value = _trace(op, builder, types, i, argument)
             types[i] = value.type
         if isinstance(value.type, FunctionType):
             _check_captures(op, builder, value)
@@ -67,57 +67,57 @@ def operands_of(op: "Intrinsic", builder: Builder, arguments: list) -> list[Valu
     return values
 
 
-def _zipped(op: "Intrinsic", index: int, value: Value) -> Value:
+def _zip_placed(op: "Intrinsic", index: int, value: Value) -> Value:
     """The value; a struct of placed values is zipped where the signature has a placed value."""
     if op.signature is None or not isinstance(value.type, StructType) or not is_placed(value.type):
         return value
-    wanted = [a.parameters[index].type for a in op.signature.alternatives if index < len(a.parameters)]
-    takes_struct = any(isinstance(t, StructType) for t in wanted) or op.name == "federated_zip"
-    if takes_struct or not any(isinstance(t, FederatedType) for t in wanted):
+    parameter_types = [a.parameters[index].type for a in op.signature.alternatives if index < len(a.parameters)]
+    takes_struct = any(isinstance(t, StructType) for t in parameter_types) or op.name == "federated_zip"
+    if takes_struct or not any(isinstance(t, FederatedType) for t in parameter_types):
         return value
     return lookup("federated_zip")(value)
 
 
-def _traced(op: "Intrinsic", builder: Builder, types: list, index: int, fn) -> Value:
+def _trace(op: "Intrinsic", builder: Builder, types: list, index: int, fn) -> Value:
     """The function argument `index`, traced for the parameter type that the earlier operands determine.
 
     A variable that widens another one is first bound to the same type. If the function returns a wider type, the
     variable is bound to the join of both, and the function is traced again.
     """
     binding = op.required_signature().match_partial(types, name=op.name, location=user_location())
-    wanted = binding.alternative.parameters[index].type
-    if not isinstance(wanted, FunctionType):
-        raise TypeMismatch(f"{op.name}: a function ({brief(fn)}) stands where {wanted} is wanted")
+    expected = binding.alternative.parameters[index].type
+    if not isinstance(expected, FunctionType):
+        raise TypeMismatch(f"{op.name}: a function ({brief(fn)}) stands where {expected} is wanted")
     starts = {wide: binding.variables[narrow] for wide, narrow in op.widens.items()}
     variables = {**starts, **binding.variables}
 
-    def traced():
-        parameter = wanted.parameter
+    def trace():
+        parameter = expected.parameter
         return builder.function(fn, None if parameter is None else substitute(parameter, variables, binding.placements))
 
     try:
-        value = traced()
+        value = trace()
     except TypeMismatch as error:
-        raise TypeMismatch(f"{error}{_note_of_start(op, binding, wanted, variables)}") from error
+        raise TypeMismatch(f"{error}{_note_of_start(op, binding, expected, variables)}") from error
     except TypeError as error:  # TensorFlow's
-        if note := _note_of_start(op, binding, wanted, variables):
+        if note := _note_of_start(op, binding, expected, variables):
             error.add_note(note.strip())
         raise
-    if not isinstance(wanted.result, AbstractType) or wanted.result.label not in op.widens:
+    if not isinstance(expected.result, AbstractType) or expected.result.label not in op.widens:
         return value
     for _ in range(3):  # sizes, then ranks become unknown
-        state, returned = variables[wanted.result.label], value.type.result
+        state, returned = variables[expected.result.label], value.type.result
         wider = None if fits(returned, state) else join_shapes(state, returned)
         if wider is None:
             break
-        variables[wanted.result.label] = wider
-        value = traced()
+        variables[expected.result.label] = wider
+        value = trace()
     return value
 
 
-def _note_of_start(op: "Intrinsic", binding: Binding, wanted: FunctionType, variables: Mapping[str, Type]) -> str:
+def _note_of_start(op: "Intrinsic", binding: Binding, expected: FunctionType, variables: Mapping[str, Type]) -> str:
     """For a function that widens the type of another operand, such as `zero`: names this operand and its type."""
-    result, parameter = wanted.result, wanted.parameter
+    result, parameter = expected.result, expected.parameter
     if not isinstance(result, AbstractType) or result.label not in op.widens or not isinstance(parameter, StructType):
         return ""
     start = next(p for p in binding.alternative.parameters if p.type == AbstractType(op.widens[result.label]))
@@ -130,10 +130,10 @@ def _note_of_start(op: "Intrinsic", binding: Binding, wanted: FunctionType, vari
 def _check_captures(op: "Intrinsic", builder: Builder, function: Value) -> None:
     if op.takes_captures:
         return
-    made = builder.operation(function)
-    if made is None or made.kind != "bind":
+    operation = builder.operation(function)
+    if operation is None or operation.kind != "bind":
         return
-    captured = [builder.type_of(o) for o in made.operands[1:] if isinstance(o, Ref)]
+    captured = [builder.type_of(o) for o in operation.operands[1:] if isinstance(o, Ref)]
     values = [t for t in captured if not isinstance(t, FunctionType)]
     if values:
         raise TracingError(

@@ -65,7 +65,7 @@ def _inlined_sizes(module: Module) -> dict[str, int]:
     """
     symbols = module.symbols()
     sizes: dict[str, int] = {}
-    given: set[str] = set()
+    function_operands: set[str] = set()
     for function in module.functions:
         equal = equal_calls(function, module)
         size = 0
@@ -75,8 +75,8 @@ def _inlined_sizes(module: Module) -> dict[str, int]:
             callee = called_function(op, symbols)
             size += 1 if callee is None else max(1, sizes.get(callee.name, 0))  # inlining an empty function takes time
             first = 0 if callee is None else 1
-            given.update(o.name for o in op.operands[first:] if isinstance(o, Symbol))
+            function_operands.update(o.name for o in op.operands[first:] if isinstance(o, Symbol))
         sizes[function.name] = size
     if module.functions:
-        sizes[module.main.name] += sum(sizes.get(name, 0) for name in given - {module.main.name})
+        sizes[module.main.name] += sum(sizes.get(name, 0) for name in function_operands - {module.main.name})
     return sizes

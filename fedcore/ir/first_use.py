@@ -28,15 +28,15 @@ def in_a_thread(make: Callable[[], Made]) -> Made:
             answer.put((None, error))
 
     threading.Thread(target=run, name="fedcore-first-use", daemon=True).start()
-    made, error = answer.get()
+    result, error = answer.get()
     if error is not None:
         raise error
-    return made
+    return result
 
 
-def imported(name: str) -> ModuleType:
+def import_safely(name: str) -> ModuleType:
     """Imports a module; waits for an import that another thread, or the code below a signal handler, has begun."""
-    found = sys.modules.get(name)
-    if found is not None and not getattr(found.__spec__, "_initializing", False):
-        return found
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        return module
     return in_a_thread(lambda: importlib.import_module(name))

@@ -122,7 +122,9 @@ class Interpreter:
         graph = self._graphs[name]
         if name not in self._drawing:
             return graph
-        return Callee(lambda seed, *arguments: graph(*arguments, seed=needed(seed, f"@{node.name}").number()), seed)
+        return Callee(
+            lambda seed, *arguments: graph(*arguments, seed=require_seed(seed, f"@{node.name}").number()), seed
+        )
 
     def run(self, function: Function, *arguments, seed: Seed | None = None):
         """The result of a function. Calls of other functions nest on an explicit stack, not on Python's."""
@@ -135,54 +137,54 @@ class Interpreter:
                 result = self._result(frame)
                 if not stack:
                     return result
-                stack[-1].known[frame.returns_to] = result
+                stack[-1].scope[frame.returns_to] = result
                 continue
-            callee, captured = self._callee(op, frame.known)
+            callee, captured = self._callee(op, frame.scope)
             if op.name in frame.equal:
-                frame.known[op.name] = frame.known[frame.equal[op.name]]
+                frame.scope[op.name] = frame.scope[frame.equal[op.name]]
             elif callee is None:
-                self._operation(op, frame.known, frame.types, frame.seed)
+                self._operation(op, frame.scope, frame.types, frame.seed)
                 continue
             else:
-                _, given = self._operands(op, frame.known, frame.types, frame.seed)
+                _, operands = self._operands(op, frame.scope, frame.types, frame.seed)
                 at = None if frame.seed is None or callee.name not in self._drawing else frame.seed.at(op, 0)
-                stack.append(self._frame(callee, (*captured, *given[1:]), at, returns_to=op.name))
+                stack.append(self._frame(callee, (*captured, *operands[1:]), at, returns_to=op.name))
             frame.types[op.name] = op.type
 
-    def _callee(self, op: Operation, known: dict) -> tuple[Function | None, tuple]:
+    def _callee(self, op: Operation, scope: dict) -> tuple[Function | None, tuple]:
         """The function that an operation calls, by name or as a value, and the arguments that the value is bound to."""
         if op.kind != "call" or isinstance(op.operands[0], Symbol):
             return called_function(op, self._symbols), ()
-        value = known[op.operands[0].name]
+        value = scope[op.operands[0].name]
         captured = value.args if isinstance(value, functools.partial) else ()
         body = value.func if isinstance(value, functools.partial) else value
         return (body.function, captured) if isinstance(body, _Body) and body.interpreter is self else (None, ())
 
     def _frame(self, function: Function, arguments: tuple, seed: Seed | None, returns_to: str = "") -> "_Frame":
         arguments = spread(arguments, len(function.parameters)) if function.parameters else ()
-        known = dict(zip([p.name for p in function.parameters], arguments, strict=True))
+        scope = dict(zip([p.name for p in function.parameters], arguments, strict=True))
         types = {p.name: p.type for p in function.parameters}
         if function.name not in self._equal:
             self._equal[function.name] = equal_calls(function, self._module)
-        return _Frame(function, iter(function.operations), known, types, seed, self._equal[function.name], returns_to)
+        return _Frame(function, iter(function.operations), scope, types, seed, self._equal[function.name], returns_to)
 
     def _result(self, frame: "_Frame"):
         result = frame.function.result
-        return self.function(result.name, frame.seed) if isinstance(result, Symbol) else frame.known[result.name]
+        return self.function(result.name, frame.seed) if isinstance(result, Symbol) else frame.scope[result.name]
 
     def operations(
-        self, operations: Sequence[Operation], known: dict, types: dict[str, Type], seed: Seed | None = None
+        self, operations: Sequence[Operation], scope: dict, types: dict[str, Type], seed: Seed | None = None
     ) -> None:
-        """Evaluates operations in order; adds their values and types to `known` and `types`."""
+        """Evaluates operations in order; adds their values and types to `scope` and `types`."""
         for op in operations:
-            self._operation(op, known, types, seed)
+            self._operation(op, scope, types, seed)
 
-    def _operation(self, op: Operation, known: dict, types: dict[str, Type], seed: Seed | None) -> None:
-        operand_types, values = self._operands(op, known, types, seed)
-        known[op.name] = self.evaluate(op, operand_types, values, None if seed is None else seed.at(op, 0))
+    def _operation(self, op: Operation, scope: dict, types: dict[str, Type], seed: Seed | None) -> None:
+        operand_types, values = self._operands(op, scope, types, seed)
+        scope[op.name] = self.evaluate(op, operand_types, values, None if seed is None else seed.at(op, 0))
         types[op.name] = op.type
 
-    def _operands(self, op: Operation, known: dict, types: dict[str, Type], seed: Seed | None) -> tuple[list, list]:
+    def _operands(self, op: Operation, scope: dict, types: dict[str, Type], seed: Seed | None) -> tuple[list, list]:
         """The types and the values of an operation's operands."""
         operand_types: list[Type] = []
         values: list = []
@@ -193,7 +195,7 @@ class Interpreter:
                 values.append(self.function(operand.name, at))
             else:
                 operand_types.append(types[operand.name])
-                values.append(_at(known[operand.name], at))
+                values.append(_at(scope[operand.name], at))
         return operand_types, values
 
 
@@ -209,14 +211,14 @@ class _Frame:
 
     function: Function
     waiting: Iterator[Operation]
-    known: dict
+    scope: dict
     types: dict[str, Type]
     seed: Seed | None
     equal: dict[str, str]
     returns_to: str
 
 
-def needed(seed: Seed | None, what: str) -> Seed:
+def require_seed(seed: Seed | None, what: str) -> Seed:
     """The seed; an error if it is None, since `what` draws random numbers."""
     if seed is None:
         raise FedcoreError(f"{what} draws random numbers, and is called without a seed")

@@ -192,9 +192,9 @@ class Function:
 
     def types(self) -> dict[str, Type]:
         """The type of every parameter and binding, by name."""
-        known = {p.name: p.type for p in self.parameters}
-        known.update((op.name, op.type) for op in self.operations)
-        return known
+        types = {p.name: p.type for p in self.parameters}
+        types.update((op.name, op.type) for op in self.operations)
+        return types
 
 
 def parameter_type(parameters: tuple[Parameter, ...]) -> Type | None:
@@ -293,7 +293,7 @@ class Verified:
     type_work: int
     declarations: int
 
-    def joined(self, other: "Verified") -> "Verified":
+    def join(self, other: "Verified") -> "Verified":
         return Verified(
             {**self.types, **other.types},
             self.type_work + other.type_work,
@@ -339,7 +339,7 @@ class Module(HtmlDisplay):
 
     @property
     def verified(self) -> "Verified | None":
-        """What `verify` found out; None if it did not check the module."""
+        """Result of `verify`; None if it did not check the module."""
         return self._facts.get("verified")
 
     def symbols(self) -> Mapping[str, Function | Graph]:
@@ -361,10 +361,10 @@ class Module(HtmlDisplay):
         Raises:
             FedcoreError: nothing has the name, or a graph has it.
         """
-        found = self.symbols().get(name)
-        if not isinstance(found, Function):
-            raise FedcoreError(f"@{name} is no function of the module" + (", but a graph" if found else ""))
-        return found
+        node = self.symbols().get(name)
+        if not isinstance(node, Function):
+            raise FedcoreError(f"@{name} is no function of the module" + (", but a graph" if node else ""))
+        return node
 
     def graph(self, name: str) -> Graph:
         """The graph of that name.
@@ -372,10 +372,10 @@ class Module(HtmlDisplay):
         Raises:
             FedcoreError: nothing has the name, or a function has it.
         """
-        found = self.symbols().get(name)
-        if not isinstance(found, Graph):
-            raise FedcoreError(f"@{name} is no graph of the module" + (", but a function" if found else ""))
-        return found
+        node = self.symbols().get(name)
+        if not isinstance(node, Graph):
+            raise FedcoreError(f"@{name} is no graph of the module" + (", but a function" if node else ""))
+        return node
 
     def stages(self) -> Iterator[Function]:
         return (f for f in self.functions if f.placement is not None)

@@ -26,8 +26,8 @@ class _Symbols:
 
     @classmethod
     def of(cls, module: Module) -> "_Symbols":
-        found: tuple[Function | Graph, ...] = (*module.graphs, *module.functions[:-1])
-        nodes = {node.name: node for node in found}
+        members: tuple[Function | Graph, ...] = (*module.graphs, *module.functions[:-1])
+        nodes = {node.name: node for node in members}
         drawing = frozenset(name for name, node in nodes.items() if _draws(node))
         by_content = {_content(node): name for name, node in nodes.items()}
         return cls(nodes, by_content, drawing, len(by_content) == len(nodes) and all(map(_is_plain, nodes)))
@@ -152,7 +152,7 @@ class ModuleBuilder:
         return name
 
     def _note(self, verified: Verified) -> None:
-        self.verified = verified if self.verified is None else self.verified.joined(verified)
+        self.verified = verified if self.verified is None else self.verified.join(verified)
 
     def type_of(self, name: str) -> FunctionType:
         return self._types[name]
@@ -172,7 +172,7 @@ class ModuleBuilder:
         return module
 
     def _symbols(self, module: Module) -> _Symbols:
-        """As `_Symbols.of`, without computing contents again."""
+        """Symbols of the module, from contents that are computed already."""
         name = module.main.name
         nodes, by_content = self._nodes.copy(), self._by_content.copy()
         del nodes[name]
@@ -221,16 +221,16 @@ def _only_graph(module: Module) -> Graph | None:
 def rename_symbols(function: Function, names: dict[str, str]) -> Function:
     """The function with its symbols renamed by `names`."""
 
-    def renamed(operand):
+    def rename_operand(operand):
         return Symbol(names.get(operand.name, operand.name)) if isinstance(operand, Symbol) else operand
 
     named = [function.result, *(o for op in function.operations for o in op.operands)]
     if all(names.get(o.name, o.name) == o.name for o in named if isinstance(o, Symbol)):
         return function
     operations = tuple(
-        attrs.evolve(op, operands=tuple(map(renamed, op.operands)))
+        attrs.evolve(op, operands=tuple(map(rename_operand, op.operands)))
         if any(isinstance(o, Symbol) for o in op.operands)
         else op
         for op in function.operations
     )
-    return attrs.evolve(function, operations=operations, result=renamed(function.result))
+    return attrs.evolve(function, operations=operations, result=rename_operand(function.result))

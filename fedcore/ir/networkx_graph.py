@@ -68,9 +68,9 @@ def to_networkx(module: Module) -> "networkx.DiGraph":
 
 def _nodes(module: Module, function: Function) -> Iterator[tuple[str, dict[str, Any]]]:
     for parameter in function.parameters:
-        yield f"@{function.name} %{parameter.name}", _described(function, PARAMETER, parameter.type)
+        yield f"@{function.name} %{parameter.name}", _describe(function, PARAMETER, parameter.type)
     for op in function.operations:
-        attributes = _described(function, op.kind, op.type)
+        attributes = _describe(function, op.kind, op.type)
         if "bits" in op.attributes:
             attributes["bits"] = op.attributes["bits"]
         if op.location is not None:
@@ -84,10 +84,10 @@ def _nodes(module: Module, function: Function) -> Iterator[tuple[str, dict[str, 
         if others:
             attributes["attributes"] = others
         yield f"@{function.name} %{op.name}", attributes
-    yield f"@{function.name} return", _described(function, RETURN, function.result_type)
+    yield f"@{function.name} return", _describe(function, RETURN, function.result_type)
 
 
-def _described(function: Function, kind: str, type_: Type) -> dict[str, Any]:
+def _describe(function: Function, kind: str, type_: Type) -> dict[str, Any]:
     result: dict[str, Any] = {"kind": kind, "function": function.name, "type": str(type_)}
     placement = type_.placement if isinstance(type_, FederatedType) else function.placement
     if placement is not None:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief, located
+from fedcore.errors import FedcoreError, TracingError, TypeMismatch, add_location, brief
 from fedcore.ir.active import active_builder
 from fedcore.ir.builder import Builder
 from fedcore.ir.call_operands import as_values, operands_of
@@ -38,7 +38,7 @@ TO_CLIENTS, TO_SERVER = "to clients", "to server"
 """Directions in which a placed operation crosses between placements."""
 
 
-def _unchanged(value):
+def _identity(value):
     return value
 
 
@@ -83,7 +83,7 @@ class Intrinsic:
         self.draws = draws
         self.crosses = crosses
         self.lowered_by: Callable | None = None
-        self.staged_by: Callable | None = _unchanged if crosses == TO_CLIENTS else None
+        self.staged_by: Callable | None = _identity if crosses == TO_CLIENTS else None
         self.__doc__ = meaning.__doc__
         self.__name__ = self.name
         parameters = inspect.signature(meaning).parameters.values()
@@ -139,9 +139,9 @@ class Intrinsic:
         if self.signature is None:
             return
         parameters = self.__signature__.parameters.values()
-        for given in (parameters, [p for p in parameters if p.default is not None]):
-            operands = [p.name for p in given if p.name not in self.attributes]
-            attributes = [p.name for p in given if p.name in self.attributes]
+        for call_parameters in (parameters, [p for p in parameters if p.default is not None]):
+            operands = [p.name for p in call_parameters if p.name not in self.attributes]
+            attributes = [p.name for p in call_parameters if p.name in self.attributes]
             try:
                 inspect.signature(fn).bind(*operands, **dict.fromkeys(attributes))
             except TypeError as error:
@@ -190,7 +190,7 @@ class Intrinsic:
             try:
                 self._rule(self.name, operand_types, attributes)
             except TypeMismatch as error:
-                raise TypeMismatch(located(str(error), location)) from None
+                raise TypeMismatch(add_location(str(error), location)) from None
         return result
 
     def _signature_at(self, attributes: Mapping) -> Signature:
@@ -198,8 +198,8 @@ class Intrinsic:
         signature = self.required_signature()
         if "placement" not in self.attributes:
             return signature
-        wanted = placement(attributes["placement"])
-        return Signature([a for a in signature.alternatives if _is_at(a.result, wanted)])
+        target_placement = placement(attributes["placement"])
+        return Signature([a for a in signature.alternatives if _is_at(a.result, target_placement)])
 
     def required_signature(self) -> Signature:
         if self.signature is None:
@@ -208,10 +208,10 @@ class Intrinsic:
 
     def variables(self, op: Operation, operand_types: Sequence[Type]) -> dict[str, object]:
         """The keyword arguments of the meaning: type variables, types, attributes."""
-        known: dict[str, object] = {"result_type": op.type, "operand_types": tuple(operand_types), **op.attributes}
+        keywords: dict[str, object] = {"result_type": op.type, "operand_types": tuple(operand_types), **op.attributes}
         if self.signature is not None:
-            known.update(self._signature_at(op.attributes).match(operand_types, name=self.name).variables)
-        return {k: known[k] for k in self.meaning_keywords if k in known}
+            keywords.update(self._signature_at(op.attributes).match(operand_types, name=self.name).variables)
+        return {k: keywords[k] for k in self.meaning_keywords if k in keywords}
 
     # Tracing.
 
@@ -234,19 +234,19 @@ class Intrinsic:
             raise TracingError(f"{self.name}{self.__signature__}: {error}") from None
         bound.apply_defaults()
         defaults = {name: p.default for name, p in self.__signature__.parameters.items()}
-        given = {k: v for k, v in bound.arguments.items() if v is not None or defaults[k] is not None}
-        attributes = {k: self._attribute(k, given.pop(k)) for k in self.attributes if k in given}
-        for name, argument in given.items():
+        arguments = {k: v for k, v in bound.arguments.items() if v is not None or defaults[k] is not None}
+        attributes = {k: self._attribute(k, arguments.pop(k)) for k in self.attributes if k in arguments}
+        for name, argument in arguments.items():
             if argument is None:
                 raise TypeMismatch(f"{self.name}{self.__signature__}: `{name}` is None")
-        given = as_values(self, builder, given)
-        placed = {k: v for k, v in given.items() if isinstance(v, Value) and is_placed(v.type)}
+        arguments = as_values(self, builder, arguments)
+        placed = {k: v for k, v in arguments.items() if isinstance(v, Value) and is_placed(v.type)}
         if placed and self.level == LOCAL:
-            return self._mapped(given, placed, attributes)
-        operands = operands_of(self, builder, list(given.values()))
+            return self._map(arguments, placed, attributes)
+        operands = operands_of(self, builder, list(arguments.values()))
         return self.emit(operands, builder=builder, **attributes)
 
-    def _mapped(self, given: dict, placed: dict[str, Value], attributes: dict) -> Value:
+    def _map(self, arguments: dict, placed: dict[str, Value], attributes: dict) -> Value:
         """Maps a local operation over placed values."""
         places = sorted({p for v in placed.values() for p in _places(v.type)})
         if len(places) > 1:
@@ -258,7 +258,7 @@ class Intrinsic:
 
         def fn(parts):
             own = dict(zip(names, parts, strict=True)) if len(names) > 1 else {names[0]: parts}
-            return self(**{**given, **own}, **attributes)
+            return self(**{**arguments, **own}, **attributes)
 
         fn.__name__ = self.name
         values = tuple(placed.values())

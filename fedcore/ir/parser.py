@@ -28,7 +28,7 @@ from fedcore.ir.module import (
     Ref,
     Symbol,
 )
-from fedcore.ir.value_notation import VALUE_RULES, WORDS, ValueBuilder, name_of, parse_constant, plain_values, unquoted
+from fedcore.ir.value_notation import VALUE_RULES, WORDS, ValueBuilder, name_of, parse_constant, plain_values, unquote
 from fedcore.types import FunctionType, TensorType, Type, is_static, placement, placement_names
 from fedcore.types.notation import TYPE_RULES, Refused, parse_with
 
@@ -104,28 +104,28 @@ class _ModuleBuilder(ValueBuilder):
             raise Refused(name, "the name of a type starts with a capital letter")
         _state.get().type_names[str(name)] = type_
 
-    def named(self, name):
-        known = _state.get().type_names
-        return known[name] if name in known else super().named(name)
+    def named_type(self, name):
+        type_names = _state.get().type_names
+        return type_names[name] if name in type_names else super().named_type(name)
 
     def graph(self, name, type_, digest, attributes=None):
         if not isinstance(type_, FunctionType):
             raise Refused(name, f"a graph has the type of a function, not {type_}")
         return Graph(name_of(name), type_, digest.removeprefix("sha256:"), plain_values(name, attributes or {}))
 
-    def definition(self, name, *rest):
-        return self._function(name, None, rest)
+    def definition(self, name, *parts):
+        return self._function(name, None, parts)
 
-    def stage(self, name, *rest):
-        *parameters, result, where = [r for r in rest if not isinstance(r, dict | tuple)]
+    def stage(self, name, *parts):
+        *parameters, result, where = [r for r in parts if not isinstance(r, dict | tuple)]
         if where not in placement_names():
             raise Refused(where, f"`{where}` is no placement", tuple(placement_names()))
-        others = [r for r in rest if isinstance(r, dict | tuple)]
+        others = [r for r in parts if isinstance(r, dict | tuple)]
         return self._function(name, placement(str(where)), (*parameters, result, *others))
 
-    def _function(self, name, where, rest):
-        parameters = tuple(r for r in rest if isinstance(r, Parameter))
-        result_type, *others = rest[len(parameters) :]
+    def _function(self, name, where, parts):
+        parameters = tuple(r for r in parts if isinstance(r, Parameter))
+        result_type, *others = parts[len(parameters) :]
         attributes = plain_values(name, others[0]) if len(others) == 2 else {}
         location, operations, result = others[-1]
         return Function(name_of(name), parameters, operations, result, result_type, where, attributes, location)
@@ -137,9 +137,9 @@ class _ModuleBuilder(ValueBuilder):
         location = parts[0] if isinstance(parts[0], Location) else None
         return location, parts[0 if location is None else 1 : -1], _operand(parts[-1])
 
-    def operation(self, name, kind, operands, type_, *rest):
+    def operation(self, name, kind, operands, type_, *details):
         attributes, location = {}, None
-        for part in rest:
+        for part in details:
             if isinstance(part, dict):
                 attributes = part
             else:
@@ -150,15 +150,15 @@ class _ModuleBuilder(ValueBuilder):
             attributes = plain_values(name, attributes)
         return Operation(name_of(name), str(kind), operands, type_, attributes, location)
 
-    def line(self, token, *rest):
+    def line(self, token, *details):
         name, kind, operands, type_ = _pieces(_line, token)
         state = _state.get()
         if type_ not in state.types:
             state.types[type_] = _type_in_line(type_)
         if operands not in state.operands:
             state.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
-        first = lark.Token.new_borrow_pos("REF", name, token) if rest or name[1] == '"' else name
-        return self.operation(first, kind, state.operands[operands], state.types[type_], *rest)
+        first = lark.Token.new_borrow_pos("REF", name, token) if details or name[1] == '"' else name
+        return self.operation(first, kind, state.operands[operands], state.types[type_], *details)
 
     def operands(self, opening, *operands):
         return tuple(map(_operand, operands))
@@ -166,16 +166,16 @@ class _ModuleBuilder(ValueBuilder):
     def location(self, opening, file, line, *library):
         if len(line) > 9:
             raise Refused(line, "this line is further down than any file goes")
-        return Location(unquoted(file, file), int(line), library=self.location(opening, *library) if library else None)
+        return Location(unquote(file, file), int(line), library=self.location(opening, *library) if library else None)
 
     def place(self, token):
-        known = _state.get().locations
-        if token not in known:
+        locations = _state.get().locations
+        if token not in locations:
             file, line, library, library_line = _pieces(_place, token)
-            known[token] = Location(
+            locations[token] = Location(
                 file, int(line), library=None if library is None else Location(library, int(library_line))
             )
-        return known[token]
+        return locations[token]
 
 
 def _pieces(pattern: re.Pattern, token: str) -> tuple[str, ...]:
@@ -190,11 +190,11 @@ def _operand(token: lark.Token) -> Operand:
 
 def _operand_of(token: lark.Token, text: str) -> Operand:
     """Parses an operand; `token` gives the position for errors."""
-    known = _state.get().names
-    if text not in known:
-        name = unquoted(token, text[1:]) if text[1] == '"' else text[1:]
-        known[text] = Ref(name) if text[0] == "%" else Symbol(name)
-    return known[text]
+    operands = _state.get().names
+    if text not in operands:
+        name = unquote(token, text[1:]) if text[1] == '"' else text[1:]
+        operands[text] = Ref(name) if text[0] == "%" else Symbol(name)
+    return operands[text]
 
 
 def _literal(token, value, type_):

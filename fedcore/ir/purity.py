@@ -19,11 +19,11 @@ def pure_symbols(module: Module) -> frozenset[str]:
 
 
 def _pure_symbols(module: Module) -> frozenset[str]:
-    found: set[str] = {g.name for g in module.graphs if _is_pure(module, g)}
+    pure: set[str] = {g.name for g in module.graphs if _is_pure(module, g)}
     for function in module.functions:
-        if symbols_of(function) <= found:
-            found.add(function.name)
-    return frozenset(found)
+        if symbols_of(function) <= pure:
+            pure.add(function.name)
+    return frozenset(pure)
 
 
 def seeded_symbols(module: Module) -> frozenset[str]:
@@ -32,13 +32,13 @@ def seeded_symbols(module: Module) -> frozenset[str]:
 
 
 def _seeded_symbols(module: Module) -> frozenset[str]:
-    found = {g.name for g in module.graphs if g.attributes.get("seeded")}
+    seeded = {g.name for g in module.graphs if g.attributes.get("seeded")}
     for function in module.functions:
         operands = [function.result, *(o for op in function.operations for o in op.operands)]
-        named = any(isinstance(o, Symbol) and o.name in found for o in operands)
+        named = any(isinstance(o, Symbol) and o.name in seeded for o in operands)
         if named or any(lookup(op.kind).draws for op in function.operations):
-            found.add(function.name)
-    return frozenset(found)
+            seeded.add(function.name)
+    return frozenset(seeded)
 
 
 def effectful_symbols(module: Module) -> frozenset[str]:
@@ -52,11 +52,11 @@ def stateful_symbols(module: Module) -> frozenset[str]:
 
 
 def _symbols_with(module: Module, attribute: str) -> frozenset[str]:
-    found = {g.name for g in module.graphs if g.attributes.get(attribute)}
+    names = {g.name for g in module.graphs if g.attributes.get(attribute)}
     for function in module.functions:
-        if not found.isdisjoint(symbols_of(function)):
-            found.add(function.name)
-    return frozenset(found)
+        if not names.isdisjoint(symbols_of(function)):
+            names.add(function.name)
+    return frozenset(names)
 
 
 def symbols_of(function: Function) -> set[str]:

@@ -31,7 +31,7 @@ class _EntryPoints:
             if self._loaded:
                 return
             self._loaded = True
-            for entry in self._found():
+            for entry in self._discover():
                 try:
                     entry.load()
                 except Exception as error:
@@ -39,7 +39,7 @@ class _EntryPoints:
                         f"the entry point {entry.name} = {entry.value} of {ENTRY_POINTS} does not load: {error}"
                     ) from error
 
-    def _found(self):
+    def _discover(self):
         from importlib.metadata import entry_points
 
         return entry_points(group=ENTRY_POINTS)
@@ -88,9 +88,9 @@ def declare(op: "Intrinsic") -> "Intrinsic":
     Raises:
         FedcoreError: another declaration has the name.
     """
-    known = _registry.get(op.name)
-    if known is not None and _origin(known) != _origin(op):
-        raise FedcoreError(f"an operation called {op.name!r} is declared already, by {describe(known.meaning)}")
+    earlier = _registry.get(op.name)
+    if earlier is not None and _origin(earlier) != _origin(op):
+        raise FedcoreError(f"an operation called {op.name!r} is declared already, by {describe(earlier.meaning)}")
     note_declaration(op.name)
     _registry[op.name] = op
     return op

@@ -26,13 +26,13 @@ def form_of(function: Function, symbols: Mapping[str, Hashable]) -> Hashable:
     )
 
 
-def operation_form(op: Operation, known: Mapping[str, Hashable], symbols: Mapping[str, Hashable]) -> Hashable:
-    """Key for alpha-equivalence; `known` holds the key of each binding."""
-    operands = tuple(operand_form(o, known, symbols) for o in op.operands)
+def operation_form(op: Operation, keys: Mapping[str, Hashable], symbols: Mapping[str, Hashable]) -> Hashable:
+    """Key for alpha-equivalence; `keys` holds the key of each binding."""
+    operands = tuple(operand_form(o, keys, symbols) for o in op.operands)
     return op.kind, operands, op.type, tuple(sorted(op.attributes.items()))
 
 
-def operand_form(operand: Operand, known: Mapping[str, Hashable], symbols: Mapping[str, Hashable]) -> Hashable:
+def operand_form(operand: Operand, keys: Mapping[str, Hashable], symbols: Mapping[str, Hashable]) -> Hashable:
     if isinstance(operand, Ref):
-        return "ref", known[operand.name]
+        return "ref", keys[operand.name]
     return "symbol", symbols[operand.name]

@@ -21,7 +21,12 @@ def sources_of(*modules: Module) -> dict[str, str]:
     Reads only files that this process traced, and only below the working directory or the directory of the main
     script. A location that was parsed from a file or a message is untrusted and opens no file.
     """
-    paths = {found.file: found.path for module in modules for found in _locations(module) if found.path is not None}
+    paths = {
+        location.file: location.path
+        for module in modules
+        for location in _locations(module)
+        if location.path is not None
+    }
     roots = _project_roots()
     texts = {name: _text(path, roots) for name, path in sorted(paths.items())}
     return {name: text for name, text in texts.items() if text is not None}

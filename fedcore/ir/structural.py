@@ -77,17 +77,17 @@ def application_type(function: FunctionType, arguments: list[Type], name: str = 
     """The result type of applying `function`; several arguments are the elements of its struct parameter."""
     if not isinstance(function, FunctionType):
         raise TypeMismatch(f"{name}: a value of type {function} is not a function")
-    wanted = function.parameter
-    if wanted is None and not arguments:
+    parameter = function.parameter
+    if parameter is None and not arguments:
         return function.result
-    if len(arguments) == 1 and wanted is not None and fits(arguments[0], wanted):
+    if len(arguments) == 1 and parameter is not None and fits(arguments[0], parameter):
         return function.result
     have = StructType([(None, t) for t in arguments])
-    if not (isinstance(wanted, StructType) and fits(have, wanted)):
-        shown = arguments[0] if len(arguments) == 1 else have
-        if wanted is None:
-            raise TypeMismatch(f"{name}: the function takes no argument, but is given {shown}")
-        raise TypeMismatch(explain(f"{name}: the argument does not fit", shown, wanted))
+    if not (isinstance(parameter, StructType) and fits(have, parameter)):
+        argument_type = arguments[0] if len(arguments) == 1 else have
+        if parameter is None:
+            raise TypeMismatch(f"{name}: the function takes no argument, but is given {argument_type}")
+        raise TypeMismatch(explain(f"{name}: the argument does not fit", argument_type, parameter))
     return function.result
 
 
@@ -108,10 +108,10 @@ def _bind_typing(types, attributes):
     if isinstance(function.parameter, StructType) and len(captured) <= len(function.parameter):
         parameters = list(function.parameter.items())
         if all(fits(have, want) for have, (_, want) in zip(captured, parameters, strict=False)):
-            rest = parameters[len(captured) :]
-            if len(rest) == 1:
-                return FunctionType(rest[0][1], function.result)
-            return FunctionType(StructType(rest) if rest else None, function.result)
+            remaining = parameters[len(captured) :]
+            if len(remaining) == 1:
+                return FunctionType(remaining[0][1], function.result)
+            return FunctionType(StructType(remaining) if remaining else None, function.result)
     if len(captured) == 1 and fits(captured[0], function.parameter):
         return FunctionType(None, function.result)
     raise TypeMismatch(f"bind: {function} does not take {', '.join(map(str, captured))} first")

@@ -27,12 +27,12 @@ class TypeNames:
             _count(type_, counts, times)
         self._names: dict[Type, str] = {}
         self._texts: dict[Type, str] = {}
-        taken: dict[str, int] = dict.fromkeys(known.values(), 0)
+        last_numbers: dict[str, int] = dict.fromkeys(known.values(), 0)
         # Inner types first: `_count` adds a struct after its elements.
         named = [t for t, n in counts.items() if n > 1 and len(str(t)) > _LONG and not contains(t, _is_variable)]
         self.definitions: list[tuple[str, str]] = []
         for type_ in named:
-            name = known.get(type_) or _free(_stem(type_), taken)
+            name = known.get(type_) or _free(_stem(type_), last_numbers)
             self.definitions.append((name, self.write(type_)))
             self._names[type_] = name
             self._texts.clear()
@@ -78,13 +78,13 @@ def _stem(type_: StructType) -> str:
     return "T"
 
 
-def _free(stem: str, taken: dict[str, int]) -> str:
-    """The stem, or the first free `stemN`; `taken` holds the names in use, each with the last number tried."""
-    n = taken.get(stem, 0)
+def _free(stem: str, last_numbers: dict[str, int]) -> str:
+    """The stem, or the first free `stemN`; `last_numbers` holds the names in use, each with the last number tried."""
+    n = last_numbers.get(stem, 0)
     name = f"{stem}{n}" if n else stem
-    while name in taken or (stem == "T" and n == 0):
+    while name in last_numbers or (stem == "T" and n == 0):
         n += 1
         name = f"{stem}{n}"
-    taken[stem] = n
-    taken.setdefault(name, 0)
+    last_numbers[stem] = n
+    last_numbers.setdefault(name, 0)
     return name

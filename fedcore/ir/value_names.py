@@ -33,9 +33,9 @@ class ValueNames:
                 self._names[name] = own
             else:
                 name = operands[0]
-        found = self._names[name]
-        self._names.update(dict.fromkeys(way, found))
-        return found
+        value_name = self._names[name]
+        self._names.update(dict.fromkeys(way, value_name))
+        return value_name
 
     def _own_name(self, op: Operation) -> str | None:
         if op.kind == "item":
@@ -48,20 +48,20 @@ class ValueNames:
         Args:
             unnamed: name that is replaced by None.
         """
-        found: dict[str, str | None] = {}
-        taken: dict[str, int] = {}  # with the last number that was tried
+        names: dict[str, str | None] = {}
+        last_numbers: dict[str, int] = {}  # with the last number that was tried
         for value in values:
             stem = self.of(value)
             if stem is None or stem == unnamed:
-                found[value] = None
+                names[value] = None
                 continue
             name = stem
-            while name in taken:
-                taken[stem] += 1
-                name = f"{stem}_{taken[stem]}"
-            taken[name] = 0
-            found[value] = name
-        return found
+            while name in last_numbers:
+                last_numbers[stem] += 1
+                name = f"{stem}_{last_numbers[stem]}"
+            last_numbers[name] = 0
+            names[value] = name
+        return names
 
 
 def _struct(type_: Type) -> StructType:

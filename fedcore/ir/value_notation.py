@@ -70,10 +70,10 @@ class ValueBuilder(TypeBuilder):
         return {"true": True, "false": False}.get(token, str(token))
 
     def string(self, token):
-        return unquoted(token, token)
+        return unquote(token, token)
 
     def _text(self, token):
-        return unquoted(token, token) if token.type == "STRING" else super()._text(token)
+        return unquote(token, token) if token.type == "STRING" else super()._text(token)
 
     def bytes(self, token):
         raw = token[2:-1].encode()
@@ -88,10 +88,10 @@ class ValueBuilder(TypeBuilder):
 
 def name_of(token: lark.Token) -> str:
     """The name that a `REF` or a `SYMBOL` holds."""
-    return unquoted(token, token[1:]) if token[1] == '"' else str(token[1:])
+    return unquote(token, token[1:]) if token[1] == '"' else str(token[1:])
 
 
-def unquoted(token: lark.Token, text: str) -> str:
+def unquote(token: lark.Token, text: str) -> str:
     """The content of a quoted text; `token` gives the position for errors."""
     if len(text) > MAX_NAME:
         raise Refused(token, f"a quoted name has more than {MAX_NAME} characters")

@@ -5,7 +5,7 @@ Decision 0201.
 
 from typing import TYPE_CHECKING, Any
 
-from fedcore.errors import TracingError, shortened
+from fedcore.errors import TracingError, shorten
 from fedcore.ir.active import active_builder
 from fedcore.ir.module import Operand
 from fedcore.ir.registry import lookup
@@ -37,7 +37,7 @@ class Value:
         self.type = type
 
     def __repr__(self):
-        return f"Value({self.operand}: {shortened(str(self.type))})"
+        return f"Value({self.operand}: {shorten(str(self.type))})"
 
     @property
     def type_signature(self) -> Type:
@@ -54,8 +54,8 @@ class Value:
             raise AttributeError(name)
         type_ = member_of(self.type)
         if not isinstance(type_, StructType) or name not in type_.names:
-            known = ", ".join(n for n in getattr(type_, "names", ()) if n)
-            hint = f"; it has {known}" if known else ""
+            element_names = ", ".join(n for n in getattr(type_, "names", ()) if n)
+            hint = f"; it has {element_names}" if element_names else ""
             raise AttributeError(f"a value of type {self.type} has no element {name!r}{hint}")
         return self._item(type_.names.index(name))
 
@@ -118,29 +118,29 @@ class Value:
             "it inside a tf_computation, and apply that: fc.federated_map(fc.tf_computation(fn), value)"
         )
 
-    def _compared(self, sign: str, fix: str) -> TracingError:
+    def _comparison_error(self, sign: str, fix: str) -> TracingError:
         return TracingError(
             f"Python's {sign} compares a traced value of type {self.type} while the computation is traced, not its "
             f"numbers when it runs: {fix}"
         )
 
     def __eq__(self, other):
-        raise self._compared("==", "fc.equal(a, b) does")
+        raise self._comparison_error("==", "fc.equal(a, b) does")
 
     def __ne__(self, other):
-        raise self._compared("!=", "fc.equal(a, b) does")
+        raise self._comparison_error("!=", "fc.equal(a, b) does")
 
     def __lt__(self, other):
-        raise self._compared("<", "fc.less(a, b) does")
+        raise self._comparison_error("<", "fc.less(a, b) does")
 
     def __gt__(self, other):
-        raise self._compared(">", "fc.less(b, a) does")
+        raise self._comparison_error(">", "fc.less(b, a) does")
 
     def __le__(self, other):
-        raise self._compared("<=", "put the comparison inside a tf_computation")
+        raise self._comparison_error("<=", "put the comparison inside a tf_computation")
 
     def __ge__(self, other):
-        raise self._compared(">=", "put the comparison inside a tf_computation")
+        raise self._comparison_error(">=", "put the comparison inside a tf_computation")
 
     def __add__(self, other):
         return _arithmetic("generic_plus", self, other)
@@ -175,11 +175,11 @@ def _arithmetic(kind: str, left, right) -> Value:
     if kind in ("generic_plus", "generic_multiply"):
         return op(right, left)
     if isinstance(right.type, FederatedType):
-        return lookup("federated_map")(lambda x: op(_filled(left, x.type), x), right)
-    return op(_filled(left, right.type), right)
+        return lookup("federated_map")(lambda x: op(_fill(left, x.type), x), right)
+    return op(_fill(left, right.type), right)
 
 
-def _filled(constant, type_: Type):
+def _fill(constant, type_: Type):
     """A value of the type with the constant in every element, for the left operand, whose type the result has."""
     if isinstance(type_, TensorType) and type_.shape == ():
         return constant

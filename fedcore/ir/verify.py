@@ -108,26 +108,26 @@ def verify(module: Module, known: Verified | None = None) -> Module:
     if known is None or known.declarations != declarations():
         known = Verified({}, 0, 0)
     verifier = _Verifier(module, known)
-    found = itertools.islice(verifier.problems(), limits.MAX_PROBLEMS + 1)
-    problems = [p if len(p) <= limits.MAX_PROBLEM else f"{p[: limits.MAX_PROBLEM]} …" for p in found]
+    messages = itertools.islice(verifier.problems(), limits.MAX_PROBLEMS + 1)
+    problems = [p if len(p) <= limits.MAX_PROBLEM else f"{p[: limits.MAX_PROBLEM]} …" for p in messages]
     if len(problems) > limits.MAX_PROBLEMS:
         problems[limits.MAX_PROBLEMS :] = ["and more"]
     if problems:
         raise VerifyError("the module is not valid:\n" + "\n".join(f"  {p}" for p in problems))
-    module.fact("verified", lambda _: verifier.verified())
+    module.fact("verified", lambda _: verifier.result())
     return module
 
 
 class _Verifier:
-    def __init__(self, module: Module, known: Verified):
+    def __init__(self, module: Module, previous: Verified):
         self.module = module
         self.nodes: dict[str, Function | Graph] = {}
-        self.types: dict[str, FunctionType | None] = {**known.types}  # None: duplicate parameters, so no type
-        self._known = known.types
+        self.types: dict[str, FunctionType | None] = {**previous.types}  # None: duplicate parameters, so no type
+        self._known = previous.types
         self._type_problems: dict[Type, str | None] = {}
-        self._type_work = known.type_work
+        self._type_work = previous.type_work
 
-    def verified(self) -> Verified:
+    def result(self) -> Verified:
         """The result if there is no problem: then each symbol has a type."""
         return Verified(cast(dict[str, FunctionType], self.types), self._type_work, declarations())
 
@@ -159,8 +159,8 @@ class _Verifier:
         where = f"graph @{graph.name}"
         if not DIGEST.fullmatch(graph.digest):
             yield f"{where}: sha256:{graph.digest} is no SHA-256 digest"
-        taken = [] if graph.type.parameter is None else [leaf for _, leaf in leaves(graph.type.parameter)]
-        tensors = [t.element if isinstance(t, SequenceType) else t for t in taken] + [graph.type.result]
+        operand_leaves = [] if graph.type.parameter is None else [leaf for _, leaf in leaves(graph.type.parameter)]
+        tensors = [t.element if isinstance(t, SequenceType) else t for t in operand_leaves] + [graph.type.result]
         if not all(isinstance(leaf, TensorType) for t in tensors for _, leaf in leaves(t)) or is_placed(graph.type):
             yield f"{where}: {graph.type} is no type of a local function over tensors and sequences of them"
         yield from _attribute_problems(where, "a graph", graph.attributes, _OF_GRAPHS)
@@ -174,8 +174,8 @@ class _Verifier:
             yield from _attribute_problems(where, "a stage", function.attributes, _OF_STAGES)
             yield from _strategy_problems(where, function.attributes)
         else:
-            known = _OF_PLANS if is_main and self.module.stage == "planned" else frozenset()
-            yield from _attribute_problems(where, "a function", function.attributes, known)
+            allowed = _OF_PLANS if is_main and self.module.stage == "planned" else frozenset()
+            yield from _attribute_problems(where, "a function", function.attributes, allowed)
         bound: dict[str, Type] = {}
         for parameter in function.parameters:
             if parameter.name in bound:
@@ -262,14 +262,14 @@ def _is_function(type_: Type) -> bool:
     return isinstance(type_, FunctionType)
 
 
-def _type_problem(type_: Type, known: dict[Type, str | None]) -> str | None:
-    """Why no value has the type; None for a valid type. `known` caches the answers."""
-    if type_ not in known:
+def _type_problem(type_: Type, cache: dict[Type, str | None]) -> str | None:
+    """Why no value has the type; None for a valid type. `cache` holds the answers."""
+    if type_ not in cache:
         problem = None
         for _, child in type_.children():
-            problem = problem or _type_problem(child, known)
-        known[type_] = problem or _own_problem(type_)
-    return known[type_]
+            problem = problem or _type_problem(child, cache)
+        cache[type_] = problem or _own_problem(type_)
+    return cache[type_]
 
 
 def _own_problem(type_: Type) -> str | None:
@@ -308,12 +308,12 @@ def _level_problems(at: str, stage: str, op: Operation, declared: Intrinsic, *, 
         yield f"{at}: {op.kind} stands inside a stage"
 
 
-def _attribute_problems(at: str, what: str, attributes: Mapping, known: frozenset[str]) -> Iterator[str]:
+def _attribute_problems(at: str, what: str, attributes: Mapping, allowed: frozenset[str]) -> Iterator[str]:
     for key, value in attributes.items():
-        if key not in known:
+        if key not in allowed:
             yield f"{at}: {what} has no attribute {key}"
         elif key in _KINDS and not _KINDS[key][0](value):
-            yield f"{at}: the attribute {key} is {_KINDS[key][1]}, not {_shown(value)}"
+            yield f"{at}: the attribute {key} is {_KINDS[key][1]}, not {_display(value)}"
         elif not is_writable(value):
             yield f"{at}: no text can hold the attribute {key}, {brief(value)}"
 
@@ -334,7 +334,7 @@ def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
         yield f"{where}: a call is 1, 2, 4, 8 … blocks of {block}, not {call} clients"
 
 
-def _shown(value) -> str:
+def _display(value) -> str:
     from fedcore.ir.printer import print_value
 
     try:
@@ -363,10 +363,14 @@ def _form(declared: Intrinsic) -> _Form:
         if p.name in declared.attributes
         or (p.kind is p.KEYWORD_ONLY and p.name not in _GIVEN_BY_THE_RUNTIME and p.name not in variables)
     ]
-    known = {*declared.attributes, *(p.name for p in own), *(_OF_CROSSINGS if declared.level == PLAN else ("salt",))}
+    attribute_names = {
+        *declared.attributes,
+        *(p.name for p in own),
+        *(_OF_CROSSINGS if declared.level == PLAN else ("salt",)),
+    }
     operands = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in declared.attributes]
     return _Form(
-        frozenset(known),
+        frozenset(attribute_names),
         tuple(p.name for p in own if p.default is p.empty),
         len(operands),
         any(p.kind is p.VAR_POSITIONAL for p in parameters),
@@ -397,7 +401,7 @@ def _literal_problems(at: str, value) -> Iterator[str]:
     if isinstance(value, Blob):
         yield f"{at}: the bytes of {value} are not there; load the bundle, not the text"
     elif not isinstance(value, Constant):
-        yield f"{at}: the value of a literal is a constant of its type, not {_shown(value)}"
+        yield f"{at}: the value of a literal is a constant of its type, not {_display(value)}"
     elif value.dtype not in DTYPES or not value.is_whole():
         yield f"{at}: the literal's bytes are not those of a {value.dtype} of shape {list(value.shape)}"
 

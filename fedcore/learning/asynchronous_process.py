@@ -8,7 +8,7 @@ from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.process import LearningProcess
-from fedcore.templates.iterative import called
+from fedcore.templates.iterative import label
 from fedcore.types import CLIENTS, FederatedType, StructType, Type, explain, fits, member_of, to_type
 
 
@@ -60,12 +60,12 @@ class AsynchronousProcess(LearningProcess):
         state: Any = member_of(parameters[0].type)
         if len(parameters) != 3 or not isinstance(state, StructType) or "global_model_weights" not in state.names:
             raise TypeMismatch(
-                f"AsynchronousProcess: {called('next_fn', next_fn)} takes a LearningAlgorithmState, data, and the "
+                f"AsynchronousProcess: {label('next_fn', next_fn)} takes a LearningAlgorithmState, data, and the "
                 f"models that clients began from; it has the type {next_fn.type_signature}"
             )
         wanted, have = FederatedType(client_start_type(state["global_model_weights"]), CLIENTS), parameters[2].type
         if not fits(wanted, have):
-            title = f"AsynchronousProcess: {called('next_fn', next_fn)} takes no models that clients began from"
+            title = f"AsynchronousProcess: {label('next_fn', next_fn)} takes no models that clients began from"
             raise TypeMismatch(explain(title, wanted, have, have_label="ClientStart", want_label="next_fn"))
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
 from fedcore.learning.process import LearningProcess
-from fedcore.templates.iterative import called, check_computation
+from fedcore.templates.iterative import check_computation, label
 from fedcore.types import CLIENTS, FederatedType, StructType, Type, explain, fits, member_of
 
 
@@ -84,20 +84,20 @@ def _check_client_states(next_fn: Computation, initial: Computation) -> None:
     parameters, result = next_fn.module.main.parameters, next_fn.type_signature.result
     if len(parameters) != 3 or not isinstance(result, StructType) or len(result) != 3:
         raise TypeMismatch(
-            f"{name}: {called('next_fn', next_fn)} takes a state, data and client states, and returns "
+            f"{name}: {label('next_fn', next_fn)} takes a state, data and client states, and returns "
             f"fc.learning.ClientStateOutput(state, metrics, client_states); it has the type {next_fn.type_signature}"
         )
-    wanted = FederatedType(client_state, CLIENTS)
+    expected = FederatedType(client_state, CLIENTS)
     for part, have in (("takes", parameters[2].type), ("returns", result.types[2])):
-        if not fits(wanted if part == "takes" else have, have if part == "takes" else wanted):
-            title = f"{name}: {called('next_fn', next_fn)} {part} other client states than initial_client_state makes"
+        if not fits(expected if part == "takes" else have, have if part == "takes" else expected):
+            title = f"{name}: {label('next_fn', next_fn)} {part} other client states than initial_client_state makes"
             raise TypeMismatch(
-                explain(title, have, wanted, have_label=f"next_fn {part}", want_label="initial_client_state")
+                explain(title, have, expected, have_label=f"next_fn {part}", want_label="initial_client_state")
             )
     takes = initial.module.main.parameters
     state: Any = member_of(parameters[0].type)
     if len(takes) > 1 or (takes and not fits(state, takes[0].type)):
-        title = f"{name}: {called('initial_client_state', initial)} takes nothing, or the server's state"
+        title = f"{name}: {label('initial_client_state', initial)} takes nothing, or the server's state"
         if len(takes) > 1:
             raise TypeMismatch(f"{title}; it has the type {initial.type_signature}")
         raise TypeMismatch(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fedcore.aggregators import AggregationFactory, EncodedSumFactory, MeanFactory, UnweightedMeanFactory
-from fedcore.learning.robust_aggregator import bounded, measured
+from fedcore.learning.robust_aggregator import with_measurements, zero_and_clip
 
 
 def compression_aggregator(
@@ -39,5 +39,5 @@ def compression_aggregator(
         np.int32(0)
     """
     sums = EncodedSumFactory.quantize_above_threshold() if encoder_fn is None else EncodedSumFactory(encoder_fn)
-    mean = measured(MeanFactory(sums) if weighted else UnweightedMeanFactory(sums), debug_measurements_fn)
-    return bounded(mean, zeroing, clipping)
+    mean = with_measurements(MeanFactory(sums) if weighted else UnweightedMeanFactory(sums), debug_measurements_fn)
+    return zero_and_clip(mean, zeroing, clipping)

@@ -48,7 +48,7 @@ def add_debug_measurements(aggregation_factory: FactoryT) -> FactoryT:
 
 
 def add_debug_measurements_with_mixed_dtype(aggregation_factory: FactoryT) -> FactoryT:
-    """As `add_debug_measurements`, for values of several real dtypes, all measured in float32.
+    """Like `add_debug_measurements`, for values of several real dtypes, all measured in float32.
 
     Types: those of `add_debug_measurements`, with float32 for d.
 
@@ -87,8 +87,8 @@ def _with_measurements(factory: FactoryT, dtype_of) -> FactoryT:
             norm, weight = _norm(value, dtype), tf.cast(weight, dtype)
             return weight, weight**2, weight * norm, weight * norm**2
 
-        given = [x.type.member for x in (value, *weights)]
-        moments = tf_computation(*given)(moments_of if weights else lambda value: moments_of(value, 1))
+        types = [x.type.member for x in (value, *weights)]
+        moments = tf_computation(*types)(moments_of if weights else lambda value: moments_of(value, 1))
 
         @tf_computation(moments.type_signature.result)
         def statistics(sums):

@@ -6,7 +6,7 @@ Decision 0154.
 from typing import Any
 
 from fedcore.aggregators import DifferentiallyPrivateFactory, UnweightedAggregationFactory
-from fedcore.learning.robust_aggregator import bounded
+from fedcore.learning.robust_aggregator import zero_and_clip
 
 
 def dp_aggregator(
@@ -38,4 +38,4 @@ def dp_aggregator(
     inner: UnweightedAggregationFactory = DifferentiallyPrivateFactory.gaussian_adaptive(
         noise_multiplier, clients_per_round, **options
     )
-    return bounded(inner, zeroing, clipping=False)
+    return zero_and_clip(inner, zeroing, clipping=False)

@@ -127,10 +127,10 @@ class LearningProcess(IterativeProcess):
         self._next = _Next(next_fn.module, next_fn.__name__)
         self._hyperparameters = {part: tuple(names) for part, names in (hyperparameters or {}).items()}
         state = member_of(next_fn.module.main.parameters[0].type)  # in which unknown sizes may grow
-        self._get_model_weights = _checked("get_model_weights", get_model_weights, state)
-        self._set_model_weights = _checked("set_model_weights", set_model_weights, state, gives=state)
-        self._get_hparams = _checked("get_hparams_fn", get_hparams_fn, state)
-        self._set_hparams = _checked("set_hparams_fn", set_hparams_fn, state, gives=state)
+        self._get_model_weights = _check_function("get_model_weights", get_model_weights, state)
+        self._set_model_weights = _check_function("set_model_weights", set_model_weights, state, gives=state)
+        self._get_hparams = _check_function("get_hparams_fn", get_hparams_fn, state)
+        self._set_hparams = _check_function("set_hparams_fn", set_hparams_fn, state, gives=state)
 
     @property
     def hyperparameters(self) -> Mapping[str, Sequence[str]]:
@@ -189,20 +189,20 @@ class LearningProcess(IterativeProcess):
             >>> state = process.set_hparams(state, {'finalizer': {'learning_rate': 0.01}})
         """
         if self._set_hparams:
-            return self._set_hparams(state, _completed(self.get_hparams(state), hparams))
-        for part, given in hparams.items():
-            known = self._hyperparameters.get(part, ())
-            if not isinstance(given, Mapping):
+            return self._set_hparams(state, _complete(self.get_hparams(state), hparams))
+        for part, values in hparams.items():
+            names = self._hyperparameters.get(part, ())
+            if not isinstance(values, Mapping):
                 raise TypeMismatch(
                     f"hyperparameters are given by part and name, {{part: {{name: number}}}}, but {part} is "
-                    f"{brief(given)}; the process has {self._names()}"
+                    f"{brief(values)}; the process has {self._names()}"
                 )
-            unknown = [name for name in given if name not in known]
+            unknown = [name for name in values if name not in names]
             if unknown:
                 raise FedcoreError(f"the process has no hyperparameter {part}.{unknown[0]}; it has {self._names()}")
-            before = getattr(state, part)
-            changed = {name: _as_dtype(f"{part}.{name}", value, before[name].dtype) for name, value in given.items()}
-            state = state.replace(**{part: {**before, **changed}})
+            current = getattr(state, part)
+            changed = {name: _as_dtype(f"{part}.{name}", value, current[name].dtype) for name, value in values.items()}
+            state = state.replace(**{part: {**current, **changed}})
         return state
 
     def _names(self) -> str:
@@ -213,13 +213,13 @@ def _as_dtype(name: str, value, dtype: np.dtype) -> Any:
     """The value of a hyperparameter as a numpy scalar of its dtype, in which it is finite too."""
     number = real_number(name, value)
     with np.errstate(over="ignore"):
-        found = np.asarray(number, dtype)[()]
-    if not np.isfinite(found):
+        scalar = np.asarray(number, dtype)[()]
+    if not np.isfinite(scalar):
         raise InvalidValue(f"{name} is a finite {dtype}, not {brief(value)}")
-    return found
+    return scalar
 
 
-def _checked(role: str, fn, state: Type, gives: Type | None = None) -> Callable | None:
+def _check_function(role: str, fn, state: Type, gives: Type | None = None) -> Callable | None:
     """The function; a computation takes the state first, and gives a value of this type."""
     if fn is None or not isinstance(fn, Computation):
         if fn is not None and not callable(fn):
@@ -240,7 +240,7 @@ def _checked(role: str, fn, state: Type, gives: Type | None = None) -> Callable 
     return fn
 
 
-def _completed(present, changed):
+def _complete(present, changed):
     """Nested hyperparameters with some of them changed."""
     if not isinstance(present, Mapping) or not isinstance(changed, Mapping):
         return changed
@@ -248,4 +248,4 @@ def _completed(present, changed):
     if unknown:
         has = ", ".join(map(str, present)) or "none"
         raise FedcoreError(f"the process has no hyperparameter {unknown[0]}; it has {has}")
-    return {name: _completed(value, changed[name]) if name in changed else value for name, value in present.items()}
+    return {name: _complete(value, changed[name]) if name in changed else value for name, value in present.items()}

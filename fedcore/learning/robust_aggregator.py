@@ -47,11 +47,11 @@ def robust_aggregator(
         >>> process.next(process.initialize(), [0.5, 1.5, 100.0]).measurements['zeroed_count']
         np.int32(1)
     """
-    mean = measured(MeanFactory() if weighted else UnweightedMeanFactory(), debug_measurements_fn)
-    return bounded(mean, zeroing, clipping)
+    mean = with_measurements(MeanFactory() if weighted else UnweightedMeanFactory(), debug_measurements_fn)
+    return zero_and_clip(mean, zeroing, clipping)
 
 
-def measured(
+def with_measurements(
     mean: AggregationFactory, debug_measurements_fn: Callable[[AggregationFactory], AggregationFactory] | None
 ) -> AggregationFactory:
     """The mean with the measurements that the function adds.
@@ -61,17 +61,17 @@ def measured(
     """
     if debug_measurements_fn is None:
         return mean
-    found = debug_measurements_fn(mean)
+    factory = debug_measurements_fn(mean)
     is_weighted = isinstance(mean, WeightedAggregationFactory)
-    if not isinstance(found, AggregationFactory) or isinstance(found, WeightedAggregationFactory) != is_weighted:
+    if not isinstance(factory, AggregationFactory) or isinstance(factory, WeightedAggregationFactory) != is_weighted:
         raise TypeMismatch(
             f"debug_measurements_fn returns a factory {'with' if is_weighted else 'without'} weights, as it is given, "
-            f"not {brief(found)}"
+            f"not {brief(factory)}"
         )
-    return found
+    return factory
 
 
-def bounded(inner: FactoryT, zeroing: bool, clipping: bool, *, secure: bool = False) -> FactoryT:
+def zero_and_clip(inner: FactoryT, zeroing: bool, clipping: bool, *, secure: bool = False) -> FactoryT:
     """Adaptive zeroing around adaptive clipping around an aggregator.
 
     Args:

@@ -7,7 +7,7 @@ from fedcore.aggregators import (
     SecureSumFactory,
     UnweightedMeanFactory,
 )
-from fedcore.learning.robust_aggregator import bounded
+from fedcore.learning.robust_aggregator import zero_and_clip
 
 
 def secure_aggregator(*, zeroing: bool = True, clipping: bool = True, weighted: bool = True) -> AggregationFactory:
@@ -44,4 +44,4 @@ def secure_aggregator(*, zeroing: bool = True, clipping: bool = True, weighted: 
         mean = MeanFactory(values, SecureSumFactory(2.0**20 - 1, 0.0))
     else:
         mean = UnweightedMeanFactory(values, SecureSumFactory(1, 0))
-    return bounded(mean, zeroing, clipping, secure=True)
+    return zero_and_clip(mean, zeroing, clipping, secure=True)

@@ -64,8 +64,8 @@ def trainable_weights_aggregator(inner_agg_factory: FactoryT) -> FactoryT:
             trainable = federated_map(lambda change: change.trainable, value)
             aggregated = process.next(state.inner_agg, trainable, *weights)
             result = ModelWeights(aggregated.result, federated_eval(no_change, SERVER))
-            after = federated_zip(TrainableWeightsState(aggregated.state))
-            return MeasuredProcessOutput(after, federated_zip(result), aggregated.measurements)
+            new_state = federated_zip(TrainableWeightsState(aggregated.state))
+            return MeasuredProcessOutput(new_state, federated_zip(result), aggregated.measurements)
 
         return aggregation_process(initialize, value_type, weight_type, body)
 

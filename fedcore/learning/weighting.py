@@ -7,7 +7,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch, brief
-from fedcore.graphs.frontend.control_flow import converted
+from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.learning.models import PureModel
 
 
@@ -44,4 +44,4 @@ def _weight_of(weighting: Weighting, examples: tf.Tensor, report: dict) -> tf.Te
         raise TypeMismatch(
             f"client_weighting is a ClientWeighting or a function of the metrics, not {brief(weighting)}"
         )
-    return tf.where(examples > 0, tf.cast(converted(weighting)(report), tf.float32), 0.0)
+    return tf.where(examples > 0, tf.cast(convert_function(weighting)(report), tf.float32), 0.0)

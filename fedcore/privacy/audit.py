@@ -20,7 +20,7 @@ _LOUD = 1e3
 
 @attrs.frozen
 class Audit:
-    """What canaries measured.
+    """The result of an audit with canaries.
 
     Args:
         epsilon: the ledger's, an upper bound.
@@ -126,8 +126,8 @@ def audit(
         scored = inside @ total, outside @ total
     else:
         assert score is not None
-        found = [np.array([score(first, state, c) for c in some], np.float64) for some in (inside, outside)]
-        scored = found[0], found[1]
+        scores = [np.array([score(first, state, c) for c in some], np.float64) for some in (inside, outside)]
+        scored = scores[0], scores[1]
     estimate, lower = epsilon_between(*scored, delta, confidence)
     return Audit(ledger.epsilon(), estimate, lower, ledger.delta, count, len(data))
 

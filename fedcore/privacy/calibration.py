@@ -52,10 +52,10 @@ def calibrate(
     build = factory or (lambda z: DifferentiallyPrivateFactory.gaussian_fixed(z, cohort, 1.0))
 
     def event(z: float):
-        made = build(z)
-        if not isinstance(made, DifferentiallyPrivateFactory):
-            raise TypeMismatch(f"factory makes a DifferentiallyPrivateFactory, not {brief(made)}")
-        return account([Round(mechanism_of_factory(made), cohort)] * count, participation, first)
+        aggregator = build(z)
+        if not isinstance(aggregator, DifferentiallyPrivateFactory):
+            raise TypeMismatch(f"factory makes a DifferentiallyPrivateFactory, not {brief(aggregator)}")
+        return account([Round(mechanism_of_factory(aggregator), cohort)] * count, participation, first)
 
     def excess(z: float) -> float:
         return epsilon_of(event(z), delta, accountant) - target

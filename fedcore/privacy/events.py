@@ -1,4 +1,4 @@
-"""What the rounds of a training reveal, as events of dp-accounting: from mechanisms and participation.
+"""Privacy events of dp-accounting for the rounds of a training, from mechanisms and participation.
 
 A client's values in several rounds of correlated noise are one value of a Gaussian mechanism: its sensitivity is the
 norm of the sum of their columns in the mechanism's matrix. So such rounds, and those of clients that come by a
@@ -42,7 +42,7 @@ def dp_accounting() -> Any:
 
 @attrs.frozen
 class Round:
-    """What was done in a round.
+    """The mechanism and the clients of one round.
 
     Args:
         mechanism: its noise.
@@ -56,13 +56,13 @@ class Round:
 
     @property
     def noise_multiplier(self) -> float:
-        """That of the one Gaussian mechanism which all results together are as private as."""
+        """The noise multiplier of the one Gaussian mechanism that is as private as all results together."""
         return self.mechanism.noise_multiplier / math.sqrt(self.releases)
 
 
 @attrs.frozen
 class Accounted:
-    """What some rounds reveal.
+    """The privacy event of some rounds.
 
     Args:
         parts: events of dp-accounting, each with how often it happened.
@@ -82,7 +82,7 @@ class Accounted:
 
     @property
     def worlds(self) -> str:
-        """What distinguishes the two worlds."""
+        """The difference between the two worlds."""
         return {
             "ADD_OR_REMOVE_ONE": "a client is there or not",
             "REPLACE_ONE": "a client has one set of data or another",
@@ -91,7 +91,7 @@ class Accounted:
 
 
 def account(rounds: Sequence[Round], participation: Participation, first_round: int = 0) -> Accounted:
-    """What the rounds reveal about a client, by the strongest theorem that covers mechanism and participation.
+    """Accounts for the rounds by the strongest theorem that covers mechanism and participation.
 
     Args:
         first_round: the number of the first one for the sampler, whose passes begin with round 0.
@@ -99,7 +99,7 @@ def account(rounds: Sequence[Round], participation: Participation, first_round: 
         InvalidValue: the noise is correlated, and its parameters changed between rounds or a round has several results.
     """
     if any(r.mechanism.is_correlated for r in rounds):
-        return _correlated(rounds, participation, first_round)
+        return _account_correlated(rounds, participation, first_round)
     if any(r.mechanism.is_discrete for r in rounds):
         return _discrete(rounds, participation, first_round)
     if isinstance(participation, PoissonParticipation):
@@ -122,7 +122,7 @@ def _least(rounds: Sequence[Round], participation: PassParticipation, first_roun
 def _poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Accounted:
     # Where clients wait, by the group that is drawn most often, and the least noise of any.
     multipliers = _least(rounds, _without_chance(participation), 0)
-    parts = tuple((_poisson_sampled(z, participation.rate), count) for z, count in _counted(multipliers))
+    parts = tuple((_poisson_sampled(z, participation.rate), count) for z, count in _run_lengths(multipliers))
     relation = "ADD_OR_REMOVE_ONE" if participation.period == 1 else "REPLACE_SPECIAL"
     return Accounted(parts, relation, "Poisson sampling")
 
@@ -130,22 +130,24 @@ def _poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Ac
 def _without_replacement(rounds: Sequence[Round], population: int) -> Accounted:
     dp = dp_accounting()
     parts = []
-    for (z, cohort), count in _counted([(r.noise_multiplier, r.cohort) for r in rounds]):
+    for (z, cohort), count in _run_lengths([(r.noise_multiplier, r.cohort) for r in rounds]):
         # Another value in place of a client's moves the sum by up to twice the clip.
         event = dp.SampledWithoutReplacementDpEvent(population, min(cohort, population), gaussian(z / 2))
         parts.append((event if z else gaussian(z), count))
     return Accounted(tuple(parts), "REPLACE_ONE", "fixed-size sampling without replacement")
 
 
-def _correlated(rounds: Sequence[Round], participation: Participation, first_round: int) -> Accounted:
+def _account_correlated(rounds: Sequence[Round], participation: Participation, first_round: int) -> Accounted:
     mechanism = rounds[0].mechanism
-    for number, one in enumerate(rounds, 1):
-        if one.releases != 1:
-            raise InvalidValue(f"round {number} of correlated noise has {one.releases} results, which nothing covers")
-        if one.mechanism != mechanism:
+    for number, round_ in enumerate(rounds, 1):
+        if round_.releases != 1:
+            raise InvalidValue(
+                f"round {number} of correlated noise has {round_.releases} results, which nothing covers"
+            )
+        if round_.mechanism != mechanism:
             raise InvalidValue(
                 f"correlated noise has the same parameters in all rounds, but those of round {number} are "
-                f"{one.mechanism} and those of round 1 {mechanism}"
+                f"{round_.mechanism} and those of round 1 {mechanism}"
             )
     bands = len(mechanism.coefficients or ())
     z, copies = mechanism.noise_multiplier, 1
@@ -167,7 +169,7 @@ def _discrete(rounds: Sequence[Round], participation: Participation, first_round
     copies = max((r.cohort for r in rounds), default=1) if replace else 1
     parts = [
         (dp_accounting().ZCDpEvent((copies / z) ** 2 / 2) if z else gaussian(z), count)
-        for z, count in _counted(_least(rounds, schedule, first_round))
+        for z, count in _run_lengths(_least(rounds, schedule, first_round))
     ]
     return Accounted(tuple(parts), "REPLACE_SPECIAL", "discrete noise, without amplification")
 
@@ -211,15 +213,15 @@ def squared_sensitivity(
     return most * row
 
 
-def _squared_in_tree(first: int, after: int, participation: PassParticipation) -> float:
+def _squared_in_tree(first: int, stop: int, participation: PassParticipation) -> float:
     """Sum over the nodes of a tree of the square of how many rounds of a client are below."""
-    most, rounds = participation.most(first, after), after - first
+    most, rounds = participation.most(first, stop), stop - first
     return sum(most * min(most, participation.most_within(1 << level)) for level in range(rounds.bit_length()))
 
 
 def _schedule(parts: Sequence[tuple[float, float]], sampling: str) -> Accounted:
     """Gaussian mechanisms of noise multipliers and squared sensitivities, joined into one."""
-    events = [gaussian(z / math.sqrt(squared * count)) for (z, squared), count in _counted(parts) if squared]
+    events = [gaussian(z / math.sqrt(squared * count)) for (z, squared), count in _run_lengths(parts) if squared]
     return Accounted(tuple((event, 1) for event in events), "REPLACE_SPECIAL", sampling)
 
 
@@ -233,7 +235,7 @@ def gaussian(noise_multiplier: float) -> Any:
     return dp.GaussianDpEvent(noise_multiplier) if noise_multiplier > 0 else dp.NonPrivateDpEvent()
 
 
-def _counted(values: Sequence) -> list[tuple[Any, int]]:
+def _run_lengths(values: Sequence) -> list[tuple[Any, int]]:
     """Each value with the number of times that it follows itself."""
     return [(value, len(list(group))) for value, group in itertools.groupby(values)]
 
@@ -256,10 +258,10 @@ def epsilon_of(accounted: Accounted, delta: float, accountant: str = "rdp") -> f
             (count * _renyi(event, accounted.relation) for event, count in accounted.parts), np.zeros(len(orders))
         )
         return float(dp.rdp.compute_epsilon(orders, spent, delta)[0])
-    found = dp.pld.PLDAccountant(neighboring_relation=dp.NeighboringRelation[accounted.relation])
-    if not found.supports(accounted.event):
+    pld = dp.pld.PLDAccountant(neighboring_relation=dp.NeighboringRelation[accounted.relation])
+    if not pld.supports(accounted.event):
         raise InvalidValue(f"dp-accounting's accountant 'pld' does not cover {accounted.sampling}: use 'rdp'")
-    return float(found.compose(accounted.event).get_epsilon(delta))
+    return float(pld.compose(accounted.event).get_epsilon(delta))
 
 
 @functools.lru_cache(256)

@@ -104,12 +104,12 @@ class Ledger:
                 "the ledger with `set_state` when a training goes on"
             )
         mechanism = mechanism_of_state(private)
-        added = [*self._rounds, Round(mechanism, self._checked(cohort, self._first + len(self._rounds)))]
+        added = [*self._rounds, Round(mechanism, self._cohort_size(cohort, self._first + len(self._rounds)))]
         account(added, self.participation, self._first)
         self._rounds, self._states = added, [*self._states, count]
-        return self._recorded(mechanism)
+        return self._as_row(mechanism)
 
-    def _recorded(self, mechanism: Mechanism) -> dict[str, Any]:
+    def _as_row(self, mechanism: Mechanism) -> dict[str, Any]:
         return {
             "round": len(self._rounds),
             "epsilon": self.epsilon(),
@@ -153,14 +153,14 @@ class Ledger:
                 else ("both have the same noise: their difference tells of the clients without noise")
             )
             raise InvalidValue(f"round {count} of noise has another result, and {why}")
-        size = self._checked(cohort, self._first + count - 1)
+        size = self._cohort_size(cohort, self._first + count - 1)
         if mechanism.noise_multiplier > earlier.mechanism.noise_multiplier:
             mechanism = earlier.mechanism
         added = attrs.evolve(
             earlier, mechanism=mechanism, cohort=max(size, earlier.cohort), releases=earlier.releases + 1
         )
         self._rounds = [*self._rounds[: count - 1], added, *self._rounds[count:]]
-        return self._recorded(mechanism)
+        return self._as_row(mechanism)
 
     def rounds_of_noise(self, state: Any) -> int:
         """How many rounds of noise a state has done."""
@@ -192,11 +192,11 @@ class Ledger:
             >>> fc.privacy.Ledger(process, sampler, delta=1e-5).epsilon()
             0.0
         """
-        known = self._of_first(rounds)
-        if not known:
+        recorded = self._first_rounds(rounds)
+        if not recorded:
             return 0.0
-        wanted = self.delta if delta is None else valid_delta(delta, self.participation.population)
-        return epsilon_of(account(known, self.participation, self._first), wanted, accountant)
+        target_delta = self.delta if delta is None else valid_delta(delta, self.participation.population)
+        return epsilon_of(account(recorded, self.participation, self._first), target_delta, accountant)
 
     def event(self, rounds: int | None = None) -> Any:
         """The rounds as an event of dp-accounting.
@@ -205,12 +205,12 @@ class Ledger:
             >>> type(fc.privacy.Ledger(process, sampler, delta=1e-5).event()).__name__
             'ComposedDpEvent'
         """
-        return self._accounted(rounds).event
+        return self._account(rounds).event
 
-    def _accounted(self, rounds: int | None = None) -> Accounted:
-        return account(self._of_first(rounds), self.participation, self._first)
+    def _account(self, rounds: int | None = None) -> Accounted:
+        return account(self._first_rounds(rounds), self.participation, self._first)
 
-    def _of_first(self, rounds: int | None) -> list[Round]:
+    def _first_rounds(self, rounds: int | None) -> list[Round]:
         count = len(self._rounds) if rounds is None else whole_number("rounds", rounds, at_least=0)
         if count > len(self._rounds):
             raise InvalidValue(f"only {len(self._rounds)} rounds are recorded, not {count}")
@@ -259,13 +259,13 @@ class Ledger:
     def __repr__(self) -> str:
         if not self._rounds:
             return f"<Ledger of no round, {self.participation}>"
-        accounted = self._accounted()
+        accounted = self._account()
         return (
             f"<Ledger of {len(self._rounds)} rounds: epsilon {self.epsilon():.4g} at delta {self.delta:g}, "
             f"{accounted.sampling}; the worlds differ in whether {accounted.worlds}>"
         )
 
-    def _checked(self, cohort: Sequence | int, number: int) -> int:
+    def _cohort_size(self, cohort: Sequence | int, number: int) -> int:
         """The number of clients of a round, if the sampler can have drawn them for round `number`.
 
         Raises:
@@ -275,20 +275,25 @@ class Ledger:
             self._check_identifiers(list(cohort), number)
             return len(cohort)
         size = whole_number("cohort, if no list of identifiers,", cohort, at_least=0)
-        population, given = self.participation.population, self.participation
-        if isinstance(given, PoissonParticipation):
-            groups = population / given.period
-            expected, spread = groups * given.rate, math.sqrt(groups * given.rate * (1 - given.rate))
+        population, participation = self.participation.population, self.participation
+        if isinstance(participation, PoissonParticipation):
+            groups = population / participation.period
+            expected, spread = (
+                groups * participation.rate,
+                math.sqrt(groups * participation.rate * (1 - participation.rate)),
+            )
             if abs(size - expected) > _IMPROBABLE * spread + 1:
                 raise InvalidValue(
                     f"Poisson sampling draws {expected:g} clients a round, give or take {spread:.3g}, not {size}: the "
                     "rate of the sampler is not that of the training"
                 )
-        elif size > population and not (isinstance(given, FixedSizeParticipation) and given.replace):
+        elif size > population and not (isinstance(participation, FixedSizeParticipation) and participation.replace):
             raise InvalidValue(f"a round has at most the {population} clients of the population, not {size}")
-        elif isinstance(given, PassParticipation) and size > math.ceil(population / given.rounds):
-            most = math.ceil(population / given.rounds)
-            raise InvalidValue(f"a pass of {given.rounds} rounds has at most {most} clients in each, not {size}")
+        elif isinstance(participation, PassParticipation) and size > math.ceil(population / participation.rounds):
+            most = math.ceil(population / participation.rounds)
+            raise InvalidValue(
+                f"a pass of {participation.rounds} rounds has at most {most} clients in each, not {size}"
+            )
         return size
 
     def _check_identifiers(self, cohort: list, number: int) -> None:
@@ -322,9 +327,9 @@ def results_without_noise(process: IterativeProcess) -> tuple[str, ...]:
 
 
 def participation_of(sampler: Any) -> Participation:
-    found = getattr(sampler, "participation", sampler)
-    if isinstance(found, PoissonParticipation | FixedSizeParticipation | PassParticipation):
-        return found
+    participation = getattr(sampler, "participation", sampler)
+    if isinstance(participation, PoissonParticipation | FixedSizeParticipation | PassParticipation):
+        return participation
     raise TypeMismatch(
         f"the sampler does not say how it draws ({brief(sampler)}): use one of fc.simulation, or give a description of "
         "fc.simulation.participation; every_round(population) assumes nothing"

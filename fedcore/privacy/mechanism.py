@@ -61,10 +61,10 @@ def private_state_path(process: IterativeProcess) -> list[str]:
     Raises:
         TypeMismatch: it has none, or several.
     """
-    found = container_paths(member_of(process.state_type), PRIVATE_STATES)
-    if len(found) == 1:
-        return found[0]
-    how_many = "no aggregation" if not found else f"{len(found)} aggregations, {' and '.join(map('.'.join, found))},"
+    paths = container_paths(member_of(process.state_type), PRIVATE_STATES)
+    if len(paths) == 1:
+        return paths[0]
+    how_many = "no aggregation" if not paths else f"{len(paths)} aggregations, {' and '.join(map('.'.join, paths))},"
     raise TypeMismatch(
         f"the state of the process holds {how_many} with noise; a ledger follows one, which "
         "fc.aggregators.DifferentiallyPrivateFactory or DistributedDiscreteGaussianFactory makes"
@@ -91,7 +91,7 @@ def mechanism_of_state(private: Any) -> Mechanism:
         InvalidValue: a number in it is none that a factory makes.
     """
     if "sensitivity" in _names(private):
-        return _distributed(private)
+        return _distributed_mechanism(private)
     clip, multiplier = (float(np.asarray(part(private, name))) for name in ("clip", "noise_multiplier"))
     count = part(private, "count_stddev")
     for name, number, least in (("clip", clip, "above 0"), ("noise_multiplier", multiplier, "0 or more")):
@@ -128,7 +128,7 @@ def _names(value: Any) -> set[str]:
     return set(value) if isinstance(value, dict) else {a.name for a in getattr(type(value), "__attrs_attrs__", ())}
 
 
-def _distributed(private: Any) -> Mechanism:
+def _distributed_mechanism(private: Any) -> Mechanism:
     """The sum of the clients' discrete Gaussian noises.
 
     Source: Kairouz, Liu, Steinke 2021, arXiv:2102.06387, Proposition 14.

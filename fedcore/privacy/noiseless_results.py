@@ -21,8 +21,8 @@ Marks = list[bool]
 def noiseless_results(module: Module) -> list[str]:
     """The paths of such leaves, as in `metrics.client_work.train.loss`."""
     main = module.main
-    given = [[False] * count(p.type) for p in main.parameters]
-    marks = _of_function(module, main, given)
+    parameter_marks = [[False] * count(p.type) for p in main.parameters]
+    marks = _function_marks(module, main, parameter_marks)
     return [path for path, marked in zip(_paths(main.type.result, ""), marks, strict=True) if marked]
 
 
@@ -31,23 +31,25 @@ def releases(module: Module) -> bool:
     return any(_RELEASE.fullmatch(graph.name) for graph in module.graphs)
 
 
-def _of_function(module: Module, function: Function, given: list[Marks]) -> Marks:
+def _function_marks(module: Module, function: Function, arguments: list[Marks]) -> Marks:
     types = function.types()
-    found = dict(zip((p.name for p in function.parameters), given, strict=True))
+    marks_by_name = dict(zip((p.name for p in function.parameters), arguments, strict=True))
     for op in function.operations:
         operands = [o.name for o in op.operands if isinstance(o, Ref)]
-        found[op.name] = _of_operation(module, op, [found[n] for n in operands], [types[n] for n in operands])
-    return found[function.result.name]
+        marks_by_name[op.name] = _operation_marks(
+            module, op, [marks_by_name[n] for n in operands], [types[n] for n in operands]
+        )
+    return marks_by_name[function.result.name]
 
 
-def _of_operation(module: Module, op: Operation, given: list[Marks], types: list[Type]) -> Marks:
-    everything = [mark for marks in given for mark in marks]
+def _operation_marks(module: Module, op: Operation, operands: list[Marks], types: list[Type]) -> Marks:
+    everything = [mark for marks in operands for mark in marks]
     size = count(op.type)
     if op.kind in _PASSED_ON and len(everything) == size:
         return everything
     if op.kind == "item":
         start = start_of(types[0], op.attributes["index"])
-        return given[0][start : start + size]
+        return operands[0][start : start + size]
     if lookup(op.kind).crosses == TO_SERVER:
         return [True] * size
     callee = next((module[o.name] for o in op.operands if isinstance(o, Symbol)), None)
@@ -55,11 +57,11 @@ def _of_operation(module: Module, op: Operation, given: list[Marks], types: list
         return [False] * size
     applied = op.kind in ("call", "federated_apply", "federated_map")
     if applied and isinstance(callee, Function):
-        if len(callee.parameters) != len(given):  # a placed struct for several parameters
+        if len(callee.parameters) != len(operands):  # a placed struct for several parameters
             starts = [count(p.type) for p in callee.parameters]
-            rest = iter(everything)
-            given = [[next(rest) for _ in range(n)] for n in starts]
-        return _of_function(module, callee, given)
+            remaining = iter(everything)
+            operands = [[next(remaining) for _ in range(n)] for n in starts]
+        return _function_marks(module, callee, operands)
     return [any(everything)] * size
 
 

@@ -74,7 +74,7 @@ class ReleaseJournal:
         return self._releases
 
     def digests_of(self, count: int) -> set[str]:
-        """Those of the results that the round had."""
+        """The digests of the results that the round had."""
         return {release.digest for release in self._releases if release.count == count}
 
     def append(self, release: Release) -> None:

@@ -24,7 +24,7 @@ class ClientIdDataSourceIterator(FederatedDataSourceIterator):
     """
 
     def __init__(self, client_ids: Sequence[str], seed: int | None = None):
-        self._client_ids = _checked(client_ids)
+        self._client_ids = _check_ids(client_ids)
         self._seed = secrets.randbits(63) if seed is None else seed_number("seed", seed)
         self._selections = 0
 
@@ -86,7 +86,7 @@ class ClientIdDataSource(FederatedDataSource):
     """
 
     def __init__(self, client_ids: Sequence[str], seed: int | None = None):
-        self._client_ids = _checked(client_ids)
+        self._client_ids = _check_ids(client_ids)
         self._seed = seed if seed is None else seed_number("seed", seed)
 
     @property
@@ -97,10 +97,10 @@ class ClientIdDataSource(FederatedDataSource):
         return ClientIdDataSourceIterator(self._client_ids, self._seed)
 
 
-def _checked(client_ids: Sequence[str]) -> list[str]:
+def _check_ids(client_ids: Sequence[str]) -> list[str]:
     if isinstance(client_ids, str) or not len(client_ids):
         raise InvalidValue("client_ids is a list of one identifier or more")
-    for one in client_ids:
-        if not isinstance(one, str):
-            raise TypeMismatch(f"client_ids holds texts, not {brief(one)}")
+    for client_id in client_ids:
+        if not isinstance(client_id, str):
+            raise TypeMismatch(f"client_ids holds texts, not {brief(client_id)}")
     return list(client_ids)

@@ -10,7 +10,7 @@ from fedcore.types import FederatedType
 
 
 class Capability(enum.Enum):
-    """What a `FederatedDataSource` can do.
+    """An ability of a `FederatedDataSource`.
 
     RANDOM_UNIFORM: it selects clients uniformly at random.
     """
@@ -55,7 +55,7 @@ class FederatedDataSource(abc.ABC):
 
     @property
     def capabilities(self) -> list[Capability]:
-        """What the source can do."""
+        """The abilities of the source."""
         return [Capability.RANDOM_UNIFORM]
 
     @abc.abstractmethod

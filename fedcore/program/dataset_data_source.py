@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.program.data_source import FederatedDataSource, FederatedDataSourceIterator
 from fedcore.program.safetensors_file import SafetensorsFile
-from fedcore.program.state_files import Damaged, checked, from_files, manifest_of, take_apart
+from fedcore.program.state_files import Damaged, check_manifest, from_files, manifest_of, take_apart
 from fedcore.scalars import random_generator, seed_number, whole_number
 from fedcore.types import CLIENTS, FederatedType, SequenceType, StructType, explain, parse_type, to_type
 
@@ -71,10 +71,10 @@ class DatasetDataSourceIterator(FederatedDataSourceIterator):
         Raises:
             InvalidValue: they are not the bytes of an iterator.
         """
-        head, _, rest = data.partition(b"\n")
+        head, _, body = data.partition(b"\n")
         try:
             manifest, tensors = json.loads(head)
-            state = from_files(checked(rest[:manifest], 0), [rest[manifest : manifest + tensors]])
+            state = from_files(check_manifest(body[:manifest], 0), [body[manifest : manifest + tensors]])
             type_: Any = parse_type(state["type"])
             spec = _element_spec(type_.member.element)
             iterator = cls([_dataset(elements, spec) for elements in state["data"]], type_, state["seed"])
@@ -125,10 +125,10 @@ def _check(datasets: Sequence["tf.data.Dataset"]) -> None:
         raise InvalidValue("datasets is a list of one data set or more, not empty")
     first = to_type(datasets[0].element_spec)
     for index, dataset in enumerate(datasets):
-        found = to_type(dataset.element_spec)
-        if found != first:
+        type_ = to_type(dataset.element_spec)
+        if type_ != first:
             title = f"the elements of `datasets` differ in type: data set {index} is not like data set 0"
-            raise TypeMismatch(explain(title, found, first, want_label="data set 0", have_label=f"data set {index}"))
+            raise TypeMismatch(explain(title, type_, first, want_label="data set 0", have_label=f"data set {index}"))
 
 
 def _element_spec(type_: Any):

@@ -20,12 +20,20 @@ from fedcore.program.program_state_manager import (
     ProgramStateNotFoundError,
 )
 from fedcore.program.safetensors_file import SafetensorsFile
-from fedcore.program.state_files import Damaged, StateParts, checked, checksums, from_files, manifest_of, take_apart
+from fedcore.program.state_files import (
+    Damaged,
+    StateParts,
+    check_manifest,
+    checksums,
+    from_files,
+    manifest_of,
+    take_apart,
+)
 from fedcore.program.stored_arrays import SharedFile, StoredArrays, StoredFile, store
 from fedcore.program.type_variables import ProgramStateStructure
 from fedcore.program.value_reference import materialize_value
 from fedcore.scalars import whole_number
-from fedcore.whole_files import locked, write_whole, written_and_locked
+from fedcore.whole_files import lock_file, write_whole, written_and_locked
 
 MANIFEST, TENSORS = ".json", ".safetensors"
 
@@ -90,15 +98,15 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         """A saved state, in numpy arrays; without a structure, in plain lists, tuples and dicts."""
         version = whole_number("version", version)
         try:
-            content = checked(self._read(self._path(version, MANIFEST)), version)
+            content = check_manifest(self._read(self._path(version, MANIFEST)), version)
             files = [self._read(self._tensors(version, number)) for number in range(len(checksums(content)))]
             return from_files(content, files, structure)
         except FileNotFoundError as error:
             if version not in self._versions(MANIFEST):
                 raise ProgramStateNotFoundError(version) from None
-            raise self._damaged(version, error) from error
+            raise self._damage_error(version, error) from error
         except (OSError, Damaged) as error:
-            raise self._damaged(version, error) from error
+            raise self._damage_error(version, error) from error
 
     async def save(self, program_state: Any, version: int) -> None:
         write = await self.begin_save(program_state, version)
@@ -132,10 +140,12 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
             with written_and_locked(self._tensors(version), own):
                 assert own.digest is not None
                 shared = self._link(linked, version)
-                rest = {name: parts.arrays[name] for name in unchanged.difference(*(file.names for file in shared))}
-                if rest:
+                remaining = {
+                    name: parts.arrays[name] for name in unchanged.difference(*(file.names for file in shared))
+                }
+                if remaining:
                     path = self._tensors(version, len(shared) + 1)
-                    shared.append(SharedFile(store(rest, path), {name: name for name in rest}))
+                    shared.append(SharedFile(store(remaining, path), {name: name for name in remaining}))
                 write_whole(self._path(version, MANIFEST), manifest_of(parts, version, own.digest, shared))
         except OSError:
             if not self._path(version, MANIFEST).exists():
@@ -158,7 +168,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
 
     def _is_whole(self, version: int) -> bool:
         try:
-            content = checked(self._read(self._path(version, MANIFEST)), version)
+            content = check_manifest(self._read(self._path(version, MANIFEST)), version)
             return all(
                 _sha256(self._tensors(version, number)) == checksum
                 for number, checksum in enumerate(checksums(content))
@@ -169,19 +179,19 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
     def _remove_old(self, saved: int) -> None:
         """Removes states that need not be kept, and tensors without a manifest. Versions after `saved` stay."""
         versions = [v for v in self._versions(MANIFEST) if v <= saved]
-        for version in set(versions) - self._kept(versions):
+        for version in set(versions) - self._versions_to_keep(versions):
             self._remove(version)
         for orphan in set(self._versions(TENSORS)) - set(self._versions(MANIFEST)):
-            with contextlib.suppress(FileNotFoundError), locked(self._tensors(orphan)) as free:
+            with contextlib.suppress(FileNotFoundError), lock_file(self._tensors(orphan)) as free:
                 if free and not self._path(orphan, MANIFEST).exists():
                     self._remove_tensors(orphan)
 
-    def _kept(self, versions: list[int]) -> set[int]:
+    def _versions_to_keep(self, versions: list[int]) -> set[int]:
         first = versions[:1] if self._keep_first else []
-        kept = [v for v in versions if v in first or v % self._keep_every_k == 0 or v == versions[-1]]
-        if 0 < self._keep_total < len(kept):
-            kept = [*first, *kept[len(kept) - max(1, self._keep_total - len(first)) :]]
-        return set(kept)
+        retained = [v for v in versions if v in first or v % self._keep_every_k == 0 or v == versions[-1]]
+        if 0 < self._keep_total < len(retained):
+            retained = [*first, *retained[len(retained) - max(1, self._keep_total - len(first)) :]]
+        return set(retained)
 
     def _remove(self, version: int) -> None:
         """Removes the manifest first: a state without a manifest does not count."""
@@ -207,10 +217,10 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
     def _versions(self, ending: str) -> list[int]:
         name = re.compile(re.escape(self._prefix) + r"(-?[0-9]+)" + re.escape(ending))
         try:
-            found = [name.fullmatch(entry) for entry in os.listdir(self._root)]
+            matches = [name.fullmatch(entry) for entry in os.listdir(self._root)]
         except FileNotFoundError:
             return []
-        return sorted(int(match[1]) for match in found if match)
+        return sorted(int(match[1]) for match in matches if match)
 
     def _path(self, version: int, ending: str) -> Path:
         return self._root / f"{self._prefix}{version}{ending}"
@@ -225,7 +235,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         shared = [self._root / entry for entry in os.listdir(self._root) if name.fullmatch(entry)]
         return [self._tensors(version), *sorted(shared)]
 
-    def _damaged(self, version: int, error: Exception) -> ProgramStateDamagedError:
+    def _damage_error(self, version: int, error: Exception) -> ProgramStateDamagedError:
         return ProgramStateDamagedError(f"{self._path(version, MANIFEST)} is damaged: {error}")
 
 

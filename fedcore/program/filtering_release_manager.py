@@ -42,15 +42,15 @@ class FilteringReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         Raises:
             NotFilterableError: a field of a named tuple or of an attrs class would be left out.
         """
-        left = self._filtered(value, ())
+        left = self._filter(value, ())
         if left is not _LEFT_OUT:
             await self._release_manager.release(left, key)
 
-    def _filtered(self, value: Any, path: tuple) -> Any:
+    def _filter(self, value: Any, path: tuple) -> Any:
         children = children_of(value)
         if children is None:
             return value if self._filter_fn(path) else _LEFT_OUT
-        parts = {name: self._filtered(child, (*path, name)) for name, child in children.items()}
+        parts = {name: self._filter(child, (*path, name)) for name, child in children.items()}
         left = {name: part for name, part in parts.items() if part is not _LEFT_OUT}
         if not left:
             return _LEFT_OUT

@@ -14,11 +14,11 @@ def scalars_of(value: Any) -> dict[str, float]:
         >>> scalars_of({"train": {"loss": np.float32(0.5), "name": "a"}})
         {'train/loss': 0.5}
     """
-    found = {}
+    scalars = {}
     for name, leaf in leaves_with_names(value):
         if hasattr(leaf, "as_numpy_iterator"):
             continue
         array = np.asarray(leaf)
         if not array.shape and array.dtype.kind in "biuf":
-            found[name] = float(array)
-    return found
+            scalars[name] = float(array)
+    return scalars

@@ -22,7 +22,7 @@ from fedcore.errors import InvalidValue
 from fedcore.program.client_states import ClientId, ClientStates, check_kind, no_state_of
 from fedcore.program.program_state_manager import ProgramStateDamagedError
 from fedcore.program.safetensors_file import SafetensorsFile
-from fedcore.program.state_files import Damaged, StateParts, checked, from_files, manifest_of, take_apart
+from fedcore.program.state_files import Damaged, StateParts, check_manifest, from_files, manifest_of, take_apart
 
 MAX_UNSAVED_BYTES = 1 << 28
 """Bytes of states in memory from which they are written without waiting for a checkpoint."""
@@ -178,7 +178,7 @@ class SQLiteClientStates(ClientStates):
             raise no_state_of(client_id)
         version, manifest, tensors = row
         try:
-            return from_files(checked(manifest, version), [tensors], self._structure)
+            return from_files(check_manifest(manifest, version), [tensors], self._structure)
         except Damaged as error:
             raise ProgramStateDamagedError(f"{self._path}: the state of client {client_id!r}: {error}") from error
 
@@ -210,7 +210,7 @@ class SQLiteClientStates(ClientStates):
     def _writing(self, create: bool = False) -> Iterator[sqlite3.Connection]:
         """A connection for one transaction, which is on the disk after the `with` block."""
         with self._errors_of_file():
-            database = _connected(self._path, "rwc" if create else "rw")
+            database = _connect(self._path, "rwc" if create else "rw")
             with contextlib.closing(database), database:
                 database.execute("BEGIN IMMEDIATE")
                 yield database
@@ -218,7 +218,7 @@ class SQLiteClientStates(ClientStates):
     @functools.cached_property
     def _reader(self) -> sqlite3.Connection:
         """The connection that reads, which stays open as long as this object or until `close`."""
-        database = _connected(self._path, "rw")
+        database = _connect(self._path, "rw")
         weakref.finalize(self, database.close)
         return database
 
@@ -248,7 +248,7 @@ _NUMBERS = {
 }
 
 
-def _connected(path: Path, mode: str) -> sqlite3.Connection:
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
     """A connection in which each transaction that was committed survives a crash of the machine."""
     uri = f"{Path(os.path.abspath(path)).as_uri()}?mode={mode}"
     database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=60)

@@ -106,13 +106,13 @@ def from_files(content: Mapping[str, Any], files: Sequence[bytes], structure: An
         arrays = {
             name: stored[name].view(_dtype(dtype)).reshape(shape) for name, (dtype, shape) in content["dtypes"].items()
         }
-        tree = _decoded(content["tree"], arrays)
+        tree = _decode(content["tree"], arrays)
     except (ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
         raise Damaged(f"the manifest is no manifest: {error}") from error
     return _structure(tree, "state", structure)
 
 
-def checked(manifest: bytes, version: int) -> dict:
+def check_manifest(manifest: bytes, version: int) -> dict:
     """The content of a manifest.
 
     Raises:
@@ -203,7 +203,7 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _decoded(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> list:
+def _decode(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> list:
     """The tree with its leaves as values.
 
     Raises:
@@ -226,7 +226,7 @@ def _decoded(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> li
         return ["value", arrays[value] if kind == "array" else arrays[value][()]]
     if kind not in _STRUCTURES:
         raise Damaged(f"the manifest is no manifest: {brief(kind)} is no kind of node")
-    parts = {key: _decoded(part, arrays, depth + 1) for key, part in value}
+    parts = {key: _decode(part, arrays, depth + 1) for key, part in value}
     return [kind, list(parts.items())]
 
 
@@ -237,15 +237,15 @@ def _structure(tree: list, path: str, structure: Any) -> Any:
         return type(structure).from_bytes(value) if isinstance(structure, Serializable) else value
     if kind == "value":
         return value
-    wanted = None if isinstance(structure, Serializable) else children_of(structure)
-    if wanted is not None and list(wanted) != [key for key, _ in value]:
-        have, want = ([str(key) for key in keys] for keys in (dict(value), wanted))
+    children = None if isinstance(structure, Serializable) else children_of(structure)
+    if children is not None and list(children) != [key for key, _ in value]:
+        have, want = ([str(key) for key in keys] for keys in (dict(value), children))
         raise TypeMismatch(
             f"{path}: the saved program state has other parts than the given structure\n"
             f"  saved  has    {', '.join(have) or 'none'}\n  given  wants  {', '.join(want) or 'none'}"
         )
-    parts = [_structure(part, f"{path}/{key}", None if wanted is None else wanted[key]) for key, part in value]
-    if wanted is not None:
+    parts = [_structure(part, f"{path}/{key}", None if children is None else children[key]) for key, part in value]
+    if children is not None:
         return with_children(structure, parts)
     if kind in ("list", "tuple"):
         return parts if kind == "list" else tuple(parts)

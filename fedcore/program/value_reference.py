@@ -43,5 +43,5 @@ async def materialize_value(value: Any) -> Any:
     if not references:
         return value
     values = await asyncio.gather(*(reference.get_value() for reference in references.values()))
-    found = dict(zip(references, values, strict=True))
-    return map_leaves(lambda leaf: found[id(leaf)] if id(leaf) in references else leaf, value)
+    values_by_id = dict(zip(references, values, strict=True))
+    return map_leaves(lambda leaf: values_by_id[id(leaf)] if id(leaf) in references else leaf, value)

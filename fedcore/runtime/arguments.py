@@ -47,13 +47,13 @@ class ClientValues:
     member_type: Type | None = None
     is_opened_elsewhere: bool = False
 
-    def converted(self, index: int, value) -> object:
+    def convert_client(self, index: int, value) -> object:
         """A client's value in the runtime's form."""
         return self.convert(value, f"{self.path}[{index}]")
 
     def __iter__(self) -> Iterator:
         for index, value in enumerate(self.given):
-            yield self.converted(index, value)
+            yield self.convert_client(index, value)
 
     @property
     def size(self) -> int | None:
@@ -142,24 +142,24 @@ def leaf_numbers(main: Function) -> dict[str, int]:
 
     Other bindings have the number 0. A sequence's number is folded into the seed of its shuffles.
     """
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     count = 0
     for parameter in main.parameters:
-        found[parameter.name] = count
+        numbers[parameter.name] = count
         count += len(leaves(strip_placement(parameter.type)))
-    given, types = set(found), main.types()
+    parameter_names, types = set(numbers), main.types()
     starts: dict[str, list[int]] = {}  # for each struct that `item` reads, the first leaves of its elements
     for op in main.operations:
-        found[op.name] = 0
-        if op.kind == "item" and op.operands[0].name in given:
+        numbers[op.name] = 0
+        if op.kind == "item" and op.operands[0].name in parameter_names:
             source = op.operands[0].name
             if source not in starts:
                 struct = strip_placement(types[source])
                 sizes = [len(leaves(t)) for t in struct.types] if isinstance(struct, StructType) else []
-                starts[source] = list(itertools.accumulate(sizes, initial=found[source]))
-            found[op.name] = starts[source][op.attributes["index"]]
-            given.add(op.name)
-    return found
+                starts[source] = list(itertools.accumulate(sizes, initial=numbers[source]))
+            numbers[op.name] = starts[source][op.attributes["index"]]
+            parameter_names.add(op.name)
+    return numbers
 
 
 def restore(value, type_: Type):

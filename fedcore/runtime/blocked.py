@@ -53,21 +53,21 @@ class BlockedThreads:
         """Raises FedcoreError if `MAX_BLOCKED` threads are blocked."""
         if len(self._read) >= MAX_BLOCKED:
             raise FedcoreError(
-                f"{self.described()}: from here on this process reads clients' data from arrays, numbers and "
+                f"{self.describe()}: from here on this process reads clients' data from arrays, numbers and "
                 "fc.data.ClientDataset only"
             )
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """A sentence with the number and names of the blocked threads; empty if there are none."""
         with self._lock:
             names = [thread.name for thread in self._read]
         if not names:
             return ""
-        shown = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+        listing = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
         many = len(names) > 1
         return (
             f"{len(names)} thread{'s' * many} of calls that were stopped or came too late still run{'s' * (not many)} "
-            f"({shown}), such as code that waits for a client's data"
+            f"({listing}), such as code that waits for a client's data"
         )
 
 

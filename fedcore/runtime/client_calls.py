@@ -110,7 +110,7 @@ def _client_call(
 
 def _loop_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, parallel: int) -> Call:
     """The call of a graph that loops over the clients, whose partial is a variable of the loop."""
-    layouts, tensors = _stacked(work, device, clients)
+    layouts, tensors = _stack(work, device, clients)
     function = device.functions.get(
         ("loop", *work.key, layouts, parallel),
         lambda: realize_loop(work.client_stage, layouts, parallel=parallel),
@@ -122,7 +122,7 @@ def _low_rank_steps(work: ClientWork, clients: ClientSlice) -> LowRankSteps | No
     """How the training of a block's clients keeps kernels low-rank; None if it does not."""
     if not work.low_rank:
         return None
-    numbers = [n for of_value in work.numbers for n in of_value]
+    numbers = [n for leaf_numbers in work.numbers for n in leaf_numbers]
     return LowRankSteps.of(clients.leaves, clients.seeds(work.seed), numbers, work.low_rank)
 
 
@@ -143,7 +143,7 @@ def _looped_call(
         parallel: clients that are computed at once.
         alone: the executable adds one client to a partial.
     """
-    layouts, tensors = _stacked(work, device, clients)
+    layouts, tensors = _stack(work, device, clients)
     lane_of = np.full(clients.places, ABSENT, np.int64)
     lane_of[list(clients.positions)] = np.arange(len(clients.positions))
 
@@ -153,13 +153,13 @@ def _looped_call(
 
     kind = "single looped" if alone else "looped"
     key = (kind, *work.key, layouts, steps, clients.places, parallel)
-    function = device.functions.get(key, lambda: _recorded(work, report, realize))
+    function = device.functions.get(key, lambda: _record_build(work, report, realize))
     return function, device.put([clients.seeds(work.seed), lane_of, *tensors])
 
 
-def _stacked(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> tuple[tuple, list]:
+def _stack(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> tuple[tuple, list]:
     """The layouts and tensors of `pack_for_loop`."""
-    numbers = [n for of_value in work.numbers for n in of_value]
+    numbers = [n for leaf_numbers in work.numbers for n in leaf_numbers]
     with tf.device(device.device):  # packed tensors that the device caches stay there
         return pack_for_loop(clients.leaves, clients.seeds(work.seed), numbers, cache=device.packed)
 
@@ -188,7 +188,7 @@ def _vectorised_call(
         return realize_batched(work.client_stage, layout, block=work.block, blocks=blocks, assumes=assumes)
 
     key = ("vectorised", *work.key, layout, clients.places, assumes)
-    return device.functions.get(key, lambda: _recorded(work, report, realize)), tensors
+    return device.functions.get(key, lambda: _record_build(work, report, realize)), tensors
 
 
 def _next_vectorised_call(work: ClientWork, device: DeviceExecutor, report: Report, client: ClientSlice) -> Call:
@@ -196,12 +196,12 @@ def _next_vectorised_call(work: ClientWork, device: DeviceExecutor, report: Repo
     layout, tensors = _pack(work, device, report, client, attrs.evolve(work.schedule_rules, width=LEAST_WIDTH))
     function = device.functions.get(
         ("single vectorised", *work.key, layout),
-        lambda: _recorded(work, report, BatchedFold(work.client_stage, layout).next_client),
+        lambda: _record_build(work, report, BatchedFold(work.client_stage, layout).next_client),
     )
     return function, tensors
 
 
-def _recorded(work: ClientWork, report: Report, realize: Callable[[], Realized]) -> Realized:
+def _record_build(work: ClientWork, report: Report, realize: Callable[[], Realized]) -> Realized:
     """The executable that a function builds; if the call is recorded, the report gets its region."""
     with report.span("build", work.stage) as facts, logged_regions() as log:
         realized = realize()
@@ -216,7 +216,7 @@ def _pack(
     work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice, rules: ScheduleRules
 ) -> tuple[PackedLayout, list]:
     """The packed clients on the device. A recording gets the schedule's text with the span of the packing."""
-    numbers, seeds = [n for of_value in work.numbers for n in of_value], clients.seeds(work.seed)
+    numbers, seeds = [n for leaf_numbers in work.numbers for n in leaf_numbers], clients.seeds(work.seed)
     ends = [clients.present[0], clients.present[-1]]
     with report.span("pack", work.stage, device=device.device, clients=ends) as facts:
         with tf.device(device.device):  # packed tensors that the device caches stay there

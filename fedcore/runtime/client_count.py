@@ -40,9 +40,9 @@ class ClientCount:
             raise TypeMismatch(_message([(v.path, str(v.size)) for v in sized]))
         return cls(sized[0].path, sized[0].size) if sized else cls()
 
-    def check_reading(self, name: str, taken: int) -> None:
+    def check_reading(self, name: str, read_count: int) -> None:
         """Refuses an argument of which more clients were read than the call has."""
-        if self.number is not None and taken > self.number:
+        if self.number is not None and read_count > self.number:
             raise TypeMismatch(_message([(self.name, str(self.number)), (name, "more")]))
 
     def check_ended(self, name: str, number: int) -> None:
@@ -54,8 +54,10 @@ class ClientCount:
 
 
 def _message(lengths: list[tuple[str, str]]) -> str:
-    told = [f"`{name}` has {length}" for name, length in lengths]
-    return f"the client values of a call must have equally many clients, but {', '.join(told[:-1])} and {told[-1]}"
+    clauses = [f"`{name}` has {length}" for name, length in lengths]
+    return (
+        f"the client values of a call must have equally many clients, but {', '.join(clauses[:-1])} and {clauses[-1]}"
+    )
 
 
 def client_arguments(values: list, types: list[Type]) -> Iterator[ClientValues]:

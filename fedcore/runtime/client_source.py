@@ -166,7 +166,7 @@ class ClientSource:
         return self._unread_runs()
 
     def _unread_runs(self) -> Iterator[UnreadRun]:
-        clients = self._zipped() if self._work.cohorts else (() for _ in _counted(self._work.counted))
+        clients = self._zip_cohorts() if self._work.cohorts else (() for _ in _placeholders(self._work.counted))
         first = self._work.cohorts[0] if self._work.cohorts else self._work.counted
         name = first.path if first is not None else ""
         while True:
@@ -183,7 +183,7 @@ class ClientSource:
             self._work.count.check_reading(name, self.clients)
             yield UnreadRun(index, slices, index * self._size, unread)
 
-    def _zipped(self) -> Iterator[tuple]:
+    def _zip_cohorts(self) -> Iterator[tuple]:
         """For each client the tuple of its values."""
         cohorts = [c.given if _is_in_memory(c) else self._read(c) for c in self._work.cohorts]
         return zip(*cohorts, strict=True) if len(cohorts) == 1 else self._zipped_equal(cohorts)
@@ -240,15 +240,15 @@ def _is_in_memory(values: ClientValues) -> bool:
     return isinstance(values.given, Sequence | np.ndarray)
 
 
-def converted(values: ClientValues, index: int, given: object) -> object:
+def convert_client(values: ClientValues, index: int, value: object) -> object:
     """A client's value in the runtime's form.
 
     Raises:
         Exception: the cohort raised this error for the client, or the conversion did.
     """
-    if isinstance(given, _Raised):
-        raise given.error
-    return values.converted(index, given)
+    if isinstance(value, _Raised):
+        raise value.error
+    return values.convert_client(index, value)
 
 
 _VALUES = (int, float, complex, str, bytes, np.ndarray, np.generic, tf.Tensor, ClientDataset, type(None))
@@ -297,7 +297,7 @@ def is_read_once(client: tuple) -> bool:
     return any(isinstance(leaf, Iterator | _Raised) for leaf in tf.nest.flatten(client))
 
 
-def _counted(values: ClientValues | None) -> Iterable:
+def _placeholders(values: ClientValues | None) -> Iterable:
     """An iterable with one element for each client; its elements are not used."""
     if values is None:
         return ()

@@ -99,7 +99,7 @@ class WatchedValue:
 
 
 class Watch(Protocol):
-    """What looks at the values of clients."""
+    """Looks at the values of clients."""
 
     def is_watched(self, index: int) -> bool:
         """Whether the values of a client are looked at."""

@@ -23,7 +23,7 @@ from fedcore.graphs.batched.schedule import ScheduleRules
 from fedcore.graphs.dataflow.stage_passes import stage_pass_registrations
 from fedcore.graphs.graphdef.bfloat16_products import with_bfloat16_kernels
 from fedcore.graphs.graphdef.parsed_graph import has_loops
-from fedcore.graphs.sequences.columns import Columns, drawn
+from fedcore.graphs.sequences.columns import Columns, draw_values
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.streams import Stream
 from fedcore.graphs.stages.client_stage import ClientStage
@@ -123,7 +123,7 @@ class ClientWork:
         if not any(getattr(leaf, "draws", False) for leaf in flatten(client)):
             return client
         seed = fold_in(self.seed, index)
-        return tuple([drawn(value, seed, n.start) for value, n in zip(client, self.numbers, strict=True)])
+        return tuple([draw_values(value, seed, n.start) for value, n in zip(client, self.numbers, strict=True)])
 
     @property
     def is_vectorised(self) -> bool:
@@ -141,7 +141,7 @@ class ClientWork:
 
     @functools.cached_property
     def one_step_width(self) -> int:
-        """The same where all clients of a call take one step, and keep kernels low-rank; 0 if it is `width`."""
+        """`width` where all clients of a call take one step and keep kernels low-rank; 0 if that is `width`."""
         return int(self.plan.get("one_step_width", 0))
 
     @functools.cached_property
@@ -340,7 +340,7 @@ class ClientSlice:
             above: dict[int, SliceResult] = {}
             for index, right in row.items():
                 left = above.get(index // 2)
-                above[index // 2] = right if left is None else _merged(left, right, merge)
+                above[index // 2] = right if left is None else _merge_results(left, right, merge)
             row = above
         (whole,) = row.values()
         return whole
@@ -403,6 +403,6 @@ class SliceResult:
         return SliceResult, (self.partial, dict(self.kept), dict(self.sent_bits), self.place)
 
 
-def _merged(left: SliceResult, right: SliceResult, merge: Callable[[Any, Any], Any]) -> SliceResult:
+def _merge_results(left: SliceResult, right: SliceResult, merge: Callable[[Any, Any], Any]) -> SliceResult:
     partial = None if left.partial is None else merge(left.partial, right.partial)
     return SliceResult(partial, {**left.kept, **right.kept}, {**left.sent_bits, **right.sent_bits})

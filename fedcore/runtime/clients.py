@@ -48,7 +48,7 @@ from fedcore.runtime.finite_check import checked_finite
 from fedcore.runtime.memory import DeviceMemory
 from fedcore.runtime.memory_budget import MemoryBudget
 from fedcore.runtime.merge_tree import ABSENT, MergeTree
-from fedcore.runtime.protocols import SliceExecutor, WorkerEnded, check_slice_executor, prepared
+from fedcore.runtime.protocols import SliceExecutor, WorkerEnded, check_slice_executor, prepare_checked
 from fedcore.runtime.report import Report
 from fedcore.runtime.run_lengths import RunLengths
 from fedcore.runtime.secure.settings import Masked
@@ -125,7 +125,7 @@ class SlicedClientsExecutor:
 
         The function returns None if all clients fail, and raises `WorkerEnded` if another executor is to compute them.
         """
-        runs = [prepared(executor, work, report, stop) for executor in self.executors]
+        runs = [prepare_checked(executor, work, report, stop) for executor in self.executors]
         if faults.drops:
             runs = list(map(checked_finite, runs))
         return [functools.partial(faults.survivors, run) for run in runs]
@@ -270,7 +270,7 @@ class _Run:
             if ahead and self.work.low_rank and not self.work.is_vectorised:
                 runs = longest_first(source)
             dispatch(runs, self._compute, self.workers, self.stop, ahead=ahead, is_open=self.stack.is_open)
-        clients, kept = self.source.clients, self.results.kept
+        clients, kept_values = self.source.clients, self.results.kept
         self.report.clients = max(self.report.clients, clients)
         self.faults.check_quorum(clients)
         partial = None
@@ -279,9 +279,9 @@ class _Run:
             partial = self.results.tree.result() if is_ready else ABSENT
             if partial is ABSENT:
                 partial = self.workers.call(self._partial, self.stop)
-        self.report.kept += len(kept)
+        self.report.kept += len(kept_values)
         keeps = self.work.keeps or self.work.zero is None
-        return partial, [kept.get(i) for i in range(clients)] if keeps else []
+        return partial, [kept_values.get(i) for i in range(clients)] if keeps else []
 
     def _partial(self) -> object:
         partial = self.results.tree.result() if self.source.clients else ABSENT
@@ -321,11 +321,11 @@ class _Run:
         if self.secure.why_lost(client) is None:
             result = run(self.reader.read(unread))
             if result is not None and result.partial is not ABSENT:
-                result = attrs.evolve(result, partial=self.secure.masked(client, result.partial))
+                result = attrs.evolve(result, partial=self.secure.mask(client, result.partial))
         why = self.secure.why_lost(client)
         if why is None:
             return result
-        self.faults.failed(client, SecureSumError(why))
+        self.faults.drop_or_raise(client, SecureSumError(why))
         return None
 
 

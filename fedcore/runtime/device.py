@@ -83,9 +83,9 @@ class DeviceExecutor:
             return
         with compiling.lock:
             if not compiling.is_done:
-                done: Future = Future()
-                _compiler(self.device).put((lambda: self._compile(function, tensors), done))
-                done.result()
+                future: Future = Future()
+                _compiler(self.device).put((lambda: self._compile(function, tensors), future))
+                future.result()
                 compiling.is_done = True
 
     def _compile(self, function: Realized, tensors: Sequence) -> None:
@@ -126,12 +126,12 @@ def _compiler(device: str) -> _Jobs:
 
 def _do(jobs: _Jobs) -> None:
     while True:
-        job, done = jobs.get()
+        job, future = jobs.get()
         try:
-            done.set_result(job())
+            future.set_result(job())
         except BaseException as error:
-            done.set_exception(error)
-        del job, done  # they hold tensors
+            future.set_exception(error)
+        del job, future  # they hold tensors
 
 
 def _stage_name(function: Realized) -> str:
@@ -149,19 +149,21 @@ def default_devices() -> list[str]:
     return [d.name for d in tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")]
 
 
-def device_name(asked, parameter: str) -> str:
+def device_name(device, parameter: str) -> str:
     """The full name of a logical device, such as `/device:CPU:0` for `CPU:0` and for a `LogicalDevice`.
 
     Raises:
         FedcoreError: no device has the name; the message lists the devices.
     """
     there = [d.name for d in tf.config.list_logical_devices()]
-    name = asked if isinstance(asked, str) else getattr(asked, "name", None)
+    name = device if isinstance(device, str) else getattr(device, "name", None)
     try:
         spec = tf.DeviceSpec.from_string(f"/{name.removeprefix('/')}") if isinstance(name, str) else None
     except ValueError:
         spec = None
-    found = f"/device:{spec.device_type}:{spec.device_index or 0}" if spec is not None and spec.device_type else None
-    if found is None or found not in there:
-        raise FedcoreError(f"{parameter}: there is no device {brief(asked)}; there are {', '.join(there)}")
-    return found
+    full_name = (
+        f"/device:{spec.device_type}:{spec.device_index or 0}" if spec is not None and spec.device_type else None
+    )
+    if full_name is None or full_name not in there:
+        raise FedcoreError(f"{parameter}: there is no device {brief(device)}; there are {', '.join(there)}")
+    return full_name

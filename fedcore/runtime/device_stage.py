@@ -163,7 +163,7 @@ class DeviceStage:
         return result
 
     def _products(self, clients: ClientSlice, products: Products, tensors: list[tf.Tensor]) -> tf.Tensor:
-        """What depends on the clients' data only. It is kept as long as the packed data are."""
+        """Products of the clients' data alone, kept as long as the packed data are."""
         operands = [tensors[i] for i in products.operands]
         run = functools.partial(self._uncounted_call, clients, products.function, operands)
         return self._device.products.get((self._work.key, products), operands[:1], run)
@@ -171,7 +171,7 @@ class DeviceStage:
     def _one_by_one(self, clients: ClientSlice) -> SliceResult:
         """The result of `_together` for one block, by a graph call for each client."""
         partial, factors = self._zero, None
-        kept: dict[int, object] = {}
+        kept_values: dict[int, object] = {}
         sent: dict[int, np.ndarray] = {}
         first, last = clients.present[0], clients.present[-1]
         size = self._size_alone(clients)
@@ -185,15 +185,15 @@ class DeviceStage:
             *out, factors = self._call(alone, function, operands, size)
             result = self._result(alone, function, out)
             partial = result.partial
-            kept.update(result.kept)
+            kept_values.update(result.kept)
             sent.update(result.sent_bits)
-        return SliceResult(partial, kept, sent)
+        return SliceResult(partial, kept_values, sent)
 
     def _apart(self, clients: ClientSlice) -> SliceResult:
         """A call for each client. Partials merge in a tree: first within each block, then across blocks."""
         if clients.places > self._work.block:
             return in_halves(clients, self._work.block, self._apart, self.merge)
-        tree, kept, sent = MergeTree(self.merge), dict[int, object](), dict[int, np.ndarray]()
+        tree, kept_values, sent = MergeTree(self.merge), dict[int, object](), dict[int, np.ndarray]()
         size = self._size_alone(clients)
         for place, client in enumerate(clients.clients):
             if client is None:
@@ -203,20 +203,20 @@ class DeviceStage:
             function, tensors = client_call(self._work, self._device, alone)
             result = self._result(alone, function, self._call(alone, function, [*self._on_device(), *tensors], size))
             tree.add(place, result.partial)
-            kept.update(result.kept)
+            kept_values.update(result.kept)
             sent.update(result.sent_bits)
-        return SliceResult(tree.result(), kept, sent)
+        return SliceResult(tree.result(), kept_values, sent)
 
     def _result(self, clients: ClientSlice, function: Realized, out: Sequence) -> SliceResult:
         """The result of a call that returns <partial, kept values, bits>."""
-        partial, kept, bits = out
+        partial, kept_values, bits = out
         if function.stacks_kept:
-            kept = self._unstacked(kept, len(clients.present))
-        values = dict(zip(clients.present, kept, strict=bool(kept)))
+            kept_values = self._unstack(kept_values, len(clients.present))
+        values = dict(zip(clients.present, kept_values, strict=bool(kept_values)))
         sent = dict(zip(clients.present, bits.numpy(), strict=True)) if self._work.client_stage.sizes else {}
         return SliceResult(None if self._work.zero is None else partial, values, sent)
 
-    def _unstacked(self, stacked: Sequence[tf.Tensor], clients: int) -> list:
+    def _unstack(self, stacked: Sequence[tf.Tensor], clients: int) -> list:
         """The kept value of each client, of the tensors [clients, …] of their leaves."""
         kept_type = self._work.client_stage.kept_type
         if kept_type is None:

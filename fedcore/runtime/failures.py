@@ -33,9 +33,9 @@ def reason(error: Exception, module: Module | None = None) -> str:
     return text + at
 
 
-def _about_label(found: re.Match) -> str:
+def _about_label(match: re.Match) -> str:
     """The message for a sparse cross-entropy's bad label. TensorFlow's list of labels is left out: it has padding."""
-    label, units = map(int, found.groups())
+    label, units = map(int, match.groups())
     return (
         f"a label is {label}, but the predictions have {units} classes, for the labels 0 to {units - 1}; give the "
         "last layer a unit for each label, and number the labels from 0"

@@ -131,7 +131,7 @@ class FaultPolicy:
                     ) from self._cause(error)
                 tries -= not failed
                 for index, why in failed.items():
-                    self.failed(index, why)
+                    self.drop_or_raise(index, why)
                 clients = clients.without(failed)
         return None
 
@@ -148,17 +148,17 @@ class FaultPolicy:
 
     def _error_of(self, run: Run, client: ClientSlice) -> Exception | None:
         """The error of the last try; None if a try succeeds."""
-        found: Exception | None = None
+        last_error: Exception | None = None
         for _ in range(1 + self._retries):
             try:
                 run(client)
             except (Stopped, ProtocolBroken, OverBudget):
                 raise
             except Exception as error:
-                found = error
+                last_error = error
             else:
                 return None
-        return found
+        return last_error
 
     def unreadable(self, index: int, error: Exception, *, reads: int, once: bool) -> bool:
         """Whether a client whose value could not be read is dropped; if not, the caller reads the value again.
@@ -174,10 +174,10 @@ class FaultPolicy:
             return False
         if not self.drops and not self._masked and isinstance(error, FedcoreError) and not isinstance(error, TooLate):
             raise error
-        self.failed(index, error)
+        self.drop_or_raise(index, error)
         return True
 
-    def failed(self, index: int, error: Exception) -> None:
+    def drop_or_raise(self, index: int, error: Exception) -> None:
         """Drops a client from this call.
 
         Raises:

@@ -29,13 +29,13 @@ class NotFinite(FedcoreError):
 def checked_finite(run: Callable[[ClientSlice], SliceResult]) -> Callable[[ClientSlice], SliceResult]:
     """A function that calls `run`, and raises NotFinite if a float of the result is not finite."""
 
-    def checked(clients: ClientSlice) -> SliceResult:
+    def run_checked(clients: ClientSlice) -> SliceResult:
         result = run(clients)
         if not are_finite([*flatten(result.partial), *flatten(tuple(result.kept.values()))]):
             raise NotFinite(result)
         return result
 
-    return checked
+    return run_checked
 
 
 def are_finite(values: Iterable) -> bool:

@@ -84,7 +84,7 @@ class LocalRuntime:
             with current_stop() as stop:
                 result = self._plans.run(module, module.digest(), values, report, stop)
         finally:
-            blocked = blocked_threads.described()
+            blocked = blocked_threads.describe()
             if blocked:
                 report.note(blocked)
         meter(module, report, self._sent)
@@ -227,9 +227,9 @@ def _check_left_to_executor(
         "client_timeout_s": client_timeout_s,
         "secure_aggregation": secure_aggregation,
     }
-    given = [name for name, value in settings.items() if value is not None]
-    if given:
-        raise FedcoreError(f"{' and '.join(given)}: clients_executor is given, so its own settings hold for clients")
+    names = [name for name, value in settings.items() if value is not None]
+    if names:
+        raise FedcoreError(f"{' and '.join(names)}: clients_executor is given, so its own settings hold for clients")
 
 
 def default_workers(devices: int) -> int:
@@ -256,10 +256,10 @@ def _plan_options(block_size: Any, vectorize: Any, xla: Any, low_rank: Any) -> d
 BFLOAT16_NOTE = "compute_dtype='bfloat16': the processor has no instructions for products of bfloat16, so it is slower"
 
 
-def _compute_dtype(given: Any) -> str:
-    if isinstance(given, str) and given in ("float32", "bfloat16"):
-        return given
-    raise FedcoreError(f"compute_dtype is 'float32' or 'bfloat16', not {brief(given)}")
+def _compute_dtype(dtype: Any) -> str:
+    if isinstance(dtype, str) and dtype in ("float32", "bfloat16"):
+        return dtype
+    raise FedcoreError(f"compute_dtype is 'float32' or 'bfloat16', not {brief(dtype)}")
 
 
 def _is_auto(value) -> bool:

@@ -102,10 +102,10 @@ class DeviceMemory:
             self._most = min(self._most, allowed // 2)
             return self._most
 
-    def clients(self, stage: Hashable, asked: int) -> int:
-        """How many of the `asked` clients of a stage fit into one slice, as far as is known."""
+    def clients(self, stage: Hashable, count: int) -> int:
+        """How many of the `count` clients of a stage fit into one slice, as far as is known."""
         with self._free:
-            return min(asked, self._clients.get(stage, asked))
+            return min(count, self._clients.get(stage, count))
 
     def holds(self, stage: Hashable, clients: int) -> None:
         """Notes that at most so many clients of a stage fit into a slice; 0: a block runs client by client."""

@@ -46,7 +46,7 @@ class MergeTree:
                     self._waiting[height, index] = partial
                     return
             pair = (sibling, partial) if index & 1 else (partial, sibling)
-            partial = self._joined(*pair)
+            partial = self._join(*pair)
             height, index = height + 1, index >> 1
 
     @property
@@ -59,10 +59,10 @@ class MergeTree:
         subtrees = [partial for _, partial in sorted(self._waiting.items(), key=lambda kv: kv[0][1] << kv[0][0])]
         total = subtrees.pop()
         while subtrees:
-            total = self._joined(subtrees.pop(), total)
+            total = self._join(subtrees.pop(), total)
         return total
 
-    def _joined(self, left, right):
+    def _join(self, left, right):
         if left is ABSENT or right is ABSENT:
             return right if left is ABSENT else left
         return self._merge(left, right)

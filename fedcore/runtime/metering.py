@@ -41,7 +41,7 @@ class Crossing:
 
 def crossings(plan: Module) -> list[Crossing]:
     """The crossings of a plan, each counted for one client."""
-    found = []
+    entries = []
     by_name, types = {op.name: op for op in plan.main.operations}, plan.main.types()
     for op in plan.main.operations:
         if op.attributes.get("bits") == 0:
@@ -61,8 +61,8 @@ def crossings(plan: Module) -> list[Crossing]:
             for path, leaf in leaves(type_):
                 tensor = f"{name}.{path}" if path and path[0] != "[" else name + path
                 bits = getattr(leaf, "size_bits", None)
-                found.append(Crossing(op.name, op.kind, tensor, leaf, 1, bits, next(constants)))
-    return found
+                entries.append(Crossing(op.name, op.kind, tensor, leaf, 1, bits, next(constants)))
+    return entries
 
 
 def _constants(plan: Module, name: str) -> Iterator[Constant]:
@@ -88,15 +88,15 @@ def _broadcast_parts(plan: Module, name: str) -> list[tuple[str, Type]]:
     An element without a name is called as the value that the server puts there.
     """
     function = plan.main
-    made = {op.name: op for op in function.operations}
-    if name in made and made[name].kind == "run":
-        function = plan.function(made[name].operands[0].name)
-        name, made = function.result.name, {op.name: op for op in function.operations}
+    bindings = {op.name: op for op in function.operations}
+    if name in bindings and bindings[name].kind == "run":
+        function = plan.function(bindings[name].operands[0].name)
+        name, bindings = function.result.name, {op.name: op for op in function.operations}
     names, whole = ValueNames(function), member_of(function.types()[name])
     if not isinstance(whole, StructType):
         return [(names.of(name) or "value", whole)]
-    struct = name in made and made[name].kind == "struct"
-    own = [names.of(o.name) for o in made[name].operands] if struct else [None] * len(whole)
+    struct = name in bindings and bindings[name].kind == "struct"
+    own = [names.of(o.name) for o in bindings[name].operands] if struct else [None] * len(whole)
     return [(element or own[i] or f"[{i}]", type_) for i, (element, type_) in enumerate(whole.items())]
 
 

@@ -60,7 +60,7 @@ def _find(type_: Type, path: tuple = ()) -> list[tuple]:
         counts = path and path[-1][0] == NON_FINITE_CLIENTS and isinstance(type_, TensorType) and type_.dtype.is_integer
         return [path] if counts else []
     parts = enumerate(type_.elements)
-    return [found for i, (name, part) in parts for found in _find(part, (*path, (name, i)))]
+    return [metric_path for i, (name, part) in parts for metric_path in _find(part, (*path, (name, i)))]
 
 
 def _part(value, path: tuple):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.stages.realize import Realized, pack, realize_stage
 from fedcore.graphs.tensors.identity_cache import IdentityCache
-from fedcore.graphs.tensors.sizes import measured_bits, unsized
+from fedcore.graphs.tensors.sizes import measured_bits, unsized_leaves
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
@@ -55,8 +55,10 @@ class _Facts:
 
     def work(self, module: Module, digest: str, name: str, operands: list, seed: int, count: ClientCount) -> ClientWork:
         first = self.broadcasts[name]
-        given, cohorts = tuple(operands[:first]), tuple(operands[first:])
-        return ClientWork(module, digest, broadcasts=given, cohorts=cohorts, seed=seed, count=count, **self.works[name])
+        broadcasts, cohorts = tuple(operands[:first]), tuple(operands[first:])
+        return ClientWork(
+            module, digest, broadcasts=broadcasts, cohorts=cohorts, seed=seed, count=count, **self.works[name]
+        )
 
 
 class PlanExecutor:
@@ -95,27 +97,27 @@ class PlanExecutor:
         main = module.main
         count = ClientCount.of(arguments, [p.type for p in main.parameters])
         _check_readings(module, arguments)
-        known: dict[str, object] = dict(zip((p.name for p in main.parameters), self._placed(arguments), strict=True))
+        scope: dict[str, object] = dict(zip((p.name for p in main.parameters), self._place(arguments), strict=True))
         facts = self._facts.get(digest, [module], lambda: _facts(module))
         for op in main.operations:
             seed = report.seed  # the operation folds its salt into the seed
-            operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
+            operands = [scope[o.name] for o in op.operands if isinstance(o, Ref)]
             if op.kind == "run":
                 with report.span("run", op.operands[0].name, device=self._server.device):
-                    known[op.name] = self._run(module, digest, op, operands, facts, seed, report, stop)
+                    scope[op.name] = self._run(module, digest, op, operands, facts, seed, report, stop)
             elif op.kind in ("fold", "collect"):
                 work = facts.work(module, digest, op.name, operands, seed, count)
                 if not work.cohorts:
                     work = attrs.evolve(work, counted=_any_cohort(arguments) or self._default)
                 with report.span("clients", work.stage):
-                    known[op.name] = self._stage(op, work, report, stop)
+                    scope[op.name] = self._stage(op, work, report, stop)
             else:
-                known[op.name] = _without_graph_call(op, operands, facts.types)
+                scope[op.name] = _without_graph_call(op, operands, facts.types)
                 if op.name in facts.measured:
                     _measure(op, operands[0], report)
-        return known[main.result.name]
+        return scope[main.result.name]
 
-    def _placed(self, arguments: list) -> list:
+    def _place(self, arguments: list) -> list:
         """The arguments with their arrays on the server's device, so that several stages share one copy."""
         arrays = [leaf for value in arguments for leaf in flatten(value) if isinstance(leaf, np.ndarray | np.generic)]
         placed = iter(self._server.put(arrays))
@@ -127,36 +129,36 @@ class PlanExecutor:
         stage = op.operands[0].name
         if stage in facts.struct_stages:
             function = module.function(stage)
-            result = _restructured(function, arguments, self._server)
+            result = _restructure(function, arguments, self._server)
             return unflatten(self._server.put(flatten(result)), function.result_type)
         firsts = [facts.numbers[o.name] for o in op.operands if isinstance(o, Ref)]
         packed = [pack(a, seed, first) for a, first in zip(arguments, firsts, strict=True)]
-        layouts = tuple(given for given, _ in packed)
+        layouts = tuple(layout for layout, _ in packed)
         realized = self._server.functions.get(
             ("stage", digest, stage, layouts), lambda: realize_stage(module, stage, layouts)
         )
-        given = [t for _, ts in packed for t in ts]
+        operands = [t for _, ts in packed for t in ts]
 
         def compute() -> tuple:
             report.count("server")
-            tensors = self._server.put([np.int64(seed), *given])
+            tensors = self._server.put([np.int64(seed), *operands])
             with failures_of(module, stage):
                 if threading.current_thread() is not threading.main_thread():
                     return self._server.call(realized, tensors, stop)
                 return self._server_thread.call(lambda: self._server.call(realized, tensors, stop), stop)
 
-        if realized.pure and given and all(isinstance(t, tf.Tensor) for t in given):
-            result = self._results.get((digest, stage), given, compute)
+        if realized.pure and operands and all(isinstance(t, tf.Tensor) for t in operands):
+            result = self._results.get((digest, stage), operands, compute)
         else:
             result = compute()
-        return _with_operands(result, realized, given)
+        return _with_operands(result, realized, operands)
 
     def close(self) -> None:
         self._server_thread.close()
 
     def _stage(self, op: Operation, work: ClientWork, report: Report, stop: Stop):
-        merged, kept = checked_run(self._clients, work, report, stop)
-        values = ClientValues(kept, lambda value, path: value, work.stage)
+        merged, kept_values = checked_run(self._clients, work, report, stop)
+        values = ClientValues(kept_values, lambda value, path: value, work.stage)
         if op.kind == "collect":
             return values
         return (merged, values) if work.keeps else merged
@@ -192,16 +194,16 @@ def _has_only_struct_operations(function: Function) -> bool:
     )
 
 
-def _restructured(function: Function, arguments: list, server: DeviceExecutor):
+def _restructure(function: Function, arguments: list, server: DeviceExecutor):
     """The result of a function of struct operations only."""
-    known, types = dict(zip((p.name for p in function.parameters), arguments, strict=True)), function.types()
+    scope, types = dict(zip((p.name for p in function.parameters), arguments, strict=True)), function.types()
     for op in function.operations:
-        operands = [known[o.name] for o in op.operands if isinstance(o, Ref)]
+        operands = [scope[o.name] for o in op.operands if isinstance(o, Ref)]
         is_literal = op.kind == "literal"
-        known[op.name] = (
+        scope[op.name] = (
             server.constant(op.attributes["value"]) if is_literal else _without_graph_call(op, operands, types)
         )
-    return known[function.result.name]
+    return scope[function.result.name]
 
 
 def _measure(op: Operation, value, report: Report) -> None:
@@ -212,25 +214,25 @@ def _check_readings(module: Module, arguments: list) -> None:
     """Refuses an iterator, such as a generator, that several client stages read."""
     if not any(isinstance(leaf, ClientValues) and leaf.is_read_once for leaf in flatten(tuple(arguments))):
         return
-    known: dict[str, object] = dict(zip((p.name for p in module.main.parameters), arguments, strict=True))
+    scope: dict[str, object] = dict(zip((p.name for p in module.main.parameters), arguments, strict=True))
     readers: dict[int, list[str]] = {}
     values: dict[int, ClientValues] = {}
     types = module.main.types()
     for op in module.main.operations:
-        operands = [known.get(o.name) for o in op.operands if isinstance(o, Ref)]
+        operands = [scope.get(o.name) for o in op.operands if isinstance(o, Ref)]
         if op.kind in ("fold", "collect"):
             stage = [o.name for o in op.operands if not isinstance(o, Ref)][-1]
-            found = [v for v in operands if isinstance(v, ClientValues)]
-            unread = any(_of_clients(types[o.name]) for o in op.operands if isinstance(o, Ref))
+            cohorts = [v for v in operands if isinstance(v, ClientValues)]
+            unread = any(_is_client_value(types[o.name]) for o in op.operands if isinstance(o, Ref))
             counted = None if unread else _any_cohort(arguments)
-            for value in [*found, *([counted] if counted else [])]:
+            for value in [*cohorts, *([counted] if counted else [])]:
                 values[id(value.given)] = value
                 readers.setdefault(id(value.given), []).append(f"@{stage}")
         elif op.kind == "struct":
-            known[op.name] = tuple(operands)
+            scope[op.name] = tuple(operands)
         elif op.kind == "item" and operands[0] is not None:
             source = operands[0]
-            known[op.name] = source if isinstance(source, ClientValues) else source[op.attributes["index"]]  # type: ignore[index]
+            scope[op.name] = source if isinstance(source, ClientValues) else source[op.attributes["index"]]  # type: ignore[index]
     for key, stages in readers.items():
         if len(stages) > 1 and values[key].is_read_once:
             raise TypeMismatch(
@@ -239,7 +241,7 @@ def _check_readings(module: Module, arguments: list) -> None:
             )
 
 
-def _of_clients(type_) -> bool:
+def _is_client_value(type_) -> bool:
     return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
@@ -266,15 +268,15 @@ def _facts(module: Module) -> _Facts:
     broadcasts, works = {}, {}
     for op in main.operations:
         if op.kind in ("fold", "collect"):
-            given = [o.name for o in op.operands if isinstance(o, Ref)]
-            broadcasts[op.name] = split_operands([types[name] for name in given])
-            cohorts = given[broadcasts[op.name] :]
+            operand_names = [o.name for o in op.operands if isinstance(o, Ref)]
+            broadcasts[op.name] = split_operands([types[name] for name in operand_names])
+            cohorts = operand_names[broadcasts[op.name] :]
             leaf_numbers_of = [range(n := numbers[c], n + len(leaves(member_of(types[c])))) for c in cohorts]
             works[op.name] = _work(module, op, merges.get(op.name), leaf_numbers_of, types)
     measured = [
         op.name
         for op in main.operations
-        if op.kind == "broadcast" and op.attributes.get("bits") != 0 and unsized(member_of(op.type))
+        if op.kind == "broadcast" and op.attributes.get("bits") != 0 and unsized_leaves(member_of(op.type))
     ]
     struct_stages = [f.name for f in module.functions if _has_only_struct_operations(f)]
     return _Facts(numbers, broadcasts, frozenset(measured), frozenset(struct_stages), works, types)
@@ -295,7 +297,7 @@ def _work(
         "keeps": keeps,
         "merge": None if merge is None else merge.name,
         "secure": () if merge is None else merge.attributes.get("secure", ()),
-        "measured": tuple(name for name, value in sent.items() if unsized(value.type)),
+        "measured": tuple(name for name, value in sent.items() if unsized_leaves(value.type)),
     }
 
 
@@ -306,4 +308,4 @@ def _without_graph_call(op: Operation, operands: list, types):
     if op.kind == "broadcast" or op.kind == "merge":
         return operands[-1]
     index = op.attributes["index"]
-    return operands[0].part(index) if _of_clients(types[op.operands[0].name]) else operands[0][index]
+    return operands[0].part(index) if _is_client_value(types[op.operands[0].name]) else operands[0][index]

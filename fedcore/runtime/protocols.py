@@ -121,7 +121,7 @@ class WorkerEnded(FedcoreError):
     """The worker that computed a run of slices has ended. Whether it is its clients' fault is not known."""
 
 
-def prepared(
+def prepare_checked(
     executor: SliceExecutor, work: ClientWork, report: Report, stop: Stop
 ) -> Callable[[ClientSlice], SliceResult]:
     """The function of `executor.prepare`, whose results are checked.
@@ -136,23 +136,23 @@ def prepared(
         wants = "prepare(work, report, stop) -> Callable[[ClientSlice], SliceResult]"
         raise ProtocolBroken(f"{name} returns no function; {see}\n  wants  {wants}\n  has    {brief(run)}")
 
-    def checked(clients: ClientSlice) -> SliceResult:
+    def run_checked(clients: ClientSlice) -> SliceResult:
         try:
             result = run(clients)
         except ProtocolBroken as error:
             raise ProtocolBroken(f"the function of {name}: {error}") from error
-        found = _mistake(work, clients, result)
-        if found is not None:
-            problem, wants, has = found
+        mismatch = _find_mismatch(work, clients, result)
+        if mismatch is not None:
+            problem, wants, has = mismatch
             raise ProtocolBroken(
                 f"the function of {name} returns {problem}; {see}\n  wants  {wants}\n  has    {brief(has)}"
             )
         return result
 
-    return checked
+    return run_checked
 
 
-def _mistake(work: ClientWork, clients: ClientSlice, result) -> tuple[str, str, object] | None:
+def _find_mismatch(work: ClientWork, clients: ClientSlice, result) -> tuple[str, str, object] | None:
     """The mistake in the result of a slice, with what is wanted and what is there."""
     if not isinstance(result, SliceResult):
         return "no SliceResult", "(ClientSlice) -> SliceResult", result
@@ -170,72 +170,74 @@ def checked_run(executor: ClientsExecutor, work: ClientWork, report: Report, sto
     Raises:
         ProtocolBroken: it is no pair of a partial and a list.
     """
-    given = executor.run(work, report, stop)
-    is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], list | tuple)
-    if is_pair and (given[0] is not None or work.zero is None):
-        return given
+    result = executor.run(work, report, stop)
+    is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], list | tuple)
+    if is_pair and (result[0] is not None or work.zero is None):
+        return result
     problem = f"no partial, but @{work.stage} has a fold" if is_pair else "no pair of a partial and kept values"
     raise ProtocolBroken(
         f"{type(executor).__name__}.run returns {problem}; see fc.runtime.ClientsExecutor\n"
-        f"  wants  run(work, report, stop) -> (partial, list of kept values)\n  has    {brief(given)}"
+        f"  wants  run(work, report, stop) -> (partial, list of kept values)\n  has    {brief(result)}"
     )
 
 
-def check_runtime(function: str, given) -> None:
+def check_runtime(function: str, runtime) -> None:
     """Refuses an object that is no runtime.
 
     Raises:
         TypeMismatch: lists the missing members, or suggests a fix.
     """
-    fix = f"; write {function}(seed={given})" if isinstance(given, int) and function == "fc.use" else ""
-    members = ["run", "close", "compiles", *["plan_options"] * bool(getattr(given, "compiles", False))]
-    _check(f"{function} takes a runtime", "fc.runtime.local()", given, Runtime, members, fix)
+    fix = f"; write {function}(seed={runtime})" if isinstance(runtime, int) and function == "fc.use" else ""
+    members = ["run", "close", "compiles", *["plan_options"] * bool(getattr(runtime, "compiles", False))]
+    _check(f"{function} takes a runtime", "fc.runtime.local()", runtime, Runtime, members, fix)
 
 
-def check_clients_executor(given) -> None:
+def check_clients_executor(value) -> None:
     """Refuses an object that is no `ClientsExecutor`.
 
     Raises:
         TypeMismatch: lists the missing members, or suggests a fix.
     """
     needs = "fc.runtime.local: clients_executor takes a clients executor"
-    if not isinstance(given, type) and callable(getattr(given, "prepare", None)) and not hasattr(given, "run"):
+    if not isinstance(value, type) and callable(getattr(value, "prepare", None)) and not hasattr(value, "run"):
         raise TypeMismatch(
-            f"{needs}, but {type(given).__name__} is a slice executor: wrap it, fc.runtime.SlicedClientsExecutor([...])"
+            f"{needs}, but {type(value).__name__} is a slice executor: wrap it, fc.runtime.SlicedClientsExecutor([...])"
         )
-    _check(needs, "fc.runtime.SlicedClientsExecutor(...)", given, ClientsExecutor, ["run", "close"])
+    _check(needs, "fc.runtime.SlicedClientsExecutor(...)", value, ClientsExecutor, ["run", "close"])
 
 
-def check_slice_executor(given) -> None:
+def check_slice_executor(value) -> None:
     """Refuses an object that is no `SliceExecutor`.
 
     Raises:
         TypeMismatch: lists the missing members, or suggests a fix.
     """
     needs = "fc.runtime.SlicedClientsExecutor takes slice executors"
-    _check(needs, "fc.runtime.DeviceSliceExecutor()", given, SliceExecutor, ["prepare", "close", "name"])
+    _check(needs, "fc.runtime.DeviceSliceExecutor()", value, SliceExecutor, ["prepare", "close", "name"])
 
 
-def _check(needs: str, such_as: str, given, protocol: type, members: list[str], fix: str = "") -> None:
-    missing = [_shown(protocol, name) for name in members if _lacks(given, name, protocol)]
-    if isinstance(given, type) or (len(missing) == len(members) and callable(given)):
-        name = getattr(given, "__qualname__", type(given).__name__)
+def _check(needs: str, such_as: str, candidate, protocol: type, members: list[str], fix: str = "") -> None:
+    missing = [_member_text(protocol, name) for name in members if _lacks(candidate, name, protocol)]
+    if isinstance(candidate, type) or (len(missing) == len(members) and callable(candidate)):
+        name = getattr(candidate, "__qualname__", type(candidate).__name__)
         raise TypeMismatch(f"{needs}, but is given the function `{name}`: call it, {name}()")
     if len(missing) == len(members):
-        raise TypeMismatch(f"{needs}, such as {such_as}, not {brief(given)}{fix}")
+        raise TypeMismatch(f"{needs}, such as {such_as}, not {brief(candidate)}{fix}")
     if missing:
         listed = " and ".join([", ".join(missing[:-1])] * (len(missing) > 1) + missing[-1:])
-        raise TypeMismatch(f"{needs}, but {type(given).__name__} lacks {listed}; see fc.runtime.{protocol.__name__}")
+        raise TypeMismatch(
+            f"{needs}, but {type(candidate).__name__} lacks {listed}; see fc.runtime.{protocol.__name__}"
+        )
 
 
-def _lacks(given, name: str, protocol: type) -> bool:
-    if not hasattr(given, name):
+def _lacks(candidate, name: str, protocol: type) -> bool:
+    if not hasattr(candidate, name):
         return True
-    own, declared = getattr(type(given), name, None), getattr(protocol, name, None)
+    own, declared = getattr(type(candidate), name, None), getattr(protocol, name, None)
     if name != "close" and inspect.isfunction(declared) and own is declared:
         return True  # inherited from the protocol, which does not implement it
-    return inspect.isfunction(declared) and not callable(getattr(given, name))
+    return inspect.isfunction(declared) and not callable(getattr(candidate, name))
 
 
-def _shown(protocol: type, name: str) -> str:
+def _member_text(protocol: type, name: str) -> str:
     return f"{name}()" if inspect.isfunction(getattr(protocol, name, None)) else name

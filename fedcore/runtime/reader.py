@@ -92,11 +92,11 @@ class Reader:
 
 
 def _serve(tasks: queue.SimpleQueue) -> None:
-    while (given := tasks.get()) is not None:
-        context, task, answer = given
+    while (request := tasks.get()) is not None:
+        context, task, answer = request
         try:
             answer.put((context.run(task), None))
         except BaseException as error:
             answer.put((None, error))
         blocked_threads.discard(threading.current_thread())
-        del given, context, task, answer
+        del request, context, task, answer

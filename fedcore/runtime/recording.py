@@ -169,21 +169,21 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
         passes: runs a pass at each step, and yields its name and its module.
     """
     stages, modules = stages_of(module, passes)
-    after = modules[-1]
+    plan = modules[-1]
     with _without_costing_the_call(directory):
         directory.mkdir(parents=True, exist_ok=True)
         content = {
             "fedcore": VERSION,
             "name": name,
             "digest": module.source_digest(),
-            "plan_digest": after.digest(),
+            "plan_digest": plan.digest(),
             "stages": stages,
-            "sources": sources_of(module, after),
+            "sources": sources_of(module, plan),
             "graphs": graph_texts(modules),
         }
-        name = f"module-{module.source_digest()[:16]}-{after.digest()[:16]}.json"  # a program may have several plans
+        name = f"module-{module.source_digest()[:16]}-{plan.digest()[:16]}.json"  # a program may have several plans
         write_whole(directory / name, json.dumps(content))
-    return after
+    return plan
 
 
 def stages_of(module: Module, passes: Iterator[tuple[str, Module]]) -> tuple[list[dict], list[Module]]:

@@ -14,7 +14,7 @@ from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.ir import Module, Operation, lookup
 from fedcore.ir.calls import check_inlined_size
-from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
+from fedcore.ir.interpret import Callee, Interpreter, Seed, require_seed
 from fedcore.runtime.arguments import ClientValues, leaf_numbers, prepare, restore
 from fedcore.runtime.client_count import ClientCount
 from fedcore.runtime.failures import reason
@@ -46,12 +46,12 @@ class ReferenceRuntime:
         values = [prepare(v, p.type, p.name, columns_of) for v, p in zip(arguments, main.parameters, strict=True)]
         count = ClientCount.of(values, types)
         values = [
-            _materialized(v, p.type, report.seed, numbers[p.name], count)
+            _materialize(v, p.type, report.seed, numbers[p.name], count)
             for v, p in zip(values, main.parameters, strict=True)
         ]
         clients = count.number if count.number is not None else self.default_num_clients or 0
         report.clients = clients
-        values = [_placed(v, p.type, clients) for v, p in zip(values, main.parameters, strict=True)]
+        values = [_place(v, p.type, clients) for v, p in zip(values, main.parameters, strict=True)]
         interpreter = Interpreter(module, evaluator(clients), eager_callable)
         result = interpreter.run(main, *values, seed=Seed(report.seed))
         return _read_only(restore(_one_of_equal(result, main.result_type), main.result_type))
@@ -87,7 +87,7 @@ def evaluator(clients: int) -> Callable:
         if "clients" in declared.meaning_keywords:
             keywords["clients"] = clients
         if "seed" in declared.meaning_keywords:
-            keywords["seed"] = needed(seed, op.kind)
+            keywords["seed"] = require_seed(seed, op.kind)
         try:
             return declared.meaning(*values, **keywords)
         except (tf.errors.OpError, ValueError) as error:
@@ -113,17 +113,17 @@ def _per_member(op: Operation, types: list[Type], index: int, function: Callee) 
     if index == declared.per_element:
         numbers = itertools.count()
         return lambda *arguments: function.for_element(next(numbers))(*arguments)
-    if index == declared.per_client and any(contains(t, _of_clients) for t in (op.type, *types)):
+    if index == declared.per_client and any(contains(t, _is_client_value) for t in (op.type, *types)):
         numbers = itertools.count()
         return lambda *arguments: function.for_client(next(numbers))(*arguments)
     return function
 
 
-def _of_clients(type_: Type) -> bool:
+def _is_client_value(type_: Type) -> bool:
     return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
-def _materialized(value, type_: Type, seed: int, number: int, count: ClientCount):
+def _materialize(value, type_: Type, seed: int, number: int, count: ClientCount):
     """The value with client values as lists, tensors as arrays, and sequences as lists of elements.
 
     Args:
@@ -131,30 +131,30 @@ def _materialized(value, type_: Type, seed: int, number: int, count: ClientCount
     """
     if isinstance(type_, FederatedType):
         if isinstance(value, ClientValues):
-            return _of_each_client(value, type_.member, seed, number, count)
-        return _materialized(value, type_.member, seed, number, count)
+            return _client_values(value, type_.member, seed, number, count)
+        return _materialize(value, type_.member, seed, number, count)
     if isinstance(type_, StructType):
         starts = itertools.accumulate((len(leaves(strip_placement(t))) for t in type_.types), initial=number)
-        return tuple(_materialized(v, t, seed, n, count) for v, t, n in zip(value, type_.types, starts, strict=False))
+        return tuple(_materialize(v, t, seed, n, count) for v, t, n in zip(value, type_.types, starts, strict=False))
     if isinstance(type_, SequenceType):
-        return value.drawn(seed, number).elements(seed, number)
+        return value.draw(seed, number).elements(seed, number)
     return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
-def _of_each_client(values: ClientValues, member: Type, seed: int, number: int, count: ClientCount) -> list:
-    found: list = []
+def _client_values(values: ClientValues, member: Type, seed: int, number: int, count: ClientCount) -> list:
+    results: list = []
     for k, value in enumerate(values):
         count.check_reading(values.path, k + 1)
-        found.append(_materialized(value, member, fold_in(seed, k), number, count))
-    count.check_ended(values.path, len(found))
-    return found
+        results.append(_materialize(value, member, fold_in(seed, k), number, count))
+    count.check_ended(values.path, len(results))
+    return results
 
 
-def _placed(value, type_: Type, clients: int):
+def _place(value, type_: Type, clients: int):
     if isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and type_.all_equal:
         return AllEqual(value, clients)
     if isinstance(type_, StructType):
-        return tuple(_placed(v, t, clients) for v, t in zip(value, type_.types, strict=True))
+        return tuple(_place(v, t, clients) for v, t in zip(value, type_.types, strict=True))
     return value
 
 

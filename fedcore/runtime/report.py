@@ -21,7 +21,7 @@ _NOT_RECORDED: contextlib.AbstractContextManager[None] = contextlib.nullcontext(
 
 @attrs.frozen
 class SecureTraffic:
-    """What crossed for the secure sums of one merge, in bits over all clients; see `fedcore.runtime.secure`.
+    """Bits that crossed for the secure sums of one merge, over all clients; see `fedcore.runtime.secure`.
 
     Args:
         op: name of the plan's merge.
@@ -42,7 +42,7 @@ class SecureTraffic:
 
 @attrs.frozen
 class StageMemory:
-    """What the graph calls of a client stage hold on a device, and why they are as wide as they are; `str` prints it.
+    """Memory of the graph calls of a client stage on a device, and why they are as wide as they are; `str` prints it.
 
     Bytes are estimates by shapes, beside what the process holds anyway.
 
@@ -175,8 +175,8 @@ class Report(HtmlDisplay):
     def measure(self, op: str, bits: Sequence[int]) -> None:
         """Adds measured bits, one number for each tensor of the operation."""
         with self._lock:
-            before = self.measured.get(op, [0] * len(bits))
-            self.measured[op] = [a + int(b) for a, b in zip(before, bits, strict=True)]
+            totals = self.measured.get(op, [0] * len(bits))
+            self.measured[op] = [a + int(b) for a, b in zip(totals, bits, strict=True)]
 
     def note(self, text: str) -> None:
         """Adds a remark for the user, unless the report has it already."""

@@ -32,16 +32,16 @@ class RunLengths:
     longest: float = math.inf
     shortest: int = 1
 
-    def length(self, start: int, taken: int) -> int:
+    def length(self, start: int, assigned: int) -> int:
         """Number of slices of the next run.
 
         Args:
             start: index of its first slice.
-            taken: number of slices that workers have, or have computed.
+            assigned: number of slices that workers have, or have computed.
         """
         if self.slices is None:
             return 1
-        left = self.slices - taken
+        left = self.slices - assigned
         shortest = min(max(self.slices // (32 * self.workers), self.shortest), self.slices // (2 * self.workers))
         share = max(1, int(min(max(left // (2 * self.workers), shortest), left, self.longest)))
         length = 1 << (share.bit_length() - 1)

@@ -7,7 +7,7 @@ import math
 from fedcore.data import ClientDataset
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.blocked import blocked_threads
-from fedcore.runtime.client_source import UnreadRun, converted, is_read_once, may_block
+from fedcore.runtime.client_source import UnreadRun, convert_client, is_read_once, may_block
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.faults import FaultPolicy
 from fedcore.runtime.reader import Reader
@@ -67,11 +67,11 @@ class SliceReader:
             dropped = self._report.dropped
             values = (None if i in dropped else c for i, c in enumerate(unread.clients, unread.first))
             return ClientSlice(unread.first, self._places(unread), tuple(values if dropped else unread.clients))
-        given = list(itertools.chain.from_iterable(unread.clients))
-        if set(map(type, given)) == {ClientDataset} and not self._report.dropped:
+        client_values = list(itertools.chain.from_iterable(unread.clients))
+        if set(map(type, client_values)) == {ClientDataset} and not self._report.dropped:
             key = (*self._work.key, unread.first, self._places(unread))
-            return self._cache.get(key, given, lambda: self._read(unread))
-        if may_block(given):
+            return self._cache.get(key, client_values, lambda: self._read(unread))
+        if may_block(client_values):
             blocked_threads.check()
             with stopped_by(self._stop), users_code():
                 return self._read(unread)
@@ -79,14 +79,14 @@ class SliceReader:
 
     def _read(self, unread: UnreadRun) -> ClientSlice:
         with Reader(f"fedcore-data-{unread.first}") as reader:
-            clients = [self._converted(i, c, reader) for i, c in enumerate(unread.clients, unread.first)]
+            clients = [self._convert_client(i, c, reader) for i, c in enumerate(unread.clients, unread.first)]
         return ClientSlice(unread.first, self._places(unread), tuple(clients), self._has_drawn)
 
     def _places(self, unread: UnreadRun) -> int:
         """Clients of a full run: a power of two of slices."""
         return self._size << (unread.slices - 1).bit_length()
 
-    def _converted(self, index: int, client: tuple, reader: Reader) -> tuple | None:
+    def _convert_client(self, index: int, client: tuple, reader: Reader) -> tuple | None:
         """A client's values in the runtime's form; None if the client is left out."""
         if index in self._report.dropped:
             return None
@@ -104,7 +104,7 @@ class SliceReader:
         return None
 
     def _convert(self, index: int, client: tuple) -> tuple:
-        values = tuple(map(converted, self._work.cohorts, itertools.repeat(index), client))
-        of_call = self._work.drawn(index, values)
-        self._has_drawn = self._has_drawn or of_call is not values
-        return of_call
+        values = tuple(map(convert_client, self._work.cohorts, itertools.repeat(index), client))
+        drawn_values = self._work.drawn(index, values)
+        self._has_drawn = self._has_drawn or drawn_values is not values
+        return drawn_values

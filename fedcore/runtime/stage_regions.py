@@ -75,7 +75,7 @@ class StageRegions:
         """The region of each function after all passes: that of a call, and maybe that of products of the data."""
         return {each.function: each.region for each in self.log}
 
-    def known(self, region: Region) -> list[Known]:
+    def when_known(self, region: Region) -> list[Known]:
         """When each argument of one of the regions is known."""
         count = self.broadcasts if len(region.arguments) == len(self.arguments) else 0
         return [Known.BROADCAST] * count + [Known.DATA] * (len(region.arguments) - count)
@@ -83,7 +83,7 @@ class StageRegions:
     def text(self, function: str, region: Region) -> str:
         """The text of a region, with the facts of each value."""
         names = self.arguments if len(region.arguments) == len(self.arguments) else []
-        facts = notes(region, self.known(region))
+        facts = notes(region, self.when_known(region))
         return print_region(region, name=function, arguments=names, notes=facts, shows_sources=True)
 
 
@@ -186,11 +186,11 @@ def _looped_call(stage: ClientStage, assumed: AssumedClients, rng: np.random.Gen
     return _ClientCall(steps, log, names, [seeds, lane_of, *tensors])
 
 
-def _client_names(stage: ClientStage, layouts: Iterable[Layout | None], of_sequence: Callable) -> list[str]:
+def _client_names(stage: ClientStage, layouts: Iterable[Layout | None], sequence_names: Callable) -> list[str]:
     """The names of the clients' tensors.
 
     Args:
-        of_sequence: layout -> names of the tensors of a sequence behind its columns.
+        sequence_names: layout -> names of the tensors of a sequence behind its columns.
     """
     names = ["seeds", "lanes"]
     remaining_layouts = iter(layouts)
@@ -201,7 +201,7 @@ def _client_names(stage: ClientStage, layouts: Iterable[Layout | None], of_seque
                 names.append(name)
             else:
                 names += _names(f"{name}_rows", len(layout.column_specs()))
-                names += [f"{name}_{part}" for part in of_sequence(layout)]
+                names += [f"{name}_{part}" for part in sequence_names(layout)]
     return names
 
 

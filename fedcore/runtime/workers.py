@@ -102,10 +102,10 @@ class _Pool:
                 self._queue.put(None)
         if self._waiting and idle <= 0 and all(task.in_users_code for task in self._performing.values()):
             served = {task.run for task in self._performing.values()}
-            for task in self._taken(served):
+            for task in self._take(served):
                 self._performing[self._start(self._perform_one, task)] = task
 
-    def _taken(self, served: set) -> list[_Task]:
+    def _take(self, served: set) -> list[_Task]:
         """Removes from the queue, and returns, one waiting task of each run that is not in `served`."""
         waiting: list[_Task | None] = []
         while True:
@@ -113,15 +113,15 @@ class _Pool:
                 waiting.append(self._queue.get_nowait())
             except queue.Empty:
                 break
-        taken = []
+        tasks = []
         for task in sorted(waiting, key=lambda task: task is None):  # a None ends a thread, so it comes last
             if task is None or task.run in served:
                 self._queue.put(task)
             else:
                 served.add(task.run)
-                taken.append(task)
-        self._waiting -= len(taken)
-        return taken
+                tasks.append(task)
+        self._waiting -= len(tasks)
+        return tasks
 
     def _start(self, target: Callable, *args) -> threading.Thread:
         further = self._started - self._each + 1
@@ -283,19 +283,19 @@ def dispatch(
       - If a job fails, the iterator raises, or Ctrl-C comes: no more jobs are taken, running jobs are stopped, and the
         first failure is raised. User code that blocks is abandoned with its thread.
     """
-    done: queue.SimpleQueue = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue = queue.SimpleQueue()
     run = object()
     free = [workers.each + ahead] * workers.pools
-    running = taken = 0
+    running = started_jobs = 0
 
     def start(pool: int, job: Job) -> None:
         def task() -> None:
-            done.put((pool, _outcome(lambda: perform(pool, job))[1]))
+            outcomes.put((pool, _outcome(lambda: perform(pool, job))[1]))
 
         workers.submit(pool, task, run)
 
     def free_pool() -> int | None:
-        in_turn = [*range(taken % workers.pools, workers.pools), *range(taken % workers.pools)]
+        in_turn = [*range(started_jobs % workers.pools, workers.pools), *range(started_jobs % workers.pools)]
         first = next((pool for pool in in_turn if free[pool] and is_open(pool)), None)
         return in_turn[0] if first is None and not running else first
 
@@ -304,16 +304,16 @@ def dispatch(
             while (pool := free_pool()) is not None and (job := next(jobs, None)) is not None:
                 start(pool, job)
                 free[pool] -= 1
-                taken, running = taken + 1, running + 1
+                started_jobs, running = started_jobs + 1, running + 1
             if not running:
                 break
-            pool, error = _next(done, stop)
+            pool, error = _next(outcomes, stop)
             free[pool], running = free[pool] + 1, running - 1
             if error is not None:
                 raise error
     except BaseException:
         stop.cancel()
-        _wait(done, running)
+        _wait(outcomes, running)
         workers.abandon(run)
         raise
     if stop.is_stopped:
@@ -334,11 +334,11 @@ def _next(answers: queue.SimpleQueue, stop: Stop):
                 raise Stopped("the call was stopped") from None
 
 
-def _wait(done: queue.SimpleQueue, number: int) -> None:
+def _wait(outcomes: queue.SimpleQueue, number: int) -> None:
     """Waits up to `GRACE_S` until `number` stopped jobs have ended."""
     until = time.monotonic() + GRACE_S
     for _ in range(number):
         try:
-            done.get(timeout=max(0.0, until - time.monotonic()))
+            outcomes.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             return

@@ -50,28 +50,28 @@ def compose_dataset_computation_with_computation(
         >>> int(by_id(["a", "b", "b"]))
         9
     """
-    taken = _parameter(dataset_computation)
+    parameter_type = _parameter(dataset_computation)
     _check("computation_body", computation_body)
-    made = dataset_computation.type_signature.result
+    dataset_type = dataset_computation.type_signature.result
     parameters = computation_body.module.main.parameters
-    path = _path_of_dataset(made, StructType([(p.name, p.type) for p in parameters]), computation_body)
-    federated = FederatedType(taken, CLIENTS)
-    types = [_replaced(p.type, path[1:], federated) if i == path[0] else p.type for i, p in enumerate(parameters)]
+    path = _path_of_dataset(dataset_type, StructType([(p.name, p.type) for p in parameters]), computation_body)
+    federated = FederatedType(parameter_type, CLIENTS)
+    types = [_replace(p.type, path[1:], federated) if i == path[0] else p.type for i, p in enumerate(parameters)]
 
     if isinstance(dataset_computation, ReadingFunction):
         named_types = zip((p.name for p in parameters), types, strict=True)
         parameter = types[0] if len(types) == 1 else StructType(named_types)
         return ComputationOfIds(computation_body, dataset_computation, path, parameter)
 
-    def composed(*arguments):
-        given = list(arguments)
-        given[path[0]] = _mapped(dataset_computation, given[path[0]], parameters[path[0]].type, path[1:])
-        return computation_body(*given)
+    def call_with_datasets(*arguments):
+        values = list(arguments)
+        values[path[0]] = _map_datasets(dataset_computation, values[path[0]], parameters[path[0]].type, path[1:])
+        return computation_body(*values)
 
-    composed.__name__ = computation_body.__name__
+    call_with_datasets.__name__ = computation_body.__name__
     named = [inspect.Parameter(p.name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in parameters]
-    composed.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
-    return federated_computation(composed, *types)
+    call_with_datasets.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    return federated_computation(call_with_datasets, *types)
 
 
 def compose_dataset_computation_with_iterative_process(
@@ -123,9 +123,9 @@ def _parameter(dataset_computation: Computation | ReadingFunction) -> Type:
     return type_.parameter
 
 
-def _path_of_dataset(made: Type, taken: StructType, body: Computation) -> tuple[int, ...]:
+def _path_of_dataset(dataset_type: Type, parameter_types: StructType, body: Computation) -> tuple[int, ...]:
     """The position in nested structs of the client value that the made data sets fit."""
-    found: list[tuple[int, ...]] = []
+    paths: list[tuple[int, ...]] = []
     others: list[Type] = []
 
     def search(type_: Type, path: tuple[int, ...]) -> None:
@@ -133,39 +133,39 @@ def _path_of_dataset(made: Type, taken: StructType, body: Computation) -> tuple[
             for i, element in enumerate(type_.types):
                 search(element, (*path, i))
         elif isinstance(type_, FederatedType) and isinstance(type_.member, SequenceType):
-            if fits(made, type_.member):
-                found.append(path)
+            if fits(dataset_type, type_.member):
+                paths.append(path)
             else:
                 others.append(type_.member)
 
-    search(taken, ())
+    search(parameter_types, ())
     of = f"`{body.__name__}` : {body.type_signature}"
-    if len(found) > 1:
-        raise MultipleMatchingSequenceTypesError(f"{of} takes {len(found)} data sets that {made} fits, not one")
-    if others and not found:
+    if len(paths) > 1:
+        raise MultipleMatchingSequenceTypesError(f"{of} takes {len(paths)} data sets that {dataset_type} fits, not one")
+    if others and not paths:
         raise SequenceTypeNotAssignableError(
-            f"{of} takes no data set that fits\n  it takes  {', '.join(map(str, others))}\n  made is   {made}"
+            f"{of} takes no data set that fits\n  it takes  {', '.join(map(str, others))}\n  made is   {dataset_type}"
         )
-    if not found:
-        raise SequenceTypeNotFoundError(f"{of} takes no data set of clients, so {made} has no place in it")
-    return found[0]
+    if not paths:
+        raise SequenceTypeNotFoundError(f"{of} takes no data set of clients, so {dataset_type} has no place in it")
+    return paths[0]
 
 
-def _replaced(type_: Type, path: Sequence[int], new: Type) -> Type:
+def _replace(type_: Type, path: Sequence[int], new: Type) -> Type:
     """The type with another type at a position of its nested structs."""
     if not path:
         return new
     assert isinstance(type_, StructType)
-    return type_.with_types(_replaced(t, path[1:], new) if i == path[0] else t for i, t in enumerate(type_.types))
+    return type_.with_types(_replace(t, path[1:], new) if i == path[0] else t for i, t in enumerate(type_.types))
 
 
-def _mapped(dataset_computation: Computation, value: Any, type_: Type, path: Sequence[int]) -> Any:
+def _map_datasets(dataset_computation: Computation, value: Any, type_: Type, path: Sequence[int]) -> Any:
     """The value with data sets made of what stands at a position of its nested structs."""
     if not path:
         return federated_map(dataset_computation, value)
     assert isinstance(type_, StructType)
     parts = [
-        _mapped(dataset_computation, part, type_.types[i], path[1:]) if i == path[0] else part
+        _map_datasets(dataset_computation, part, type_.types[i], path[1:]) if i == path[0] else part
         for i, part in enumerate(value)
     ]
     return dict(zip(type_.names, parts, strict=True)) if all(type_.names) else tuple(parts)

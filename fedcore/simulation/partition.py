@@ -60,8 +60,8 @@ def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) 
     for size in _even_sizes(n, num_clients):
         mix = rng.dirichlet(concentration)
         counts = _draw_counts(rng, mix, left, size)
-        taken = [pool[m - c : m] for pool, m, c in zip(pools, left, counts, strict=True)]
-        parts.append(np.concatenate(taken))
+        drawn = [pool[m - c : m] for pool, m, c in zip(pools, left, counts, strict=True)]
+        parts.append(np.concatenate(drawn))
         left = left - counts
     return _ascending(parts)
 

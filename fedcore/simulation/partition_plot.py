@@ -94,8 +94,8 @@ def plot(labels: ArrayLike, parts: Parts, *, title: str = "", axes: Any = None) 
             bbox_to_anchor=(1.0, 1.0),
         )
     else:
-        shown = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, len(names) - 1), colors)
-        bar = axes.figure.colorbar(shown, ax=axes, label="label")
+        mappable = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, len(names) - 1), colors)
+        bar = axes.figure.colorbar(mappable, ax=axes, label="label")
         places = np.linspace(0, len(names) - 1, 6).round()
         bar.set_ticks(places, labels=[str(names[int(i)]) for i in places])
     return axes

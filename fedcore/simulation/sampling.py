@@ -51,8 +51,8 @@ class Sampler:
             ValueError: the sampler needs a size, or draws another one.
         """
         round_number = whole_number("round_num", round_num, at_least=0)
-        wanted = None if size is None else whole_number("size", size, at_least=0)
-        return [self.ids[i] for i in self.choose(round_number, wanted)]
+        count = None if size is None else whole_number("size", size, at_least=0)
+        return [self.ids[i] for i in self.choose(round_number, count)]
 
 
 def build_uniform_sampling_fn(
@@ -85,7 +85,7 @@ def build_uniform_sampling_fn(
     entropy = seed_or_drawn("random_seed", random_seed if seed is None else seed)
 
     def choose(round_number: int, size: int | None) -> NDArray:
-        size = _given(size)
+        size = _require_size(size)
         if size > len(ids) and not replace:
             raise InvalidValue(f"cannot draw {size} of {len(ids)} clients without replacement")
         return random_generator(entropy, round_number).choice(len(ids), size=size, replace=replace)
@@ -153,7 +153,7 @@ def build_min_separation_sampling_fn(
     if rate is None:
 
         def choose(round_number: int, size: int | None) -> NDArray:
-            group, size = groups[round_number % separation], _given(size)
+            group, size = groups[round_number % separation], _require_size(size)
             if size > len(group):
                 raise InvalidValue(f"cannot draw {size} of the {len(group)} clients of a group")
             return random_generator(entropy, round_number).choice(group, size=size, replace=False)
@@ -214,7 +214,7 @@ def _probability(rate: float) -> float:
     return number
 
 
-def _given(size: int | None) -> int:
+def _require_size(size: int | None) -> int:
     if size is None:
         raise InvalidValue("this sampler needs the number of clients: sample(round_num, size)")
     return size

@@ -61,13 +61,13 @@ def run_training_process(
     every_saved = whole_number("rounds_per_saving_program_state", rounds_per_saving_program_state, at_least=1)
     managers = list(metrics_managers or ())
 
-    def evaluated(state, round_number: int) -> Metrics:
+    def evaluate(state, round_number: int) -> Metrics:
         if evaluation_fn is None or evaluation_selection_fn is None:
             return {}
         began = time.time()
-        found = _by_name("evaluation_fn", evaluation_fn(state, evaluation_selection_fn(round_number)))
-        found[EVALUATION_TIME_KEY] = time.time() - began
-        return {EVALUATION_METRICS_PREFIX + name: value for name, value in found.items()}
+        metrics = _by_name("evaluation_fn", evaluation_fn(state, evaluation_selection_fn(round_number)))
+        metrics[EVALUATION_TIME_KEY] = time.time() - began
+        return {EVALUATION_METRICS_PREFIX + name: value for name, value in metrics.items()}
 
     def release(metrics: Metrics, round_number: int) -> None:
         for manager in managers:
@@ -79,7 +79,7 @@ def run_training_process(
         state = saved
     else:
         version = 0
-        metrics = evaluated(state, 0)
+        metrics = evaluate(state, 0)
         if metrics:
             release(metrics, 0)
         if program_state_manager is not None:
@@ -93,7 +93,7 @@ def run_training_process(
         metrics[TRAINING_TIME_KEY] = time.time() - began
         metrics[ROUND_NUMBER_KEY] = round_number
         if round_number % every == 0:
-            metrics.update(evaluated(state, round_number))
+            metrics.update(evaluate(state, round_number))
         release(metrics, round_number)
         if program_state_manager is not None and round_number % every_saved == 0:
             _finish(program_state_manager.save(state, round_number))

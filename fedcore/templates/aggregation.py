@@ -2,7 +2,7 @@
 
 from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
-from fedcore.templates.iterative import called
+from fedcore.templates.iterative import label
 from fedcore.templates.measured import MeasuredProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type, contains
 
@@ -22,7 +22,7 @@ class AggregationProcess(MeasuredProcess):
     def __init__(self, initialize_fn: Computation, next_fn: Computation):
         super().__init__(initialize_fn, next_fn)
         parameters = next_fn.module.main.parameters
-        who = called("next_fn", next_fn)
+        who = label("next_fn", next_fn)
         if len(parameters) not in (2, 3):
             raise TypeMismatch(
                 f"AggregationProcess: {who} takes a state, a value and maybe a weight, not {len(parameters)}: "
@@ -49,8 +49,8 @@ class AggregationProcess(MeasuredProcess):
 def _fix(type_: Type) -> str:
     if contains(type_, lambda t: isinstance(t, FederatedType)):
         return ""
-    shown = "()" if isinstance(type_, StructType) and not len(type_) else "..."
-    return f"\n  fix: fc.federated_value({shown}, fc.SERVER)"
+    argument = "()" if isinstance(type_, StructType) and not len(type_) else "..."
+    return f"\n  fix: fc.federated_value({argument}, fc.SERVER)"
 
 
 def _is_at(type_: Type, where) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fedcore.computation import federated_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_zip
-from fedcore.templates.iterative import called
+from fedcore.templates.iterative import label
 from fedcore.templates.measured import MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import FederatedType, StructType, Type, explain, fits
 
@@ -27,23 +27,26 @@ def chain_measured_processes(processes: Mapping[str, MeasuredProcess]) -> Measur
     """
     _check(processes, "chain_measured_processes")
     names = list(processes)
-    for before, after in itertools.pairwise(names):
-        result, taken = _result(processes[before]), _only_value(processes[after], after, "chain_measured_processes")
-        if not fits(result, taken):
-            title = f"chain_measured_processes: `{after}` does not take what `{before}` gives"
-            raise TypeMismatch(explain(title, result, taken, want_label=after, have_label=before))
+    for producer, consumer in itertools.pairwise(names):
+        result, parameter = (
+            _result(processes[producer]),
+            _only_value(processes[consumer], consumer, "chain_measured_processes"),
+        )
+        if not fits(result, parameter):
+            title = f"chain_measured_processes: `{consumer}` does not take what `{producer}` gives"
+            raise TypeMismatch(explain(title, result, parameter, want_label=consumer, have_label=producer))
     first = processes[names[0]].next.module.main.parameters[1:]
     if not first:
         raise TypeMismatch(f"chain_measured_processes: next of `{names[0]}` takes a state only, and no value")
 
-    def chained(state, *values):
+    def chain(state, *values):
         outputs = {}
         for name, process in processes.items():
             outputs[name] = process.next(state[name], *values)
             values = (outputs[name].result,)
         return _output(outputs, values[0])
 
-    next_fn = _with_parameters(chained, [p.name for p in first])
+    next_fn = _with_parameters(chain, [p.name for p in first])
     return MeasuredProcess(
         _initialize(processes), federated_computation(next_fn, _state_type(processes), *(p.type for p in first))
     )
@@ -67,7 +70,7 @@ def concatenate_measured_processes(processes: Mapping[str, MeasuredProcess]) -> 
     @federated_computation(_state_type(processes), StructType(types))
     def next_fn(state, value):
         outputs = {name: process.next(state[name], value[name]) for name, process in processes.items()}
-        return _output(outputs, _zipped({n: o.result for n, o in outputs.items()}))
+        return _output(outputs, _zip_placed({n: o.result for n, o in outputs.items()}))
 
     return MeasuredProcess(_initialize(processes), next_fn)
 
@@ -90,7 +93,7 @@ def _only_value(process: MeasuredProcess, key: str, name: str) -> Type:
     parameters = process.next.module.main.parameters
     if len(parameters) != 2:
         raise TypeMismatch(
-            f"{name}: {called('next', process.next)} of `{key}` takes a state and one value, but has the type "
+            f"{name}: {label('next', process.next)} of `{key}` takes a state and one value, but has the type "
             f"{process.next.type_signature}"
         )
     return parameters[1].type
@@ -103,17 +106,17 @@ def _state_type(processes: Mapping[str, MeasuredProcess]) -> Type:
 def _initialize(processes: Mapping[str, MeasuredProcess]):
     @federated_computation
     def initialize():
-        return _zipped({name: process.initialize() for name, process in processes.items()})
+        return _zip_placed({name: process.initialize() for name, process in processes.items()})
 
     return initialize
 
 
 def _output(outputs: dict, result) -> MeasuredProcessOutput:
-    states = _zipped({n: o.state for n, o in outputs.items()})
-    return MeasuredProcessOutput(states, result, _zipped({n: o.measurements for n, o in outputs.items()}))
+    states = _zip_placed({n: o.state for n, o in outputs.items()})
+    return MeasuredProcessOutput(states, result, _zip_placed({n: o.measurements for n, o in outputs.items()}))
 
 
-def _zipped(values: dict):
+def _zip_placed(values: dict):
     """One placed struct where all are at one placement, else a struct."""
     placements = {v.type.placement if isinstance(v.type, FederatedType) else None for v in values.values()}
     return federated_zip(values) if len(placements) == 1 and None not in placements else values

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fedcore.computation import Computation, federated_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_map
-from fedcore.templates.iterative import IterativeProcess, called, check_computation, state_parameter
+from fedcore.templates.iterative import IterativeProcess, check_computation, label, state_parameter
 from fedcore.types import FederatedType, Type
 
 
@@ -28,7 +28,7 @@ class EstimationProcess(IterativeProcess):
         state_parameter(name, "report_fn", report_fn, self.state_type)
         if len(report_fn.module.main.parameters) != 1:
             raise TypeMismatch(
-                f"{name}: {called('report_fn', report_fn)} takes the state alone, but has the type "
+                f"{name}: {label('report_fn', report_fn)} takes the state alone, but has the type "
                 f"{report_fn.type_signature}"
             )
         self._report = report_fn
@@ -50,8 +50,8 @@ class EstimationProcess(IterativeProcess):
         report = self._report
 
         @federated_computation(self.state_type)
-        def mapped(state):
+        def map_report(state):
             estimate = report(state)
             return federated_map(map_fn, estimate) if isinstance(estimate.type, FederatedType) else map_fn(estimate)
 
-        return EstimationProcess(self._initialize, self._next, mapped)
+        return EstimationProcess(self._initialize, self._next, map_report)

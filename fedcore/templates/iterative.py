@@ -25,16 +25,18 @@ class IterativeProcess:
         check_computation(name, "next_fn", next_fn)
         if initialize_fn.type_signature.parameter is not None:
             raise TypeMismatch(
-                f"{name}: {called('initialize_fn', initialize_fn)} takes no argument, but has the type "
+                f"{name}: {label('initialize_fn', initialize_fn)} takes no argument, but has the type "
                 f"{initialize_fn.type_signature}"
             )
         state = initialize_fn.type_signature.result
-        taken = state_parameter(name, "next_fn", next_fn, state)
-        returned = _returned_state(next_fn.type_signature.result, taken)
-        if not fits(returned, taken):
-            title = f"{name}: {called('next_fn', next_fn)} does not return the state that it takes"
-            fix = _zip_fix(returned, taken)
-            raise TypeMismatch(explain(title, returned, taken, want_label="it takes", have_label="it returns", fix=fix))
+        state_type = state_parameter(name, "next_fn", next_fn, state)
+        returned = _returned_state(next_fn.type_signature.result, state_type)
+        if not fits(returned, state_type):
+            title = f"{name}: {label('next_fn', next_fn)} does not return the state that it takes"
+            fix = _zip_fix(returned, state_type)
+            raise TypeMismatch(
+                explain(title, returned, state_type, want_label="it takes", have_label="it returns", fix=fix)
+            )
         self._initialize = initialize_fn
         self._next = next_fn
 
@@ -56,10 +58,10 @@ class IterativeProcess:
         Raises:
             TypeMismatch: `next_fn` does not take the state, or does not return it.
         """
-        made = copy.copy(self)
-        IterativeProcess.__init__(made, self._initialize, next_fn)
-        made._next = type(self._next)(next_fn.module, next_fn.__name__) if type(next_fn) is Computation else next_fn
-        return made
+        process = copy.copy(self)
+        IterativeProcess.__init__(process, self._initialize, next_fn)
+        process._next = type(self._next)(next_fn.module, next_fn.__name__) if type(next_fn) is Computation else next_fn
+        return process
 
     def __repr__(self):
         return (
@@ -76,7 +78,7 @@ def state_and_metrics(output: Any) -> tuple[Any, Any]:
     return state, metrics
 
 
-def called(role: str, fn) -> str:
+def label(role: str, fn) -> str:
     """A function's role with the name that its author gave it."""
     return f"{role} (`{fn.__name__}`)"
 
@@ -86,7 +88,7 @@ def check_computation(name: str, role: str, fn) -> None:
     if isinstance(fn, Computation):
         return
     if isinstance(fn, PolymorphicComputation):
-        raise TypeMismatch(f"{name}: {called(role, fn)} has no type before it is called; declare its parameters' types")
+        raise TypeMismatch(f"{name}: {label(role, fn)} has no type before it is called; declare its parameters' types")
     raise TypeMismatch(f"{name}: {role} is a computation (see fc.federated_computation), not {brief(fn)}")
 
 
@@ -94,13 +96,13 @@ def state_parameter(name: str, role: str, fn: Computation, state: Type) -> Type:
     """The type of fn's first parameter, which the state of initialize_fn has to fit."""
     parameters = fn.module.main.parameters
     if not parameters:
-        raise TypeMismatch(f"{name}: {called(role, fn)} takes no state, but has the type {fn.type_signature}")
-    taken = parameters[0].type
-    if not fits(state, taken):
-        title = f"{name}: {called(role, fn)} does not take the state of initialize_fn"
-        fix = _zip_fix(state, taken)
-        raise TypeMismatch(explain(title, state, taken, want_label=role, have_label="initialize_fn", fix=fix))
-    return taken
+        raise TypeMismatch(f"{name}: {label(role, fn)} takes no state, but has the type {fn.type_signature}")
+    state_type = parameters[0].type
+    if not fits(state, state_type):
+        title = f"{name}: {label(role, fn)} does not take the state of initialize_fn"
+        fix = _zip_fix(state, state_type)
+        raise TypeMismatch(explain(title, state, state_type, want_label=role, have_label="initialize_fn", fix=fix))
+    return state_type
 
 
 def _zip_fix(have: Type, want: Type) -> str | None:
@@ -111,9 +113,9 @@ def _zip_fix(have: Type, want: Type) -> str | None:
     return "fc.federated_zip(...) makes the struct one placed value" if is_placed else None
 
 
-def _returned_state(result: Type, taken: Type) -> Type:
+def _returned_state(result: Type, state_type: Type) -> Type:
     """`next` returns the state alone, or first of several."""
-    if fits(result, taken):
+    if fits(result, state_type):
         return result
     member = member_of(result)
     if not isinstance(member, StructType) or not len(member):

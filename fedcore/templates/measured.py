@@ -4,13 +4,13 @@ import attrs
 
 from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
-from fedcore.templates.iterative import IterativeProcess, called
+from fedcore.templates.iterative import IterativeProcess, label
 from fedcore.types import StructType
 
 
 @attrs.frozen
 class MeasuredProcessOutput:
-    """What `next` of a measured process returns: `<state=S@SERVER,result=R,measurements=M@SERVER>`."""
+    """The result of `next` of a measured process: `<state=S@SERVER,result=R,measurements=M@SERVER>`."""
 
     state: object
     result: object
@@ -36,7 +36,7 @@ class MeasuredProcess(IterativeProcess):
         names = result.names if isinstance(result, StructType) else ()
         if names != ("state", "result", "measurements"):
             raise TypeMismatch(
-                f"{type(self).__name__}: {called('next_fn', next_fn)} returns a MeasuredProcessOutput\n"
+                f"{type(self).__name__}: {label('next_fn', next_fn)} returns a MeasuredProcessOutput\n"
                 f"  wants  <state=…,result=…,measurements=…>\n"
                 f"  has    {result}"
             )

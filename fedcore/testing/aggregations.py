@@ -50,10 +50,10 @@ class _Aggregation:
 
     def __init__(self, zero, accumulate, merge, report, type_: Type, values: list, tolerance: float):
         @fc.federated_computation(FederatedType(type_, fc.CLIENTS))
-        def aggregated(xs):
+        def aggregate(xs):
             return fc.federated_aggregate(xs, zero, accumulate, merge, report)
 
-        self.module = aggregated.to_module("lowered")
+        self.module = aggregate.to_module("lowered")
         self.tolerance = tolerance
         self.shown = values
         run = Interpreter(self.module, evaluator(0), eager_callable)
@@ -68,14 +68,14 @@ class _Aggregation:
     def _zero(self, run: Interpreter, name: str):
         """The zero: the result of the operations that do not depend on clients."""
         main = self.module.main
-        known: dict = {}
+        values: dict = {}
         types = main.types()
         for op in main.operations:
-            if all(o.name in known for o in op.operands) and op.kind != "federated_aggregate":
-                known[op.name] = run.evaluate(
-                    op, [types[o.name] for o in op.operands], [known[o.name] for o in op.operands], None
+            if all(o.name in values for o in op.operands) and op.kind != "federated_aggregate":
+                values[op.name] = run.evaluate(
+                    op, [types[o.name] for o in op.operands], [values[o.name] for o in op.operands], None
                 )
-        return known[name]
+        return values[name]
 
     def fold(self, values: list):
         total = self.zero
@@ -105,10 +105,10 @@ class _Aggregation:
 
     def _equal(self, law: str, have, want) -> None:
         member = member_of(self.result_type)
-        shown = [to_python(self.report(state), member) for state in (have, want)]
-        found = difference(shown[0], shown[1], self.tolerance, "the report")
-        if found is not None:
-            raise LawBroken(law, found, program=self.module, inputs=self.shown)
+        reports = [to_python(self.report(state), member) for state in (have, want)]
+        mismatch = difference(reports[0], reports[1], self.tolerance, "the report")
+        if mismatch is not None:
+            raise LawBroken(law, mismatch, program=self.module, inputs=self.shown)
 
 
 def _no_sequence(value, type_, path):

@@ -59,10 +59,10 @@ def _check_types(name: str, process: AggregationProcess, types: list[Type]) -> N
     law = f"{name}: create gives a process for the types"
     if not isinstance(process, AggregationProcess):
         raise LawBroken(law, f"it gives {brief(process)}, not an fc.templates.AggregationProcess")
-    taken = [p.type for p in process.next.module.main.parameters[1:]]
-    wanted = [FederatedType(t, fc.CLIENTS) for t in types]
-    if len(taken) != len(wanted) or not all(map(fits, wanted, taken)):
-        raise LawBroken(law, f"next takes {', '.join(map(str, taken))}, not {', '.join(map(str, wanted))}")
+    parameter_types = [p.type for p in process.next.module.main.parameters[1:]]
+    expected = [FederatedType(t, fc.CLIENTS) for t in types]
+    if len(parameter_types) != len(expected) or not all(map(fits, expected, parameter_types)):
+        raise LawBroken(law, f"next takes {', '.join(map(str, parameter_types))}, not {', '.join(map(str, expected))}")
 
 
 def _check_rounds(name: str, process, clients: int, rounds: list[list], local, tolerance: float) -> None:
@@ -73,12 +73,12 @@ def _check_rounds(name: str, process, clients: int, rounds: list[list], local, t
     own = _run(law % "initial state", process.initialize, [], local, None)
     _equal(law % "initial state", own, state, tolerance, process.initialize, None)
     for number, values in enumerate(rounds, 1):
-        of_round = f"result of round {number}"
-        want = _run(law % of_round, process.next, [state, *values], reference, values)
-        have = _run(law % of_round, process.next, [own, *values], local, values)
+        label = f"result of round {number}"
+        want = _run(law % label, process.next, [state, *values], reference, values)
+        have = _run(law % label, process.next, [own, *values], local, values)
         for part in ("state", "result", "measurements"):
-            found = (getattr(have, part), getattr(want, part))
-            _equal(law % f"{part} of round {number}", *found, tolerance, process.next, values)
+            pair = (getattr(have, part), getattr(want, part))
+            _equal(law % f"{part} of round {number}", *pair, tolerance, process.next, values)
         state, own = want.state, have.state
 
 
@@ -93,6 +93,6 @@ def _run(law: str, computation: fc.Computation, arguments: list, runtime, values
 
 
 def _equal(law: str, have, want, tolerance: float, program: fc.Computation, values) -> None:
-    found = difference(have, want, tolerance)
-    if found is not None:
-        raise LawBroken(law, found, program=program.module, inputs=values)
+    mismatch = difference(have, want, tolerance)
+    if mismatch is not None:
+        raise LawBroken(law, mismatch, program=program.module, inputs=values)

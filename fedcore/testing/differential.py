@@ -62,7 +62,7 @@ class Batch:
         members = [_type(rng, depth=2) for _ in range(5)]
         placed = [FederatedType(m, CLIENTS) for m in members[:3]]
         if rng.random() < 0.3:
-            placed.append(FederatedType(SequenceType(_tensor(rng, known=True)), CLIENTS))
+            placed.append(FederatedType(SequenceType(_tensor(rng, static=True)), CLIENTS))
         shared = FederatedType(_type(rng, depth=1), CLIENTS, True)
         return [*placed, FederatedType(members[3], SERVER), shared, _type(rng, depth=1)]
 
@@ -93,13 +93,13 @@ def differences(batch: Batch, runtimes: dict[str, Runtime], counts: Sequence[int
 
     A program that the reference refuses must be refused by every runtime, and the other way round.
     """
-    found = []
+    results = []
     for clients in counts:
         for name, runtime in runtimes.items():
             if _difference(batch, runtime, clients) is not None:
-                alone = ((one, _difference(one, runtime, clients)) for one in batch.alone())
-                found += [Difference(one, clients, name, what) for one, what in alone if what is not None]
-    return found
+                alone = ((program, _difference(program, runtime, clients)) for program in batch.alone())
+                results += [Difference(program, clients, name, what) for program, what in alone if what is not None]
+    return results
 
 
 def _difference(batch: Batch, runtime: Runtime, clients: int) -> str | None:
@@ -131,8 +131,8 @@ def _with_lists(value):
 # Types and values.
 
 
-def _tensor(rng: np.random.Generator, *, known: bool = False) -> TensorType:
-    shape = SHAPES[rng.integers(len(SHAPES) - known)]
+def _tensor(rng: np.random.Generator, *, static: bool = False) -> TensorType:
+    shape = SHAPES[rng.integers(len(SHAPES) - static)]
     return TensorType(list(DTYPES)[rng.integers(len(DTYPES))], shape)
 
 
@@ -151,8 +151,8 @@ def value_of(type_: Type, clients: int, rng: np.random.Generator):
     if isinstance(type_, FederatedType):
         each = type_.placement == CLIENTS and not type_.all_equal
         count = clients if each else 1
-        found = [value_of(type_.member, clients, rng) for _ in range(count)]
-        return found if each else found[0]
+        values = [value_of(type_.member, clients, rng) for _ in range(count)]
+        return values if each else values[0]
     if isinstance(type_, StructType):
         parts = [value_of(t, clients, rng) for t in type_.types]
         named = len(parts) > 0 and None not in type_.names
@@ -200,25 +200,25 @@ class _Program:
         self.values = values
 
     def result(self) -> Value:
-        value = self._picked(self.values)
+        value = self._pick(self.values)
         for _ in range(int(self.rng.integers(0, 5))):
             value = self._step(value)
-        return self._returned(value)
+        return self._without_sequence(value)
 
-    def _picked(self, options: Sequence):
+    def _pick(self, options: Sequence):
         return options[int(self.rng.integers(len(options)))]
 
     def _step(self, value: Value) -> Value:
         """The value after a random step; the value itself if no step of a few attempts accepts it."""
         for _ in range(4):
-            step = self._picked(self._steps(value))
+            step = self._pick(self._steps(value))
             try:
                 return step(value)
             except _WRONG:
                 continue
         return value
 
-    def _returned(self, value: Value) -> Value:
+    def _without_sequence(self, value: Value) -> Value:
         if isinstance(value.type, FederatedType) and isinstance(value.type.member, SequenceType):
             return fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, _: n + 1), value)
         return fc.sequence_reduce(value, 0, lambda n, _: n + 1) if isinstance(value.type, SequenceType) else value
@@ -228,29 +228,29 @@ class _Program:
             places = [lambda v: fc.federated_value(v, SERVER), lambda v: fc.federated_value(v, CLIENTS)]
             return [self._local, self._local, *places]
         if value.type.placement == SERVER:
-            several = [self._item, self._zipped, self._beside_made, self._selected]
-            return [self._mapped, self._mapped, self._mapped, fc.federated_broadcast, self._in_tensorflow, *several]
+            several = [self._item, self._zip, self._beside_made, self._select]
+            return [self._map, self._map, self._map, fc.federated_broadcast, self._in_tensorflow, *several]
         return [
-            self._mapped,
-            self._mapped,
-            self._mapped,
+            self._map,
+            self._map,
+            self._map,
             self._item,
-            self._zipped,
+            self._zip,
             fc.federated_sum,
             fc.federated_sum,
             fc.federated_mean,
-            self._weighted,
+            self._average,
             fc.federated_min,
             fc.federated_max,
             fc.federated_count,
-            self._aggregated,
-            self._collected,
+            self._aggregate,
+            self._collect,
             self._secure,
             self._beside_made,
             self._in_tensorflow,
         ]
 
-    def _mapped(self, value: Value) -> Value:
+    def _map(self, value: Value) -> Value:
         return fc.federated_map(self._one_parameter(self._local), value)
 
     def _one_parameter(self, fn: Callable) -> Callable:
@@ -264,17 +264,17 @@ class _Program:
             raise TypeMismatch("no elements")
         return value[int(self.rng.integers(len(member)))]
 
-    def _zipped(self, value: Value) -> Value:
-        return fc.federated_zip((value, self._picked(self._at(_place(value)))))
+    def _zip(self, value: Value) -> Value:
+        return fc.federated_zip((value, self._pick(self._at(_place(value)))))
 
     def _at(self, place) -> list[Value]:
         there = [v for v in self.values if isinstance(v.type, FederatedType) and v.type.placement == place]
         return [v for v in there if not isinstance(member_of(v.type), SequenceType)]
 
-    def _weighted(self, value: Value) -> Value:
+    def _average(self, value: Value) -> Value:
         return fc.federated_mean(value, fc.federated_map(self._one_parameter(lambda _: self._constant("int32")), value))
 
-    def _aggregated(self, value: Value) -> Value:
+    def _aggregate(self, value: Value) -> Value:
         zero = (fc.generic_zero(member_of(value.type)), 0)
         return fc.federated_aggregate(
             value,
@@ -284,7 +284,7 @@ class _Program:
             self._one_parameter(lambda total: self._local(total)),
         )
 
-    def _collected(self, value: Value) -> Value:
+    def _collect(self, value: Value) -> Value:
         rows = fc.federated_collect(value, int(self.rng.integers(1, 5)))
         return fc.federated_map(self._one_parameter(lambda s: fc.sequence_sum(s)), rows)
 
@@ -294,24 +294,24 @@ class _Program:
             lambda v: fc.federated_secure_modular_sum(v, int(self.rng.integers(1, 100))),
             lambda v: fc.federated_secure_sum(v, int(self.rng.integers(1, 100))),
         ]
-        return self._picked(ways)(value)
+        return self._pick(ways)(value)
 
     def _beside_made(self, value: Value) -> Value:
         """The value zipped with a constant or a random seed at its placement."""
         place = _place(value)
-        constant = self._constant(self._picked(list(DTYPES)))
+        constant = self._constant(self._pick(list(DTYPES)))
         ways = [
             lambda: fc.federated_eval(lambda: constant, place),
             lambda: fc.federated_value(constant, place),
             lambda: fc.federated_random_seed(place),
         ]
-        return fc.federated_zip((value, self._picked(ways)()))
+        return fc.federated_zip((value, self._pick(ways)()))
 
-    def _selected(self, value: Value) -> Value:
+    def _select(self, value: Value) -> Value:
         """A `federated_select` from a server value; each client folds the keys of its slices."""
         keys = np.array([1, 7, -1, 0], np.int32)[: int(self.rng.integers(0, 5))]
-        select = self._picked([fc.federated_select, fc.federated_secure_select])
-        at_clients = fc.federated_map(self._one_parameter(lambda _: keys), self._picked(self._at(CLIENTS)))
+        select = self._pick([fc.federated_select, fc.federated_secure_select])
+        at_clients = fc.federated_map(self._one_parameter(lambda _: keys), self._pick(self._at(CLIENTS)))
         last_key = fc.federated_value(np.int32(5), SERVER)
         slices = select(at_clients, last_key, value, lambda whole, key: (whole, key))
         return fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, x: n * 10 + x[1]), slices)
@@ -334,7 +334,7 @@ class _Program:
 
     def _operation(self, x: Value) -> Value:
         for _ in range(4):
-            operation = self._picked(self._operations(x))
+            operation = self._pick(self._operations(x))
             try:
                 return operation(x)
             except _WRONG:
@@ -345,10 +345,10 @@ class _Program:
         if isinstance(x.type, SequenceType):
             return [fc.sequence_sum, lambda s: fc.sequence_sum(fc.sequence_map(lambda e: fc.generic_plus(e, e), s))]
         type_ = x.type
-        found: list[Callable] = [lambda v: (v, self._constant("float32"))[:: 1 if self.rng.random() < 0.5 else -1]]
-        found = [lambda v, f=found[0]: v.builder.value(f(v))]
+        operations: list[Callable] = [lambda v: (v, self._constant("float32"))[:: 1 if self.rng.random() < 0.5 else -1]]
+        operations = [lambda v, f=operations[0]: v.builder.value(f(v))]
         if isinstance(type_, StructType) and len(type_):
-            found += [lambda v: v[int(self.rng.integers(len(v)))]] * 3
+            operations += [lambda v: v[int(self.rng.integers(len(v)))]] * 3
         dtype = type_.dtype.name if isinstance(type_, TensorType) else "float32"
         binary = [
             fc.generic_plus,
@@ -361,12 +361,12 @@ class _Program:
             fc.less,
             fc.equal,
         ]
-        found += [lambda v, op=op: op(v, self._other(v, dtype)) for op in binary]
-        found += [lambda v, op=op: op(v, self._constant(self._picked(list(DTYPES)))) for op in binary[2:4]]
-        found.append(lambda v: fc.where(fc.equal(v, v), v, self._other(v, dtype)))
-        found.append(lambda v: fc.where(self._constant("bool"), self._other(v, dtype), v))
-        found += [lambda v: fc.cast(v, self._picked(list(DTYPES)))] * 2
-        return found
+        operations += [lambda v, op=op: op(v, self._other(v, dtype)) for op in binary]
+        operations += [lambda v, op=op: op(v, self._constant(self._pick(list(DTYPES)))) for op in binary[2:4]]
+        operations.append(lambda v: fc.where(fc.equal(v, v), v, self._other(v, dtype)))
+        operations.append(lambda v: fc.where(self._constant("bool"), self._other(v, dtype), v))
+        operations += [lambda v: fc.cast(v, self._pick(list(DTYPES)))] * 2
+        return operations
 
     def _other(self, x: Value, dtype: str):
         return x if isinstance(x.type, StructType) or self.rng.random() < 0.4 else self._constant(dtype)
@@ -374,8 +374,8 @@ class _Program:
     def _constant(self, dtype: str):
         """A numpy scalar of the dtype."""
         edges = _edges(dtype)
-        found = edges[int(self.rng.integers(len(edges)))]
-        return found if dtype == "str" else DTYPES[dtype].numpy.type(found)
+        value = edges[int(self.rng.integers(len(edges)))]
+        return value if dtype == "str" else DTYPES[dtype].numpy.type(value)
 
 
 def _place(value: Value) -> Placement:

@@ -64,8 +64,8 @@ def _check_errors(codec, type_: TensorType, values: list[np.ndarray], relative_e
             raise LawBroken("equal seeds give equal codes", f"seed {seed} gave two codes of {brief(value)}")
         decoded = codec.decode(code, state)
         if np.shape(decoded) != value.shape or np.asarray(decoded).dtype != value.dtype:
-            found = f"{np.asarray(decoded).dtype}{list(np.shape(decoded))}"
-            raise LawBroken("the decoded value has the type of the value", f"wants {type_}, has {found}")
+            actual = f"{np.asarray(decoded).dtype}{list(np.shape(decoded))}"
+            raise LawBroken("the decoded value has the type of the value", f"wants {type_}, has {actual}")
         difference = np.asarray(decoded, np.float64) - np.asarray(value, np.float64)
         errors.append(np.square(difference).sum() / max(np.square(np.asarray(value, np.float64)).sum(), 1e-300))
     if np.mean(errors) > relative_error:

@@ -149,7 +149,7 @@ class _Borrowed(ClientsExecutor):
 
 def _check(name: str, case: _Case, own: LocalRuntime, local: tuple, hold: Callable, drops: bool) -> None:
     law = f"{name}: {case.law}, with {len(case.values)} clients"
-    want, wanted = local
+    want, expected_report = local
     try:
         have, report = _run(case, hold(case.values), own)
     except Exception as error:
@@ -158,14 +158,14 @@ def _check(name: str, case: _Case, own: LocalRuntime, local: tuple, hold: Callab
         raise LawBroken(law, f"it raises {type(error).__name__}: {error}", program=case.program.module) from error
     pairs = [
         (_without_site_values(have, want), want, "the result"),
-        (sorted(report.dropped), sorted(wanted.dropped), "the list of dropped clients"),
-        ([c.bits for c in report.crossings], [c.bits for c in wanted.crossings], "the list of crossing bits"),
+        (sorted(report.dropped), sorted(expected_report.dropped), "the list of dropped clients"),
+        ([c.bits for c in report.crossings], [c.bits for c in expected_report.crossings], "the list of crossing bits"),
     ]
     for here, there, part in pairs:
         mismatch = difference(here, there, 0, part)
         if mismatch is not None:
             raise LawBroken(law, mismatch, program=case.program.module)
-    counts = [r.graph_calls["blocks"] for r in (report, wanted)]
+    counts = [r.graph_calls["blocks"] for r in (report, expected_report)]
     if counts[0] < counts[1] and not case.failing:
         what = f"the report counts {counts[0]} graph calls of slices, not {counts[1]} or more: report.include(theirs)"
         raise LawBroken(f"{name}: the report has the graph calls, with {len(case.values)} clients", what)
@@ -185,7 +185,7 @@ def _run(case: _Case, cohort: Iterable, runtime: LocalRuntime):
 
 def _programs(cohorts: Sequence[int]) -> Iterator[_Case]:
     numbers = np.random.default_rng(0).normal(size=max(cohorts)).astype(np.float32)
-    of_floats = [
+    float_programs = [
         ("a sum has the local bits", _sum()),
         ("kept values have the local bits", _sum_and_each()),
         ("kept values reach a later stage", _deviation_of_cubes()),
@@ -200,7 +200,7 @@ def _programs(cohorts: Sequence[int]) -> Iterator[_Case]:
     )
     for clients in cohorts:
         floats = list(numbers[:clients])
-        for law, program in of_floats:
+        for law, program in float_programs:
             yield _Case(law, program, floats)
         for seed in (0, 1):
             yield _Case("random numbers depend on the call's seed and the client's index", random_sum, floats, seed)

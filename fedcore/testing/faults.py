@@ -204,7 +204,7 @@ def out_of_memory(
     running_bytes = begun = 0
     call = executor.call
 
-    def limited(function, tensors, stop):
+    def call_limited(function, tensors, stop):
         nonlocal running_bytes, begun
         size_bytes = sum(int(t.dtype.size) * int(np.prod(t.shape)) for t in map(tf.convert_to_tensor, tensors))
         with lock:
@@ -220,7 +220,7 @@ def out_of_memory(
             with lock:
                 running_bytes -= size_bytes
 
-    executor.__dict__["call"] = limited
+    executor.__dict__["call"] = call_limited
     try:
         yield failed
     finally:

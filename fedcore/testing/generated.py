@@ -66,15 +66,15 @@ def calls_of(op) -> Iterator[Call]:
         for variables in _bindings(alternative, op.signature.kinds):
             required = sum(not p.optional for p in alternative.parameters)
             for count in sorted({required, len(alternative.parameters)}):
-                given = zip(names, alternative.parameters[:count], strict=False)
-                arguments = {name: _argument(p.type, variables) for name, p in given}
+                pairs = zip(names, alternative.parameters[:count], strict=False)
+                arguments = {name: _argument(p.type, variables) for name, p in pairs}
                 yield Call(arguments, {a: _attribute(a, alternative) for a in op.attributes})
 
 
 def _bindings(alternative: Alternative, kinds: dict[str, str]) -> Iterator[dict[str, Type]]:
     """Types for the type variables of value parameters. Variables of one kind get the same type."""
     labels = sorted(alternative.variables)
-    made: list[dict[str, Type]] = []
+    bindings: list[dict[str, Type]] = []
     for index in range(3 if labels else 1):
         chosen = {}
         for label in labels:
@@ -82,8 +82,8 @@ def _bindings(alternative: Alternative, kinds: dict[str, str]) -> Iterator[dict[
             chosen[label] = to_type(options[index % len(options)])
         if any(kinds.get(label) == "struct" for label in labels):
             chosen = {label: to_type({"a": "float32", "b": ("int32", (2,))}) for label in labels}
-        if chosen not in made:
-            made.append(chosen)
+        if chosen not in bindings:
+            bindings.append(chosen)
             yield chosen
 
 
@@ -95,7 +95,7 @@ def _attribute(name: str, alternative: Alternative | None):
 
 def _argument(type_: Type, variables: dict[str, Type]) -> Type | Callable:
     if not isinstance(type_, FunctionType):
-        return _known(substitute(type_, variables, {}))
+        return _with_known_sizes(substitute(type_, variables, {}))
     if type_.parameter is None:
         return lambda: 1.0
     parameter = type_.parameter
@@ -116,12 +116,12 @@ def _numeric(type_: Type) -> bool:
     return not contains(type_, lambda t: isinstance(t, TensorType) and not t.dtype.is_numeric)
 
 
-def _known(type_: Type) -> Type:
+def _with_known_sizes(type_: Type) -> Type:
     """The type with a known size, larger than the attributes, for each unknown size: a value needs a shape."""
     size = ATTRIBUTE + 2
     if isinstance(type_, TensorType):
         return TensorType(type_.dtype, (size,) if type_.shape is None else [s or size for s in type_.sizes])
-    return type_.map_children(_known)
+    return type_.map_children(_with_known_sizes)
 
 
 SPREADS = ("small", "offset", "mixed")
@@ -184,8 +184,8 @@ class Values:
             flat = [n / 2 if special is None else special for special, n in zip(specials, numbers.flat, strict=True)]
             return np.array(flat, dtype).reshape(shape)
         if type_.dtype.is_inexact:
-            return (self._spread_out(numbers / 2, *_of_floats(type_.dtype))).astype(dtype)
-        return self._spread_out(numbers, *_of_integers(dtype)).astype(dtype)
+            return (self._spread_out(numbers / 2, *_float_scales(type_.dtype))).astype(dtype)
+        return self._spread_out(numbers, *_integer_scales(dtype)).astype(dtype)
 
     def _spread_out(self, numbers: np.ndarray, offset, scales) -> np.ndarray:
         if self._spread == "offset":
@@ -195,13 +195,13 @@ class Values:
         return numbers
 
 
-def _of_floats(dtype: DType) -> tuple[float, tuple[float, ...]]:
+def _float_scales(dtype: DType) -> tuple[float, tuple[float, ...]]:
     """The offset and the scales of a dtype: about half of its bits."""
     bits = ml_dtypes.finfo(dtype.numpy).nmant // 2
     return 2.0 ** (bits + 1), (2.0 ** -(bits // 4), 1.0, 2.0 ** (bits // 2))
 
 
-def _of_integers(dtype: np.dtype) -> tuple[int, tuple[int, ...]]:
+def _integer_scales(dtype: np.dtype) -> tuple[int, tuple[int, ...]]:
     most = int(np.iinfo(dtype).max)
     return min(4096, most // 8), (1, max(1, min(16, most // 64)), max(1, min(256, most // 64)))
 

@@ -50,9 +50,9 @@ def check_golden(path: str | Path, *, update: bool | None = None) -> None:
         return
     if result != want:
         lines = difflib.unified_diff(want.splitlines(), result.splitlines(), "the file", "now", lineterm="", n=2)
-        shown = "\n".join(lines)
+        diff = "\n".join(lines)
         raise LawBroken(
-            f"{path} shows what {run[1]} does", f"{shown}\nfix: {UPDATE}=1 rewrites the file, if that is right"
+            f"{path} shows what {run[1]} does", f"{diff}\nfix: {UPDATE}=1 rewrites the file, if that is right"
         )
 
 

@@ -50,10 +50,10 @@ def program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type], shared
         *own, index = values
         own = [fc.federated_broadcast(v) if v.type.placement == fc.SERVER else v for v in own]
 
-        def of_client(*members):
+        def at_client(*members):
             return _in_own_place(_called_on(op, call, types, members[:-1]), members[-1])
 
-        results = fc.federated_map(with_parameters(of_client, len(own) + 1), (*own, index))
+        results = fc.federated_map(with_parameters(at_client, len(own) + 1), (*own, index))
         return results if not _is_numeric(member_of(results.type)) else fc.federated_sum(results)
 
     placed = [FederatedType(t, fc.SERVER if name == shared else fc.CLIENTS) for name, t in types.items()]

@@ -121,7 +121,7 @@ def _why_not_on_tensors(op: Intrinsic, calls: list[Call], runtime: context.Runti
         try:
             _plan(runtime, module)
         except Exception as error:
-            return _shown(error.__cause__ or error).split("\n")[0]
+            return _format_outcome(error.__cause__ or error).split("\n")[0]
     return None
 
 
@@ -146,12 +146,12 @@ def _example(op: Intrinsic, source: str, calls: list[Call]) -> None:
         tree = ast.parse(source)
     except SyntaxError as error:
         raise LawBroken(law, f"{source.strip()}: {error}") from None
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == op.name]
-    if not found:
+    matches = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _callee_name(node) == op.name]
+    if not matches:
         raise LawBroken(law, f"{source.strip()} does not call {op.name}")
     problems = []
     for call in calls or [Call({}, {})]:
-        types, names = _free_names(op, found[0], tree, call)
+        types, names = _free_names(op, matches[0], tree, call)
         try:
             _run_example(op, source, types, names)
             return
@@ -160,7 +160,7 @@ def _example(op: Intrinsic, source: str, calls: list[Call]) -> None:
     raise LawBroken(law, f"{source.strip()}\n{problems[-1]}")
 
 
-def _called(node: ast.Call) -> str:
+def _callee_name(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
@@ -179,11 +179,11 @@ def _free_names(op: Intrinsic, node: ast.Call, tree: ast.AST, call: Call) -> tup
     for name in dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)):
         if name in bound or name in ("fc", "np", op.name) or hasattr(builtins, name):
             continue
-        given = call.arguments.get(at.get(name, ""), fc.to_type("float32"))
-        if isinstance(given, Type):
-            types[name] = given
+        value = call.arguments.get(at.get(name, ""), fc.to_type("float32"))
+        if isinstance(value, Type):
+            types[name] = value
         else:
-            functions[name] = given
+            functions[name] = value
     return types, functions
 
 
@@ -238,17 +238,17 @@ def _check_program(op: Intrinsic, module: Module, all_inputs: list[list], runtim
     for inputs in all_inputs:
         want = _outcome(_reference, module, inputs)
         if isinstance(want, Exception) and not isinstance(want, FedcoreError):
-            raise broken("its meaning runs", _shown(want), inputs)
+            raise broken("its meaning runs", _format_outcome(want), inputs)
         try:
-            lowered = lowered or context.lowered(module)
+            lowered = lowered or context.lower(module)
         except Exception as error:
-            raise broken("it is lowered", _shown(error), inputs) from error
-        found = _difference(_outcome(_reference, lowered, inputs), want)
-        if found is not None:
-            raise broken("the lowering gives the meaning's result", f"{found}; it is lowered to\n{lowered}", inputs)
-        found = _difference(_outcome(functools.partial(_local, runtime), module, inputs), want)
-        if found is not None:
-            raise broken("the local runtime gives the meaning's result", found, inputs)
+            raise broken("it is lowered", _format_outcome(error), inputs) from error
+        mismatch = _difference(_outcome(_reference, lowered, inputs), want)
+        if mismatch is not None:
+            raise broken("the lowering gives the meaning's result", f"{mismatch}; it is lowered to\n{lowered}", inputs)
+        mismatch = _difference(_outcome(functools.partial(_local, runtime), module, inputs), want)
+        if mismatch is not None:
+            raise broken("the local runtime gives the meaning's result", mismatch, inputs)
 
 
 def _check_batched(op: Intrinsic, module: Module, runtime: context.Runtime) -> None:
@@ -265,7 +265,7 @@ def _check_batched(op: Intrinsic, module: Module, runtime: context.Runtime) -> N
 
 
 def _fix_of(reason: str) -> str:
-    """What makes clients batched; the reason begins with an operation's name."""
+    """The fix that makes clients batched; the reason begins with an operation's name."""
     name = reason.split(" ", 1)[0]
     if name in batching_rules:
         return f"the batching rule of {name} ({rule_place(name)}) refuses these operands or raises; let it take them"
@@ -318,11 +318,11 @@ def _difference(have, want) -> str | None:
     if isinstance(have, FedcoreError) and isinstance(want, FedcoreError):
         return None
     if isinstance(have, Exception) or isinstance(want, Exception):
-        return f"the result is {_shown(have)}, not {_shown(want)}"
+        return f"the result is {_format_outcome(have)}, not {_format_outcome(want)}"
     return difference(have, want)
 
 
-def _shown(outcome) -> str:
+def _format_outcome(outcome) -> str:
     return f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else repr(outcome)
 
 

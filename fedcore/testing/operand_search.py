@@ -132,7 +132,7 @@ class _Search:
                 self.add(attributes, shape, 1)
 
     def add(self, attributes: Mapping, shape: tuple[int, ...], most: int) -> None:
-        seen: set[tuple] = set()
+        visited: set[tuple] = set()
         arguments = _flat_arguments(self.op, attributes)
         main = self.main(attributes)
         choices = []
@@ -142,11 +142,11 @@ class _Search:
             choices.append([c for c in each if c.array.shape == shape][:1] if i == main and kind == "data" else each)
         for candidates in itertools.islice(_likely_first(choices), MOST_TRIALS):
             key = tuple((c.array.shape, c.array.tobytes() if c.is_static else b"") for c in candidates)
-            if key in seen or not self._fits(attributes, candidates):
+            if key in visited or not self._fits(attributes, candidates):
                 continue
-            seen.add(key)
+            visited.add(key)
             self.matches.append(OperandMatch(attributes, self._in_domain(attributes, candidates)))
-            if len(seen) == most:
+            if len(visited) == most:
                 return
 
     def add_variation(self, attributes: Mapping, ranks: Sequence[int]) -> None:

@@ -94,7 +94,7 @@ def check_pass(
     Example:
         >>> fc.testing.check_pass('dce', before=['', 'inline'])
     """
-    checked = one if isinstance(one, Pass) else get_pass(one) if isinstance(one, str) else _registered(one)
+    checked = one if isinstance(one, Pass) else get_pass(one) if isinstance(one, str) else _find_pass(one)
     tally = _Tally()
     for text in [cases] if isinstance(cases, str) else cases:
         module = _case(text)
@@ -114,7 +114,7 @@ def check_pass(
     return tally.result()
 
 
-def _registered(fn: Callable) -> Pass:
+def _find_pass(fn: Callable) -> Pass:
     from fedcore.compiler import all_passes
 
     if not callable(fn):
@@ -175,7 +175,7 @@ def _operations(module: Module) -> collections.Counter:
 
 
 @np.errstate(all="ignore")
-def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> Module:
+def check_laws(pass_: Pass, module: Module, inputs: dict[int, list]) -> Module:
     """Checks the laws for one program; returns the module after the pass.
 
     Args:
@@ -183,38 +183,38 @@ def check_laws(one: Pass, module: Module, inputs: dict[int, list]) -> Module:
     """
 
     def broken(law: str, what: str, given_inputs=None) -> LawBroken:
-        return LawBroken(f"{one.name} {law}", what, program=module, inputs=given_inputs)
+        return LawBroken(f"{pass_.name} {law}", what, program=module, inputs=given_inputs)
 
     try:
-        after = one.run(module)
+        result = pass_.run(module)
     except Exception as error:
         raise broken("runs", f"it raises {type(error).__name__}: {error}") from error
     try:
-        verify(after)
+        verify(result)
     except FedcoreError as error:
-        raise broken("leaves a valid module", f"{error}, in\n{_text(after)}") from None
-    if after == module and after.blobs.keys() == module.blobs.keys():
-        return after
-    have, want = _as_planned(after.main.type), _as_planned(module.main.type)
+        raise broken("leaves a valid module", f"{error}, in\n{_text(result)}") from None
+    if result == module and result.blobs.keys() == module.blobs.keys():
+        return result
+    have, want = _as_planned(result.main.type), _as_planned(module.main.type)
     if not (fits(have, want) and fits(want, have)):
         raise broken("keeps the type", f"{want} became {have}")
     for values in inputs.values():
         want = _run(module, values)
         try:
-            found = difference(_run(after, values), want)
+            mismatch = difference(_run(result, values), want)
         except Exception as error:
-            found = f"it raises {type(error).__name__}: {error}"
-        if found is not None:
-            raise broken("keeps the meaning", f"{found}, in\n{after}", values)
-    does, did = client_work(after, inputs[3]), client_work(module, inputs[3])
+            mismatch = f"it raises {type(error).__name__}: {error}"
+        if mismatch is not None:
+            raise broken("keeps the meaning", f"{mismatch}, in\n{result}", values)
+    does, did = client_work(result, inputs[3]), client_work(module, inputs[3])
     if does["call"] > did["call"] and does.total() > did.total():
-        what = f"a client makes {does['call']} graph calls, not {did['call']}, in\n{after}"
+        what = f"a client makes {does['call']} graph calls, not {did['call']}, in\n{result}"
         raise broken("adds no client work", what, inputs[3])
-    if one.idempotent:
-        twice = one.run(after)
-        if twice != after:
-            raise broken("run twice changes nothing more", f"{after}\nbecame\n{twice}")
-    return after
+    if pass_.idempotent:
+        twice = pass_.run(result)
+        if twice != result:
+            raise broken("run twice changes nothing more", f"{result}\nbecame\n{twice}")
+    return result
 
 
 def _text(module: Module) -> str:
@@ -228,13 +228,13 @@ def _text(module: Module) -> str:
 def _as_planned(type_: FunctionType) -> FunctionType:
     """The type with unplaced values of the result placed at SERVER, as in a plan."""
 
-    def placed(result: Type) -> Type:
+    def place(result: Type) -> Type:
         if isinstance(result, FederatedType):
             return result
         whole = not isinstance(result, StructType) or not is_placed(result)
-        return FederatedType(result, fc.SERVER) if whole else result.map_children(placed)
+        return FederatedType(result, fc.SERVER) if whole else result.map_children(place)
 
-    return FunctionType(type_.parameter, placed(type_.result))
+    return FunctionType(type_.parameter, place(type_.result))
 
 
 def _run(module: Module, values: list):

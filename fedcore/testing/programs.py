@@ -31,7 +31,7 @@ SEQUENCES = [
 
 
 @fc.tf_computation
-def incremented(x):
+def increment(x):
     return x + 1
 
 
@@ -65,12 +65,12 @@ def _step(draw, pool: list[Value]) -> Value:
     return draw(st.sampled_from(steps))(draw, pool)
 
 
-def _pick(draw, pool, wanted, only_asks):
-    found = [v for v in pool if wanted(v)]
+def _pick(draw, pool, accepts, only_asks):
+    matches = [v for v in pool if accepts(v)]
     if only_asks:
-        return bool(found)
+        return bool(matches)
     # Prefer the newest values, so that programs become deep.
-    return found[-1 - draw(st.integers(0, min(3, len(found) - 1)))]
+    return matches[-1 - draw(st.integers(0, min(3, len(matches) - 1)))]
 
 
 def _client(value):
@@ -99,12 +99,12 @@ def _integer(type_: Type) -> bool:
     return bool(leaves) and all(isinstance(t, TensorType) and t.dtype.is_integer for t in leaves)
 
 
-def mapped(draw, pool, only_asks=False):
+def map_locally(draw, pool, only_asks=False):
     value = _pick(draw, pool, _client, only_asks)
     return value if only_asks else fc.federated_map(_local_function(draw, value.type.member), value)
 
 
-def mapped_twice(draw, pool, only_asks=False):
+def map_twice(draw, pool, only_asks=False):
     """Two maps of a value, zipped: a common input of common subexpression elimination and of fusion."""
     value = _pick(draw, pool, _client_tensors, only_asks)
     if only_asks:
@@ -113,26 +113,26 @@ def mapped_twice(draw, pool, only_asks=False):
     return fc.federated_zip(tuple(fc.federated_map(fn, value) for fn in fns))
 
 
-def zipped(draw, pool, only_asks=False):
+def zip_values(draw, pool, only_asks=False):
     left = _pick(draw, pool, _client, only_asks)
     return left if only_asks else fc.federated_zip({"l": left, "r": _pick(draw, pool, _client, False)})
 
 
-def sent(draw, pool, only_asks=False):
+def broadcast(draw, pool, only_asks=False):
     value = _pick(draw, pool, _server, only_asks)
     return value if only_asks else fc.federated_broadcast(value)
 
 
-def added_up(draw, pool, only_asks=False):
+def add_up(draw, pool, only_asks=False):
     value = _pick(draw, pool, _client_tensors, only_asks)
     return value if only_asks else fc.federated_sum(value)
 
 
-def averaged(draw, pool, only_asks=False):
-    def wanted(v):
+def average(draw, pool, only_asks=False):
+    def accepts(v):
         return _client_tensors(v) and _inexact(v.type.member)
 
-    value = _pick(draw, pool, wanted, only_asks)
+    value = _pick(draw, pool, accepts, only_asks)
     if only_asks:
         return value
     weights = [v for v in pool if _client(v) and v.type.member in MEMBERS[:2]]
@@ -141,7 +141,7 @@ def averaged(draw, pool, only_asks=False):
     return fc.federated_mean(value)
 
 
-def aggregated(draw, pool, only_asks=False):
+def aggregate(draw, pool, only_asks=False):
     """A count and a sum in a single aggregation, with a merge over a tuple and a report."""
     value = _pick(draw, pool, _client_tensors, only_asks)
     if only_asks:
@@ -157,25 +157,25 @@ def aggregated(draw, pool, only_asks=False):
     return fc.federated_aggregate(value, zero, accumulate, merge, lambda total: (total[1], total[0]))
 
 
-def applied(draw, pool, only_asks=False):
+def apply_at_server(draw, pool, only_asks=False):
     value = _pick(draw, pool, _server, only_asks)
     return value if only_asks else fc.federated_apply(_local_function(draw, value.type.member), value)
 
 
-def placed_constant(draw, pool, only_asks=False):
+def place_constant(draw, pool, only_asks=False):
     if only_asks:
         return True
     return fc.federated_value(draw(st.sampled_from([1, 2.5])), draw(st.sampled_from([SERVER, CLIENTS])))
 
 
-def picked(draw, pool, only_asks=False):
+def pick_element(draw, pool, only_asks=False):
     """An element of a placed struct; an element of an all-equal value is all-equal."""
 
-    def wanted(v):
+    def is_struct(v):
         member = v.type.member
         return isinstance(member, StructType) and len(member) > 0
 
-    value = _pick(draw, pool, wanted, only_asks)
+    value = _pick(draw, pool, is_struct, only_asks)
     return value if only_asks else value[draw(st.integers(0, len(value) - 1))]
 
 
@@ -227,7 +227,18 @@ def selected(draw, pool, only_asks=False):
 
 
 STEPS = [
-    *(mapped, mapped_twice, zipped, sent, added_up, averaged, aggregated, applied, placed_constant, picked),
+    *(
+        map_locally,
+        map_twice,
+        zip_values,
+        broadcast,
+        add_up,
+        average,
+        aggregate,
+        apply_at_server,
+        place_constant,
+        pick_element,
+    ),
     *(extreme, counted, collected, secure, seeded, evaluated, selected),
 ]
 
@@ -258,7 +269,7 @@ def _local_function(draw, type_):
     flipped = draw(st.booleans()) if kind in _BINARY else False
     dtype = draw(st.sampled_from(["int64", "float32", "float64"])) if kind == "cast" else ""
     if kind == "graph":
-        return incremented
+        return increment
     if kind == "captured_zero":
         zero = fc.generic_zero(type_)
         return lambda x: fc.generic_plus(x, zero)
@@ -303,13 +314,13 @@ def _constant(draw, type_: TensorType):
 
 def _result(draw, pool: list[Value]) -> Value:
     """The result: a value or a pair of values, without sequences."""
-    wanted = [v for v in pool if not _has_sequence(v.type)]
-    if not wanted:
-        wanted = [fc.federated_value(1, SERVER)]
-    first = wanted[-1]
+    candidates = [v for v in pool if not _has_sequence(v.type)]
+    if not candidates:
+        candidates = [fc.federated_value(1, SERVER)]
+    first = candidates[-1]
     if not draw(st.booleans()):
         return first
-    other = draw(st.sampled_from(wanted))
+    other = draw(st.sampled_from(candidates))
     return first.builder.struct([("first", first), ("second", other)])
 
 
@@ -327,9 +338,9 @@ def arguments(draw, module: Module, clients: int | None = None) -> list:
 def values(type_, clients: int):
     """A strategy for values of the type: small numbers, so that sums are exact in float32."""
     if isinstance(type_, FederatedType):
-        one = values(type_.member, clients)
+        member = values(type_.member, clients)
         per_client = type_.placement == CLIENTS and not type_.all_equal
-        return st.lists(one, min_size=clients, max_size=clients) if per_client else one
+        return st.lists(member, min_size=clients, max_size=clients) if per_client else member
     if isinstance(type_, SequenceType):
         return st.lists(values(type_.element, clients), max_size=3)
     if isinstance(type_, StructType):

@@ -66,23 +66,23 @@ def unpadded_layouts(case: RuleCase) -> Iterator[Layout]:
     data = [i for i, o in enumerate(case.operands) if not o.is_static]
     choices = [own] if data else []
 
-    def changed(places: dict[int, Form]) -> list[Place]:
+    def change(places: dict[int, Form]) -> list[Place]:
         return [Place(places[i]) if i in places else p for i, p in enumerate(own)]
 
     if len(data) > 1:
-        choices += [changed({i: Form.SHARED}) for i in data]
-        choices += [changed({j: Form.SHARED for j in data if j != i}) for i in data]
-        choices += [changed({i: Form.CONSTANT}) for i in data]
+        choices += [change({i: Form.SHARED}) for i in data]
+        choices += [change({j: Form.SHARED for j in data if j != i}) for i in data]
+        choices += [change({i: Form.CONSTANT}) for i in data]
     for i, operand in enumerate(case.operands):
         if operand.is_static:
-            choices.append(changed({i: Form.SHARED}))
+            choices.append(change({i: Form.SHARED}))
             if operand.differs:
-                choices.append(changed({i: Form.OWN}))
-                choices.append(changed({i: Form.OWN, **dict.fromkeys(data, Form.SHARED)}))
-    seen = set()
+                choices.append(change({i: Form.OWN}))
+                choices.append(change({i: Form.OWN, **dict.fromkeys(data, Form.SHARED)}))
+    visited = set()
     for places in map(tuple, choices):
-        if places not in seen and any(p.form is Form.OWN for p in places):
-            seen.add(places)
+        if places not in visited and any(p.form is Form.OWN for p in places):
+            visited.add(places)
             yield Layout(places)
 
 

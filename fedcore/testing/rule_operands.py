@@ -108,7 +108,7 @@ def _case_of_operands(op: str, user_case: Sequence) -> tuple[Subject, RuleCase]:
 
 def cases_in_graph(op: str, graph: Graph, data: bytes) -> list[tuple]:
     """The operands that an operation has in a graph outside of loops, as `cases` of `check_batching_rule`."""
-    body = body_of(graph.digest, data).inlined()
+    body = body_of(graph.digest, data).inline()
     leaves = [] if graph.type.parameter is None else tensor_leaves(graph.type.parameter)
     values = {(n, 0): _array_of_spec(spec(t), i) for i, (n, t) in enumerate(zip(body.arguments, leaves, strict=False))}
     cases = []

@@ -114,7 +114,7 @@ class Run:
             keys.append(_Key(_EVERYBODY.lanes, self.layout.rows + MORE_ROWS))
         return keys
 
-    def _batched(self, key: "_Key") -> BatchedRun:
+    def _batched_run(self, key: "_Key") -> BatchedRun:
         layout = self.layout if key.rows is None else attrs.evolve(self.layout, rows=key.rows)
         sizes = [self.layout.sizes[k] for k in key.lanes]
         pairs = zip(self.case.operands, layout.places, strict=True)
@@ -127,11 +127,11 @@ class Run:
         if not isinstance(outcome, Exception):
             return outcome
         if not isinstance(outcome, NoBatchingRule):
-            raise self._raised(outcome) from outcome
+            raise self._report_error(outcome) from outcome
         cause = outcome.__cause__
         if cause is None or (self.layout.rows is not None and _is_of_tensorflow(cause)):
             raise outcome
-        raise self._raised(cause) from outcome
+        raise self._report_error(cause) from outcome
 
     def _alone(self, client: int) -> list[np.ndarray] | None:
         """The results of a client alone; None if TensorFlow refuses its operands, and for an empty batch.
@@ -147,7 +147,7 @@ class Run:
                 self._results_alone[client] = None
         return self._results_alone[client]
 
-    def _raised(self, error: BaseException) -> LawBroken:
+    def _report_error(self, error: BaseException) -> LawBroken:
         place = _innermost_place(error)
         text = str(error).split("\n")[0][:300]
         what = (
@@ -182,7 +182,7 @@ class Run:
             have = self._own_entries(result, client, label)
             problem = _difference(have, want, label, self.subject.roundings)
             if problem is not None:
-                what = f"{problem}\nbatched: {_shown(have)}\nalone:   {_shown(want)}"
+                what = f"{problem}\nbatched: {_format_array(have)}\nalone:   {_format_array(want)}"
                 raise self._broken("gives each client what it has alone", what, client)
             self._check_padding(result, want, client, label)
 
@@ -215,12 +215,12 @@ class Run:
         own = rows * value.entries_per_row
         padded = np.take(array, range(own, array.shape[value.padded_axis]), value.padded_axis)
         if Padding.ZEROS in value.padding and padded.any():
-            what = f"{label} says that its padded rows are zeros (Padding.ZEROS); they are\n{_shown(padded)}"
+            what = f"{label} says that its padded rows are zeros (Padding.ZEROS); they are\n{_format_array(padded)}"
             raise self._broken("says what its padded rows hold", what, client)
         if Padding.COPIES in value.padding and rows and _is_finite(want) and not _is_finite(padded):
             what = (
                 f"{label} says that its padded rows are copies, or row-by-row results of copies "
-                f"(Padding.COPIES); they are\n{_shown(padded)}"
+                f"(Padding.COPIES); they are\n{_format_array(padded)}"
             )
             raise self._broken("says what its padded rows hold", what, client)
 
@@ -243,8 +243,8 @@ class Run:
     def _broken(self, law: str, what: str, client: Client) -> LawBroken:
         lines = [str(client), *what.split("\n")]
         if self.case.attributes:
-            shown = {k: v for k, v in self.case.attributes.items() if not isinstance(v, tf.DType)}
-            lines.append(f"attributes: {shown}")
+            attributes = {k: v for k, v in self.case.attributes.items() if not isinstance(v, tf.DType)}
+            lines.append(f"attributes: {attributes}")
         if self.layout.rows is not None:
             rows, entries = self.layout.sizes[client.number], self.layout.entries_per_row
             each = f", {entries} entries each" if entries > 1 else ""
@@ -253,7 +253,7 @@ class Run:
             )
         alone = self._operands_of(client.number)
         for operand, place, array in zip(self.case.operands, self.layout.places, alone, strict=True):
-            lines.append(f"{operand.name}: {place}, {_shown(array)}")
+            lines.append(f"{operand.name}: {place}, {_format_array(array)}")
         return LawBroken(f"{self.subject.title} {law}", "\n".join(lines))
 
 
@@ -262,7 +262,7 @@ def run_all(runs: Sequence[Run]) -> None:
     requests = [(run, key) for run in runs for key in run._keys()]
     for i in range(0, len(requests), MOST_AT_ONCE):
         part = requests[i : i + MOST_AT_ONCE]
-        outcomes = run_batched([run._batched(key) for run, key in part])
+        outcomes = run_batched([run._batched_run(key) for run, key in part])
         for (run, key), outcome in zip(part, outcomes, strict=True):
             run._outcomes[key] = outcome
 
@@ -344,12 +344,12 @@ def _first_difference(have: np.ndarray, want: np.ndarray, roundings: int = 0) ->
         return "", f"{have.dtype.name}{have.shape}", f"{want.dtype.name}{want.shape}"
     differs = ~_close_entries(have, want, roundings) if roundings else have != want
     if not differs.any():  # the signs of zeros, or NaN
-        return "", _shown(have), _shown(want)
+        return "", _format_array(have), _format_array(want)
     index = tuple(int(i) for i in np.argwhere(differs)[0])
     return f" at {[*index]}" if index else "", have[index], want[index]
 
 
-def _shown(array: np.ndarray) -> str:
+def _format_array(array: np.ndarray) -> str:
     """Dtype, shape and entries; the first entries of a large array."""
     sizes = ",".join(map(str, array.shape))
     if array.size > MOST_ENTRIES_SHOWN:

@@ -34,7 +34,7 @@ from fedcore.types import StructType
 
 
 class Subject(Protocol):
-    """What is checked: it runs for one client, and as nodes of a region for several."""
+    """The subject of a check: it runs for one client, and as nodes of a region for several."""
 
     @property
     def name(self) -> str:
@@ -136,7 +136,9 @@ class Function:
     @functools.cached_property
     def _client(self) -> Callable:
         graph = self.graph
-        return tf.function(lambda *tensors: call_leaves(graph.named("client"), graph.data, tensors), autograph=False)
+        return tf.function(
+            lambda *tensors: call_leaves(graph.with_name("client"), graph.data, tensors), autograph=False
+        )
 
     def alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         with private_api.quick_operations():
@@ -155,7 +157,7 @@ def _shown_rules(graph: TracedGraph) -> str:
 
 @attrs.frozen(eq=False)
 class BatchedRun:
-    """What is run for some clients at once.
+    """A run for some clients at once.
 
     Args:
         arrays: of each operand: [clients, …] if clients have their own, else […].
@@ -197,12 +199,12 @@ def run_batched(runs: Sequence[BatchedRun]) -> list[Results | Exception]:
         for run, each in zip(runs, arguments, strict=True):
             lengths, *operands = itertools.islice(operand_iterator, len(each))
             try:
-                of_run, results = run.build(lengths, iter(operands))
+                run_tensors, results = run.build(lengths, iter(operands))
             except Exception as error:
                 built.append(error)
                 continue
             built.append(results)
-            tensors += of_run
+            tensors += run_tensors
         return tensors
 
     try:
@@ -223,7 +225,7 @@ def _products() -> str:
 def _operand(layout: Layout, position: int, array: np.ndarray, tensors) -> BatchedValue:
     place = layout.places[position]
     if place.form is Form.CONSTANT:
-        return BatchedValue(None, known=KnownValue.of_constant(array))
+        return BatchedValue(None, known=KnownValue.from_constant(array))
     tensor, is_own = next(tensors), place.form is Form.OWN
     if place.axis is None:
         return BatchedValue(tensor, is_own)

@@ -55,7 +55,7 @@ def check_stage_pass(
     Example:
         >>> fc.testing.check_stage_pass('cse')
     """
-    checked = one if isinstance(one, StagePass) else get_stage_pass(one) if isinstance(one, str) else _registered(one)
+    checked = one if isinstance(one, StagePass) else get_stage_pass(one) if isinstance(one, str) else _find_pass(one)
     with logging_patterns() as log:
         changed = [check_laws(checked, region, case_values(region)) for region in _regions_of(cases)]
         if regions:
@@ -66,7 +66,7 @@ def check_stage_pass(
             f"{checked.name} changes a region",
             f"it changed none of {len(changed)}: nothing was checked. Give regions that it changes in cases=",
         )
-    unmatched = log.unmatched()
+    unmatched = log.unmatched_patterns()
     if unmatched:
         patterns = "\n".join(unmatched)
         raise LawBroken(
@@ -76,7 +76,7 @@ def check_stage_pass(
     return Checked(len(changed), sum(changed))
 
 
-def _registered(fn: Callable) -> StagePass:
+def _find_pass(fn: Callable) -> StagePass:
     if not callable(fn):
         raise TypeMismatch(f"check_stage_pass takes a pass, its name or a function of regions, not {brief(fn)}")
     return next((p for p in all_stage_passes() if p.run is fn), StagePass(getattr(fn, "__name__", "pass"), fn))
@@ -87,7 +87,7 @@ def _regions_of(cases: str | Region | Iterable[str | Region]) -> list[Region]:
     return [parse_region(case) if isinstance(case, str) else case for case in each]
 
 
-def _check_generated(one: StagePass, count: int) -> list[bool]:
+def _check_generated(pass_: StagePass, count: int) -> list[bool]:
     changed = []
 
     @settings(
@@ -101,7 +101,7 @@ def _check_generated(one: StagePass, count: int) -> list[bool]:
     )
     @given(random_regions())
     def on_regions(region):
-        changed.append(check_laws(one, region, argument_values(1)))
+        changed.append(check_laws(pass_, region, argument_values(1)))
 
     on_regions()
     return changed
@@ -122,14 +122,14 @@ def case_values(region: Region) -> list[np.ndarray]:
     return values
 
 
-def check_laws(one: StagePass, region: Region, arguments: Sequence[np.ndarray]) -> bool:
+def check_laws(pass_: StagePass, region: Region, arguments: Sequence[np.ndarray]) -> bool:
     """Checks the laws for one region; returns whether the pass changed it."""
 
     def broken(law: str, what: str) -> LawBroken:
-        return LawBroken(f"{one.name} {law}", what, program=print_region(region))
+        return LawBroken(f"{pass_.name} {law}", what, program=print_region(region))
 
     try:
-        result = one.run(region)
+        result = pass_.run(region)
     except Exception as error:
         raise broken("runs", f"it raises {type(error).__name__}: {error}") from error
     if not isinstance(result, Region):
@@ -141,25 +141,25 @@ def check_laws(one: StagePass, region: Region, arguments: Sequence[np.ndarray]) 
         raise broken("returns its argument where it changes nothing", "it returns a copy")
     if [v.dtype for v in result.results] != [v.dtype for v in region.results]:
         raise broken("keeps the dtypes of results", f"in\n{text}")
-    if not one.grows and node_count(result) > node_count(region):
+    if not pass_.grows and node_count(result) > node_count(region):
         raise broken("adds no nodes", f"{node_count(region)} nodes became {node_count(result)}, in\n{text}")
-    if one.idempotent:
-        twice = one.run(result)
+    if pass_.idempotent:
+        twice = pass_.run(result)
         if twice is not result:
             raise broken("run twice changes nothing more", f"{text}\nbecame\n{print_region(twice)}")
     inputs = {"": arguments}
-    if one.exact:
+    if pass_.exact:
         inputs |= {f", for floats such as {v}": list(map(_special(v), arguments)) for v in SPECIAL_FLOATS}
-    before = results_function(region)
+    run_original = results_function(region)
     try:
-        after = results_function(result)
+        run_changed = results_function(result)
     except Exception as error:
         raise broken("keeps the results", f"it raises {type(error).__name__}: {error}, in\n{text}") from error
-    law = "keeps the bits of results" if one.exact else "keeps the results"
+    law = "keeps the bits of results" if pass_.exact else "keeps the results"
     for which, values in inputs.items():
-        want = before(values)
+        want = run_original(values)
         try:
-            gap = _difference(after(values), want, exact=one.exact)
+            gap = _difference(run_changed(values), want, exact=pass_.exact)
         except Exception as error:
             gap = f"it raises {type(error).__name__}: {error}"
         if gap is not None:

@@ -94,9 +94,9 @@ def _make_mapping(cls: Any, elements: dict):
     except TypeError:
         if not issubclass(cls, dict):
             raise
-        made = cls.__new__(cls)  # a constructor of its own, as of defaultdict
-        made.update(elements)
-        return made
+        instance = cls.__new__(cls)  # a constructor of its own, as of defaultdict
+        instance.update(elements)
+        return instance
 
 
 def _make_object(cls: Any, elements: dict[str, Any]):
@@ -110,8 +110,8 @@ def _make_object(cls: Any, elements: dict[str, Any]):
         return cls(**elements)
     if set(arguments) != set(elements):
         return None
-    made = cls(**{argument: elements[name] for name, argument in arguments.items() if argument is not None})
+    instance = cls(**{argument: elements[name] for name, argument in arguments.items() if argument is not None})
     for name, argument in arguments.items():
         if argument is None:
-            object.__setattr__(made, name, elements[name])
-    return made
+            object.__setattr__(instance, name, elements[name])
+    return instance

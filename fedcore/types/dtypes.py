@@ -116,14 +116,14 @@ def as_dtype(x) -> DType:
     Raises:
         TypeMismatch: x is not one of these.
     """
-    found = find_dtype(x)
-    if found is None:
+    dtype = find_dtype(x)
+    if dtype is None:
         raise TypeMismatch(f"{brief(x)} is not a dtype; dtypes are {', '.join(DTYPES)}")
-    return found
+    return dtype
 
 
 def find_dtype(x) -> DType | None:
-    """As `as_dtype`, but None in place of the error."""
+    """The `DType` that x denotes; None where `as_dtype` raises an error."""
     if isinstance(x, DType):
         return x
     if isinstance(x, str):

@@ -48,21 +48,21 @@ def fits(have: Type, want: Type) -> bool:
     return have is want or not mismatches(have, want)
 
 
-def join_shapes(one: Type, other: Type) -> Type | None:
+def join_shapes(left: Type, right: Type) -> Type | None:
     """The narrowest type that both fit, for tensors and structs that differ in shapes only; else None.
 
     It has the Python containers of the first.
     """
-    if isinstance(one, TensorType) and isinstance(other, TensorType):
-        if one.dtype != other.dtype:
+    if isinstance(left, TensorType) and isinstance(right, TensorType):
+        if left.dtype != right.dtype:
             return None
-        if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
-            return TensorType(one.dtype, None)
-        return TensorType(one.dtype, [a if a == b else None for a, b in zip(one.shape, other.shape, strict=True)])
-    if isinstance(one, StructType) and isinstance(other, StructType) and len(one) == len(other):
-        parts = [join_shapes(a, b) for a, b in zip(one.types, other.types, strict=True)]
-        known = [p for p in parts if p is not None]
-        return attrs.evolve(one, elements=zip(one.names, known, strict=True)) if len(known) == len(parts) else None
+        if left.shape is None or right.shape is None or len(left.shape) != len(right.shape):
+            return TensorType(left.dtype, None)
+        return TensorType(left.dtype, [a if a == b else None for a, b in zip(left.shape, right.shape, strict=True)])
+    if isinstance(left, StructType) and isinstance(right, StructType) and len(left) == len(right):
+        parts = [join_shapes(a, b) for a, b in zip(left.types, right.types, strict=True)]
+        joins = [p for p in parts if p is not None]
+        return attrs.evolve(left, elements=zip(left.names, joins, strict=True)) if len(joins) == len(parts) else None
     return None
 
 
@@ -95,7 +95,11 @@ def explain(
     wants = str(want)
     notes = list(dict.fromkeys(mismatch.reason for mismatch in found if mismatch.hidden))
     if found and max(len(has), len(wants)) > WHOLE:
-        notes += [f"{one.path or 'the whole'}: {one.reason}" for one in found[:3] if not one.hidden]
+        notes += [
+            f"{difference.path or 'the whole'}: {difference.reason}"
+            for difference in found[:3]
+            if not difference.hidden
+        ]
     return render_mismatch(
         title,
         wants,
@@ -171,11 +175,15 @@ class Comparison:
         if len(have) != len(want):
             self.differ(have, want, f"{len(have)} elements, not {len(want)}", at, path)
             return
-        for i, ((name, one), (wanted, other)) in enumerate(zip(have.elements, want.elements, strict=True)):
+        for i, ((name, have_element), (want_name, want_element)) in enumerate(
+            zip(have.elements, want.elements, strict=True)
+        ):
             inner = element_path(path, i, name)
-            if name is not None and wanted is not None and name != wanted:
-                self.differ(one, other, f"element {i} is named {name}, not {wanted}", (*at, f"{i}="), inner)
-            self.compare(one, other, (*at, i), inner, flip)
+            if name is not None and want_name is not None and name != want_name:
+                self.differ(
+                    have_element, want_element, f"element {i} is named {name}, not {want_name}", (*at, f"{i}="), inner
+                )
+            self.compare(have_element, want_element, (*at, i), inner, flip)
 
     def function(self, have: FunctionType, want: FunctionType, at: At, path: str, flip: bool) -> None:
         if have.parameter is None or want.parameter is None:

@@ -12,53 +12,54 @@ Violation: TypeAlias = tuple[At, str] | None
 """The part of a type that violates a kind, and a description such as "is bool"; None for a type of the kind."""
 
 
-def _of_every_leaf(holds: Callable[[Type], bool]) -> Callable[[Type], Violation]:
+def _leaf_check(holds: Callable[[Type], bool]) -> Callable[[Type], Violation]:
     def violation(type_: Type) -> Violation:
         if contains(type_, lambda inner: isinstance(inner, FederatedType)):
             return (), f"is {type_}"
-        return next((_found(at, path, leaf) for at, path, leaf in leaves_at(type_) if not holds(leaf)), None)
+        return next((_violation(at, path, leaf) for at, path, leaf in leaves_at(type_) if not holds(leaf)), None)
 
     return violation
 
 
-def _of_dtype(attribute: str) -> Callable[[Type], Violation]:
-    return _of_every_leaf(lambda leaf: isinstance(leaf, TensorType) and getattr(leaf.dtype, attribute))
+def _dtype_check(attribute: str) -> Callable[[Type], Violation]:
+    return _leaf_check(lambda leaf: isinstance(leaf, TensorType) and getattr(leaf.dtype, attribute))
 
 
-def _of_struct(type_: Type) -> Violation:
+def _check_struct(type_: Type) -> Violation:
     return None if isinstance(type_, StructType) else ((), f"is {type_}")
 
 
-def _of_placed(type_: Type, at: At = (), path: str = "") -> Violation:
+def _check_placed(type_: Type, at: At = (), path: str = "") -> Violation:
     if isinstance(type_, FederatedType):
         return None
     if not isinstance(type_, StructType):
-        return _found(at, path, type_)
+        return _violation(at, path, type_)
     inner = [
-        _of_placed(element, (*at, i), element_path(path, i, name)) for i, (name, element) in enumerate(type_.elements)
+        _check_placed(element, (*at, i), element_path(path, i, name))
+        for i, (name, element) in enumerate(type_.elements)
     ]
     return next((violation for violation in inner if violation is not None), None)
 
 
-def _of_local(type_: Type) -> Violation:
-    found = contains(type_, lambda inner: isinstance(inner, FederatedType | FunctionType))
-    return ((), f"is {type_}, of which a part is placed or a function") if found else None
+def _check_local(type_: Type) -> Violation:
+    offender = contains(type_, lambda inner: isinstance(inner, FederatedType | FunctionType))
+    return ((), f"is {type_}, of which a part is placed or a function") if offender else None
 
 
-def _found(at: At, path: str, leaf: Type) -> tuple[At, str]:
+def _violation(at: At, path: str, leaf: Type) -> tuple[At, str]:
     return at, f"`{path}` is {leaf}" if path else f"is {leaf}"
 
 
 KINDS: dict[str, Callable[[Type], Violation]] = {
     "any": lambda type_: None,
-    "numeric": _of_dtype("is_numeric"),
-    "inexact": _of_dtype("is_inexact"),
-    "integer": _of_dtype("is_integer"),
-    "real": _of_dtype("is_real"),
-    "tensor": _of_every_leaf(lambda leaf: isinstance(leaf, TensorType)),
-    "struct": _of_struct,
-    "placed": _of_placed,
-    "local": _of_local,
+    "numeric": _dtype_check("is_numeric"),
+    "inexact": _dtype_check("is_inexact"),
+    "integer": _dtype_check("is_integer"),
+    "real": _dtype_check("is_real"),
+    "tensor": _leaf_check(lambda leaf: isinstance(leaf, TensorType)),
+    "struct": _check_struct,
+    "placed": _check_placed,
+    "local": _check_local,
 }
 """By the name of a kind, a function that finds a violation.
 

@@ -29,11 +29,11 @@ from fedcore.types.types import (
 )
 
 TYPE_RULES = r"""
-?type: NAME                                           -> named
+?type: NAME                                           -> named_type
      | NAME "[" dims "]"                              -> tensor
      | NAME "[" ELLIPSIS "]"                          -> tensor_of_unknown_rank
      | LESS [element ("," element)*] ">"              -> struct
-     | (NAME | DOTTED | STRING) struct_after_name     -> contained
+     | (NAME | DOTTED | STRING) struct_after_name     -> container
      | BRACE type "}" "@" NAME                        -> federated
      | type AT NAME                                   -> all_equal
      | type STAR                                      -> sequence
@@ -139,7 +139,7 @@ class TypeBuilder(lark.Transformer):
     def type(self, type_):
         return type_
 
-    def named(self, name):
+    def named_type(self, name):
         if find_dtype(str(name)) is not None:
             return TensorType(str(name))
         if name == "placement":
@@ -172,7 +172,7 @@ class TypeBuilder(lark.Transformer):
     def struct(self, less, *elements):
         return _make(less, StructType, elements)
 
-    def contained(self, name, struct):
+    def container(self, name, struct):
         return _make(name, StructWithPythonType, struct.elements, self._text(name))
 
     def element(self, name, type_):
@@ -225,8 +225,8 @@ class TypeBuilder(lark.Transformer):
     def unnamed_parameter(self, type_):
         return Parameter(None, type_)
 
-    def alternative(self, opening, *rest):
-        return _make(opening, Alternative, rest[:-1], rest[-1])
+    def alternative(self, opening, *parts):
+        return _make(opening, Alternative, parts[:-1], parts[-1])
 
     def kind(self, name, kind):
         if kind not in KINDS:
@@ -276,7 +276,7 @@ def parse_with(parser: lark.Lark, text: str, *, start: str | None = None, words:
         # Tokens of the parser have a position; `or 1` satisfies their type.
         raise ParseError(error.problem, text, token.line or 1, token.column or 1, error.expected) from None
     except lark.UnexpectedToken as error:
-        expected = _expected(error.accepts or error.expected, words)
+        expected = _expected_words(error.accepts or error.expected, words)
         if error.token.type == "$END":
             line = text.count("\n") + 1
             column = len(text) - (text.rfind("\n") + 1) + 1
@@ -286,8 +286,8 @@ def parse_with(parser: lark.Lark, text: str, *, start: str | None = None, words:
         raise ParseError(f"unexpected `{error.char}`", text, error.line, error.column) from None
 
 
-def _expected(terminals, words) -> list[str]:
+def _expected_words(terminals, words) -> list[str]:
     if {"NAME", "BRACE"} <= set(terminals):  # the first tokens of a type
         also = terminals - {"NAME", "DOTTED", "STRING", "LESS", "BRACE", "OPEN"}
-        return ["a type", *_expected(also, words)]
+        return ["a type", *_expected_words(also, words)]
     return sorted({words.get(terminal, terminal) for terminal in terminals})

@@ -52,8 +52,8 @@ def register_placement(name: str, default_all_equal: bool = False) -> Placement:
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or is_variable_name(name):
         raise InvalidValue(f"{brief(name)} cannot name a placement; an identifier such as CLIENTS can")
-    made = Placement(name, default_all_equal)
-    if _placements.setdefault(name, made) != made:
+    candidate = Placement(name, default_all_equal)
+    if _placements.setdefault(name, candidate) != candidate:
         raise InvalidValue(f"{name} is registered with default_all_equal={not default_all_equal}")
     return _placements[name]
 
@@ -64,10 +64,10 @@ def placement(name: str) -> Placement:
     Raises:
         ValueError: no placement has the name.
     """
-    found = _placements.get(name)
-    if found is None:
+    entry = _placements.get(name)
+    if entry is None:
         raise InvalidValue(f"{brief(name)} is no placement; placements are {', '.join(_placements)}")
-    return found
+    return entry
 
 
 def placement_names() -> tuple[str, ...]:

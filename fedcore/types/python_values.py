@@ -105,7 +105,7 @@ def first_not_held(array: np.ndarray, cast: np.ndarray) -> tuple[tuple[int, ...]
     """
     if array.dtype == cast.dtype or (array.dtype.kind == "f" and np.isfinite(cast).all()):
         return None
-    wrong = _changed(array, cast) if array.dtype.kind in "iuO" else _overflowed(array, cast)
+    wrong = _changed_mask(array, cast) if array.dtype.kind in "iuO" else _overflow_mask(array, cast)
     if not wrong.any():
         return None
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -119,14 +119,14 @@ def holds(dtype: DType, number) -> bool:
     return cast is not None and first_not_held(array, cast) is None
 
 
-def _changed(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
+def _changed_mask(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
     """Mask of the integers that the cast changes."""
     if array.dtype.kind != "O" and cast.dtype.kind in "iu":
         return (cast.astype(array.dtype) != array) | ((cast < 0) != (array < 0))
     if array.dtype.kind != "O" and ((array >= -_EXACT) & (array <= _EXACT)).all():
         return cast.real.astype(np.float64) != array
     pairs = zip(array.ravel().tolist(), cast.ravel(), strict=True)
-    return np.array([_integer(after) != before for before, after in pairs], bool).reshape(array.shape)
+    return np.array([_integer(result) != original for original, result in pairs], bool).reshape(array.shape)
 
 
 def _integer(number) -> int | None:
@@ -136,9 +136,9 @@ def _integer(number) -> int | None:
     return int(real) if math.isfinite(real) else None
 
 
-def _overflowed(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
+def _overflow_mask(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
     """Mask of the finite floats that the cast makes infinite."""
     if array.dtype.kind == "c":
-        return _overflowed(array.real, cast.real) | _overflowed(array.imag, cast.imag)
-    after = cast.real if cast.dtype.kind == "c" else cast
-    return np.isinf(after.astype(np.float64)) & ~np.isinf(array)
+        return _overflow_mask(array.real, cast.real) | _overflow_mask(array.imag, cast.imag)
+    real = cast.real if cast.dtype.kind == "c" else cast
+    return np.isinf(real.astype(np.float64)) & ~np.isinf(array)

@@ -103,16 +103,16 @@ class Alternative:
 
 
 def _labels(types: Iterable[Type]) -> frozenset[str]:
-    found: set[str] = set()
+    labels: set[str] = set()
 
     def note(type_: Type) -> bool:
         if isinstance(type_, AbstractType):
-            found.add(type_.label)
+            labels.add(type_.label)
         return False
 
     for type_ in types:
         contains(type_, note)
-    return frozenset(found)
+    return frozenset(labels)
 
 
 @attrs.frozen
@@ -183,7 +183,7 @@ class Signature:
         raise TypeMismatch(furthest.explanation(name, parameter_names, location, function))
 
     def match_partial(self, argument_types: Sequence[Type | _Pending | None], name: str = "call", **error) -> Binding:
-        """As `match`, with argument types that may be `PENDING` and then bind no variables.
+        """Matches argument types, of which some may be `PENDING` and then bind no variables.
 
         `substitute(parameter.type, binding.variables, binding.placements)` gives the known part of a pending type.
         """
@@ -196,9 +196,9 @@ def substitute(type_: Type, variables: Mapping[str, Type], placements: Mapping[s
         return variables.get(type_.label, type_)
     mapped = type_.map_children(lambda child: substitute(child, variables, placements))
     if isinstance(mapped, FederatedType) and isinstance(mapped.placement, PlacementVariable):
-        found = placements.get(mapped.placement.name)
-        if found is not None:
-            return FederatedType(mapped.member, found, mapped.all_equal)
+        bound_placement = placements.get(mapped.placement.name)
+        if bound_placement is not None:
+            return FederatedType(mapped.member, bound_placement, mapped.all_equal)
     return mapped
 
 
@@ -246,9 +246,9 @@ class _Unification(Comparison):
         return isinstance(want.member, AbstractType) and self.kinds.get(want.member.label) == "struct"
 
     def _struct_of_placed(self, have, want, at, path, flip):
-        before = len(self.found)
+        mismatch_count = len(self.found)
         self._place_elements(have, want, at, path, flip)
-        if len(self.found) > before:
+        if len(self.found) > mismatch_count:
             return
         if isinstance(want.placement, PlacementVariable) and want.placement.name not in self.placements:
             reason = f"it has no leaf that says where {want.placement} is"
@@ -310,8 +310,10 @@ class _Attempt:
         return substitute(type_, self.unification.variables, self.unification.placements)
 
     def binding(self) -> Binding:
-        found = self.unification
-        return Binding(self.alternative, found.variables, found.placements, self._fill(self.alternative.result))
+        unification = self.unification
+        return Binding(
+            self.alternative, unification.variables, unification.placements, self._fill(self.alternative.result)
+        )
 
     def explanation(self, name: str, names: Sequence[str] | None, location, function) -> str:
         if self.absent or self.surplus:
@@ -322,11 +324,11 @@ class _Attempt:
                 f"{name}: {self._title(i, names)} does not fit",
                 self.arguments[i],
                 self._fill(self.alternative.parameters[i].type),
-                found=found,
+                found=differences,
                 location=location if i == last else None,
                 function=function if i == last else None,
             )
-            for i, found in self.failed.items()
+            for i, differences in self.failed.items()
         )
 
     def _wrong_number(self, name, names, location, function) -> str:

@@ -58,28 +58,28 @@ class TypeMethods:
         return str(strip_containers(self))
 
     def formatted_representation(self: Type) -> str:  # type: ignore[misc]
-        """As `compact_representation`, with a line for each element of a struct."""
+        """The notation of `compact_representation`, with a line for each element of a struct."""
         from fedcore.types.walk import strip_containers
 
-        return _formatted(strip_containers(self))
+        return _format_type(strip_containers(self))
 
 
 def _check_fits(problem: str, have: Type, want: Type) -> None:
     from fedcore.types.fits import explain, mismatches
 
-    found = mismatches(have, want)
-    if found:
-        raise TypeMismatch(explain(problem, have, want, have_label="source", want_label="target", found=found))
+    differences = mismatches(have, want)
+    if differences:
+        raise TypeMismatch(explain(problem, have, want, have_label="source", want_label="target", found=differences))
 
 
-def _formatted(type_: Type) -> str:
-    from fedcore.types.types import StructType, quoted
+def _format_type(type_: Type) -> str:
+    from fedcore.types.types import StructType, quote
 
     if not isinstance(type_, StructType):
-        return "".join(part if isinstance(part, str) else _formatted(part) for _, part in type_.parts())
+        return "".join(part if isinstance(part, str) else _format_type(part) for _, part in type_.parts())
     if not len(type_):
         return "<>"
-    lines = [("" if name is None else f"{quoted(name)}=") + _formatted(part) for name, part in type_.elements]
+    lines = [("" if name is None else f"{quote(name)}=") + _format_type(part) for name, part in type_.elements]
     return "<\n" + textwrap.indent(",\n".join(lines), "  ") + "\n>"
 
 

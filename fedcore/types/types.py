@@ -212,14 +212,14 @@ class StructType(Type):
         return list(enumerate(self.types))
 
     def parts(self) -> list[tuple[Key | None, str | Type]]:
-        found: list[tuple[Key | None, str | Type]] = [(None, "<")]
+        pieces: list[tuple[Key | None, str | Type]] = [(None, "<")]
         for i, (name, type_) in enumerate(self.elements):
             if i:
-                found.append((None, ","))
+                pieces.append((None, ","))
             if name is not None:
-                found += [(f"{i}=", quoted(name)), (None, "=")]
-            found.append((i, type_))
-        return [*found, (None, ">")]
+                pieces += [(f"{i}=", quote(name)), (None, "=")]
+            pieces.append((i, type_))
+        return [*pieces, (None, ">")]
 
     def map_children(self, fn: Callable[[Type], Type]) -> Type:
         mapped = tuple([(name, fn(type_)) for name, type_ in self.elements])
@@ -370,7 +370,7 @@ add_kind_checks(
 )
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A name in the notation: an identifier as it is, any other name in double quotes."""
     return name if _IDENTIFIER.fullmatch(name) else _quote(name)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from fedcore.errors import TypeMismatch
-from fedcore.types.types import FederatedType, Key, StructType, StructWithPythonType, TensorType, Type, quoted
+from fedcore.types.types import FederatedType, Key, StructType, StructWithPythonType, TensorType, Type, quote
 
 At: TypeAlias = tuple[Key, ...]
 """The keys that lead from a type to one of its parts."""
@@ -37,7 +37,7 @@ def _tensor(leaf: Type) -> TensorType:
 
 
 def leaves_at(type_: Type, at: At = (), path: str = "") -> Iterator[tuple[At, str, Type]]:
-    """As `leaves`, with the keys that lead to each leaf."""
+    """The `leaves`, with the keys that lead to each leaf."""
     if isinstance(type_, FederatedType):
         yield from leaves_at(type_.member, (*at, 0), path)
     elif isinstance(type_, StructType):
@@ -51,7 +51,7 @@ def element_path(path: str, index: int, name: str | None) -> str:
     """The path of a struct's element, where `path` leads to the struct."""
     if name is None:
         return f"{path}[{index}]"
-    return f"{path}.{quoted(name)}" if path else quoted(name)
+    return f"{path}.{quote(name)}" if path else quote(name)
 
 
 def map_leaves(fn: Callable[[Type], Type], type_: Type) -> Type:
@@ -62,7 +62,7 @@ def map_leaves(fn: Callable[[Type], Type], type_: Type) -> Type:
 
 
 def map_tensors(fn: Callable[[TensorType], Type], type_: Type) -> Type:
-    """As `map_leaves`, for a type of tensors.
+    """Maps the leaves of a type of tensors.
 
     Raises:
         TypeMismatch: a leaf is not a tensor.

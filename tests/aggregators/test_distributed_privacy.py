@@ -12,9 +12,9 @@ from scipy import stats
 
 import fedcore as fc
 from fedcore import aggregators as agg
-from fedcore.aggregators.distributed_privacy import _rounded, rounded_norm
+from fedcore.aggregators.distributed_privacy import _round_randomly, rounded_norm
 from fedcore.aggregators.private_noise.discrete_gaussian import discrete_gaussian, distribution
-from fedcore.aggregators.private_noise.rotation import padded_size, rotated, rotated_back
+from fedcore.aggregators.private_noise.rotation import padded_size, rotate_back, rotate_vector
 from fedcore.errors import FedcoreError
 
 SIZE, CLIENTS, DELTA = 1000, 8, 1e-3
@@ -50,12 +50,12 @@ def test_without_noise_the_table_has_one_number():
 def test_a_rotation_spreads_a_vector_and_is_undone(size):
     seed, vector = tf.constant(7, tf.int64), np.zeros(size, np.float32)
     vector[size // 2] = 3.0
-    turned = rotated(tf.constant(vector), seed).numpy()
+    turned = rotate_vector(tf.constant(vector), seed).numpy()
     assert turned.shape == (padded_size(size),)
     np.testing.assert_allclose(np.abs(turned), 3 / padded_size(size) ** 0.5, rtol=1e-5)
-    np.testing.assert_allclose(rotated_back(tf.constant(turned), seed, size), vector, atol=1e-5)
+    np.testing.assert_allclose(rotate_back(tf.constant(turned), seed, size), vector, atol=1e-5)
     if size > 5:
-        one, other = (rotated(tf.ones([size]), seed + i).numpy() for i in (0, 1))
+        one, other = (rotate_vector(tf.ones([size]), seed + i).numpy() for i in (0, 1))
         assert (one != other).any()
 
 
@@ -65,7 +65,7 @@ def test_rounding_keeps_the_mean_and_the_norm(scale):
     vector = np.random.default_rng(1).normal(size=256).astype(np.float32)
     vector *= scale * 16 / np.linalg.norm(vector)
     longest = rounded_norm(float(np.linalg.norm(vector)), 256)
-    once = tf.function(lambda: _rounded(tf.constant(vector), longest))
+    once = tf.function(lambda: _round_randomly(tf.constant(vector), longest))
     rounded = np.array([once().numpy() for _ in range(400)])
     assert (np.linalg.norm(rounded, axis=1) <= longest).all()
     assert np.abs(rounded - vector).max() < 1
@@ -74,7 +74,7 @@ def test_rounding_keeps_the_mean_and_the_norm(scale):
 
 def test_what_no_rounding_makes_short_enough_is_rounded_towards_0():
     vector = tf.constant([1.5, -1.5, 0.25])
-    np.testing.assert_array_equal(_rounded(vector, 1.42), [1, -1, 0])
+    np.testing.assert_array_equal(_round_randomly(vector, 1.42), [1, -1, 0])
 
 
 def value(rng, norm):

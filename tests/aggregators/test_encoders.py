@@ -8,8 +8,8 @@ from equal_rows import needs_equal_rows
 
 import fedcore as fc
 from fedcore.aggregators import EncodedSumFactory, MeanFactory, encoders
-from fedcore.aggregators.encoders.bits import Integers, packed_integers, unpacked_integers
-from fedcore.aggregators.encoders.encoder import CodeStructure, decoded, encoded, in_transit, initial_state
+from fedcore.aggregators.encoders.bits import Integers, pack_integers, unpack_integers
+from fedcore.aggregators.encoders.encoder import CodeStructure, decode_tensor, encode_tensor, in_transit, initial_state
 from fedcore.aggregators.encoders.hadamard import hadamard_transform
 from fedcore.errors import FedcoreError
 
@@ -30,11 +30,11 @@ def codec(encoder, spec):
 
     @tf.function(autograph=False)
     def encode(value, seed):
-        return in_transit(encoded(encoder, value, seed, initial_state(encoder, spec))[0])
+        return in_transit(encode_tensor(encoder, value, seed, initial_state(encoder, spec))[0])
 
     @tf.function(autograph=False)
     def decode(sent, seed):
-        return decoded(encoder, structure.received(sent), seed, spec, initial_state(encoder, spec))
+        return decode_tensor(encoder, structure.unpack(sent), seed, spec, initial_state(encoder, spec))
 
     return encode, decode
 
@@ -59,17 +59,17 @@ def summed(encoder, values, runtime=None, seed=1, vectorize="auto"):
 @pytest.mark.parametrize("bits", [1, 3, 7, 8, 12, 16])
 def test_integers_take_their_bits(bits):
     values = tf.constant(np.random.default_rng(bits).integers(0, 1 << bits, 13), tf.int32)
-    code = packed_integers(Integers(values, bits))
+    code = pack_integers(Integers(values, bits))
     assert bits_of(code) == 13 * bits
     assert code.shape[0] == 4 + -(-13 * bits // 8)
-    np.testing.assert_array_equal(unpacked_integers(code, (13,), bits).values, values)
+    np.testing.assert_array_equal(unpack_integers(code, (13,), bits).values, values)
 
 
 def test_integers_of_a_number_of_bits_that_a_tensor_says_send_it_too():
     values = tf.constant([0, 1, 30, 31])
-    code = packed_integers(Integers(values, tf.constant(5)))
+    code = pack_integers(Integers(values, tf.constant(5)))
     assert bits_of(code) == 8 + 4 * 5
-    np.testing.assert_array_equal(unpacked_integers(code, (4,), tf.constant(0)).values, values)
+    np.testing.assert_array_equal(unpack_integers(code, (4,), tf.constant(0)).values, values)
 
 
 def test_28_bits_are_metered_as_28():

@@ -89,7 +89,7 @@ def test_an_operation_that_is_added_marks_its_line_alone():
     longer = LONG.replace("  %0 = ", "  %a = federated_max(%x) : float32@SERVER\n  %0 = ")
     for one, other, sign in ((LONG, longer, "+"), (longer, LONG, "-")):
         found = comparison(parse_module(one), parse_module(other))
-        marked = [line for line in found.unified() if line[0] in "+-"]
+        marked = [line for line in found.diff_lines() if line[0] in "+-"]
         assert len(marked) == 1, marked
         assert marked[0].startswith(f"{sign}  %")
         assert "federated_max(%0)" in marked[0]
@@ -103,7 +103,7 @@ def test_a_function_that_is_added_marks_itself_and_its_use_alone():
         used, used + "  %s = federated_map(@square, %0) : {float32}@CLIENTS\n"
     )
     found = comparison(parse_module(DOUBLED), parse_module(both))
-    marked = [line for line in found.unified() if line[0] in "+-"]
+    marked = [line for line in found.diff_lines() if line[0] in "+-"]
     assert all(line[0] == "+" for line in marked), marked
     assert sum("federated_map" in line for line in marked) == 1
     assert sum("generic_multiply" in line for line in marked) == 1

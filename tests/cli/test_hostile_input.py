@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedcore.cli import main
-from fedcore.cli.configuration import read_configuration, swept
+from fedcore.cli.configuration import read_configuration, sweep
 from fedcore.cli.runs import read_run
 from fedcore.errors import FedcoreError
 
@@ -120,7 +120,7 @@ def test_a_setting_that_is_no_value_is_a_usage_error(tmp_path, monkeypatch, valu
     Path("train.toml").write_text(CONFIGURATION)
     code, said = run("train", "train.toml", "--set", f"run.rounds={value}")
     assert (code, "Invalid value for --set" in said) == (2, True), said
-    assert next(swept({"run": {"rounds": 1}}, ["run.rounds=2"]))[0] == {"run.rounds": 2}
+    assert next(sweep({"run": {"rounds": 1}}, ["run.rounds=2"]))[0] == {"run.rounds": 2}
 
 
 RUNS = {

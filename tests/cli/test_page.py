@@ -18,7 +18,7 @@ import fedcore.cli.page as pages
 from fedcore.cli import line_matcher, recording_schema
 from fedcore.cli.line_matcher import LineMatcher
 from fedcore.cli.page import page
-from fedcore.cli.page.markup import code_element, element, joined
+from fedcore.cli.page.markup import code_element, element, join
 from fedcore.cli.recorded import read_recorded
 from fedcore.errors import FedcoreError
 
@@ -320,7 +320,7 @@ def test_text_is_escaped_wherever_it_stands():
     assert element("p", "<b>", 1, None, ["&", element("i")], title='"<').text == (
         '<p title="&quot;&lt;">&lt;b&gt;1&amp;<i></i></p>'
     )
-    assert joined("<", element("br")).text == "&lt;<br></br>"
+    assert join("<", element("br")).text == "&lt;<br></br>"
     assert element("input", hidden=True, disabled=False, data_of=3).text == '<input hidden data-of="3">'
 
 

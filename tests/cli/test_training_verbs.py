@@ -13,7 +13,7 @@ import tensorflow as tf  # noqa: F401  where it is loaded, commands run in this 
 from click.testing import CliRunner
 
 from fedcore.cli import main
-from fedcore.cli.configuration import read_configuration, swept
+from fedcore.cli.configuration import read_configuration, sweep
 from fedcore.errors import FedcoreError
 
 PROGRAMS = Path(__file__).parents[1] / "learning" / "programs"
@@ -340,13 +340,13 @@ def test_values_of_set():
     before = {"run": {"rounds": 1}, "optimizer": {"lr": 0.5, "names": ["a"], "name": "x"}, "program": "p.py"}
 
     def values(*options):
-        return [sets for sets, _ in swept(before, options)]
+        return [sets for sets, _ in sweep(before, options)]
 
     assert values("optimizer.lr=1") == [{"optimizer.lr": 1.0}]
     assert values("optimizer.names=['b', 'c']") == [{"optimizer.names": ["b", "c"]}]
     assert values('optimizer.name=y,"z, z"') == [{"optimizer.name": "y"}, {"optimizer.name": "z, z"}]
     assert len(values("optimizer.lr=1,2", "run.rounds=3,4")) == 4
-    ((_, changed),) = swept(before, ["run.seed=3"])
+    ((_, changed),) = sweep(before, ["run.seed=3"])
     assert changed["run"] == {"rounds": 1, "seed": 3}
     assert before["run"] == {"rounds": 1}
 

@@ -8,12 +8,12 @@ import pytest
 
 import fedcore as fc
 from fedcore.compat.names import GONE, PLACES
-from fedcore.compat.porting import qualified, resolves, status, value_of, with_tables
+from fedcore.compat.porting import qualify, resolves, status, value_of, with_tables
 from fedcore.compat.tff_public_names import COMPILER_INTERNALS, EARLIER, NAMES
 
 PAGE = Path(__file__).parents[2] / "docs" / "porting.md"
-PUBLIC = qualified(NAMES)
-KNOWN = {*PUBLIC, *qualified(COMPILER_INTERNALS), *qualified(EARLIER)}
+PUBLIC = qualify(NAMES)
+KNOWN = {*PUBLIC, *qualify(COMPILER_INTERNALS), *qualify(EARLIER)}
 
 
 def test_every_name_resolves_or_says_what_to_use():
@@ -22,11 +22,11 @@ def test_every_name_resolves_or_says_what_to_use():
 
 
 def test_every_compiler_internal_resolves_or_says_what_to_use():
-    assert {status(name) for name in qualified(COMPILER_INTERNALS)} == {"resolve", "replaced"}
+    assert {status(name) for name in qualify(COMPILER_INTERNALS)} == {"resolve", "replaced"}
 
 
 def test_every_name_of_an_earlier_version_resolves_or_says_what_to_use():
-    assert {status(name) for name in qualified(EARLIER)} == {"resolve", "replaced"}
+    assert {status(name) for name in qualify(EARLIER)} == {"resolve", "replaced"}
 
 
 @pytest.mark.parametrize("gone", GONE, ids=lambda gone: gone.names[0])

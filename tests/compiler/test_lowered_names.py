@@ -1,7 +1,7 @@
 """Functions that lowerings make: they say which operation of the user's program they come from."""
 
 import fedcore as fc
-from fedcore.context import lowered
+from fedcore.context import lower
 
 
 @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
@@ -13,7 +13,7 @@ def mean_and_largest(xs):
 def test_functions_of_a_lowering_have_the_name_and_line_of_their_operation():
     mean, largest = (op.location.line for op in mean_and_largest.module.main.operations[:2])
     assert mean + 1 == largest
-    lines = {f.name: f.location.line for f in lowered(mean_and_largest.module).functions[:-1]}
+    lines = {f.name: f.location.line for f in lower(mean_and_largest.module).functions[:-1]}
     assert lines == {
         "federated_mean": mean,
         "federated_mean_1": mean,

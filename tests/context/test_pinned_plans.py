@@ -7,7 +7,7 @@ from elsewhere import module_of
 import fedcore as fc
 from fedcore import context
 from fedcore.compiler import DEFAULT_PIPELINE, compile_module
-from fedcore.compiler.pinned_plans import pinned
+from fedcore.compiler.pinned_plans import pin_plan
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
 from fedcore.ir import Module, bundle
 
@@ -31,7 +31,7 @@ def other(xs):
 
 
 def plan_with(options: str) -> Module:
-    return pinned(compile_module(mean_of_tenths.module, f"{DEFAULT_PIPELINE}{{{options}}}"), mean_of_tenths.digest)
+    return pin_plan(compile_module(mean_of_tenths.module, f"{DEFAULT_PIPELINE}{{{options}}}"), mean_of_tenths.digest)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_the_report_says_that_a_program_changed_since_it_was_tuned(looping):
 
 def test_a_plan_of_another_type_is_refused(tmp_path):
     path = tmp_path / "wrong.fed"
-    bundle.write(pinned(other.to_module("planned"), fc.federated_computation(lambda: 1.0).digest), path)
+    bundle.write(pin_plan(other.to_module("planned"), fc.federated_computation(lambda: 1.0).digest), path)
     wrong = fc.federated_computation(lambda: 1.0)
     with fc.use(plans=path), pytest.raises(fc.errors.TypeMismatch, match=r"wrong\.fed: the plan does not fit"):
         wrong()
@@ -141,7 +141,7 @@ def reading(tmp_path):
     leaf = fc.Computation(module_of(reads, "float32"))
     stolen = fc.federated_computation(lambda xs: fc.federated_mean(fc.federated_map(leaf, xs)), FLOATS)
     path = tmp_path / "reading.fed"
-    bundle.write(pinned(stolen.to_module("planned"), mean_of_tenths.digest), path)
+    bundle.write(pin_plan(stolen.to_module("planned"), mean_of_tenths.digest), path)
     return path
 
 

@@ -156,7 +156,7 @@ def test_clients_of_one_batch_have_one_layout():
 
 @pytest.mark.parametrize("name", ["padded_batch", "one batch", "lists"])
 def test_batches_of_unknown_width_have_one_layout(name):
-    assert len({columns_of(BATCHES[name](n), fc.SequenceType(ELEMENT)).drawn(0).layout for n in SIZES}) == 1
+    assert len({columns_of(BATCHES[name](n), fc.SequenceType(ELEMENT)).draw(0).layout for n in SIZES}) == 1
 
 
 def test_ragged_columns_hold_no_padding():

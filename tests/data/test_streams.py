@@ -109,8 +109,8 @@ def test_data_that_a_stage_reads_twice_are_read_into_memory(opened):
 
 @pytest.mark.parametrize("pipeline", ["shuffled", "a list", "random numbers"])
 def test_each_opening_of_a_stream_reads_equal_elements(pipeline, opened):
-    leaf = columns_of(PIPELINES[pipeline](), BATCHES).drawn(3)
-    stream = Stream.of_columns(leaf, leaf.read(3)) if isinstance(leaf, Columns) else leaf
+    leaf = columns_of(PIPELINES[pipeline](), BATCHES).draw(3)
+    stream = Stream.from_columns(leaf, leaf.read(3)) if isinstance(leaf, Columns) else leaf
 
     def elements() -> list[bytes]:
         (variant,) = stream.tensors()
@@ -121,7 +121,7 @@ def test_each_opening_of_a_stream_reads_equal_elements(pipeline, opened):
 
 
 def test_streams_pickle_as_columns(opened):
-    stream = columns_of(PIPELINES["a generator"](), BATCHES).drawn(0)
+    stream = columns_of(PIPELINES["a generator"](), BATCHES).draw(0)
     assert isinstance(stream, Stream)
     columns = pickle.loads(pickle.dumps(stream))
     assert [len(x) for x in columns.elements(0)] == [3, 3, 1, 9, 30]

@@ -98,7 +98,7 @@ def main() -> None:
     from fedcore.graphs.graphdef import op_classes
 
     seed, count, *ops = sys.argv[1:]
-    named = ops or sorted(op_classes._allowed())
+    named = ops or sorted(op_classes._allowed_operations())
     found = survey(named, range(int(seed), int(seed) + int(count)), say=lambda d: print(json.dumps(d), flush=True))
     print(json.dumps({"outcomes": found["outcomes"], "seconds": found["seconds"], "deaths": len(found["deaths"])}))
 

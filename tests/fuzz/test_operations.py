@@ -15,7 +15,7 @@ from fedcore.graphs.graphdef.allow_list import check_graphs
 from fedcore.ir import bundle
 
 pytestmark = pytest.mark.slow  # imports TensorFlow
-OPS = sorted(op_classes._allowed())
+OPS = sorted(op_classes._allowed_operations())
 
 
 def warm(script: str, *arguments: str) -> warm_processes.Ended:

@@ -68,7 +68,7 @@ def run_batched(
 
 @functools.lru_cache(maxsize=4)
 def _one_client(graph: TracedGraph):
-    return tf.function(lambda seed, *t: call_leaves(graph.named("client"), graph.data, t, seed), autograph=False)
+    return tf.function(lambda seed, *t: call_leaves(graph.with_name("client"), graph.data, t, seed), autograph=False)
 
 
 def run_one_client(graph: TracedGraph, values, seed: int = 0) -> list[np.ndarray]:

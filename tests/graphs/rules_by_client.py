@@ -31,7 +31,7 @@ class Operand:
 
     def value(self, tensor: Value | None) -> BatchedValue:
         if self.kind == "constant":
-            return BatchedValue(None, known=KnownValue.of_constant(self.array))
+            return BatchedValue(None, known=KnownValue.from_constant(self.array))
         return shared(tensor) if self.kind == "shared" else batched(tensor, 0 if self.kind == "rows" else None)
 
     def of_client(self, client: int) -> np.ndarray:

@@ -31,12 +31,12 @@ def test_every_operation_of_the_installed_tensorflow_has_a_class():
 
 
 def test_no_allowed_operation_matches_a_pattern_of_refused_ones():
-    both = [n for n in op_classes._allowed() if any(p.fullmatch(n) for p in op_classes._patterns.values())]
+    both = [n for n in op_classes._allowed_operations() if any(p.fullmatch(n) for p in op_classes._patterns.values())]
     assert both == []
 
 
 def test_every_allowed_name_is_an_operation():
-    assert sorted(op_classes._allowed() - {op.name for op in OPS}) == []
+    assert sorted(op_classes._allowed_operations() - {op.name for op in OPS}) == []
 
 
 def test_no_name_is_listed_twice():

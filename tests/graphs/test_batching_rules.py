@@ -143,7 +143,7 @@ def in_evaluation(read) -> object:
 
 
 def known(value) -> BatchedValue:
-    return BatchedValue(None, known=KnownValue.of_constant(np.asarray(value, np.int32)))
+    return BatchedValue(None, known=KnownValue.from_constant(np.asarray(value, np.int32)))
 
 
 def test_the_target_of_a_reshape_has_no_wildcard():

@@ -17,7 +17,7 @@ SHAPE_TYPE = {"shape_type": tf.int32}
 
 
 def known(value) -> BatchedValue:
-    return BatchedValue(None, known=KnownValue.of_constant(np.asarray(value, np.int32)))
+    return BatchedValue(None, known=KnownValue.from_constant(np.asarray(value, np.int32)))
 
 
 class Lists:

@@ -59,7 +59,7 @@ def results(fn) -> tuple[np.ndarray, bool]:
 
 
 def number(value) -> BatchedValue:
-    return BatchedValue(None, known=KnownValue.of_constant(np.float32(value)))
+    return BatchedValue(None, known=KnownValue.from_constant(np.float32(value)))
 
 
 KEPT = {

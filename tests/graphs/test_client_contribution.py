@@ -111,7 +111,7 @@ def test_all_lanes_are_stored_and_zeros_behind_them(parallel):
 
     def read(contributions):
         assert all(isinstance(c, ClientContribution) for c in contributions)
-        found = {i: t for c in contributions for i, t in c.leaves.unpack(c.concatenated()).items()}
+        found = {i: t for c in contributions for i, t in c.leaves.unpack(c.concatenate()).items()}
         first = {i: t for c in contributions for i, t in c.leaves.unpack(c.value_of_first_lane()).items()}
         return [found[i] for i in range(3)] + [first[i] for i in range(3)]
 
@@ -248,7 +248,7 @@ def test_a_leaf_may_be_whole_in_some_groups_and_in_factors_in_others():
         assert isinstance(factors, FactoredContribution)
         assert isinstance(dense, ClientContribution)
         every = ops.constant(np.arange(12)[:, None])
-        return [dense.concatenated(), factors.block_sums(every)]
+        return [dense.concatenate(), factors.block_sums(every)]
 
     dense, of_factors = run_region(body, matrices, left, right)
     np.testing.assert_array_equal(dense[:8], matrices)

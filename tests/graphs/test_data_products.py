@@ -57,7 +57,7 @@ def of_call(call: Call, own: bool, of: KnownInput) -> np.ndarray:
 
     def body(*tensors):
         given = GivenProducts(ops.placeholder(tf.float32, [None]), call.data(*tensors), WIDTH)
-        given.of_group(ops.constant(0, tf.int64)).get(of, call.batch)
+        given.group_products(ops.constant(0, tf.int64)).get(of, call.batch)
         specs = [tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in call.arrays]
         functions.append(data_products(given, specs, has_own_products=own, name="products"))
         return []
@@ -72,7 +72,7 @@ def of_group(call: Call, own: bool, of: KnownInput, first: int, products: np.nda
     def body(columns, index, sizes, products):
         data, first_lane = call.data(columns, index, sizes), ops.constant(first, tf.int64)
         inputs = KnownInputs(data.group(Window(first_lane, WIDTH), first_lane), ops.current_block(), None, own)
-        given = GivenProducts(products, data, WIDTH).of_group(first_lane).get(of, call.batch)
+        given = GivenProducts(products, data, WIDTH).group_products(first_lane).get(of, call.batch)
         return [given, inputs.earlier_products(of, call.batch)]
 
     return run_region(body, *call.arrays, products)
@@ -119,13 +119,13 @@ def test_only_the_products_of_the_first_input_that_is_asked_for_are_given():
 
     def body(*tensors):
         given = GivenProducts(ops.placeholder(tf.float32, [None]), call.data(*tensors), WIDTH)
-        group = given.of_group(ops.constant(2, tf.int64))
+        group = given.group_products(ops.constant(2, tf.int64))
         assert given.of is None
         assert group.get(KnownInput(1), 2) is not None
         assert given.of == KnownInput(1)
         assert group.get(KnownInput(0), 2) is None
         assert group.get(KnownInput(1), 4) is None
-        assert given.of_group(ops.constant(0, tf.int64)).get(KnownInput(1), 2) is not None
+        assert given.group_products(ops.constant(0, tf.int64)).get(KnownInput(1), 2) is not None
         return []
 
     new_region([(a.dtype, a.shape) for a in call.arrays], body)

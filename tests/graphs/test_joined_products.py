@@ -48,7 +48,7 @@ def loop_of(step) -> tuple[Body, Body, int, list[str]]:
     whole = body_of(graph.digest, graph.data)
     (node,) = [n for n in whole.nodes if n.op in ("While", "StatelessWhile")]
     names = [whole.origin(ref)[0] for ref in node.inputs]
-    return whole.called(node["body"].name), whole.called(node["cond"].name), len(names), names
+    return whole.function_body(node["body"].name), whole.function_body(node["cond"].name), len(names), names
 
 
 def joined(step, matrices: dict[str, BatchedValue]) -> tuple[Body, Body, Body, list]:

@@ -40,7 +40,7 @@ PROBES = BatchedEvaluation(4, rows=20).probes
 )
 def test_folding_gives_the_results_of_tensorflow(op, operands, attributes):
     operands = [np.asarray(o) for o in operands]
-    values = [BatchedValue(None, False, known=KnownValue.of_constant(o)) for o in operands]
+    values = [BatchedValue(None, False, known=KnownValue.from_constant(o)) for o in operands]
     found = fold(Node("node", op, (), attributes), values, PROBES)
     try:
         (wanted,) = emit(op, [tf.constant(o) for o in operands], attributes)
@@ -54,8 +54,8 @@ def test_folding_gives_the_results_of_tensorflow(op, operands, attributes):
 
 def test_entries_of_shapes_are_moved_without_tensorflow(monkeypatch):
     monkeypatch.setattr(known_values, "emit", None)
-    shape = BatchedValue(None, False, known=KnownValue.of_constant(np.int32([20, 7])))
-    bounds = [BatchedValue(None, False, known=KnownValue.of_constant(np.int32([i]))) for i in (1, 2, 1)]
+    shape = BatchedValue(None, False, known=KnownValue.from_constant(np.int32([20, 7])))
+    bounds = [BatchedValue(None, False, known=KnownValue.from_constant(np.int32([i]))) for i in (1, 2, 1)]
     (size,) = fold(Node("node", "StridedSlice", (), slices(0, 0, 0, 0, 1)), [shape, *bounds], PROBES)
     assert size.values[0] == 7
 
@@ -64,7 +64,7 @@ def test_entries_of_shapes_are_moved_without_tensorflow(monkeypatch):
 
 
 def constant(value, dtype=np.int32) -> KnownValue:
-    return KnownValue.of_constant(np.asarray(value, dtype))
+    return KnownValue.from_constant(np.asarray(value, dtype))
 
 
 def of_size(fn) -> KnownValue:

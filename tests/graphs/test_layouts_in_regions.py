@@ -13,7 +13,7 @@ from fedcore.graphs.tensors.values import flatten
 NUMBERS = fc.data.ClientDataset.from_columns((np.arange(28, dtype=np.float32).reshape(7, 4), np.arange(7)))
 SQUARES = [np.full((n, n), n, np.int32) for n in (1, 3, 2, 3)]
 RAGGED = fc.data.ClientDataset(
-    Columns.of_elements(
+    Columns.from_elements(
         fc.TensorType("int32", (None, None)),
         [np.concatenate(list(map(np.ravel, SQUARES)))],
         [np.array([s.shape for s in SQUARES])],

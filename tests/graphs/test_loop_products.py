@@ -86,7 +86,7 @@ def step_of(fn, shapes) -> Body:
     graph = traced(fn, *shapes)
     whole = body_of(graph.digest, graph.data)
     (node,) = [n for n in whole.nodes if n.op in ("While", "StatelessWhile")]
-    return whole.called(node["body"].name)
+    return whole.function_body(node["body"].name)
 
 
 SHAPES = [(B, N), (B, M), (N, M), (N, M), (M,)]

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 
 import fedcore as fc
 from fedcore.compiler import DEFAULT_PIPELINE, compile_module
-from fedcore.compiler.pinned_plans import pinned
+from fedcore.compiler.pinned_plans import pin_plan
 from fedcore.errors import FedcoreError, TracingError
 from fedcore.graphs.graphdef.allow_list import check_graphs
 from fedcore.graphs.graphdef.canonical_form import ANONYMOUS, with_content_names
@@ -124,7 +124,7 @@ def doubled(xs):
 
 @pytest.mark.parametrize("options", ["", "{vectorize=false}"])
 def test_a_pinned_plan_that_names_functions_of_this_process_changes_no_program_here(tmp_path, options):
-    plan = pinned(compile_module(doubled.module, DEFAULT_PIPELINE + options), doubled.module.digest())
+    plan = pin_plan(compile_module(doubled.module, DEFAULT_PIPELINE + options), doubled.module.digest())
     own = fc.tf_computation("float32")(branches(9.0))
     forged = plan
     for graph in plan.graphs:

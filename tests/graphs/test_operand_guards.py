@@ -14,7 +14,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.allow_list import check_graphs
 from fedcore.graphs.graphdef.grappler import optimised_graph
 from fedcore.graphs.graphdef.operand_checks import SIZE_OPERANDS
-from fedcore.graphs.graphdef.operand_guards import guarded
+from fedcore.graphs.graphdef.operand_guards import guard_graph
 from fedcore.runtime.failures import reason
 
 OPEN = fc.TensorType("float32", None)
@@ -102,7 +102,7 @@ def test_operands_of_clients_side_by_side_are_checked():
 def test_a_graph_without_such_operations_stays_the_same_object():
     graph_def = graph_pb2.GraphDef()
     graph_def.node.add(name="x", op="Placeholder")
-    assert guarded(graph_def) is graph_def
+    assert guard_graph(graph_def) is graph_def
 
 
 def folded(x):

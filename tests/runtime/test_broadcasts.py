@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fedcore.runtime.cluster.broadcasts import MAX_STAGES, Broadcasts
 from fedcore.runtime.cluster.messages import Bundle
-from fedcore.runtime.cluster.shipping import packed, unpacked
+from fedcore.runtime.cluster.shipping import pack, unpack
 from fedcore.runtime.cluster.worker import Worker
 
 BASE, HEAD, OTHER = ({name: np.zeros(1, np.float32)} for name in ("base", "head", "other"))
@@ -57,18 +57,18 @@ def test_arrays_of_earlier_stages_are_let_go():
 
 
 def parcel_of(*tensors: tf.Tensor):
-    return packed(tensors, names_arrays=True)
+    return pack(tensors, names_arrays=True)
 
 
 def test_large_tensors_are_named_by_their_content():
     large, small = tf.range(1000), tf.range(3)
     parcel = parcel_of(large, small, tf.identity(large))
     assert len(parcel.names) == 1
-    back = unpacked(parcel, arrays=parcel.arrays)
+    back = unpack(parcel, arrays=parcel.arrays)
     for have, want in zip(back, (large, small, large), strict=True):
         np.testing.assert_array_equal(have, want)
     assert back[0] is not back[2]
-    assert unpacked(parcel, tensor={parcel.names[0]: small}.__getitem__)[0] is small
+    assert unpack(parcel, tensor={parcel.names[0]: small}.__getitem__)[0] is small
 
 
 def test_a_worker_fetches_tensors_that_no_stage_of_its_has():

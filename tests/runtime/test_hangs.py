@@ -69,7 +69,7 @@ def blocked():
     yield made
     for one in made:
         one.released.set()
-    wait_until(lambda: not blocked_threads.described())
+    wait_until(lambda: not blocked_threads.describe())
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -140,7 +140,7 @@ def test_a_stopped_call_leaves_its_blocked_workers_and_the_next_goes_on(blocked)
         for number, client in enumerate(blocked[:3], 1):
             asyncio.run(cancelled(client))
             assert total([1.0, 2.0]) == 3  # before the other call has given its worker up, too
-            wait_until(lambda: blocked_threads.described().startswith(str(number)))  # noqa: B023
+            wait_until(lambda: blocked_threads.describe().startswith(str(number)))  # noqa: B023
             assert total([1.0, 2.0]) == 3
             (note,) = [n for n in fc.context.last_report().notes if "still run" in n]
             assert note.startswith(f"{number} thread")
@@ -163,10 +163,10 @@ def test_a_thread_that_comes_back_is_no_longer_counted(blocked):
     stop.cancel()
     assert answers.get(timeout=30) == "the call was stopped"
     thread.join(30)
-    assert blocked_threads.described().startswith("1 thread of calls that were stopped or came too late still runs (")
+    assert blocked_threads.describe().startswith("1 thread of calls that were stopped or came too late still runs (")
     assert workers.call(lambda: 5, Stop()) == 5
     blocked[0].released.set()
-    wait_until(lambda: not blocked_threads.described())
+    wait_until(lambda: not blocked_threads.describe())
     workers.close()
 
 
@@ -177,7 +177,7 @@ def test_a_deadline_leaves_no_more_than_two_threads_with_one_client(blocked):
             assert total([blocked[0], 1.0]) == 1
             dropped = fc.context.last_report().dropped
         assert "still wait for the data, which earlier readings asked for" in dropped[0]
-    assert blocked_threads.described().startswith("2 threads ")
+    assert blocked_threads.describe().startswith("2 threads ")
 
 
 def test_after_many_blocked_threads_no_more_are_started():

@@ -32,7 +32,7 @@ from fedcore.runtime.secure.signed_messages import (
     MessageRefused,
     Signer,
     entries,
-    listed,
+    join_entries,
 )
 from fedcore.runtime.secure.terms import Terms
 
@@ -57,7 +57,7 @@ class Lies:
     def exchange_keys(self, graph: dict[int, list[int]]) -> None:
         self.keys = {i: c.advertise(self.terms.packed) for i, c in enumerate(self.clients)}
         for i, client in enumerate(self.clients):
-            message = client.share(self.signer.message(KEYS, listed([self.keys[o] for o in graph[i]])))
+            message = client.share(self.signer.message(KEYS, join_entries([self.keys[o] for o in graph[i]])))
             for entry in entries(self.directory.body(message, SHARES, i)[32:], SEALED_BYTES, "sealed shares"):
                 receiver = int.from_bytes(entry[:4], "little")
                 self.sealed.setdefault(receiver, {})[i] = i.to_bytes(4, "little") + bytes(entry[4:])
@@ -67,7 +67,7 @@ class Lies:
         sealed = self.sealed[client]
         parts = [sealed[o] for o in (sealed if senders is None else senders)]
         vector = [np.full(s.length, 7, s.dtype) for s in LAYOUT]
-        message = self.clients[client].mask(self.signer.message(SHARES, listed(parts)), vector)
+        message = self.clients[client].mask(self.signer.message(SHARES, join_entries(parts)), vector)
         return [np.copy(s) for s in masks.from_bytes(self.directory.body(message, MASKED, client), LAYOUT)]
 
     def tell(self, dropped: dict[int, set[int]]) -> list[str]:
@@ -84,7 +84,7 @@ class Lies:
         for i, client in enumerate(self.clients):
             passed = [acknowledgements[o] for o in self.sealed[i] if o not in dropped.get(i, set())]
             try:
-                message = client.unmask(self.signer.message(SURVIVORS, listed(passed)))
+                message = client.unmask(self.signer.message(SURVIVORS, join_entries(passed)))
             except MessageRefused as refusal:
                 refusals.append(str(refusal))
                 continue
@@ -161,7 +161,7 @@ def test_a_client_that_nobody_agrees_with_gives_no_shares():
         lies.mask(client)
     lies.clients[0].acknowledge(lies.signer.message(MASKED, survivors.to_bytes(range(4), 4)))
     with pytest.raises(MessageRefused, match="too few neighbours of client 0 are told of its survivors"):
-        lies.clients[0].unmask(lies.signer.message(SURVIVORS, listed([])))
+        lies.clients[0].unmask(lies.signer.message(SURVIVORS, join_entries([])))
 
 
 def test_a_client_acknowledges_no_survivors_without_itself():
@@ -202,7 +202,7 @@ def test_a_client_refuses_a_neighbour_with_the_key_of_another(highest_bit):
     copied[-1] |= highest_bit
     forged = corrupt_keys(lies, 2, bytes(copied))
     with pytest.raises(MessageRefused, match="client 1 gets one key from clients 0 and 2"):
-        lies.clients[1].share(lies.signer.message(KEYS, listed([keys[0], forged])))
+        lies.clients[1].share(lies.signer.message(KEYS, join_entries([keys[0], forged])))
 
 
 def test_a_client_refuses_its_own_key_from_a_neighbour():
@@ -210,7 +210,7 @@ def test_a_client_refuses_its_own_key_from_a_neighbour():
     keys = [c.advertise(lies.terms.packed) for c in lies.clients]
     forged = corrupt_keys(lies, 2, keys[1][-64 - KEY_BYTES : -64])
     with pytest.raises(MessageRefused, match="client 1 gets one key from clients 1 and 2"):
-        lies.clients[1].share(lies.signer.message(KEYS, listed([keys[0], forged])))
+        lies.clients[1].share(lies.signer.message(KEYS, join_entries([keys[0], forged])))
 
 
 def test_masks_of_two_pairs_differ_where_their_keys_are_equal():

@@ -39,7 +39,7 @@ from fedcore.cli import main
 from fedcore.errors import ExecutionError, FedcoreError
 from fedcore.runtime import clients
 from fedcore.runtime.cluster.environment import environment
-from fedcore.runtime.cluster.shipping import array_digest, checked_plan, packed, unpacked
+from fedcore.runtime.cluster.shipping import array_digest, checked_plan, pack, unpack
 from fedcore.runtime.cluster.worker import Missing, Worker
 from fedcore.runtime.stopping import Stop, Stopped, stopped_by
 
@@ -384,26 +384,26 @@ def test_a_client_that_cannot_be_opened_on_a_worker_is_dropped(runtime, tmp_path
 
 def test_arrays_travel_once_to_a_worker():
     array = np.arange(1000, dtype=np.float32)
-    first = packed([array, array.copy(), "text"], names_arrays=True)
+    first = pack([array, array.copy(), "text"], names_arrays=True)
     assert list(first.arrays) == first.names == [array_digest(array)]
     later = first.without({*first.names})
     assert not later.arrays
     assert len(pickle.dumps(later)) < array.nbytes / 10
-    have = unpacked(later, arrays={array_digest(array): array})
+    have = unpack(later, arrays={array_digest(array): array})
     np.testing.assert_array_equal(have[0], array)
 
 
 def test_small_arrays_travel_inside_the_pickle():
     arrays = [np.full(3, i, np.float32) for i in range(5)]
-    parcel = packed(arrays)
+    parcel = pack(arrays)
     assert not parcel.buffers
-    np.testing.assert_array_equal(unpacked(parcel), arrays)
+    np.testing.assert_array_equal(unpack(parcel), arrays)
 
 
 def test_a_worker_whose_cache_lacks_an_array_asks_for_it():
     worker = Worker(lambda references: references, 1, None, False, None, False, 10_000, pickle.loads)
     run_of_one = fc.runtime.ClientSlice(0, 8, ((np.arange(500, dtype=np.float32),),))
-    parcel = packed(run_of_one, names_arrays=True)
+    parcel = pack(run_of_one, names_arrays=True)
     assert worker.run(None, parcel.without(parcel.names)) == Missing()
 
 
@@ -423,11 +423,11 @@ def test_a_worker_that_differs_from_the_driver_says_in_which():
     from fedcore.runtime.cluster.members import Member  # imports Ray
 
     member = Member(3, None, [])
-    member.joined({**environment(), "tensorflow": "2.20.0", "intra-op threads": "4"}, "abc")
+    member.note_joined({**environment(), "tensorflow": "2.20.0", "intra-op threads": "4"}, "abc")
     (note,) = member.notes
     assert note.startswith("worker 3 on node abc differs from the driver, so bits may differ: tensorflow 2.20.0, the")
     assert "intra-op threads 4, the driver's is" in note
-    member.joined(environment(), "abc")
+    member.note_joined(environment(), "abc")
     assert not member.notes
 
 

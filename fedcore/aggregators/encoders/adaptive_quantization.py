@@ -42,8 +42,8 @@ class AdaptiveQuantization(AdaptiveEncoder):
         squares = tf.reduce_sum(tf.square(flat))
         ratio = tf.reduce_sum(tf.square(error)) / tf.where(squares > 0, squares, 1.0)
         exact = tf.math.log(tf.maximum(ratio, 1e-12) / self.target_error) / math.log(4.0)
-        wanted = tf.round(state) + tf.where((squares > 0) & tf.math.is_finite(ratio), exact, 0.0)
-        return tf.clip_by_value(wanted, 1.0, float(MAX_BITS))
+        target_bits = tf.round(state) + tf.where((squares > 0) & tf.math.is_finite(ratio), exact, 0.0)
+        return tf.clip_by_value(target_bits, 1.0, float(MAX_BITS))
 
 
 def _most(bits: tf.Tensor) -> tf.Tensor:

@@ -51,7 +51,7 @@ MAX_BITS = 16
 """Most bits of one of the `Integers`."""
 
 
-def packed_integers(integers: Integers) -> tf.Tensor:
+def pack_integers(integers: Integers) -> tf.Tensor:
     """The code of integers: uint8 [4 + capacity]."""
     values, bits = tf.reshape(integers.values, [-1]), integers.bits
     count = int(values.shape[0])
@@ -59,13 +59,13 @@ def packed_integers(integers: Integers) -> tf.Tensor:
         return with_header(tf.cast(values, tf.uint8), tf.constant(bits * count))
     values = tf.cast(values, tf.int32)
     if isinstance(bits, int):
-        return with_header(_packed(values, bits), tf.constant(bits * count))
+        return with_header(_pack(values, bits), tf.constant(bits * count))
     widths = tf.concat([[8], tf.fill([count], bits)], 0)
     low = tf.bitwise.bitwise_and(values, lowest_bits(bits))
     return packed_fields(tf.concat([[bits], low], 0), widths, -(-(8 + MAX_BITS * count) // 32))
 
 
-def unpacked_integers(code: tf.Tensor, shape: tuple[int, ...], bits) -> Integers:
+def unpack_integers(code: tf.Tensor, shape: tuple[int, ...], bits) -> Integers:
     """The integers of a code, of a static shape.
 
     Args:
@@ -75,7 +75,7 @@ def unpacked_integers(code: tf.Tensor, shape: tuple[int, ...], bits) -> Integers
     if isinstance(bits, int) and bits == 8:
         return Integers(tf.reshape(code[HEADER_BYTES:], shape), bits)
     if isinstance(bits, int):
-        return Integers(tf.reshape(_unpacked(code[HEADER_BYTES:], count, bits), shape), bits)
+        return Integers(tf.reshape(_unpack(code[HEADER_BYTES:], count, bits), shape), bits)
     bits = tf.clip_by_value(read_fields(code, tf.constant([0]), tf.constant([8]))[0], 1, MAX_BITS)
     values = read_fields(code, 8 + bits * tf.range(count), tf.fill([count], bits))
     return Integers(tf.reshape(values, shape), bits)
@@ -108,8 +108,8 @@ def sums_before(numbers: tf.Tensor, products: int = 2) -> tf.Tensor:
         return tf.cumsum(numbers, exclusive=True)
     rows = tf.reshape(tf.pad(tf.cast(numbers, tf.float32), [[0, -count % row]]), [-1, row])
     upto = tf.cast(tf.matmul(rows, np.triu(np.ones((row, row), np.float32))), tf.int32)
-    before = sums_before(upto[:, -1], products - 1)
-    return tf.reshape(upto + before[:, None], [-1])[:count] - numbers
+    row_starts = sums_before(upto[:, -1], products - 1)
+    return tf.reshape(upto + row_starts[:, None], [-1])[:count] - numbers
 
 
 Words = tuple[tf.Tensor, tf.Tensor]
@@ -156,7 +156,7 @@ def lowest_bits(widths: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.left_shift(tf.bitwise.left_shift(1, half), widths - half) - 1
 
 
-def _packed(values: tf.Tensor, bits: int) -> tf.Tensor:
+def _pack(values: tf.Tensor, bits: int) -> tf.Tensor:
     """Bytes of equally wide values: eight values make `bits` bytes."""
     count = int(values.shape[0])
     rows = tf.reshape(tf.pad(values, [[0, -count % 8]]), [-1, 8])
@@ -174,7 +174,7 @@ def _packed(values: tf.Tensor, bits: int) -> tf.Tensor:
     return packed[: -(-count * bits // 8)]
 
 
-def _unpacked(payload: tf.Tensor, count: int, bits: int) -> tf.Tensor:
+def _unpack(payload: tf.Tensor, count: int, bits: int) -> tf.Tensor:
     size = -(-count // 8) * bits
     rows = tf.reshape(tf.pad(tf.cast(payload, tf.int32), [[0, size - int(payload.shape[0])]]), [-1, bits])
     columns = tf.unstack(rows, axis=1)

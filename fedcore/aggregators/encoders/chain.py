@@ -6,8 +6,8 @@ from fedcore.aggregators.encoders.encoder import (
     AdaptiveEncoder,
     CodeStructure,
     Encoder,
-    decoded,
-    encoded,
+    decode_tensor,
+    encode_tensor,
     initial_state,
     parts_of,
     require_encoder,
@@ -24,32 +24,32 @@ class _Chain:
         self._known: dict[tuple, list[CodeStructure]] = {}
 
     def _structures(self, spec: tf.TensorSpec) -> list[CodeStructure]:
-        """Of the codes between the encoders."""
+        """The structures of the codes between the encoders."""
         key = spec.dtype, tuple(spec.shape)
         if key not in self._known:
-            found: list[CodeStructure] = []
+            structures: list[CodeStructure] = []
             for encoder in self.encoders[:-1]:
-                found.append(CodeStructure(encoder, found[-1].first if found else spec))
-            self._known[key] = found
+                structures.append(CodeStructure(encoder, structures[-1].first if structures else spec))
+            self._known[key] = structures
         return self._known[key]
 
     def _encode(self, value, seed, states) -> tuple[Any, tuple]:
-        others, after = [], []
+        others, next_states = [], []
         for i, (encoder, state) in enumerate(zip(self.encoders, states, strict=True)):
-            code, state = encoded(encoder, value, seed_at(seed, i), state)
-            after.append(state)
+            code, state = encode_tensor(encoder, value, seed_at(seed, i), state)
+            next_states.append(state)
             if i < len(self.encoders) - 1:
-                value, rest = parts_of(code)
-                others.append(rest)
-        return (code, *others), tuple(after)
+                value, remainder = parts_of(code)
+                others.append(remainder)
+        return (code, *others), tuple(next_states)
 
     def _decode(self, code, seed, spec, states):
         structures = self._structures(spec)
         specs = [spec, *(s.first for s in structures)]
-        of_encoder, *others = code
+        encoder_code, *others = code
         for i in reversed(range(len(self.encoders))):
-            value = decoded(self.encoders[i], of_encoder, seed_at(seed, i), specs[i], states[i])
-            of_encoder = structures[i - 1].with_first(value, others[i - 1]) if i else None
+            value = decode_tensor(self.encoders[i], encoder_code, seed_at(seed, i), specs[i], states[i])
+            encoder_code = structures[i - 1].with_first(value, others[i - 1]) if i else None
         return value
 
 

@@ -9,9 +9,9 @@ from fedcore.aggregators.encoders.encoder import (
     AdaptiveEncoder,
     CodeStructure,
     Encoder,
-    decoded,
+    decode_tensor,
     decodes_with_seed,
-    encoded,
+    encode_tensor,
     in_transit,
     initial_state,
     require_encoder,
@@ -57,10 +57,10 @@ def encoder_chooser(encoder_fn, who: str) -> Callable[[tf.TensorSpec], Encoder]:
         require_encoder(encoder_fn, who)
 
     def choose(spec: tf.TensorSpec) -> Encoder:
-        found = encoder_fn(spec)
-        found = identity() if found is None else found.encoder if isinstance(found, SpecEncoder) else found
-        require_encoder(found, who)
-        return found
+        encoder = encoder_fn(spec)
+        encoder = identity() if encoder is None else encoder.encoder if isinstance(encoder, SpecEncoder) else encoder
+        require_encoder(encoder, who)
+        return encoder
 
     return choose
 
@@ -104,21 +104,23 @@ def value_codec(encoder_fn, value_type: Type, who: str) -> ValueCodec:
     @tf_computation(value_type, TensorType("int64"), state_type)
     def encode(value, seed, states):
         numbers = tf.bitcast(seed, tf.int32)
-        codes, after = [], []
+        codes, next_states = [], []
         for i, (encoder, leaf) in enumerate(zip(encoders, tf.nest.flatten(value), strict=True)):
-            code, state = encoded(encoder, leaf, seed_at(numbers, i << 8), states[i] if is_adaptive else ())
+            code, state = encode_tensor(encoder, leaf, seed_at(numbers, i << 8), states[i] if is_adaptive else ())
             codes.append(tuple(tf.nest.flatten(in_transit(code))))
-            after.append(state)
-        return (tuple(codes), (seed,) if sends_seed else ()), tuple(after) if is_adaptive else ()
+            next_states.append(state)
+        return (tuple(codes), (seed,) if sends_seed else ()), tuple(next_states) if is_adaptive else ()
 
     @tf_computation
     def decode(received, states):
         codes, seeds = received
         numbers = tf.bitcast(seeds[0], tf.int32) if sends_seed else tf.zeros([2], tf.int32)
         leaves = []
-        for i, (encoder, of_code, spec) in enumerate(zip(encoders, structures, specs, strict=True)):
-            code = of_code.received(codes[i])
-            leaves.append(decoded(encoder, code, seed_at(numbers, i << 8), spec, states[i] if is_adaptive else ()))
+        for i, (encoder, code_structure, spec) in enumerate(zip(encoders, structures, specs, strict=True)):
+            code = code_structure.unpack(codes[i])
+            leaves.append(
+                decode_tensor(encoder, code, seed_at(numbers, i << 8), spec, states[i] if is_adaptive else ())
+            )
         return tf.nest.pack_sequence_as(structure[0], leaves)
 
     return ValueCodec(first_state, encode, decode, is_adaptive)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fedcore.aggregators.encoders.bits import Bits, Integers, packed_integers, unpacked_integers
+from fedcore.aggregators.encoders.bits import Bits, Integers, pack_integers, unpack_integers
 from fedcore.errors import TypeMismatch, brief
 
 
@@ -110,14 +110,14 @@ def initial_state(encoder: Encoder, spec: tf.TensorSpec) -> Any:
     return encoder.initial_state(spec) if isinstance(encoder, AdaptiveEncoder) else ()
 
 
-def encoded(encoder: Encoder, value: tf.Tensor, seed: tf.Tensor, state: Any) -> tuple[Any, Any]:
+def encode_tensor(encoder: Encoder, value: tf.Tensor, seed: tf.Tensor, state: Any) -> tuple[Any, Any]:
     """(code, state after it)."""
     if isinstance(encoder, AdaptiveEncoder):
         return encoder.encode_and_update(value, seed, state)
     return encoder.encode(value, seed), state
 
 
-def decoded(encoder: Encoder, code: Any, seed: tf.Tensor, spec: tf.TensorSpec, state: Any) -> tf.Tensor:
+def decode_tensor(encoder: Encoder, code: Any, seed: tf.Tensor, spec: tf.TensorSpec, state: Any) -> tf.Tensor:
     """The value of a code, in the shape of the spec."""
     if isinstance(encoder, AdaptiveEncoder):
         value = encoder.decode(code, seed, spec, state)
@@ -144,7 +144,7 @@ def finite_or_nan(value: tf.Tensor) -> tf.Tensor:
 def in_transit(code: Any) -> Any:
     """A code as it is sent: a nest of tensors, in which uint8 vectors are packed bits."""
 
-    def sent(leaf):
+    def pack_leaf(leaf):
         if isinstance(leaf, Bits):
             return leaf.bytes
         if not isinstance(leaf, Integers):
@@ -152,9 +152,9 @@ def in_transit(code: Any) -> Any:
             if leaf.dtype != tf.uint8 or leaf.shape.rank != 1:
                 return leaf
             leaf = Integers(tf.cast(leaf, tf.int32), 8)
-        return packed_integers(leaf)
+        return pack_integers(leaf)
 
-    return tf.nest.map_structure(sent, code)
+    return tf.nest.map_structure(pack_leaf, code)
 
 
 class CodeStructure:
@@ -167,7 +167,7 @@ class CodeStructure:
         def scratch():
             value = tf.compat.v1.placeholder(spec.dtype, spec.shape)
             seed = tf.compat.v1.placeholder(tf.int32, [2])
-            self.code, _ = encoded(encoder, value, seed, initial_state(encoder, spec))
+            self.code, _ = encode_tensor(encoder, value, seed, initial_state(encoder, spec))
 
         tf.function(scratch, autograph=False).get_concrete_function()
         for tensor in tensors_of(self.code):
@@ -205,18 +205,18 @@ class CodeStructure:
             first = Bits(tensor) if isinstance(first, Bits) else tensor
         return tf.nest.pack_sequence_as(self.code, [first, *others])
 
-    def received(self, sent: Any) -> Any:
+    def unpack(self, sent: Any) -> Any:
         """The code of which `sent` is what `in_transit` gives."""
         leaves: list = []
-        for leaf, found in zip(tf.nest.flatten(self.code), tf.nest.flatten(sent), strict=True):
+        for leaf, sent_leaf in zip(tf.nest.flatten(self.code), tf.nest.flatten(sent), strict=True):
             if isinstance(leaf, Integers):
-                leaves.append(unpacked_integers(found, tuple(leaf.values.shape), leaf.bits))
+                leaves.append(unpack_integers(sent_leaf, tuple(leaf.values.shape), leaf.bits))
             elif isinstance(leaf, Bits):
-                leaves.append(Bits(found))
+                leaves.append(Bits(sent_leaf))
             elif leaf.dtype == tf.uint8 and leaf.shape.rank == 1:
-                leaves.append(tf.cast(unpacked_integers(found, tuple(leaf.shape), 8).values, tf.uint8))
+                leaves.append(tf.cast(unpack_integers(sent_leaf, tuple(leaf.shape), 8).values, tf.uint8))
             else:
-                leaves.append(found)
+                leaves.append(sent_leaf)
         return tf.nest.pack_sequence_as(self.code, leaves)
 
 
@@ -238,15 +238,15 @@ def decodes_with_seed(encoder: Encoder, structure: CodeStructure, spec: tf.Tenso
     """Whether decoding reads the seed."""
 
     def scratch(seed):
-        return decoded(encoder, structure.in_this_graph(), seed, spec, initial_state(encoder, spec))
+        return decode_tensor(encoder, structure.in_this_graph(), seed, spec, initial_state(encoder, spec))
 
     traced = tf.function(scratch, autograph=False).get_concrete_function(tf.TensorSpec([2], tf.int32))
-    stack, seen = list(traced.graph.outputs), set()
+    stack, visited = list(traced.graph.outputs), set()
     while stack:
         tensor = stack.pop()
         if tensor is traced.graph.inputs[0]:
             return True
-        if tensor.ref() not in seen:
-            seen.add(tensor.ref())
+        if tensor.ref() not in visited:
+            visited.add(tensor.ref())
             stack.extend(tensor.op.inputs)
     return False

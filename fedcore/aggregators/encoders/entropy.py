@@ -81,10 +81,10 @@ class Entropy(Encoder):
             return tf.zeros(spec.shape, spec.dtype)
         lanes, rows = _lanes(count)
         words = words_of(code.bytes)
-        origin, costs, mode, lane_bits = _opened(words[: _head_bits(lanes) // 32], lanes)
+        origin, costs, mode, lane_bits = _parse_head(words[: _head_bits(lanes) // 32], lanes)
         first_word = _head_bits(lanes) // 32
         stream = words[first_word : first_word + lanes * rows * _MOST_BITS // 32 + 1]
-        symbols = _decoded(stream, _symbols_by_slot(costs), lane_bits, rows)
+        symbols = _decode_symbols(stream, _symbols_by_slot(costs), lane_bits, rows)
         tokens = _tokens_of(symbols, count)
 
         def with_raw_bits():
@@ -181,9 +181,9 @@ def _best_lower_bits(numbers: tf.Tensor) -> tf.Tensor:
     """
     magnitudes = tf.bitwise.bitwise_xor(numbers, tf.bitwise.right_shift(numbers, 31))
     lengths = tf.maximum(tf.bitwise.right_shift(_float_bits(magnitudes), 23) - 126, 0)
-    of_length = _counted(lengths, 33)
-    upto, lower = tf.cumsum(of_length), np.arange(28)
-    groups = [upto[:28], *(of_length[i : i + 28] for i in (1, 2, 3, 4)), int(numbers.shape[0]) - upto[4:32]]
+    length_counts = _bincount(lengths, 33)
+    upto, lower = tf.cumsum(length_counts), np.arange(28)
+    groups = [upto[:28], *(length_counts[i : i + 28] for i in (1, 2, 3, 4)), int(numbers.shape[0]) - upto[4:32]]
     bits = np.stack([lower + 1, *(lower + i for i in (1, 2, 3, 4)), np.full(28, 32)])
     counts = tf.stack(groups)
     costs = 16 * bits.astype(np.int32) + _logarithm(tf.constant(int(numbers.shape[0]))) - _logarithm(counts)
@@ -196,11 +196,11 @@ def _float_bits(numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _logarithm(numbers: tf.Tensor) -> tf.Tensor:
-    """Of counts, in 16ths of a bit, and too small by less than a tenth of a bit: exponent and mantissa of a float."""
+    """Logarithms in 16ths of a bit, too small by less than a tenth of a bit: exponent and mantissa of a float."""
     return tf.bitwise.right_shift(_float_bits(numbers), 19) - (127 << 4)
 
 
-def _counted(numbers: tf.Tensor, size: int) -> tf.Tensor:
+def _bincount(numbers: tf.Tensor, size: int) -> tf.Tensor:
     return tf.raw_ops.DenseBincount(input=numbers, size=size, weights=tf.zeros([0], tf.int32), binary_output=False)
 
 
@@ -231,10 +231,10 @@ def _tokens_of(symbols: tf.Tensor, count: int) -> tf.Tensor:
 
 def _costs(symbols: tf.Tensor) -> tf.Tensor:
     """int32 [32]: the information of each token, in 16ths of a bit."""
-    counts = tf.reshape(_counted(symbols, _SYMBOLS), [_TOKENS] * 2)
-    of_token = tf.reduce_sum(counts, 0) + tf.reduce_sum(counts, 1)
-    costs = _logarithm(tf.constant(2 * int(symbols.shape[0]))) - _logarithm(of_token)
-    return tf.where(of_token > 0, tf.clip_by_value(costs, 0, _ABSENT - 1), _ABSENT)
+    counts = tf.reshape(_bincount(symbols, _SYMBOLS), [_TOKENS] * 2)
+    token_counts = tf.reduce_sum(counts, 0) + tf.reduce_sum(counts, 1)
+    costs = _logarithm(tf.constant(2 * int(symbols.shape[0]))) - _logarithm(token_counts)
+    return tf.where(token_counts > 0, tf.clip_by_value(costs, 0, _ABSENT - 1), _ABSENT)
 
 
 def _words_in_order(costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -244,29 +244,29 @@ def _words_in_order(costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     the largest number with which the slots suffice, which gives about Huffman's lengths.
     """
     costs = tf.where(costs == _ABSENT, 1 << 12, costs)
-    of_symbol = tf.reshape(costs + costs[:, None], [_SYMBOLS])
+    symbol_costs = tf.reshape(costs + costs[:, None], [_SYMBOLS])
     less = np.arange(-32, 16, dtype=np.int32)
-    slots = tf.reduce_sum(_slots(_lengths(of_symbol, less[:, None])), 1)
+    slots = tf.reduce_sum(_slots(_lengths(symbol_costs, less[:, None])), 1)
     suffice = tf.reduce_sum(tf.cast(slots <= _SLOTS, tf.int32))  # more slots, the larger the number
-    lengths = _lengths(of_symbol, tf.gather(less, tf.maximum(suffice - 1, 0)))
+    lengths = _lengths(symbol_costs, tf.gather(less, tf.maximum(suffice - 1, 0)))
     for _ in range(_SHORTENINGS):
-        lengths -= _shortened(lengths, of_symbol)
+        lengths -= _find_shortenings(lengths, symbol_costs)
     order = tf.sort(tf.bitwise.left_shift(lengths, 2 * _TOKEN_BITS) + tf.range(_SYMBOLS))
     lengths = tf.bitwise.right_shift(order, 2 * _TOKEN_BITS)
     return tf.bitwise.bitwise_and(order, _SYMBOLS - 1), lengths, sums_before(_slots(lengths), 1)
 
 
-def _lengths(of_symbol: tf.Tensor, less) -> tf.Tensor:
-    lengths = tf.clip_by_value(tf.bitwise.right_shift(of_symbol - less + 15, 4), 0, _MOST_BITS)
-    return tf.where(of_symbol < 1 << 12, lengths, _MOST_BITS + 1)
+def _lengths(symbol_costs: tf.Tensor, less) -> tf.Tensor:
+    lengths = tf.clip_by_value(tf.bitwise.right_shift(symbol_costs - less + 15, 4), 0, _MOST_BITS)
+    return tf.where(symbol_costs < 1 << 12, lengths, _MOST_BITS + 1)
 
 
-def _shortened(lengths: tf.Tensor, of_symbol: tf.Tensor) -> tf.Tensor:
+def _find_shortenings(lengths: tf.Tensor, symbol_costs: tf.Tensor) -> tf.Tensor:
     """1 for each symbol whose word becomes a bit shorter by slots that are left: words that are too long come first."""
     slots = _slots(lengths)
     left = _SLOTS - tf.reduce_sum(slots)
     needed = tf.where((slots <= left) & (lengths > 0), slots, 0)
-    too_long = tf.where(needed > 0, 16 * lengths - of_symbol, -1024)
+    too_long = tf.where(needed > 0, 16 * lengths - symbol_costs, -1024)
     order = tf.sort(tf.bitwise.left_shift(1024 - too_long, 2 * _TOKEN_BITS) + tf.range(_SYMBOLS))
     order = tf.bitwise.bitwise_and(order, _SYMBOLS - 1)
     needed = tf.gather(needed, order)
@@ -303,9 +303,9 @@ def _stream(entries: tf.Tensor, first_bit: int) -> tuple[Words, tf.Tensor]:
     half = rows // 2
     both = codes[:half] + tf.bitwise.left_shift(codes[half:], lengths[:half])
     bits = lengths[:half] + lengths[half:]
-    before = tf.matmul(np.tril(np.ones((half, half), np.float32), -1), tf.cast(bits, tf.float32))
+    offsets = tf.matmul(np.tril(np.ones((half, half), np.float32), -1), tf.cast(bits, tf.float32))
     lane_bits = tf.reduce_sum(bits, 0)
-    starts = tf.cast(before, tf.int32) + (first_bit + sums_before(lane_bits, 1))
+    starts = tf.cast(offsets, tf.int32) + (first_bit + sums_before(lane_bits, 1))
     return words_at(tf.reshape(both, [half * lanes]), tf.reshape(starts, [half * lanes])), lane_bits
 
 
@@ -317,7 +317,7 @@ def _head(origin: tf.Tensor, costs: tf.Tensor, mode: tf.Tensor, lane_bits: tf.Te
     return words_at(fields, tf.constant(np.cumsum(widths) - widths, tf.int32))
 
 
-def _opened(head: tf.Tensor, lanes: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+def _parse_head(head: tf.Tensor, lanes: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """(least number, costs, mode, bits of the lanes)."""
     costs = tf.bitwise.bitwise_and(
         tf.bitwise.right_shift(head[1 : 1 + _TOKENS // 4, None], np.arange(0, 32, 8, dtype=np.int32)), 0xFF
@@ -327,7 +327,7 @@ def _opened(head: tf.Tensor, lanes: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tenso
     return head[0], tf.reshape(costs, [_TOKENS]), tf.minimum(halves[0], 28), halves[1 : 1 + lanes]
 
 
-def _decoded(stream: tf.Tensor, table: tf.Tensor, lane_bits: tf.Tensor, rows: int) -> tf.Tensor:
+def _decode_symbols(stream: tf.Tensor, table: tf.Tensor, lane_bits: tf.Tensor, rows: int) -> tf.Tensor:
     """int32 [rows * lanes]: the symbols."""
     lanes, half = int(lane_bits.shape[0]), rows // 2
     upper = tf.bitwise.bitwise_and(tf.bitwise.right_shift(stream[:-1], 16), 0xFFFF)

@@ -17,21 +17,21 @@ def block_lengths(length: int) -> list[int]:
 def hadamard_transform(vector: tf.Tensor) -> tf.Tensor:
     """The product of each block with its orthonormal Hadamard matrix; applied again, it gives the vector back."""
     blocks = tf.split(vector, block_lengths(int(vector.shape[0])))
-    return tf.concat([_transformed(block) for block in blocks], 0)
+    return tf.concat([_transform(block) for block in blocks], 0)
 
 
-def _transformed(block: tf.Tensor) -> tf.Tensor:
+def _transform(block: tf.Tensor) -> tf.Tensor:
     """The matrix of a product of lengths is the Kronecker product: each step transforms one axis of the factors."""
     length = int(block.shape[0])
-    done = 1
-    while done < length:
-        factor = min(_FACTOR, length // done)
-        inner = length // done // factor
+    outer = 1
+    while outer < length:
+        factor = min(_FACTOR, length // outer)
+        inner = length // outer // factor
         if inner == 1:
-            block = tf.matmul(tf.reshape(block, [done, factor]), _matrix(factor))
+            block = tf.matmul(tf.reshape(block, [outer, factor]), _matrix(factor))
         else:
-            block = tf.matmul(_matrix(factor), tf.reshape(block, [done, factor, inner]))
-        done *= factor
+            block = tf.matmul(_matrix(factor), tf.reshape(block, [outer, factor, inner]))
+        outer *= factor
     return tf.reshape(block, [length])
 
 
@@ -47,8 +47,8 @@ def _with_signs(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     count = int(vector.shape[0])
     rows = -(-count // _ROW)
     signs = tf.where(tf.random.stateless_uniform([rows + min(count, _ROW)], seed) < 0.5, -1.0, 1.0)
-    of_rows, of_columns = signs[:rows], signs[rows:]
-    return vector * tf.reshape(of_rows[:, None] * of_columns, [-1])[:count]
+    row_signs, column_signs = signs[:rows], signs[rows:]
+    return vector * tf.reshape(row_signs[:, None] * column_signs, [-1])[:count]
 
 
 class Hadamard(Encoder):

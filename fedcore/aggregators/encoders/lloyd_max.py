@@ -18,10 +18,10 @@ def normal_codebook(bits: int) -> np.ndarray:
         edges = np.concatenate([[-np.inf], (levels[1:] + levels[:-1]) / 2, [np.inf]])
         density = np.exp(-(edges**2) / 2) / math.sqrt(2 * math.pi)
         mass = np.diff([0.5 * math.erfc(-x / math.sqrt(2)) for x in edges])
-        after = -np.diff(density) / mass  # the mean of each cell
-        if np.abs(after - levels).max() < 1e-9:
+        centroids = -np.diff(density) / mass  # the mean of each cell
+        if np.abs(centroids - levels).max() < 1e-9:
             break
-        levels = after
+        levels = centroids
     return levels.astype(np.float32)
 
 

@@ -21,7 +21,7 @@ class SpecEncoder:
     spec: tf.TensorSpec
 
 
-def _bound(encoder: Encoder, spec, who: str) -> SpecEncoder:
+def _bind_spec(encoder: Encoder, spec, who: str) -> SpecEncoder:
     require_encoder(encoder, who)
     type_ = to_type(spec)
     if not isinstance(type_, TensorType):
@@ -41,7 +41,7 @@ def as_simple_encoder(encoder: Encoder, spec) -> SpecEncoder:
         >>> encoders.as_simple_encoder(encoders.identity(), tf.TensorSpec([3])).spec.shape
         TensorShape([3])
     """
-    return _bound(encoder, spec, "as_simple_encoder")
+    return _bind_spec(encoder, spec, "as_simple_encoder")
 
 
 def as_gather_encoder(encoder: Encoder, spec) -> SpecEncoder:
@@ -56,4 +56,4 @@ def as_gather_encoder(encoder: Encoder, spec) -> SpecEncoder:
         >>> encoders.as_gather_encoder(encoders.identity(), tf.TensorSpec([3])).spec.shape
         TensorShape([3])
     """
-    return _bound(encoder, spec, "as_gather_encoder")
+    return _bind_spec(encoder, spec, "as_gather_encoder")

@@ -18,15 +18,15 @@ class TopK(Encoder):
         flat = tf.reshape(value, [-1])
         count = int(flat.shape[0])
         _, places = tf.math.top_k(tf.abs(flat), math.ceil(self.fraction * count))
-        kept = tf.gather(flat, places)
+        values = tf.gather(flat, places)
         bits = (max(1, count) - 1).bit_length()
         if bits <= MAX_BITS:
-            return kept, Integers(places, max(1, bits))
+            return values, Integers(places, max(1, bits))
         lower = tf.bitwise.bitwise_and(places, (1 << MAX_BITS) - 1)
-        return kept, Integers(lower, MAX_BITS), Integers(tf.bitwise.right_shift(places, MAX_BITS), bits - MAX_BITS)
+        return values, Integers(lower, MAX_BITS), Integers(tf.bitwise.right_shift(places, MAX_BITS), bits - MAX_BITS)
 
     def decode(self, code, seed, spec):
-        kept, *places = code
+        values, *places = code
         place = places[0].values
         if len(places) > 1:
             place += tf.bitwise.left_shift(places[1].values, MAX_BITS)
@@ -34,7 +34,7 @@ class TopK(Encoder):
         if not count:
             return tf.zeros(spec.shape, spec.dtype)
         place = tf.minimum(place, count - 1)  # one that was altered in transit may be outside
-        return tf.reshape(tf.scatter_nd(place[:, None], kept, [count]), spec.shape)
+        return tf.reshape(tf.scatter_nd(place[:, None], values, [count]), spec.shape)
 
 
 def top_k(fraction: float) -> Encoder:

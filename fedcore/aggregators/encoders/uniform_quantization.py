@@ -20,13 +20,13 @@ _PERIOD = 1 << 16
 _MOST_STEPS = float(1 << 30)
 
 
-def rounded(scaled: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
+def round_to_levels(scaled: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
     """Floats rounded to whole numbers, still as floats."""
     return tf.floor(_up(scaled, seed, rounding))
 
 
-def restored(levels: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
-    """What the rounded floats were, or an approximation: dithering takes its own offsets back."""
+def restore_values(levels: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
+    """The floats before rounding, or an approximation: dithering takes its own offsets back."""
     return levels + 0.5 - _offset(levels.shape, seed, rounding) if rounding == "dithered" else levels
 
 
@@ -84,7 +84,7 @@ def _up(scaled: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
 
 def between_bounds(levels: tf.Tensor, side: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
     """The floats of levels, float32 [n]."""
-    return restored(tf.cast(levels, tf.float32), seed, rounding) * side[1] + side[0]
+    return restore_values(tf.cast(levels, tf.float32), seed, rounding) * side[1] + side[0]
 
 
 class StepQuantization(Encoder):
@@ -100,14 +100,14 @@ class StepQuantization(Encoder):
         if self.step == RMS:
             step = nan_unless_finite(rms)
             per_step = tf.math.divide_no_nan(1.0, step)  # 0 for a denormal one
-            return tf.cast(rounded(flat * per_step, seed, self.rounding), tf.int32), step
-        levels = tf.clip_by_value(rounded(flat / self.step, seed, self.rounding), -_MOST_STEPS, _MOST_STEPS)
+            return tf.cast(round_to_levels(flat * per_step, seed, self.rounding), tf.int32), step
+        levels = tf.clip_by_value(round_to_levels(flat / self.step, seed, self.rounding), -_MOST_STEPS, _MOST_STEPS)
         return tf.cast(levels, tf.int32), nan_unless_finite(rms) * 0
 
     def decode(self, code, seed, spec):
         levels, side = code
         step = side if self.step == RMS else self.step + side
-        flat = restored(tf.cast(levels, tf.float32), seed, self.rounding) * step
+        flat = restore_values(tf.cast(levels, tf.float32), seed, self.rounding) * step
         return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
 
 

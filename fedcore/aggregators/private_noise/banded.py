@@ -59,8 +59,8 @@ def optimal_coefficients(rounds: int, bands: int) -> tuple[float, ...]:
     bands = min(bands, rounds)
     k = np.arange(1, bands)
     start = np.cumprod((2 * k - 1) / (2 * k))
-    found = _minimised(lambda tail: _error(np.concatenate([[1.0], tail]), rounds), start)
-    c = np.concatenate([[1.0], found])
+    coefficients = _minimise(lambda tail: _error(np.concatenate([[1.0], tail]), rounds), start)
+    c = np.concatenate([[1.0], coefficients])
     return tuple((c / np.linalg.norm(c)).tolist())
 
 
@@ -83,7 +83,7 @@ def _error(c: np.ndarray, rounds: int) -> tuple[float, np.ndarray]:
     return float(np.log(total) + np.log(size)), np.asarray(slope) / total + 2 * c[1:] / size
 
 
-def _minimised(function, x: np.ndarray, steps: int = 200) -> np.ndarray:
+def _minimise(function, x: np.ndarray, steps: int = 200) -> np.ndarray:
     """BFGS with a halving line search, among coefficients that do not increase from 1 and stay positive."""
     value, slope = function(x)
     inverse = np.eye(len(x))
@@ -92,14 +92,14 @@ def _minimised(function, x: np.ndarray, steps: int = 200) -> np.ndarray:
         while rate > 1e-10:
             moved = x + rate * direction
             ordered = np.all(np.diff(np.concatenate([[1.0], moved, [0.0]])) <= 0)
-            after, slope_after = function(moved) if ordered else (np.inf, slope)
-            if after < value + 1e-4 * rate * (slope @ direction):
+            new_value, slope_after = function(moved) if ordered else (np.inf, slope)
+            if new_value < value + 1e-4 * rate * (slope @ direction):
                 break
             rate /= 2
         else:
             break
         s, y = moved - x, slope_after - slope
-        x, slope, gained, value = moved, slope_after, value - after, after
+        x, slope, gained, value = moved, slope_after, value - new_value, new_value
         if gained < 1e-12:
             break
         if s @ y > 1e-16:

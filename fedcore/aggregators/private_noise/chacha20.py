@@ -25,8 +25,8 @@ def chacha20(key: tf.Tensor, stream: tf.Tensor, blocks: int) -> tf.Tensor:
 
     def double_round(number, a, b, c, d):
         a, b, c, d = _quarter_rounds(a, b, c, d)
-        a, b, c, d = _quarter_rounds(a, _rolled(b, 1), _rolled(c, 2), _rolled(d, 3))
-        return number + 1, a, _rolled(b, 3), _rolled(c, 2), _rolled(d, 1)
+        a, b, c, d = _quarter_rounds(a, _roll(b, 1), _roll(c, 2), _roll(d, 3))
+        return number + 1, a, _roll(b, 3), _roll(c, 2), _roll(d, 1)
 
     rows = tf.split(start, 4)
     _, *rows = tf.while_loop(lambda number, *_: number < 10, double_round, (tf.constant(0), *rows))
@@ -37,16 +37,16 @@ def _quarter_rounds(a, b, c, d):
     """Four quarter rounds, one for each column of the state's rows."""
     for first, second in ((16, 12), (8, 7)):
         a += b
-        d = _rotated(d ^ a, first)
+        d = _rotate_left(d ^ a, first)
         c += d
-        b = _rotated(b ^ c, second)
+        b = _rotate_left(b ^ c, second)
     return a, b, c, d
 
 
-def _rotated(x: tf.Tensor, bits: int) -> tf.Tensor:
+def _rotate_left(x: tf.Tensor, bits: int) -> tf.Tensor:
     left, right = (tf.constant(n, tf.uint32) for n in (bits, 32 - bits))
     return tf.bitwise.left_shift(x, left) | tf.bitwise.right_shift(x, right)
 
 
-def _rolled(rows: tf.Tensor, places: int) -> tf.Tensor:
+def _roll(rows: tf.Tensor, places: int) -> tf.Tensor:
     return tf.concat([rows[places:], rows[:places]], 0)

@@ -8,15 +8,15 @@ def padded_size(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-def rotated(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def rotate_vector(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """float32 [size] -> float32 [padded size], of the same norm."""
     size = int(vector.shape[0])
     padded = tf.pad(vector, [[0, padded_size(size) - size]])
     return _hadamard(padded * _signs(padded_size(size), seed))
 
 
-def rotated_back(vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
-    """The inverse of `rotated`."""
+def rotate_back(vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
+    """The inverse of `rotate_vector`."""
     return (_hadamard(vector) * _signs(int(vector.shape[0]), seed))[:size]
 
 

@@ -60,8 +60,8 @@ class TreeNoise:
             return level + 1, parent, tf.tensor_scatter_nd_update(nodes, [[level]], tf.zeros([1, size]))
 
         start = (tf.constant(0), draw(0, size), nodes)
-        level, node, after = tf.while_loop(is_complete, join, start)
-        after = tf.tensor_scatter_nd_update(after, [[level]], node[None])
-        after.set_shape(state.nodes.shape)
-        noise = tf.reduce_sum(after, 0) - tf.reduce_sum(nodes, 0)
-        return noise, TreeNoiseState(after, leaves + 1, state.restart_every)
+        level, node, new_nodes = tf.while_loop(is_complete, join, start)
+        new_nodes = tf.tensor_scatter_nd_update(new_nodes, [[level]], node[None])
+        new_nodes.set_shape(state.nodes.shape)
+        noise = tf.reduce_sum(new_nodes, 0) - tf.reduce_sum(nodes, 0)
+        return noise, TreeNoiseState(new_nodes, leaves + 1, state.restart_every)

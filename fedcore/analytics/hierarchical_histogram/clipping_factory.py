@@ -65,15 +65,18 @@ class HistogramClippingSumFactory(UnweightedAggregationFactory):
             raise TypeMismatch(f"HistogramClippingSumFactory aggregates vectors of a known size, not {value_type}")
 
         @tf_computation(value_type)
-        def clipped(histogram):
+        def clip_histogram(histogram):
             counts = tf.minimum(histogram, 1) if self._distinct else histogram
             records = tf.repeat(tf.range(bins), tf.cast(counts, tf.int32))
             order = tf.argsort(tf.random.uniform(tf.shape(records)))
-            kept = tf.gather(records, order[: self._most])
-            found = tf.math.unsorted_segment_sum(tf.ones_like(kept), kept, bins)
-            return tf.cast(found, tf.float32 if self._cast_to_float else histogram.dtype)
+            sample = tf.gather(records, order[: self._most])
+            clipped_counts = tf.math.unsorted_segment_sum(tf.ones_like(sample), sample, bins)
+            return tf.cast(clipped_counts, tf.float32 if self._cast_to_float else histogram.dtype)
 
-        inner = self._inner.create(clipped.type_signature.result)
+        inner = self._inner.create(clip_histogram.type_signature.result)
         return aggregation_process(
-            inner.initialize, value_type, None, lambda state, value, _: inner.next(state, federated_map(clipped, value))
+            inner.initialize,
+            value_type,
+            None,
+            lambda state, value, _: inner.next(state, federated_map(clip_histogram, value)),
         )

@@ -56,11 +56,11 @@ class HierarchicalHistogramDecoder:
         for height, layer in enumerate(reversed(self._layers[:-1]), start=2):
             below = up[0].reshape(-1, k).sum(1)
             up.insert(0, ((k**height - k ** (height - 1)) * layer + (k ** (height - 1) - 1) * below) / (k**height - 1))
-        found = up[:1]
+        fitted_layers = up[:1]
         for layer in up[1:]:
-            missing = found[-1] - layer.reshape(-1, k).sum(1)
-            found.append(layer + np.repeat(missing / k, k))
-        return found
+            missing = fitted_layers[-1] - layer.reshape(-1, k).sum(1)
+            fitted_layers.append(layer + np.repeat(missing / k, k))
+        return fitted_layers
 
     def _is_consistent(self) -> bool:
         pairs = zip(self._layers, self._layers[1:], strict=False)

@@ -88,13 +88,13 @@ def build_hierarchical_histogram_computation(
 
     @tf_computation(SequenceType("float32"))
     def client_histogram(records):
-        def counted(histogram, batch):
+        def count_batch(histogram, batch):
             inside = (batch >= low) & (batch < high)
             places = tf.where(inside, tf.floor((batch - low) * (bins / (high - low))), 0.0)
             indices = tf.minimum(tf.cast(places, tf.int32), bins - 1)
             return histogram + tf.math.unsorted_segment_sum(tf.cast(inside, tf.int32), indices, bins)
 
-        return records.batch(_BATCH).reduce(tf.zeros([bins], tf.int32), counted)
+        return records.batch(_BATCH).reduce(tf.zeros([bins], tf.int32), count_batch)
 
     process = factory.create(client_histogram.type_signature.result)
     now = tf_computation(lambda: tf.cast(tf.timestamp(), tf.int64))
@@ -129,10 +129,10 @@ def build_hierarchical_histogram_process(*args: Any, **options: Any) -> Iterativ
         array([2, 1, 1, 1, 0, 0, 1], dtype=int32)
     """
     one_round = build_hierarchical_histogram_computation(*args, **options)
-    given = inspect.signature(build_hierarchical_histogram_computation).bind(*args, **options)
-    given.apply_defaults()
-    splits = row_splits(given.arguments["num_bins"], given.arguments["arity"])
-    dtype = tf.int32 if given.arguments["dp_mechanism"] == "no-noise" else tf.float32
+    bound_arguments = inspect.signature(build_hierarchical_histogram_computation).bind(*args, **options)
+    bound_arguments.apply_defaults()
+    splits = row_splits(bound_arguments.arguments["num_bins"], bound_arguments.arguments["arity"])
+    dtype = tf.int32 if bound_arguments.arguments["dp_mechanism"] == "no-noise" else tf.float32
 
     @tf_computation
     def nothing():

@@ -94,15 +94,15 @@ class TreeSumFactory(UnweightedAggregationFactory):
             return tf.concat(layers, 0)
 
         @tf_computation(tree.type_signature.result)
-        def ragged(nodes) -> dict[str, Any]:
+        def to_ragged(nodes) -> dict[str, Any]:
             nodes = nodes * tf.constant(self._scale, nodes.dtype)
             return {"flat_values": nodes, "nested_row_splits": [tf.constant(splits, tf.int64)]}
 
         inner = self._inner.create(tree.type_signature.result)
 
         def body(state, value, _):
-            found = inner.next(state, federated_map(tree, value))
-            return MeasuredProcessOutput(found.state, federated_map(ragged, found.result), found.measurements)
+            output = inner.next(state, federated_map(tree, value))
+            return MeasuredProcessOutput(output.state, federated_map(to_ragged, output.result), output.measurements)
 
         return aggregation_process(inner.initialize, value_type, None, body)
 

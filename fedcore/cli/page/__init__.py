@@ -4,7 +4,7 @@ from importlib.resources import files
 
 from fedcore.cli.page.charts import bits_chart, bits_table, memory_charts, timeline
 from fedcore.cli.page.ir_view import ir_view, source_panes
-from fedcore.cli.page.markup import Markup, code_element, element, joined
+from fedcore.cli.page.markup import Markup, code_element, element, join
 from fedcore.cli.page.plan_picture import plan_picture
 from fedcore.cli.page.units import bits, seconds
 from fedcore.cli.page.values_table import values_table
@@ -60,12 +60,12 @@ def _tabs(recorded: Recorded) -> list[str]:
 def _frame(recorded: Recorded) -> Markup:
     names = [_choice(i, c) for i, c in enumerate(recorded.computations)]
     parts = [_overview(recorded)]
-    for i, one in enumerate(recorded.computations):
-        parts.append(_panel("ir", i, ir_view(one)))
-        parts.append(_panel("plan", i, plan_picture(one)))
-        parts.append(_panel("bits", i, joined(bits_chart(one.calls), bits_table(one.calls))))
-        parts.append(_panel("timeline", i, _timelines(one, recorded)))
-        parts.append(_panel("values", i, values_table(one.calls)))
+    for i, computation in enumerate(recorded.computations):
+        parts.append(_panel("ir", i, ir_view(computation)))
+        parts.append(_panel("plan", i, plan_picture(computation)))
+        parts.append(_panel("bits", i, join(bits_chart(computation.calls), bits_table(computation.calls))))
+        parts.append(_panel("timeline", i, _timelines(computation, recorded)))
+        parts.append(_panel("values", i, values_table(computation.calls)))
     parts.append(element("div", source_panes(recorded), class_="sources"))
     parts.append(element("section", memory_charts(recorded.calls), data_panel="memory-threads"))
     aside = element("aside", element("h2", "Computations"), names)
@@ -84,20 +84,20 @@ def _slug(title: str) -> str:
     return title.lower().replace(" & ", "-").replace(" ", "-")
 
 
-def _choice(index: int, one: Computation) -> Markup:
-    total = sum(c.seconds for c in one.calls)
-    calls = f"{len(one.calls)} call{'s' * (len(one.calls) != 1)}"
+def _choice(index: int, computation: Computation) -> Markup:
+    total = sum(c.seconds for c in computation.calls)
+    calls = f"{len(computation.calls)} call{'s' * (len(computation.calls) != 1)}"
     return element(
         "button",
-        element("b", f"@{one.name}"),
+        element("b", f"@{computation.name}"),
         element("span", f"{calls} · {seconds(total)}"),
-        element("code", (one.plan_digest or one.digest)[:10]),
+        element("code", (computation.plan_digest or computation.digest)[:10]),
         data_computation=index,
     )
 
 
 def _panel(tab: str, index: int, content: Markup) -> Markup:
-    return joined(element("section", content, data_panel=tab, data_of=index, hidden=True), "\n")
+    return join(element("section", content, data_panel=tab, data_of=index, hidden=True), "\n")
 
 
 def _overview(recorded: Recorded) -> Markup:
@@ -186,14 +186,14 @@ def _builds(call: CallRecord) -> bool:
     return any(span.kind == "build" for span in call.spans)
 
 
-def _timelines(one: Computation, recorded: Recorded) -> Markup:
-    calls = sorted(one.calls, key=_builds)[:_DRAWN]
-    slowest = max(one.calls, key=lambda c: c.seconds, default=None)
+def _timelines(computation: Computation, recorded: Recorded) -> Markup:
+    calls = sorted(computation.calls, key=_builds)[:_DRAWN]
+    slowest = max(computation.calls, key=lambda c: c.seconds, default=None)
     if slowest is not None and slowest not in calls:
         calls = [*calls[:-1], slowest]
-    left = len(one.calls) - len(calls)
+    left = len(computation.calls) - len(calls)
     note = None
     if left:
-        names = joined([", " * (i > 0), element("code", str(t))] for i, t in enumerate(recorded.timelines))
+        names = join([", " * (i > 0), element("code", str(t))] for i, t in enumerate(recorded.timelines))
         note = element("p", f"{left} more calls are not drawn here; all are in ", names, ".", class_="dim")
-    return joined([timeline(c, open_=i == 0) for i, c in enumerate(calls)], note)
+    return join([timeline(c, open_=i == 0) for i, c in enumerate(calls)], note)

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 
-from fedcore.cli.page.markup import Markup, element, joined
+from fedcore.cli.page.markup import Markup, element, join
 from fedcore.cli.page.units import bits, seconds
 from fedcore.cli.recording_schema import CallRecord, CrossingRecord, Span
 
@@ -20,12 +20,12 @@ def bits_chart(calls: list[CallRecord]) -> Markup:
     calls = [c for c in calls if c.broadcast_bits + c.aggregate_bits]
     if not calls:
         return element("p", "Nothing crossed between the server and clients in these calls.")
-    shown = calls[-120:]
-    top = max(c.broadcast_bits + c.aggregate_bits for c in shown)
+    latest_calls = calls[-120:]
+    top = max(c.broadcast_bits + c.aggregate_bits for c in latest_calls)
     height, base = 200, 176
-    step = min(64.0, (_WIDTH - _GUTTER - 10) / len(shown))
+    step = min(64.0, (_WIDTH - _GUTTER - 10) / len(latest_calls))
     out = [_grid(top, base, 150, bits)]
-    for i, call in enumerate(shown):
+    for i, call in enumerate(latest_calls):
         x, down, up = _GUTTER + i * step, call.broadcast_bits / top * 150, call.aggregate_bits / top * 150
         title = (
             f"call {call.number}: {call.clients} clients, {bits(call.broadcast_bits)} to them, "
@@ -38,7 +38,7 @@ def bits_chart(calls: list[CallRecord]) -> Markup:
         if step >= 24 or i % max(1, int(40 / step)) == 0:
             out.append(element("text", call.number, class_="tick", x=f"{x + step * 0.39:.1f}", y=base + 15))
     legend = element("p", _key("down"), "to clients ", _key("up"), "back to the server", class_="legend")
-    return joined(element("h3", "Bits a call, over all its clients"), legend, _svg("bits", height, out))
+    return join(element("h3", "Bits a call, over all its clients"), legend, _svg("bits", height, out))
 
 
 def _key(class_: str) -> Markup:
@@ -52,8 +52,8 @@ def bits_table(calls: list[CallRecord]) -> Markup | None:
         return None
     rows = []
     largest = max((t.bits for t in last if t.bits), default=1)
-    for (op, kind), found in itertools.groupby(last[:_MAX_CROSSINGS], lambda c: (c.op, c.kind)):
-        tensors = list(found)
+    for (op, kind), crossings in itertools.groupby(last[:_MAX_CROSSINGS], lambda c: (c.op, c.kind)):
+        tensors = list(crossings)
         sign, way = ("↓", "down") if kind == "broadcast" else ("↑", "up")
         total = bits(sum(t.bits or 0 for t in tensors))
         what = element("td", element("span", f"{sign} {kind}", class_=way), " ", element("code", f"%{op}"), colspan=2)
@@ -79,7 +79,7 @@ def bits_table(calls: list[CallRecord]) -> Markup | None:
         rows.append(element("tr", element("td", f"and {left} more", colspan=5)))
     table = element("table", element("thead", heads), element("tbody", rows), class_="bits")
     title = element("h3", "Bits of the last call over all its clients, tensor by tensor")
-    return joined(title, element("div", table, class_="scroll"))
+    return join(title, element("div", table, class_="scroll"))
 
 
 def timeline(call: CallRecord, *, open_: bool) -> Markup:
@@ -150,7 +150,7 @@ def memory_charts(calls: list[CallRecord]) -> Markup:
         out.append(_line_chart(memory, end, mine, start, lambda v: f"{v:,.0f} MiB"))
         out.append(element("h3", "Threads of the process ", element("small", f"at most {most:.0f}")))
         out.append(_line_chart(threads, end, mine, start, lambda v: f"{v:.0f}", steps=True))
-    return joined(out) if out else element("p", "No samples: nothing was called.")
+    return join(out) if out else element("p", "No samples: nothing was called.")
 
 
 def _line_chart(
@@ -199,7 +199,7 @@ def _grid(top: float, base: float, height: float, unit: Callable) -> Markup:
         out.append(element("line", class_="grid", x1=_GUTTER, x2=_WIDTH - 10, y1=f"{y:.1f}", y2=f"{y:.1f}"))
         label = unit(round(top * i / 3)) if i else "0"
         out.append(element("text", label, class_="axis", x=_GUTTER - 8, y=f"{y + 4:.1f}"))
-    return joined(out)
+    return join(out)
 
 
 def _svg(kind: str, height: float, parts: list[Markup]) -> Markup:

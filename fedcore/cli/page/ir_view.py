@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from fedcore.cli.line_matcher import LineMatcher
-from fedcore.cli.page.markup import Child, Markup, element, joined
+from fedcore.cli.page.markup import Child, Markup, element, join
 from fedcore.cli.page.units import seconds
 from fedcore.cli.recorded import Computation, Recorded
 from fedcore.cli.recording_schema import StageRecord
@@ -47,21 +47,21 @@ class _Links:
     graphs: dict[str, str]
 
     @classmethod
-    def of(cls, text: str, one: Computation) -> "_Links":
+    def of(cls, text: str, computation: Computation) -> "_Links":
         """The links of a module's text."""
-        declared = ((d["symbol"], d["digest"]) for d in _GRAPH.finditer(text) if d["digest"] in one.graphs)
-        return cls(one, {name: digest for symbol, digest in declared for name in (symbol, f"sha256:{digest}")})
+        declared = ((d["symbol"], d["digest"]) for d in _GRAPH.finditer(text) if d["digest"] in computation.graphs)
+        return cls(computation, {name: digest for symbol, digest in declared for name in (symbol, f"sha256:{digest}")})
 
 
-def ir_view(one: Computation) -> Markup:
-    if not one.stages:
-        return element("p", _why_no_passes(one))
+def ir_view(computation: Computation) -> Markup:
+    if not computation.stages:
+        return element("p", _why_no_passes(computation))
     chips: list[Markup] = []
     bodies = []
-    last, total = "", sum(s.seconds for s in one.stages)
-    ends = _last_of_each_form(one)
+    last, total = "", sum(s.seconds for s in computation.stages)
+    ends = _last_of_each_form(computation)
     left = _MAX_SHOWN
-    for i, stage in enumerate(one.stages):
+    for i, stage in enumerate(computation.stages):
         chips.append(_chip(i, stage))
         if stage.text is None:
             continue
@@ -69,23 +69,25 @@ def ir_view(one: Computation) -> Markup:
         if left < 0:
             bodies.append(element("div", element("p", _TOO_LONG, class_="dim"), data_body=i, hidden=i > 0))
             continue
-        links = _Links.of(stage.text, one)
-        content = _side_by_side(last, stage.text, _Links.of(last, one), links) if i else _whole(stage.text, links)
+        links = _Links.of(stage.text, computation)
+        content = (
+            _side_by_side(last, stage.text, _Links.of(last, computation), links) if i else _whole(stage.text, links)
+        )
         whole = element("details", element("summary", "the whole module"), _whole(stage.text, links))
         bodies.append(element("div", content, whole if i and i in ends else None, data_body=i, hidden=i > 0))
         last = stage.text
     says = f"compiled in {seconds(total)}; a pass in grey changed nothing. Click a line's file or a graph to see it."
     passes = [[element("b", "→") if i else None, chip] for i, chip in enumerate(chips)]
-    return joined(element("div", passes, class_="passes"), element("p", says, class_="dim"), bodies)
+    return join(element("div", passes, class_="passes"), element("p", says, class_="dim"), bodies)
 
 
 _TOO_LONG = f"It is not shown: the texts have more than {_MAX_SHOWN} characters."
 
 
-def _why_no_passes(one: Computation) -> str:
-    if one.plan_digest:
+def _why_no_passes(computation: Computation) -> str:
+    if computation.plan_digest:
         return "The record of its passes is not in the directory."
-    if all(call.error for call in one.calls):
+    if all(call.error for call in computation.calls):
         return "Its calls failed before there was a plan; the overview shows the errors."
     return "This computation ran as it was traced: its runtime does not compile."
 
@@ -100,9 +102,9 @@ def _chip(index: int, stage: StageRecord) -> Markup:
     )
 
 
-def _last_of_each_form(one: Computation) -> set[int]:
+def _last_of_each_form(computation: Computation) -> set[int]:
     """The last text of the traced, the lowered and the planned module; these are also shown without a comparison."""
-    return set({s.text.split("\n", 1)[0]: i for i, s in enumerate(one.stages) if s.text}.values())
+    return set({s.text.split("\n", 1)[0]: i for i, s in enumerate(computation.stages) if s.text}.values())
 
 
 def _whole(text: str, links: _Links) -> Markup:
@@ -110,8 +112,8 @@ def _whole(text: str, links: _Links) -> Markup:
     return element("ol", rows, class_="ir")
 
 
-def _side_by_side(before: str, after: str, old_links: _Links, new_links: _Links) -> Markup:
-    left, right = before.rstrip("\n").split("\n"), after.rstrip("\n").split("\n")
+def _side_by_side(old_text: str, new_text: str, old_links: _Links, new_links: _Links) -> Markup:
+    left, right = old_text.rstrip("\n").split("\n"), new_text.rstrip("\n").split("\n")
     plain = [[_LOCATION.sub("", line) for line in lines] for lines in (left, right)]
     matcher = LineMatcher(plain[0], plain[1])
     rows = []
@@ -128,7 +130,7 @@ def _side_by_side(before: str, after: str, old_links: _Links, new_links: _Links)
     return element("div", element("table", columns, rows, class_="diff"), class_="scroll")
 
 
-_NOTHING = joined(element("td", class_="n none"), element("td", class_="none"))
+_NOTHING = join(element("td", class_="n none"), element("td", class_="none"))
 
 
 def _equal(
@@ -153,59 +155,61 @@ def _equal(
 
 def _cell(line: str, index: int, kind: str, links: _Links) -> Markup:
     number = element("td", index + 1, class_=f"n {kind}")
-    return joined(number, element("td", element("code", _line(line, links)), class_=kind))
+    return join(number, element("td", element("code", _line(line, links)), class_=kind))
 
 
 def _line(line: str, links: _Links) -> Markup:
-    one = links.one
-    found = _LOCATION.search(line)
-    name = _unquoted(found[1]) if found else None
-    if found is None or name is None:
-        return element("span", _coloured(line, links.graphs) if line else " ", class_="ln")
-    body = element("span", _coloured(line[: found.start()], links.graphs) if found.start() else " ", class_="ln")
-    number = int(found[2])
+    computation = links.one
+    location = _LOCATION.search(line)
+    name = _unquote(location[1]) if location else None
+    if location is None or name is None:
+        return element("span", _highlight(line, links.graphs) if line else " ", class_="ln")
+    body = element("span", _highlight(line[: location.start()], links.graphs) if location.start() else " ", class_="ln")
+    number = int(location[2])
     label = f"{name}:{number}"
-    library = None if found[3] is None else element("span", f"in {_unquoted(found[3])}:{found[4]}", class_="loc")
-    if name not in one.sources:
-        return joined(body, element("span", label, class_="loc"), library)
-    source = one.lines[name]
-    shown = source[number - 1].strip() if 0 < number <= len(source) else ""
-    link = element("a", label, class_="loc", href="#", data_file=name, data_line=number, title=shown)
-    return joined(body, link, library)
+    library = (
+        None if location[3] is None else element("span", f"in {_unquote(location[3])}:{location[4]}", class_="loc")
+    )
+    if name not in computation.sources:
+        return join(body, element("span", label, class_="loc"), library)
+    source = computation.lines[name]
+    source_line = source[number - 1].strip() if 0 < number <= len(source) else ""
+    link = element("a", label, class_="loc", href="#", data_file=name, data_line=number, title=source_line)
+    return join(body, link, library)
 
 
-def _unquoted(text: str) -> str | None:
+def _unquote(text: str) -> str | None:
     try:
         return json.loads(text)
     except ValueError:
         return None
 
 
-def _coloured(text: str, graphs: Mapping[str, str]) -> Markup:
+def _highlight(text: str, graphs: Mapping[str, str]) -> Markup:
     """The text with its tokens marked; a click on a graph opens its operations."""
     out: list[Child] = []
     at = 0
     if len(text) > _MAX_COLOURED:
-        return joined(text)
+        return join(text)
     for token in _TOKENS.finditer(text):
         out.append(text[at : token.start()])
         is_digest = token.lastgroup == "digest"
-        shown = f"{token[0][:17]}…" if is_digest else token[0]
-        mark = element("s", shown, title=token[0] if is_digest else None, class_=None if is_digest else token.lastgroup)
+        label = f"{token[0][:17]}…" if is_digest else token[0]
+        mark = element("s", label, title=token[0] if is_digest else None, class_=None if is_digest else token.lastgroup)
         digest = graphs.get(token[0])
         out.append(mark if digest is None else element("a", mark, class_="graph", href="#", data_file=digest))
         at = token.end()
-    return joined(out, text[at:])
+    return join(out, text[at:])
 
 
 def source_panes(recorded: Recorded) -> Markup:
     """The user's source files and the operations of the graphs, each once; a click on its name opens it."""
-    sources = {name: text for one in recorded.computations for name, text in one.sources.items()}
-    graphs = {digest: text for one in recorded.computations for digest, text in one.graphs.items()}
+    sources = {name: text for computation in recorded.computations for name, text in computation.sources.items()}
+    graphs = {digest: text for computation in recorded.computations for digest, text in computation.graphs.items()}
     panes: list[tuple[Callable[[str, str], Markup], str, str]] = [(_source, *each) for each in sources.items()]
     panes += [(_graph, *each) for each in graphs.items()]
     sizes = itertools.accumulate(len(text) for _, _, text in panes)
-    return joined(pane(name, text) for (pane, name, text), size in zip(panes, sizes, strict=True) if size <= _MAX_SHOWN)
+    return join(pane(name, text) for (pane, name, text), size in zip(panes, sizes, strict=True) if size <= _MAX_SHOWN)
 
 
 def _source(name: str, text: str) -> Markup:
@@ -216,7 +220,7 @@ def _source(name: str, text: str) -> Markup:
 def _graph(digest: str, text: str) -> Markup:
     """The operations of a graph, below the comment with which the text begins."""
     title, *lines = text.rstrip("\n").split("\n")
-    rows = [element("li", _coloured(line, {})) for line in lines]
+    rows = [element("li", _highlight(line, {})) for line in lines]
     return _pane(digest, title.removeprefix("// "), rows)
 
 

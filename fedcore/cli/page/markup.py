@@ -43,10 +43,10 @@ def element(name: str, /, *children: Child, **attributes: str | int | float | bo
     opening = "<" + name + "".join(_attribute(key, value) for key, value in attributes.items()) + ">"
     if name in _VOID:
         return Markup(opening)
-    return Markup(f"{opening}{joined(*children).text}</{name}>")
+    return Markup(f"{opening}{join(*children).text}</{name}>")
 
 
-def joined(*children: Child) -> Markup:
+def join(*children: Child) -> Markup:
     """The children, one after the other."""
     return Markup("".join(map(_text_of, children)))
 

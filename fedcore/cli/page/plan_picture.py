@@ -1,7 +1,7 @@
 """Draws a plan: a lane for each placement, and the crossings between them."""
 
 import fedcore.intrinsics  # noqa: F401  the verifier knows the operations that are imported
-from fedcore.cli.page.markup import Markup, element, joined
+from fedcore.cli.page.markup import Markup, element, join
 from fedcore.cli.page.units import bits, seconds
 from fedcore.cli.recorded import Computation
 from fedcore.cli.recording_schema import CallRecord
@@ -17,42 +17,44 @@ _WIDE = 900  # a wider plan scrolls before its text is too small
 _SCHEDULES = 20  # number of schedules that are shown
 
 
-def plan_picture(one: Computation) -> Markup:
-    if one.plan is None:
+def plan_picture(computation: Computation) -> Markup:
+    if computation.plan is None:
         return element("p", "There is no plan; the tab IR has what was recorded.")
     try:
-        module = verify(parse_module(one.plan))
+        module = verify(parse_module(computation.plan))
     except FedcoreError as error:
-        raise FedcoreError(f"{one.file}: the plan of @{one.name} is not valid: {error}") from None
-    spent = _spent(one.calls)
+        raise FedcoreError(f"{computation.file}: the plan of @{computation.name} is not valid: {error}") from None
+    spent = _stage_times(computation.calls)
     heads = [element("th", name) for name in ("stage", "at", "how", "operations", "line")]
     heads += [element("th", name, class_="num") for name in ("ran", "time")]
     rows = [_stage_row(module, f, spent) for f in module.stages()]
     table = element("table", element("thead", element("tr", heads)), element("tbody", rows))
-    return joined(
+    return join(
         element("div", _Picture(module).svg(), class_="scroll"),
         element("h3", "Stages"),
         element("div", table, class_="scroll"),
         element("p", "Time is the sum over the calls recorded, and over workers that ran side by side.", class_="dim"),
-        _schedules(one.calls),
-        _regions(one.calls),
+        _schedules(computation.calls),
+        _regions(computation.calls),
     )
 
 
-def _spent(calls: list[CallRecord]) -> dict[str, tuple[int, float]]:
+def _stage_times(calls: list[CallRecord]) -> dict[str, tuple[int, float]]:
     """Stage -> (number of runs, total seconds)."""
-    found: dict[str, tuple[int, float]] = {}
+    times: dict[str, tuple[int, float]] = {}
     for call in calls:
         for span in call.spans:
             if span.kind in ("run", "block", "merge"):
-                count, total = found.get(span.name, (0, 0.0))
-                found[span.name] = count + 1, total + span.seconds
-    return found
+                count, total = times.get(span.name, (0, 0.0))
+                times[span.name] = count + 1, total + span.seconds
+    return times
 
 
 def _schedules(calls: list[CallRecord]) -> Markup | None:
     """The schedules of the last call that has any, slice by slice; None if no call has one."""
-    spans = next((of_call for c in reversed(calls) if (of_call := [s for s in c.spans if s.schedule])), [])
+    spans = next(
+        (scheduled_spans for c in reversed(calls) if (scheduled_spans := [s for s in c.spans if s.schedule])), []
+    )
     if not spans:
         return None
     texts = [
@@ -60,7 +62,7 @@ def _schedules(calls: list[CallRecord]) -> Markup | None:
         for s in spans[:_SCHEDULES]
     ]
     more = element("p", f"and {len(spans) - _SCHEDULES} more", class_="dim") if len(spans) > _SCHEDULES else None
-    return joined(element("h3", "Schedules of the last call, slice by slice"), texts, more)
+    return join(element("h3", "Schedules of the last call, slice by slice"), texts, more)
 
 
 def _regions(calls: list[CallRecord]) -> Markup | None:
@@ -72,7 +74,7 @@ def _regions(calls: list[CallRecord]) -> Markup | None:
         element("details", element("summary", f"@{s.name}"), element("pre", s.region))
         for s in [*spans.values()][:_SCHEDULES]
     ]
-    return joined(element("h3", "Regions of client stages, as they were built"), texts)
+    return join(element("h3", "Regions of client stages, as they were built"), texts)
 
 
 def _stage_row(module: Module, stage: Function, spent: dict[str, tuple[int, float]]) -> Markup:
@@ -103,12 +105,12 @@ class _Picture:
 
     def svg(self) -> Markup:
         main = self.module.main
-        shown = [op for op in main.operations if op.kind in _WORK or op.kind in _CROSSES]
-        last = self._arrange(shown)
+        operations = [op for op in main.operations if op.kind in _WORK or op.kind in _CROSSES]
+        last = self._arrange(operations)
         width = round(_LEFT + _COLUMN * (last + 2))
-        boxes = [self._box(op) for op in shown]
+        boxes = [self._box(op) for op in operations]
         inputs, ends = self._inputs(), self._result(last + 1)
-        edges = [self._edge(source, op) for op in shown for source in self._sources(op)]
+        edges = [self._edge(source, op) for op in operations for source in self._sources(op)]
         lanes = []
         for name, y in (("SERVER", _SERVER_Y), ("CLIENTS", _CLIENT_Y)):
             lane = f"lane {name.lower()}"
@@ -137,16 +139,16 @@ class _Picture:
 
     def _sources(self, op: Operation) -> list[str]:
         """The operations and parameters on which the operands depend; `struct` and `item` are not drawn."""
-        found: dict[str, None] = {}
+        sources: dict[str, None] = {}
         stack = [o.name for o in op.operands if isinstance(o, Ref)]
         while stack:
             name = stack.pop()
-            made = self.ops.get(name)
-            if made is None or name in self.columns:
-                found[name] = None
+            producer = self.ops.get(name)
+            if producer is None or name in self.columns:
+                sources[name] = None
             else:
-                stack.extend(o.name for o in made.operands if isinstance(o, Ref))
-        return list(found)
+                stack.extend(o.name for o in producer.operands if isinstance(o, Ref))
+        return list(sources)
 
     def _place(self, name: str) -> tuple[float, float]:
         """The start (x, y) of the arrows from a value."""
@@ -174,14 +176,14 @@ class _Picture:
             x1, y1 = column + _BOX / 2, _CROSS_Y + 48.0
         else:
             x1, y1 = float(column), _WORK[op.kind] + _HEIGHT / 2
-        made = self.ops.get(source)
-        client = (made is not None and made.kind in ("broadcast", "fold", "collect")) or (
-            made is None and y0 > _CROSS_Y
+        producer = self.ops.get(source)
+        client = (producer is not None and producer.kind in ("broadcast", "fold", "collect")) or (
+            producer is None and y0 > _CROSS_Y
         )
         bend = max(30.0, (x1 - x0) / 2)
         if op.kind in _CROSSES:
             path = f"M{x0} {y0}C{x0 + bend} {y0} {x1} {y0} {x1} {y1}"
-        elif made is not None and made.kind in _CROSSES:
+        elif producer is not None and producer.kind in _CROSSES:
             path = f"M{x0} {y0}C{x0} {y1} {x1 - bend} {y1} {x1 - 4} {y1}"
         else:
             path = f"M{x0} {y0}C{x0 + bend} {y0} {x1 - bend} {y1} {x1 - 4} {y1}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedcore.cli.page.markup import Markup, element, joined
+from fedcore.cli.page.markup import Markup, element, join
 from fedcore.cli.recording_schema import CallRecord, ValueRecord
 
 _ROWS = 2000  # of a page
@@ -19,7 +19,7 @@ def values_table(calls: Sequence[CallRecord]) -> Markup:
     more = len(values) - len(rows)
     note = element("p", f"{more} more: fedcore show-values", class_="dim") if more else None
     table = element("table", element("thead", element("tr", titles)), element("tbody", rows))
-    return joined(element("div", table, class_="scroll"), note)
+    return join(element("div", table, class_="scroll"), note)
 
 
 def _row(value: ValueRecord) -> Markup:

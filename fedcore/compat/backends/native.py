@@ -66,7 +66,7 @@ def transform_to_native_form(
 
 
 def desugar_and_transform_to_native(comp: Computation) -> Computation:
-    """As `transform_to_native_form`, which replaces derived intrinsics too."""
+    """Equivalent to `transform_to_native_form`, which replaces derived intrinsics too."""
     return transform_to_native_form(comp)
 
 

@@ -29,10 +29,10 @@ def constant_seed(program: Program) -> Iterator[Finding]:
     for call in program.graph_calls:
         body = body_of(call.graph.digest, program.stages.blob(call.graph.digest))
         for op in constant_draws(body):
-            of_clients = call.placement == CLIENTS
+            on_clients = call.placement == CLIENTS
             who = (
                 "all clients draw the same numbers, in every round"
-                if of_clients
+                if on_clients
                 else "every call draws the same numbers"
             )
             yield Finding(

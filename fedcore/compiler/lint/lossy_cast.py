@@ -47,10 +47,10 @@ def lossy_cast(program: Program) -> Iterator[Finding]:
                 call.location,
             )
     for fold in program.folds:
-        yield from _of_sent_values(program, fold)
+        yield from _sent_value_casts(program, fold)
 
 
-def _of_sent_values(program: Program, fold: ClientFold) -> Iterator[Finding]:
+def _sent_value_casts(program: Program, fold: ClientFold) -> Iterator[Finding]:
     """The casts of values that clients send."""
     stage = fold.stage
     added = {leaf.dtype.name for leaf in flat(stage.parameters[0].type) if isinstance(leaf, TensorType)}
@@ -107,7 +107,7 @@ def _is_whole(program: Program, stage: Function, name: str) -> bool:
     from fedcore.graphs.graphdef.lossy_casts import is_whole_result
 
     by_name, types = {op.name: op for op in stage.operations}, stage.types()
-    seen, waiting = {name}, [name]
+    visited, waiting = {name}, [name]
     while waiting:
         current = waiting.pop()
         if not any(isinstance(leaf, TensorType) and "float" in leaf.dtype.name for leaf in flat(types[current])):
@@ -123,8 +123,8 @@ def _is_whole(program: Program, stage: Function, name: str) -> bool:
             if not all(is_whole_result(*result) for result in _results_of_graphs(program, stage, current)):
                 return False
         else:
-            operands = {o.name for o in op.operands if isinstance(o, Ref)} - seen
-            seen |= operands
+            operands = {o.name for o in op.operands if isinstance(o, Ref)} - visited
+            visited |= operands
             waiting.extend(operands)
     return True
 

@@ -98,15 +98,15 @@ class Program:
 
     def graph_calls_of(self, stage: Function) -> Iterator[GraphCall]:
         """The graphs that one stage calls; a function that it names twice is visited once."""
-        seen, waiting = {stage.name}, [stage]
+        visited, waiting = {stage.name}, [stage]
         while waiting:
             for op in waiting.pop().operations:
                 for name in (o.name for o in op.operands if isinstance(o, Symbol)):
                     callee = self.stages[name]
                     if isinstance(callee, Graph):
                         yield GraphCall(callee, stage.placement or CLIENTS, op.location)
-                    elif name not in seen:
-                        seen.add(name)
+                    elif name not in visited:
+                        visited.add(name)
                         waiting.append(callee)
 
 

@@ -12,7 +12,7 @@ import attrs
 from fedcore.compiler.lint.program import Program
 from fedcore.errors import FedcoreError, Location, brief
 from fedcore.ir import Module
-from fedcore.ir.first_use import imported
+from fedcore.ir.first_use import import_safely
 from fedcore.ir.locations import naming_errors_of
 
 # Built-in checks are imported when they are named; a third party's check registers when its module is imported.
@@ -37,8 +37,8 @@ class Finding:
 
     def __str__(self) -> str:
         source = _source_line(self.location)
-        shown = f"\n  {source}" if source else ""
-        return f"{self.location or '<no line>'}: {self.check}: {self.problem}{shown}\n  fix: {self.fix}"
+        excerpt = f"\n  {source}" if source else ""
+        return f"{self.location or '<no line>'}: {self.check}: {self.problem}{excerpt}\n  fix: {self.fix}"
 
 
 @attrs.frozen
@@ -83,7 +83,7 @@ def get_check(name: str) -> LintCheck:
         InvalidValue: there is none; the message lists the checks.
     """
     if name in BUILT_IN:
-        imported(f"fedcore.compiler.lint.{name.replace('-', '_')}")
+        import_safely(f"fedcore.compiler.lint.{name.replace('-', '_')}")
     if name not in _registry:
         raise FedcoreError(
             f"no check is called {name!r}; there are {', '.join(dict.fromkeys((*BUILT_IN, *_registry)))}"

@@ -39,9 +39,9 @@ def sent_twice(program: Program) -> Iterator[Finding]:
             label = f"{user_name(sent[name].label)} : {sent[name].type}"
             sources = _open_sources(fold, name, bare) if name in hidden else None
             if sources is not None:
-                shown = " and ".join(sorted({f"{user_name(sent[n].label)} : {sent[n].type}" for n in sources}))
+                open_values = " and ".join(sorted({f"{user_name(sent[n].label)} : {sent[n].type}" for n in sources}))
                 yield Finding(
-                    f"the secure sum of {label} hides nothing: each client also sends {shown} in the open",
+                    f"the secure sum of {label} hides nothing: each client also sends {open_values} in the open",
                     "use the result of the secure sum in both places",
                     line,
                 )
@@ -76,7 +76,7 @@ def _open_sources(fold: ClientFold, name: str, bare: set[str]) -> set[str] | Non
     parameters = zip(fold.stage.parameters[1:], arguments, strict=True)
     shared = {p.name for p, argument in parameters if argument.name in fold.broadcasts}
     sources: set[str] = set()
-    seen, waiting = {name}, [name]
+    visited, waiting = {name}, [name]
     while waiting:
         current = waiting.pop()
         if current in bare:
@@ -85,8 +85,8 @@ def _open_sources(fold: ClientFold, name: str, bare: set[str]) -> set[str] | Non
             op = by_name.get(current)
             if op is None or "salt" in op.attributes:  # a client's own value, or a draw
                 return None
-            operands = {o.name for o in op.operands if isinstance(o, Ref)} - seen
-            seen |= operands
+            operands = {o.name for o in op.operands if isinstance(o, Ref)} - visited
+            visited |= operands
             waiting.extend(operands)
     return sources or None
 

@@ -24,10 +24,10 @@ def unaggregated(program: Program) -> Iterator[Finding]:
     for disclosure in disclosures(program.stages):
         if disclosure.grows:
             tensors.setdefault(disclosure.location, []).append(f"{user_name(disclosure.tensor)} : {disclosure.type}")
-    for location, shown in tensors.items():
-        more = f" and {len(shown) - _SHOWN} more tensors" if len(shown) > _SHOWN else ""
+    for location, labels in tensors.items():
+        more = f" and {len(labels) - _SHOWN} more tensors" if len(labels) > _SHOWN else ""
         yield Finding(
-            f"the server gets {', '.join(shown[:_SHOWN])}{more} of each client, and no sum of them",
+            f"the server gets {', '.join(labels[:_SHOWN])}{more} of each client, and no sum of them",
             "aggregate by fc.federated_sum, fc.federated_mean or fc.federated_secure_sum; where the server has to see"
             " each client's value, as for a median, say so by the comment '# lint: allow unaggregated'",
             location,

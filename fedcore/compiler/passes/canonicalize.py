@@ -51,14 +51,14 @@ class _Rewrite:
         for op in self.function.operations:
             operands = tuple(self._operand(o) for o in op.operands)
             op = op if operands == op.operands else attrs.evolve(op, operands=operands)
-            found = self._rule(op)
-            if isinstance(found, Ref):
-                self.replaced[op.name] = found
+            replacement = self._rule(op)
+            if isinstance(replacement, Ref):
+                self.replaced[op.name] = replacement
             else:
-                self._keep(found)
+                self._keep(replacement)
         used = self._used(self._operand(self.function.result))
-        kept = tuple(op for op in self.kept if op.name in used)
-        new = attrs.evolve(self.function, operations=kept, result=self._operand(self.function.result))
+        operations = tuple(op for op in self.kept if op.name in used)
+        new = attrs.evolve(self.function, operations=operations, result=self._operand(self.function.result))
         return self.function if new == self.function else new
 
     def _used(self, result) -> set[str]:
@@ -66,10 +66,10 @@ class _Rewrite:
 
         Operations that were unused before stay; `dce` drops them.
         """
-        before = {o.name for op in self.function.operations for o in op.operands if isinstance(o, Ref)}
+        originally_used = {o.name for op in self.function.operations for o in op.operands if isinstance(o, Ref)}
         used = {result.name}
         for op in reversed(self.kept):
-            works = op.name not in before or any(isinstance(o, Symbol) for o in op.operands)
+            works = op.name not in originally_used or any(isinstance(o, Symbol) for o in op.operands)
             if op.name in used or works:
                 used.add(op.name)
                 used.update(o.name for o in op.operands if isinstance(o, Ref))
@@ -98,17 +98,17 @@ class _Rewrite:
             return self._broadcast(op)
         return op
 
-    def _made(self, operand, kind: str) -> Operation | None:
+    def _producer(self, operand, kind: str) -> Operation | None:
         op = self.made.get(operand.name) if isinstance(operand, Ref) else None
         return op if op is not None and op.kind == kind else None
 
     def _item(self, op: Operation) -> Ref | Operation:
         index = op.attributes["index"]
-        struct = self._made(op.operands[0], "struct")
+        struct = self._producer(op.operands[0], "struct")
         if struct is not None:
             return self._if_same_type(struct.operands[index], op)
-        zipped = self._made(op.operands[0], "federated_zip")
-        struct = self._made(zipped.operands[0], "struct") if zipped is not None else None
+        zipped = self._producer(op.operands[0], "federated_zip")
+        struct = self._producer(zipped.operands[0], "struct") if zipped is not None else None
         if struct is None:
             return op
         part = struct.operands[index]
@@ -130,7 +130,7 @@ class _Rewrite:
         return self.before[op.name]
 
     def _struct(self, op: Operation) -> Ref | Operation:
-        sources = [self._made(o, "item") for o in op.operands]
+        sources = [self._producer(o, "item") for o in op.operands]
         if not sources or any(s is None or s.attributes["index"] != i for i, s in enumerate(sources)):
             return op
         whole = {s.operands[0] for s in sources if s is not None}
@@ -139,10 +139,10 @@ class _Rewrite:
         return self._if_same_type(whole.pop(), op)
 
     def _zip(self, op: Operation) -> Operation:
-        struct = self._made(op.operands[0], "struct")
+        struct = self._producer(op.operands[0], "struct")
         if struct is None:
             return op
-        inner = [self._made(o, "federated_zip") for o in struct.operands]
+        inner = [self._producer(o, "federated_zip") for o in struct.operands]
         if not any(inner):
             return op
         parts = [o if z is None else z.operands[0] for o, z in zip(struct.operands, inner, strict=True)]
@@ -181,7 +181,7 @@ class _Rewrite:
         return node.operations[0].operands == tuple(Ref(p.name) for p in node.parameters)
 
     def _broadcast(self, op: Operation) -> Operation:
-        value = self._made(op.operands[0], "federated_value")
+        value = self._producer(op.operands[0], "federated_value")
         if value is None or not self._is_constant(value.operands[0]):
             return op
         placed = attrs.evolve(op, kind="federated_value", operands=value.operands, attributes={"placement": "CLIENTS"})

@@ -33,15 +33,19 @@ class _Merging:
         self.same[name] = self._first.setdefault(form, name) if name in self.pure else name
 
     def function(self, function: Function) -> Function:
-        known = {p.name: p.name for p in function.parameters}  # by binding, the first binding that is equal to it
+        representatives = {
+            p.name: p.name for p in function.parameters
+        }  # by binding, the first binding that is equal to it
         first: dict[Hashable, str] = {}
-        kept = []
+        operations = []
         for op in function.operations:
-            form = operation_form(op, known, self.same)
-            known[op.name] = first.setdefault(form, op.name) if self._may_merge(op) else op.name
-            if known[op.name] == op.name:
-                kept.append(self._operation(op, known))
-        merged = attrs.evolve(function, operations=tuple(kept), result=self._operand(function.result, known))
+            form = operation_form(op, representatives, self.same)
+            representatives[op.name] = first.setdefault(form, op.name) if self._may_merge(op) else op.name
+            if representatives[op.name] == op.name:
+                operations.append(self._operation(op, representatives))
+        merged = attrs.evolve(
+            function, operations=tuple(operations), result=self._operand(function.result, representatives)
+        )
         if merged == function:
             merged = function
         if function.placement is None:
@@ -55,9 +59,9 @@ class _Merging:
             return False
         return all(o.name in self.pure for o in op.operands if isinstance(o, Symbol))
 
-    def _operation(self, op: Operation, known: dict[str, str]) -> Operation:
-        operands = tuple(self._operand(o, known) for o in op.operands)
+    def _operation(self, op: Operation, representatives: dict[str, str]) -> Operation:
+        operands = tuple(self._operand(o, representatives) for o in op.operands)
         return op if operands == op.operands else attrs.evolve(op, operands=operands)
 
-    def _operand(self, operand, known: dict[str, str]):
-        return Ref(known[operand.name]) if isinstance(operand, Ref) else Symbol(self.same[operand.name])
+    def _operand(self, operand, representatives: dict[str, str]):
+        return Ref(representatives[operand.name]) if isinstance(operand, Ref) else Symbol(self.same[operand.name])

@@ -18,12 +18,12 @@ def dce(module: Module) -> Module:
 
 def _without_dead_code(function: Function, effects: frozenset[str]) -> Function:
     used = {function.result.name} if isinstance(function.result, Ref) else set()
-    kept = []
+    operations = []
     for op in reversed(function.operations):
         has_effect = any(isinstance(o, Symbol) and o.name in effects for o in op.operands)
         if op.name in used or has_effect:
-            kept.append(op)
+            operations.append(op)
             used.update(o.name for o in op.operands if isinstance(o, Ref))
-    if len(kept) == len(function.operations):
+    if len(operations) == len(function.operations):
         return function
-    return attrs.evolve(function, operations=tuple(reversed(kept)))
+    return attrs.evolve(function, operations=tuple(reversed(operations)))

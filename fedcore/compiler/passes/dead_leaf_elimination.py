@@ -85,8 +85,8 @@ class _Held:
     @functools.cached_property
     def positions(self) -> dict[int, int]:
         """Positions in `value` of the elements of `type` that have kept leaves."""
-        kept = [bool(mine) for _, _, mine in split(StructType(elements_of(self.type)), self.kept)]
-        return {i: position for position, i in enumerate(i for i, mine in enumerate(kept) if mine)}
+        is_kept = [bool(mine) for _, _, mine in split(StructType(elements_of(self.type)), self.kept)]
+        return {i: position for position, i in enumerate(i for i, mine in enumerate(is_kept) if mine)}
 
 
 _Tree = _Held | tuple | None
@@ -100,8 +100,8 @@ class _Body:
         self.builder = builder
         self.declared: dict[int, _Held] = {}  # the parameter of each broadcast, by the id of its value
 
-    def held(self, value: Value, type_: Type, kept: Leaves | None = None) -> _Held:
-        return _Held(value, type_, everything(type_) if kept is None else kept)
+    def held(self, value: Value, type_: Type, leaf_set: Leaves | None = None) -> _Held:
+        return _Held(value, type_, everything(type_) if leaf_set is None else leaf_set)
 
     def element(self, tree: _Tree, index: int) -> _Tree:
         if tree is None or isinstance(tree, tuple):
@@ -111,25 +111,25 @@ class _Body:
         return tree.parts[index]
 
     def _element(self, tree: _Held, index: int) -> _Tree:
-        kept = within(tree.kept, start_of(tree.type, index), elements_of(tree.type)[index])
-        if not kept:
+        leaf_set = within(tree.kept, start_of(tree.type, index), elements_of(tree.type)[index])
+        if not leaf_set:
             return None
         positions, value = tree.positions, tree.value
         if len(positions) > 1 or len(tree.kept) == count(tree.type):  # else the value is the only kept element
             value = item.emit([value], builder=self.builder, index=positions[index])
-        return _Held(value, _element_type(tree.type, index), kept)
+        return _Held(value, _element_type(tree.type, index), leaf_set)
 
-    def value(self, tree: _Tree, type_: Type, wanted: Leaves) -> Value:
+    def value(self, tree: _Tree, type_: Type, live_leaves: Leaves) -> Value:
         """A value with exactly the wanted leaves of the tree, which has the type in the old plan."""
-        if isinstance(tree, _Held) and tree.kept == wanted:
+        if isinstance(tree, _Held) and tree.kept == live_leaves:
             return tree.value
-        made = part_of(type_, wanted)
+        struct_type = part_of(type_, live_leaves)
         elements = enumerate(elements_of(type_))
-        parts = [(i, t, within(wanted, start_of(type_, i), t)) for i, t in elements]
+        parts = [(i, t, within(live_leaves, start_of(type_, i), t)) for i, t in elements]
         values = [self.value(self.element(tree, i), t, mine) for i, t, mine in parts if mine]
-        if len(values) == 1 and len(wanted) != count(type_):
+        if len(values) == 1 and len(live_leaves) != count(type_):
             return values[0]
-        return self.builder.append("struct", values, made)
+        return self.builder.append("struct", values, struct_type)
 
     def whole(self, tree: _Tree, type_: Type) -> Value:
         """A value of the type, with zeros, false or empty text in place of dead leaves."""
@@ -162,15 +162,15 @@ def _element_type(type_: Type, index: int) -> Type:
     return attrs.evolve(type_, member=element) if isinstance(type_, FederatedType) else element
 
 
-def _holding(tree: _Tree, wanted: Leaves, type_: Type) -> list[_Held]:
+def _holding(tree: _Tree, live_leaves: Leaves, type_: Type) -> list[_Held]:
     """The values of the tree that hold wanted leaves, in order."""
     if isinstance(tree, _Held):
-        return [tree] if tree.kept & wanted else []
-    found = []
+        return [tree] if tree.kept & live_leaves else []
+    holders = []
     for i, part in enumerate(tree or ()):
         element = elements_of(type_)[i]
-        found += _holding(part, within(wanted, start_of(type_, i), element), element)
-    return found
+        holders += _holding(part, within(live_leaves, start_of(type_, i), element), element)
+    return holders
 
 
 class _DeadLeafElimination:
@@ -179,7 +179,7 @@ class _DeadLeafElimination:
     def __init__(self, module: Module):
         self.module = module
         self.live = Liveness(module)
-        self.needed = self.live.of_plan()
+        self.needed = self.live.analyse_plan()
         self.target = ModuleBuilder(module.stage)
         self.target.blobs.update(module.blobs)
         self.names: dict[str, str] = {}
@@ -194,9 +194,9 @@ class _DeadLeafElimination:
         for p in main.parameters:
             self.known[p.name] = self.main.held(builder.parameter(p.name, p.type), p.type)
         for op in main.operations:
-            wanted = self.needed[op.name]
+            live_leaves = self.needed[op.name]
             with builder, builder.at(op.location):
-                self.known[op.name] = self._operation(op, wanted) if wanted else None
+                self.known[op.name] = self._operation(op, live_leaves) if live_leaves else None
         with builder, builder.at(_line_of_result(main)):
             result = self.main.value(self.known[main.result.name], main.result_type, everything(main.result_type))
         builder.finish(main.name, result, attributes=main.attributes, location=main.location)
@@ -204,7 +204,7 @@ class _DeadLeafElimination:
 
     # The main function.
 
-    def _operation(self, op: Operation, wanted: Leaves) -> _Tree:
+    def _operation(self, op: Operation, live_leaves: Leaves) -> _Tree:
         trees = [self.known[o.name] for o in op.operands if isinstance(o, Ref)]
         stages = [self.module.function(o.name) for o in op.operands if isinstance(o, Symbol)]
         if op.kind == "struct":
@@ -212,19 +212,19 @@ class _DeadLeafElimination:
         if op.kind == "item":
             return self.main.element(trees[0], op.attributes["index"])
         if op.kind == "broadcast":
-            return self._broadcast(op, trees[0], op.type, wanted, self._origins.of[op.name])
+            return self._broadcast(op, trees[0], op.type, live_leaves, self._origins.of[op.name])
         if op.kind == "merge":
-            return self._merge(op, stages[0], trees[0], wanted)
+            return self._merge(op, stages[0], trees[0], live_leaves)
         if op.kind == "fold":
-            return self._fold(op, stages[0], stages[1], trees, wanted)
-        live = self.live.of(stages[0], wanted)
-        return self._placed(op, [self._stage(stages[0], self._inputs(stages[0], trees, live), wanted)], wanted)
+            return self._fold(op, stages[0], stages[1], trees, live_leaves)
+        live = self.live.of(stages[0], live_leaves)
+        return self._emit(op, [self._stage(stages[0], self._inputs(stages[0], trees, live), live_leaves)], live_leaves)
 
-    def _placed(self, op: Operation, made: list[tuple[str, list[Value]]], wanted: Leaves) -> _Tree:
+    def _emit(self, op: Operation, rebuilt_stages: list[tuple[str, list[Value]]], live_leaves: Leaves) -> _Tree:
         """Appends the operation on rebuilt stages, with the arguments of the last stage."""
-        symbols = [self.main.builder.symbol(name) for name, _ in made]
-        value = lookup(op.kind).emit([*symbols, *made[-1][1]], builder=self.main.builder, **_without_bits(op))
-        return self.main.held(value, op.type, wanted)
+        symbols = [self.main.builder.symbol(name) for name, _ in rebuilt_stages]
+        value = lookup(op.kind).emit([*symbols, *rebuilt_stages[-1][1]], builder=self.main.builder, **_without_bits(op))
+        return self.main.held(value, op.type, live_leaves)
 
     def _inputs(self, stage: Function, trees: list[_Tree], live: Live, skip: int = 0) -> list[tuple[_Tree, Leaves]]:
         """For each parameter its argument and its live leaves."""
@@ -235,7 +235,7 @@ class _DeadLeafElimination:
     def _origins(self) -> LeafOrigins:
         return LeafOrigins(self.module)
 
-    def _broadcast(self, op: Operation, tree: _Tree, type_: Type, wanted: Leaves, numbers: Numbers) -> _Tree:
+    def _broadcast(self, op: Operation, tree: _Tree, type_: Type, live_leaves: Leaves, numbers: Numbers) -> _Tree:
         """Broadcasts the wanted leaves: together if one value at the server holds exactly these, else by element.
 
         A leaf that was broadcast before is taken from that broadcast. The broadcast of a constant has 0 bits, unless
@@ -251,78 +251,86 @@ class _DeadLeafElimination:
             for index in path:
                 crossed = self.main.element(crossed, index)
             return crossed
-        together = not elements or op.name in self._returned or self._is_new(type_, wanted, numbers, constants)
-        if together and isinstance(tree, _Held) and tree.kept == wanted:
+        together = not elements or op.name in self._returned or self._is_new(type_, live_leaves, numbers, constants)
+        if together and isinstance(tree, _Held) and tree.kept == live_leaves:
             attributes = _without_bits(op)
             if alone and numbers[0] in constants:
                 attributes["bits"] = 0
             value = lookup("broadcast").emit([tree.value], builder=self.main.builder, **attributes)
-            held = self.main.held(value, type_, wanted)
-            self.crossed.update((numbers[i], (held, path)) for i, path in enumerate(_paths(type_)) if i in wanted)
+            held = self.main.held(value, type_, live_leaves)
+            self.crossed.update((numbers[i], (held, path)) for i, path in enumerate(_paths(type_)) if i in live_leaves)
             return held
         parts: list[_Tree] = []
         for i, element in enumerate(elements):
             start = start_of(type_, i)
-            mine, part_type = within(wanted, start, element), _element_type(type_, i)
-            of_part = numbers[start : start + count(element)]
-            parts.append(self._broadcast(op, self.main.element(tree, i), part_type, mine, of_part) if mine else None)
+            mine, part_type = within(live_leaves, start, element), _element_type(type_, i)
+            part_numbers = numbers[start : start + count(element)]
+            parts.append(
+                self._broadcast(op, self.main.element(tree, i), part_type, mine, part_numbers) if mine else None
+            )
         return tuple(parts)
 
     @functools.cached_property
     def _returned(self) -> set[str]:
         """The values that the plan returns, alone or in structs. An all-equal one of them must stay one value."""
-        found = {self.module.main.result.name}
+        names = {self.module.main.result.name}
         for op in reversed(self.module.main.operations):
-            if op.name in found and op.kind in ("struct", "item"):
-                found.update(o.name for o in op.operands)
-        return found
+            if op.name in names and op.kind in ("struct", "item"):
+                names.update(o.name for o in op.operands)
+        return names
 
-    def _is_new(self, type_: Type, wanted: Leaves, numbers: Numbers, constants: set[int]) -> bool:
+    def _is_new(self, type_: Type, live_leaves: Leaves, numbers: Numbers, constants: set[int]) -> bool:
         """Whether the wanted leaves are distinct, not broadcast before, and not constant."""
-        mine = [numbers[i] for i, leaf in enumerate(flat(type_)) if i in wanted and not _is_empty(leaf)]
+        mine = [numbers[i] for i, leaf in enumerate(flat(type_)) if i in live_leaves and not _is_empty(leaf)]
         return len(set(mine)) == len(mine) and not (self.crossed.keys() & set(mine) or constants.intersection(mine))
 
-    def _merge(self, op: Operation, join: Function, tree: _Tree, wanted: Leaves) -> _Tree:
+    def _merge(self, op: Operation, join: Function, tree: _Tree, live_leaves: Leaves) -> _Tree:
         assert isinstance(tree, _Held)
-        name, _ = self._stage(join, [(tree, wanted), (tree, wanted)], wanted)
-        return self._placed(attrs.evolve(op, attributes=_pruned(op, wanted)), [(name, [tree.value])], wanted)
+        name, _ = self._stage(join, [(tree, live_leaves), (tree, live_leaves)], live_leaves)
+        return self._emit(
+            attrs.evolve(op, attributes=_prune_attributes(op, live_leaves)), [(name, [tree.value])], live_leaves
+        )
 
-    def _fold(self, op: Operation, zero: Function, stage: Function, trees: list[_Tree], wanted: Leaves) -> _Tree:
+    def _fold(self, op: Operation, zero: Function, stage: Function, trees: list[_Tree], live_leaves: Leaves) -> _Tree:
         keeps = bool(op.attributes.get("keeps"))
         partial_type = elements_of(stage.result_type)[0] if keeps else stage.result_type
-        partial = within(wanted, 0, partial_type)
-        live, live_in_zero = self.live.of(stage, wanted), self.live.of(zero, partial)
+        partial = within(live_leaves, 0, partial_type)
+        live, live_in_zero = self.live.of(stage, live_leaves), self.live.of(zero, partial)
         operands = self._inputs(stage, trees, live, skip=1)
         for i, p in enumerate(zero.parameters):
             operands[i] = (operands[i][0], operands[i][1] | live_in_zero.get(p.name, NOTHING))
-        worked = self._stage(stage, operands, wanted, partial=partial)
+        worked = self._stage(stage, operands, live_leaves, partial=partial)
         started = self._stage(zero, operands[: len(zero.parameters)], partial)
-        return self._placed(op, [started, worked], wanted)
+        return self._emit(op, [started, worked], live_leaves)
 
     # Functions.
 
     def _stage(
-        self, function: Function, operands: list[tuple[_Tree, Leaves]], wanted: Leaves, partial: Leaves | None = None
+        self,
+        function: Function,
+        operands: list[tuple[_Tree, Leaves]],
+        live_leaves: Leaves,
+        partial: Leaves | None = None,
     ) -> tuple[str, list[Value]]:
         """Rebuilds a stage with parameters for its live leaves; returns its name and the arguments.
 
         Args:
             operands: for each parameter its argument and its live leaves.
-            wanted: live leaves of the result.
+            live_leaves: live leaves of the result.
             partial: live leaves of the partial, a first parameter without an operand. None: there is no partial.
         """
         body = _Body(Builder(self.target, locate=lambda: None))
-        known: dict[str, _Tree] = {}
+        bindings: dict[str, _Tree] = {}
         parameters = list(function.parameters)
         if partial is not None:
             first = parameters.pop(0)
-            known[first.name] = self._parameter(body, first.name, first.type, partial)
+            bindings[first.name] = self._parameter(body, first.name, first.type, partial)
         arguments: list[Value] = []
         for p, (tree, need) in zip(parameters, operands, strict=True):
-            known[p.name] = self._declared(body, p.name, tree, p.type, need, arguments)
-        return self._function(function, body, known, wanted), arguments
+            bindings[p.name] = self._declare(body, p.name, tree, p.type, need, arguments)
+        return self._function(function, body, bindings, live_leaves), arguments
 
-    def _declared(self, body: _Body, name: str, tree: _Tree, type_: Type, need: Leaves, arguments: list) -> _Tree:
+    def _declare(self, body: _Body, name: str, tree: _Tree, type_: Type, need: Leaves, arguments: list) -> _Tree:
         """Declares a parameter for each value of the tree that holds needed leaves; appends these to `arguments`."""
         if isinstance(tree, _Held) and id(tree.value) in body.declared:
             return body.declared[id(tree.value)]
@@ -332,7 +340,7 @@ class _DeadLeafElimination:
             parts = [(i, t, within(need, start_of(type_, i), t)) for i, t in elements]
             inner = name if len(holding) == 1 else f"{name}_"
             return tuple(
-                self._declared(body, inner if len(holding) == 1 else f"{inner}{i}", tree[i], t, mine, arguments)
+                self._declare(body, inner if len(holding) == 1 else f"{inner}{i}", tree[i], t, mine, arguments)
                 for i, t, mine in parts
             )
         if not holding:
@@ -344,20 +352,20 @@ class _DeadLeafElimination:
             body.declared[id(held.value)] = parameter
         return parameter
 
-    def _parameter(self, body: _Body, name: str, type_: Type, kept: Leaves) -> _Held:
+    def _parameter(self, body: _Body, name: str, type_: Type, leaf_set: Leaves) -> _Held:
         while name in body.builder.parameter_types:
             name = f"{name}_"
-        return body.held(body.builder.parameter(name, part_of(type_, kept)), type_, kept)
+        return body.held(body.builder.parameter(name, part_of(type_, leaf_set)), type_, leaf_set)
 
-    def _function(self, function: Function, body: _Body, known: dict[str, _Tree], wanted: Leaves) -> str:
-        """Rebuilds a function over the parameters in `known`; returns its name. An unchanged function is copied."""
-        live, types, builder = self.live.of(function, wanted), function.types(), body.builder
+    def _function(self, function: Function, body: _Body, bindings: dict[str, _Tree], live_leaves: Leaves) -> str:
+        """Rebuilds a function over the parameters in `bindings`; returns its name. An unchanged function is copied."""
+        live, types, builder = self.live.of(function, live_leaves), function.types(), body.builder
         for op in function.operations:
             mine = everything(op.type) if self.live.has_effect(op) else live.get(op.name, NOTHING)
             with builder.at(op.location):
-                known[op.name] = self._local(body, op, mine, known, types) if mine else None
+                bindings[op.name] = self._local(body, op, mine, bindings, types) if mine else None
         with builder.at(_line_of_result(function)):
-            result = body.value(known[function.result.name], function.result_type, wanted)
+            result = body.value(bindings[function.result.name], function.result_type, live_leaves)
         placement, attributes, location = function.placement, function.attributes, function.location
         rebuilt = (placement, attributes, location)
         candidate = Function(
@@ -372,37 +380,39 @@ class _DeadLeafElimination:
             return self.symbol(function.name)
         return self.target.add(candidate)
 
-    def _local(self, body: _Body, op: Operation, wanted: Leaves, known: dict, types: dict[str, Type]) -> _Tree:
+    def _local(self, body: _Body, op: Operation, live_leaves: Leaves, bindings: dict, types: dict[str, Type]) -> _Tree:
         if op.kind == "struct":
-            return tuple(known[o.name] for o in op.operands)
+            return tuple(bindings[o.name] for o in op.operands)
         if op.kind == "item":
-            return body.element(known[op.operands[0].name], op.attributes["index"])
+            return body.element(bindings[op.operands[0].name], op.attributes["index"])
         builder = body.builder
         if op.kind in LEAFWISE:
-            needs = self.live.needs(op, wanted, types)
+            needs = self.live.needs(op, live_leaves, types)
             values = [
-                body.value(known[o.name], types[o.name], need) for o, need in zip(op.operands, needs, strict=True)
+                body.value(bindings[o.name], types[o.name], need) for o, need in zip(op.operands, needs, strict=True)
             ]
-            return body.held(builder.append(op.kind, values, part_of(op.type, wanted), op.attributes), op.type, wanted)
+            return body.held(
+                builder.append(op.kind, values, part_of(op.type, live_leaves), op.attributes), op.type, live_leaves
+            )
         if op.kind == "bind" and isinstance(op.operands[0], Symbol):
-            values = self._bound(body, op, known, types)
+            values = self._bind_operands(body, op, bindings, types)
             if len(values) == 1 and not op.attributes:  # a salt is part of the function's seed
                 return body.held(values[0], op.type)
         else:
             values = [
                 builder.symbol(self.symbol(o.name))
                 if isinstance(o, Symbol)
-                else body.whole(known[o.name], types[o.name])
+                else body.whole(bindings[o.name], types[o.name])
                 for o in op.operands
             ]
         return body.held(builder.append(op.kind, values, op.type, op.attributes), op.type)
 
-    def _bound(self, body: _Body, op: Operation, known: dict, types: dict[str, Type]) -> list[Value]:
+    def _bind_operands(self, body: _Body, op: Operation, bindings: dict, types: dict[str, Type]) -> list[Value]:
         """The operands of a `bind`: a function that captures only live leaves, and the captured values."""
         function = self.module[op.operands[0].name]
         captured = list(op.operands[1:])
         if not isinstance(function, Function) or len(captured) > len(function.parameters):
-            whole = [body.whole(known[o.name], types[o.name]) for o in captured]
+            whole = [body.whole(bindings[o.name], types[o.name]) for o in captured]
             return [body.builder.symbol(self.symbol(function.name)), *whole]
         needs = self.live.needs(op, everything(op.type), types)[1:]
         inner = _Body(Builder(self.target, locate=lambda: None))
@@ -410,7 +420,7 @@ class _DeadLeafElimination:
         values = []
         for p, o, need in zip(function.parameters, captured, needs, strict=False):
             if need:
-                values.append(body.value(known[o.name], types[o.name], need))
+                values.append(body.value(bindings[o.name], types[o.name], need))
                 inside[p.name] = self._parameter(inner, p.name, p.type, need)
             else:
                 inside[p.name] = None
@@ -421,7 +431,7 @@ class _DeadLeafElimination:
 
     def symbol(self, name: str) -> str:
         """Copies a function or graph, with the symbols that it names, to the new plan; returns its name."""
-        for inner in named_by(self.module, name, known=self.names):
+        for inner in named_by(self.module, name, excluded=self.names):
             node = self.module[inner]
             self.names[inner] = self.target.add(
                 rename_symbols(node, self.names) if isinstance(node, Function) else node
@@ -433,14 +443,14 @@ def _line_of_result(function: Function):
     return next((op.location for op in function.operations if op.name == function.result.name), function.location)
 
 
-def _pruned(op: Operation, wanted: Leaves) -> Mapping[str, object]:
+def _prune_attributes(op: Operation, live_leaves: Leaves) -> Mapping[str, object]:
     """The attributes of a merge of the wanted leaves only."""
     if "secure" not in op.attributes:
         return op.attributes
     tensors = (i for i, leaf in enumerate(flat(op.type)) if not isinstance(leaf, StructType))
-    kept = tuple(mark for i, mark in zip(tensors, op.attributes["secure"], strict=True) if i in wanted)
-    rest = {key: value for key, value in op.attributes.items() if key != "secure"}
-    return {**rest, "secure": kept} if any(kept) else rest
+    marks = tuple(mark for i, mark in zip(tensors, op.attributes["secure"], strict=True) if i in live_leaves)
+    attributes = {key: value for key, value in op.attributes.items() if key != "secure"}
+    return {**attributes, "secure": marks} if any(marks) else attributes
 
 
 def _without_bits(op: Operation) -> dict:

@@ -21,25 +21,25 @@ def fold_constants(module: Module, *, max_elements: int = 16) -> Module:
     """
     if module.stage == "planned":
         return module
-    functions = tuple(_folded(f, max_elements) for f in module.functions)
+    functions = tuple(_fold_function(f, max_elements) for f in module.functions)
     return module if functions == module.functions else attrs.evolve(module, functions=functions)
 
 
-def _folded(function: Function, max_elements: int) -> Function:
-    known: dict[str, Operation] = {}  # literals, by name
+def _fold_function(function: Function, max_elements: int) -> Function:
+    literals: dict[str, Operation] = {}  # literals, by name
     types = function.types()
     operations = []
     for op in function.operations:
-        made = op
-        operands = [known[o.name] for o in op.operands if isinstance(o, Ref) and o.name in known]
+        new_op = op
+        operands = [literals[o.name] for o in op.operands if isinstance(o, Ref) and o.name in literals]
         foldable = op.operands and len(operands) == len(op.operands) and op.kind not in _NOT_FOLDED
         if foldable and lookup(op.kind).level == LOCAL:
             value = _value(op, operands, [types[o.name] for o in operands], max_elements)
             if value is not None:
-                made = attrs.evolve(op, kind="literal", operands=(), attributes={"value": value})
-        operations.append(made)
-        if made.kind == "literal":
-            known[made.name] = made
+                new_op = attrs.evolve(op, kind="literal", operands=(), attributes={"value": value})
+        operations.append(new_op)
+        if new_op.kind == "literal":
+            literals[new_op.name] = new_op
     new = attrs.evolve(function, operations=tuple(operations))
     return function if new == function else new
 

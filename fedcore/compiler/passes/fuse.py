@@ -5,7 +5,7 @@ import attrs
 
 from fedcore.compiler.distinct_results import (
     Contributions,
-    assembled,
+    assemble,
     contributions,
     distinct_results,
     part_operations,
@@ -56,8 +56,8 @@ def _runs(function: Function, keys: GraphKeys, users: Users) -> list[list[Operat
     for op in function.operations:
         if _in_graph(op) and not _pairs_kept(function, op):
             runs.setdefault(keys[op.name], []).append(op)
-    found = [runs[key] for key in sorted(runs)]
-    return [_without_bookkeeping(function, run, users) for run in found if any(op.kind not in _FREE for op in run)]
+    ordered = [runs[key] for key in sorted(runs)]
+    return [_without_bookkeeping(function, run, users) for run in ordered if any(op.kind not in _FREE for op in run)]
 
 
 def _users(function: Function) -> Users:
@@ -80,14 +80,14 @@ def _without_bookkeeping(function: Function, run: list[Operation], users: Users)
 def _takes_constants(run: list[Operation], call_: Operation) -> bool:
     """Whether a constant of the run is among the operands of the call, perhaps inside structs."""
     made_by = {op.name: op for op in run}
-    stack, seen = [call_], {call_.name}
+    stack, visited = [call_], {call_.name}
     while stack:
         op = stack.pop()
         if op.kind in _CONSTANTS:
             return True
         names = {o.name for o in op.operands if isinstance(o, Ref) and o.name in made_by}
-        stack += [made_by[n] for n in names - seen]
-        seen |= names
+        stack += [made_by[n] for n in names - visited]
+        visited |= names
     return False
 
 
@@ -155,7 +155,7 @@ def _is_fold_stage(function: Function) -> bool:
     return function.placement == CLIENTS and bool(function.parameters) and function.parameters[0].name == "partial"
 
 
-def _opened(function: Function, run: list[Operation], wanted: set[str]) -> list[Operation]:
+def _find_open_structs(function: Function, run: list[Operation], output_names: set[str]) -> list[Operation]:
     """The structs of the client contribution, which are put together outside of the graph so that their parts show.
 
     Their operands are added to the wanted operations.
@@ -163,12 +163,12 @@ def _opened(function: Function, run: list[Operation], wanted: set[str]) -> list[
     if not _is_fold_stage(function):
         return []
     inside = {op.name for op in run}
-    found = []
+    structs = []
     for op in reversed(run):
-        if op.name in wanted and op.kind == "struct" and op.operands:
-            found.append(op)
-            wanted.update(o.name for o in op.operands if o.name in inside)
-    return found[::-1]
+        if op.name in output_names and op.kind == "struct" and op.operands:
+            structs.append(op)
+            output_names.update(o.name for o in op.operands if o.name in inside)
+    return structs[::-1]
 
 
 def _partial(function: Function) -> str | None:
@@ -192,8 +192,8 @@ class _Fusion:
     def changes(self, function: Function) -> bool:
         """Whether a run of the function becomes another graph."""
         keys = _graph_keys(function)
-        given = self._contributions(function, keys)
-        return not all(self._stays(run, given) for run in _runs(function, keys, _users(function)))
+        contributions = self._contributions(function, keys)
+        return not all(self._stays(run, contributions) for run in _runs(function, keys, _users(function)))
 
     def run(self) -> Module:
         main = self.module.main
@@ -209,23 +209,23 @@ class _Fusion:
 
     def _function(self, function: Function) -> str:
         builder = Builder(self.target, locate=lambda: None)
-        known = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
+        bindings = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
         keys, users = _graph_keys(function), _users(function)
-        given = self._contributions(function, keys)
+        contributions = self._contributions(function, keys)
         runs = _runs(function, keys, users)
-        of_runs = {id(run) for run in runs}
+        run_ids = {id(run) for run in runs}
         for unit in _units(function, runs):
-            if id(unit) in of_runs:
+            if id(unit) in run_ids:
                 dependent, _ = keys[unit[0].name]
-                self._fuse(builder, function, unit, known, users, given, dependent=dependent)
+                self._fuse(builder, function, unit, bindings, users, contributions, dependent=dependent)
                 continue
             (op,) = unit
-            operands = [known[o.name] if isinstance(o, Ref) else self._symbol(builder, o.name) for o in op.operands]
+            operands = [bindings[o.name] if isinstance(o, Ref) else self._symbol(builder, o.name) for o in op.operands]
             with builder.at(op.location):
-                known[op.name] = builder.append(op.kind, operands, op.type, op.attributes)
+                bindings[op.name] = builder.append(op.kind, operands, op.type, op.attributes)
         return builder.finish(
             function.name,
-            known[function.result.name],
+            bindings[function.result.name],
             placement=function.placement,
             attributes=function.attributes,
             location=function.location,
@@ -236,65 +236,67 @@ class _Fusion:
         builder: Builder,
         function: Function,
         run: list[Operation],
-        known: dict,
+        bindings: dict,
         users: Users,
-        given: Contributions,
+        contributions: Contributions,
         *,
         dependent: bool,
     ) -> None:
         """Replaces a run by one call; binds the results that are used outside of the run."""
         inside = {op.name for op in run}
-        wanted = {op.name for op in run if _leaves(function, op, inside, users)}
-        opened = _opened(function, run, wanted) if not dependent else []
-        wanted -= {op.name for op in opened}
+        output_names = {op.name for op in run if _leaves(function, op, inside, users)}
+        opened = _find_open_structs(function, run, output_names) if not dependent else []
+        output_names -= {op.name for op in opened}
         outputs = []
-        for op in (op for op in run if op.name in wanted):
+        for op in (op for op in run if op.name in output_names):
             if op.kind not in _CONSTANTS:
                 outputs.append(op)
                 continue
             with builder.at(op.location):  # as a result of a graph, a constant would count as a value of each client
-                known[op.name] = builder.append(op.kind, [], op.type, op.attributes)
+                bindings[op.name] = builder.append(op.kind, [], op.type, op.attributes)
         inputs = list(
             dict.fromkeys(o.name for op in run for o in op.operands if isinstance(o, Ref) and o.name not in inside)
         )
-        if self._stays(run, given):
+        if self._stays(run, contributions):
             op = run[0]
-            operands = [self._symbol(builder, op.operands[0].name), *(known[o.name] for o in op.operands[1:])]
+            operands = [self._symbol(builder, op.operands[0].name), *(bindings[o.name] for o in op.operands[1:])]
             with builder.at(op.location):
-                known[op.name] = builder.append("call", operands, op.type, op.attributes)
+                bindings[op.name] = builder.append("call", operands, op.type, op.attributes)
             return
         work = [op for op in run if op.kind not in _FREE]
         name = f"{function.name}_{'fold' if dependent else 'work'}"
         if len(work) == 1 and work[0].kind == "call":
             name = work[0].operands[0].name  # of the graph that becomes smaller
-        types = {n: known[n].type for n in inputs}
+        types = {n: bindings[n].type for n in inputs}
         traced, used = self._trace(function, run, inputs, outputs, types)
         distinct = None
-        if "effects" not in traced.side_effects and any(op.name in given.sent for op in outputs):
-            of_run = [(op.name, op.type) for op in outputs]
-            distinct = distinct_results(traced.data, [(n, types[n]) for n in used], of_run, given)
+        if "effects" not in traced.side_effects and any(op.name in contributions.sent for op in outputs):
+            result_types = [(op.name, op.type) for op in outputs]
+            distinct = distinct_results(traced.data, [(n, types[n]) for n in used], result_types, contributions)
         if distinct is None:
-            self._call(builder, name, run, (traced, used), outputs, known)
+            self._call(builder, name, run, (traced, used), outputs, bindings)
         else:
-            self._call_distinct(builder, name, function, run, inputs, outputs, known, distinct)
+            self._call_distinct(builder, name, function, run, inputs, outputs, bindings, distinct)
         for op in opened:
             with builder.at(op.location):
-                known[op.name] = builder.append("struct", [known[o.name] for o in op.operands], op.type, op.attributes)
+                bindings[op.name] = builder.append(
+                    "struct", [bindings[o.name] for o in op.operands], op.type, op.attributes
+                )
 
-    def _stays(self, run: list[Operation], given: Contributions) -> bool:
+    def _stays(self, run: list[Operation], contributions: Contributions) -> bool:
         """Whether a run is one call of a graph that cannot be made smaller."""
         if len(run) > 1 or run[0].kind != "call":
             return False
         op, graph = run[0], self.module[run[0].operands[0].name]
         if not isinstance(graph, Graph):
             return False
-        if op.name not in given.sent or graph.attributes.get("effects"):
+        if op.name not in contributions.sent or graph.attributes.get("effects"):
             return True
         types = [] if graph.type.parameter is None else [graph.type.parameter]
         if len(op.operands) > 2 and isinstance(graph.type.parameter, StructType):
             types = list(graph.type.parameter.types)
         inputs = [(o.name, t) for o, t in zip(op.operands[1:], types, strict=True)]
-        return distinct_results(self.module.blob(graph.digest), inputs, [(op.name, op.type)], given) is None
+        return distinct_results(self.module.blob(graph.digest), inputs, [(op.name, op.type)], contributions) is None
 
     def _contributions(self, function: Function, keys: GraphKeys) -> Contributions:
         if function.name not in self.broadcasts:
@@ -303,31 +305,31 @@ class _Fusion:
         return contributions(function, dependent, self.broadcasts[function.name])
 
     def _call(
-        self, builder: Builder, name: str, run: list[Operation], traced: tuple, outputs: list[Operation], known: dict
+        self, builder: Builder, name: str, run: list[Operation], traced: tuple, outputs: list[Operation], bindings: dict
     ) -> None:
         """Calls the graph of a run; binds the results of the output operations."""
         graph, used = traced
         self.target.blobs[graph.digest] = graph.data
         with builder.at(next((op.location for op in reversed(run) if op.location), None)):
-            callee = builder.symbol(self.target.add(graph.named(name)))
-            out = call.emit([callee, *(known[n] for n in used)], builder=builder)
+            callee = builder.symbol(self.target.add(graph.with_name(name)))
+            out = call.emit([callee, *(bindings[n] for n in used)], builder=builder)
             for i, op in enumerate(outputs):
-                known[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
+                bindings[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
 
     def _call_distinct(
-        self, builder: Builder, name: str, function: Function, run: list[Operation], inputs, outputs, known, distinct
+        self, builder: Builder, name: str, function: Function, run: list[Operation], inputs, outputs, bindings, distinct
     ) -> None:
         """Calls a graph that returns only the leaves that have to be computed; puts the outputs together outside."""
         steps = part_operations(outputs, distinct.computed)
         computed = [part[-1] for part in steps]
         if computed:
             run = [*run, *{op.name: op for part in steps for op in part[1:]}.values()]
-            traced = self._trace(function, run, inputs, computed, {n: known[n].type for n in inputs})
-            self._call(builder, name, run, traced, computed, known)
-        results = [known[op.name] for op in computed]
+            traced = self._trace(function, run, inputs, computed, {n: bindings[n].type for n in inputs})
+            self._call(builder, name, run, traced, computed, bindings)
+        results = [bindings[op.name] for op in computed]
         for op, source in zip(outputs, distinct.sources, strict=True):
             with builder.at(op.location):
-                known[op.name] = assembled(builder, source, op.type, known, results)
+                bindings[op.name] = assemble(builder, source, op.type, bindings, results)
 
     def _trace(self, function, run, inputs, outputs, types) -> tuple:
         """The graph of a run, and the inputs that it reads."""

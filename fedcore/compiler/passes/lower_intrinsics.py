@@ -22,7 +22,7 @@ def lower_intrinsics(module: Module) -> Module:
         FedcoreError: a lowering makes its own operation, directly or by others, without end.
     """
     turns = 0
-    while (derived := _derived(module)) is not None:
+    while (derived := _find_derived(module)) is not None:
         turns += 1
         if turns > MAX_TURNS:
             at = f" ({derived.location})" if derived.location else ""
@@ -36,7 +36,7 @@ def lower_intrinsics(module: Module) -> Module:
     return attrs.evolve(module, stage="lowered") if module.stage == "traced" else module
 
 
-def _derived(module: Module) -> Operation | None:
+def _find_derived(module: Module) -> Operation | None:
     return next((op for f in module.functions for op in f.operations if lookup(op.kind).lowered_by), None)
 
 

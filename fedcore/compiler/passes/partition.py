@@ -78,7 +78,7 @@ class _Partition:
         self.sent_in_columns: set[Node] = set()  # broadcasts of values with sequences
         self.sent_together: set[Operand] = set()  # elements of a broadcast of several values
         self.partials: dict[Node, tuple[Value, int | None]] = {}  # a merged partial, and the index of its element
-        self.kept_returned = set(self._returned(all_equal=False))
+        self.kept_returned = set(self._returned_values(all_equal=False))
         self.only_returned = self._only_returned()
         for parameter, tree in zip(module.main.parameters, self.flow.parameters, strict=True):
             self._bind(self.main.parameter(parameter.name, parameter.type), tree)
@@ -88,7 +88,7 @@ class _Partition:
             else:
                 self._server_stage(depth, self.flow.at_depth(depth))
         self._place_equal()
-        self.returned_equal = {n: self._all_equal(n) for n in self._returned(all_equal=True)}
+        self.returned_equal = {n: self._all_equal(n) for n in self._returned_values(all_equal=True)}
         self._draw_returned()
         with self.main.at(_line_of_result(module.main)):
             result = self._result(self.flow.result, module.main.result_type)
@@ -105,38 +105,38 @@ class _Partition:
 
     # Returned values.
 
-    def _returned(self, *, all_equal: bool) -> list[Node]:
+    def _returned_values(self, *, all_equal: bool) -> list[Node]:
         """The client values that the program returns: the all-equal values, or the others."""
-        found = [n for n, t in self.flow.returned if n.where == AT_CLIENTS and _is_all_equal(t) == all_equal]
-        return list(dict.fromkeys(found))
+        values = [n for n, t in self.flow.returned if n.where == AT_CLIENTS and _is_all_equal(t) == all_equal]
+        return list(dict.fromkeys(values))
 
     def _place_equal(self) -> None:
         """Computes constants that are returned as all-equal values, in one server stage. Their broadcast has 0 bits."""
-        roots = dict.fromkeys(_root(n) for n in self._returned(all_equal=True))
+        roots = dict.fromkeys(_root(n) for n in self._returned_values(all_equal=True))
         constants = [n for n in roots if not (n.is_input or n.is_sent)]
         if not constants:
             return
         local = _Local(self, AT_SERVER)
         for node in constants:
             local.value(node)
-        made = self._outputs(local, "server", SERVER, constants, run)
+        values = self._outputs(local, "server", SERVER, constants, run)
         with self.main, self.main.at(_last_line(constants)):
-            for node, value in zip(constants, made, strict=True):
+            for node, value in zip(constants, values, strict=True):
                 self.equal[node] = broadcast.emit([value], bits=0)
 
     def _only_returned(self) -> set[Node]:
         """The client values that are used for returned all-equal values only: no client computes with them."""
-        found = set(self._returned(all_equal=True))
-        if not found:
-            return found
+        candidates = set(self._returned_values(all_equal=True))
+        if not candidates:
+            return candidates
         for node in reversed(self.flow.needed):
             if node.where == AT_CLIENTS:
                 users = self.flow.users(node)
-                if node in self.kept_returned or not all(u in found for u in users):
-                    found.discard(node)
+                if node in self.kept_returned or not all(u in candidates for u in users):
+                    candidates.discard(node)
                 elif users:
-                    found.add(node)
-        return found
+                    candidates.add(node)
+        return candidates
 
     def _all_equal(self, node: Node) -> Value:
         """The all-equal value of a node: a broadcast, or an element of a broadcast."""
@@ -158,10 +158,10 @@ class _Partition:
 
         A stage draws the elements of a sequence, and makes a value of each client from an all-equal value.
         """
-        of_each = self._returned(all_equal=False)
+        per_client = self._returned_values(all_equal=False)
         for node in dict.fromkeys(n for n, _ in self.flow.returned):
             drawn = node.is_input and contains(node.type, _is_sequence)
-            if not drawn and not (node in of_each and _is_all_equal(self.placed[node].type)):
+            if not drawn and not (node in per_client and _is_all_equal(self.placed[node].type)):
                 continue
             at_clients = node.where == AT_CLIENTS
             local = _Local(self, node.where)
@@ -181,8 +181,8 @@ class _Partition:
 
     def _server_stage(self, depth: int, nodes: list[Node]) -> None:
         work = [n for n in nodes if not n.is_constant or self._leaves_server(n, depth)]
-        wanted = [n for n in work if self._leaves_server(n, depth)]
-        if not wanted:
+        outputs = [n for n in work if self._leaves_server(n, depth)]
+        if not outputs:
             return
         local = _Local(self, AT_SERVER)
         for node in work:
@@ -195,7 +195,7 @@ class _Partition:
                 local.known[node] = local.call(_Aggregation.of(node).report, [argument], node, 4)
             else:
                 local.node(node)
-        self._finish(local, "server", SERVER, wanted, run)
+        self._finish(local, "server", SERVER, outputs, run)
 
     def _leaves_server(self, node: Node, depth: int) -> bool:
         """Whether anything outside the server stage of its depth needs the node."""
@@ -211,17 +211,17 @@ class _Partition:
         aggregations = [_Aggregation.of(n) for n in reported if n.is_aggregation]
         here = [n for n in nodes if n not in self.placed and n not in self.only_returned]
         work = [n for n in here if not n.is_constant or self._is_kept(n, depth)]
-        kept = [n for n in work if self._is_kept(n, depth)]
-        if not aggregations and not kept:
+        outputs = [n for n in work if self._is_kept(n, depth)]
+        if not aggregations and not outputs:
             return
         local = _Local(self, AT_CLIENTS)
-        before = local.start_fold(aggregations) if aggregations else None
+        partial = local.start_fold(aggregations) if aggregations else None
         for node in work:
             local.node(node)
-        if before is None:
-            self._finish(local, "clients", CLIENTS, kept, collect)
+        if partial is None:
+            self._finish(local, "clients", CLIENTS, outputs, collect)
             return
-        self._finish_fold(local, before, aggregations, kept)
+        self._finish_fold(local, partial, aggregations, outputs)
 
     def _send(self, sent: list[Node]) -> None:
         """Broadcasts the values; those that are all the results of one server stage in one broadcast."""
@@ -289,27 +289,29 @@ class _Partition:
             return False
         return any(u.depth > depth + 1 or (u.depth > depth and u.where == AT_CLIENTS) for u in self.flow.users(node))
 
-    def _finish_fold(self, local: "_Local", before: Value, aggregations: list[_Aggregation], kept: list[Node]) -> None:
+    def _finish_fold(
+        self, local: "_Local", partial: Value, aggregations: list[_Aggregation], outputs: list[Node]
+    ) -> None:
         line = _last_line([a.node for a in aggregations])
         with local.builder, local.builder.at(line):
-            after = []
+            accumulated = []
             for i, aggregation in enumerate(aggregations):
                 with local.builder.at(aggregation.node.operation.location):
-                    mine = before if len(aggregations) == 1 else before[i]
+                    mine = partial if len(aggregations) == 1 else partial[i]
                     value = local.tree(aggregation.value)
-                    after.append(local.call(aggregation.accumulate, [mine, value], aggregation.node, 2))
-            result = after[0] if len(after) == 1 else local.builder.struct([(None, a) for a in after])
-            if kept:
-                keeps = local.builder.value(tuple(local.known[n] for n in kept))
+                    accumulated.append(local.call(aggregation.accumulate, [mine, value], aggregation.node, 2))
+            result = accumulated[0] if len(accumulated) == 1 else local.builder.struct([(None, a) for a in accumulated])
+            if outputs:
+                keeps = local.builder.value(tuple(local.known[n] for n in outputs))
                 result = local.builder.struct([("partial", result), ("kept", keeps)])
         stage = local.finish("clients", result, CLIENTS)
         zero = local.zero_stage(aggregations)
         with self.main, self.main.at(line):
-            attributes: dict[str, Any] = {"keeps": True} if kept else {}
+            attributes: dict[str, Any] = {"keeps": True} if outputs else {}
             folded = fold.emit([zero, stage, *local.outer_arguments()], **attributes)
-            partials = folded[0] if kept else folded
+            partials = folded[0] if outputs else folded
             merged = merge.emit([self._join(aggregations), partials], **self._secure(aggregations))
-            for i, node in enumerate(kept):
+            for i, node in enumerate(outputs):
                 self.placed[node] = folded[1][i]
         for i, aggregation in enumerate(aggregations):
             self.partials[aggregation.node] = (merged, None if len(aggregations) == 1 else i)
@@ -332,32 +334,32 @@ class _Partition:
             for i, a in enumerate(aggregations):
                 with builder.at(a.node.operation.location):
                     pair = [left, right] if len(types) == 1 else [left[i], right[i]]
-                joined.append(_inlined(self.inliner, builder, a.merge, pair, a.node, 3))
+                joined.append(_apply_operand(self.inliner, builder, a.merge, pair, a.node, 3))
             result = joined[0] if len(joined) == 1 else builder.struct([(None, j) for j in joined])
         return self.main.symbol(builder.finish("join", result, placement=CLIENTS))
 
     def partial_type(self, aggregation: _Aggregation):
         """The type of a partial: the accumulator that `accumulate` takes. The zero and its result fit it."""
-        taken = self.inliner.symbols[aggregation.accumulate].type.parameter
-        if not isinstance(taken, StructType):
-            raise FedcoreError(f"@{aggregation.accumulate} takes <accumulator,value>, not {taken}")
-        return taken.types[0]
+        parameter_type = self.inliner.symbols[aggregation.accumulate].type.parameter
+        if not isinstance(parameter_type, StructType):
+            raise FedcoreError(f"@{aggregation.accumulate} takes <accumulator,value>, not {parameter_type}")
+        return parameter_type.types[0]
 
-    def _finish(self, local: "_Local", name: str, where, wanted: list[Node], kind) -> None:
-        self.placed.update(zip(wanted, self._outputs(local, name, where, wanted, kind), strict=True))
+    def _finish(self, local: "_Local", name: str, where, outputs: list[Node], kind) -> None:
+        self.placed.update(zip(outputs, self._outputs(local, name, where, outputs, kind), strict=True))
 
-    def _outputs(self, local: "_Local", name: str, where, wanted: list[Node], kind) -> list[Value]:
+    def _outputs(self, local: "_Local", name: str, where, outputs: list[Node], kind) -> list[Value]:
         """Finishes a stage that returns the wanted values; returns their values in main."""
-        line = _last_line(wanted)
+        line = _last_line(outputs)
         with local.builder, local.builder.at(line):
-            values = [local.known[n] for n in wanted]
+            values = [local.known[n] for n in outputs]
             result = values[0] if len(values) == 1 else local.builder.struct([(None, v) for v in values])
         stage = local.finish(name, result, where)
         with self.main, self.main.at(line):
             out = kind.emit([stage, *local.outer_arguments()])
-            if len(wanted) == 1:
+            if len(outputs) == 1:
                 return [out]
-            elements = [out[i] for i in range(len(wanted))]
+            elements = [out[i] for i in range(len(outputs))]
             operands = [e.operand for e in elements]
             self.whole[frozenset(operands)] = (out, operands)
             return elements
@@ -391,7 +393,7 @@ def _last_line(nodes: list[Node]) -> Location | None:
     return next((n.op.location for n in reversed(nodes) if n.op is not None and n.op.location is not None), None)
 
 
-def _inlined(
+def _apply_operand(
     inliner: Inliner, builder: Builder, symbol: str, arguments: list[Value], node: Node, index: int = 0
 ) -> Value:
     """The result of applying operand `index` of the node: a graph is called, a function inlined."""
@@ -402,8 +404,8 @@ def _inlined(
             attributes = {"salt": salt} if salt else {}
             return call.emit([inliner.symbol(builder, symbol), *arguments], builder=builder, **attributes)
         if not target.parameters:
-            return inliner.materialized(builder, inliner.body(builder, target, [], salt))
-        return inliner.materialized(builder, inliner.body(builder, target, arguments, salt))
+            return inliner.materialize(builder, inliner.body(builder, target, [], salt))
+        return inliner.materialize(builder, inliner.body(builder, target, arguments, salt))
 
 
 class _Local:
@@ -435,9 +437,9 @@ class _Local:
         return parameter
 
     def _name(self, outer: Value) -> str:
-        made = self.owner.main.operation(outer)
+        producer = self.owner.main.operation(outer)
         is_shared = outer.operand in self.owner.sent_together
-        stem = outer.operand.name if made is None else "shared" if is_shared else _STEMS.get(made.kind, "value")
+        stem = outer.operand.name if producer is None else "shared" if is_shared else _STEMS.get(producer.kind, "value")
         return stem if stem not in self._taken else f"{stem}_{len(self._taken)}"
 
     def start_fold(self, aggregations: list[_Aggregation]) -> Value:
@@ -490,16 +492,16 @@ class _Local:
         return self.builder.struct([(None, self.tree(t)) for t in tree])
 
     def call(self, symbol: str, arguments: list[Value], node: Node, index: int = 0) -> Value:
-        return _inlined(self.owner.inliner, self.builder, symbol, arguments, node, index)
+        return _apply_operand(self.owner.inliner, self.builder, symbol, arguments, node, index)
 
     def node(self, node: Node) -> None:
         """Appends the local operations for a node."""
         op = node.operation
         with self.builder.at(op.location), self.builder:
             declared = lookup(op.kind)
-            self.known[node] = self._local(node) if declared.level == LOCAL else self._staged(node, declared)
+            self.known[node] = self._local(node) if declared.level == LOCAL else self._expand_in_stage(node, declared)
 
-    def _staged(self, node: Node, declared: Intrinsic) -> Value:
+    def _expand_in_stage(self, node: Node, declared: Intrinsic) -> Value:
         """The result of a placed operation, expanded by its `in_stage` function."""
         written = declared.staged_by
         assert written is not None  # the dataflow checks it
@@ -508,9 +510,9 @@ class _Local:
             self._function(node, i, tree) if isinstance(tree, str) else self._operand(tree)
             for i, tree in enumerate(node.inputs)
         ]
-        known = {**op.attributes, "result_type": node.type}
-        asked = [p.name for p in inspect.signature(written).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        result = self.builder.value(written(*operands, **{name: known.get(name) for name in asked}))
+        options = {**op.attributes, "result_type": node.type}
+        option_names = [p.name for p in inspect.signature(written).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        result = self.builder.value(written(*operands, **{name: options.get(name) for name in option_names}))
         if not fits(result.type, node.type):
             raise FedcoreError(
                 f"{op.kind} ({op.location}) gives {result.type} inside a stage, but its signature says {node.type}"
@@ -523,7 +525,7 @@ class _Local:
         def call(*arguments):
             builder = active_builder() or self.builder
             values = [builder.value(a) for a in arguments]
-            return _inlined(self.owner.inliner, builder, symbol, values, node, index)
+            return _apply_operand(self.owner.inliner, builder, symbol, values, node, index)
 
         return call
 
@@ -554,11 +556,13 @@ class _Local:
 
     def _check_leaves(self, type_: Type) -> None:
         """Raises for a sequence that a stage cannot return as columns, and for a sequence in a partial."""
-        kept = type_.types[1] if isinstance(type_, StructType) and type_.names == ("partial", "kept") else type_
+        returned_type = (
+            type_.types[1] if isinstance(type_, StructType) and type_.names == ("partial", "kept") else type_
+        )
         partial = None if self.partial is None else self.partial.type
         if partial is not None and contains(partial, _is_sequence):
             raise FedcoreError(f"an aggregation has an accumulator of type {partial}; it holds tensors, no sequences")
-        for _, leaf in leaves(kept):
+        for _, leaf in leaves(returned_type):
             problem = why_no_columns(leaf.element) if isinstance(leaf, SequenceType) else None
             if problem is not None:
                 raise FedcoreError(f"a value of type {leaf} is needed outside of the stage that makes it: {problem}")

@@ -9,7 +9,7 @@ from fedcore.compiler.bfloat16_stages import with_bfloat16_stages
 from fedcore.compiler.host_target import default_target
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import reachable
-from fedcore.errors import FedcoreError, brief, shortened
+from fedcore.errors import FedcoreError, brief, shorten
 from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.ir.limits import MAX_DIGITS, MAX_WHY
@@ -97,9 +97,9 @@ def plan(
         for op in main.operations
         if op.kind in ("fold", "collect")
     }
-    for of_stage in attributes.values():
-        if left_out and of_stage["strategy"] == "vectorised":
-            of_stage["without"] = left_out
+    for stage_attributes in attributes.values():
+        if left_out and stage_attributes["strategy"] == "vectorised":
+            stage_attributes["without"] = left_out
     functions = [
         attrs.evolve(f, attributes=attributes[f.name]) if f.name in attributes and "strategy" not in f.attributes else f
         for f in module.functions[:-1]
@@ -108,8 +108,8 @@ def plan(
     by_name = {op.name: op for op in main.operations}
     types = module.fact("types of main", _types_of_main)
     operations = tuple(_with_bits(op, by_name, stages, types) for op in main.operations)
-    of_plan = {"target": str(kind), **main.attributes} if attributes else main.attributes
-    main = attrs.evolve(main, operations=operations, attributes=of_plan)
+    plan_attributes = {"target": str(kind), **main.attributes} if attributes else main.attributes
+    main = attrs.evolve(main, operations=operations, attributes=plan_attributes)
     planned = attrs.evolve(module, functions=(*functions, main))
     return module if planned == module else planned
 
@@ -121,14 +121,14 @@ LOW_RANK_BLOCK = 4
 """The same of a loop that keeps kernels low-rank, and multiplies the factors of a block at once."""
 
 
-def _number(option: str, given: str, least: int, *words: str) -> int | None:
+def _number(option: str, text: str, least: int, *words: str) -> int | None:
     """The number that an option gives; None for `auto`, 0 for another of its words."""
-    if given in ("auto", *words):
-        return None if given == "auto" else 0
-    if not given.isdecimal() or len(given) > MAX_DIGITS or int(given) < least:
+    if text in ("auto", *words):
+        return None if text == "auto" else 0
+    if not text.isdecimal() or len(text) > MAX_DIGITS or int(text) < least:
         words_ = ", ".join(("auto", *words))
-        raise FedcoreError(f"the option {option} of plan is {words_} or a number, {least} or more, not {brief(given)}")
-    return int(given)
+        raise FedcoreError(f"the option {option} of plan is {words_} or a number, {least} or more, not {brief(text)}")
+    return int(text)
 
 
 def _stage_passes(text: str) -> tuple[str, ...]:
@@ -208,18 +208,18 @@ def _kernels(module: Module, op: Operation, target: Target) -> dict[str, object]
     from fedcore.graphs.graphdef.parsed_graph import operations_of
     from fedcore.graphs.stages.onednn import ONEDNN, chooses_onednn
 
-    graphs = [(g.digest, module.blobs[g.digest]) for g in _of_stage(module, op).graphs if g.digest in module.blobs]
+    graphs = [(g.digest, module.blobs[g.digest]) for g in _stage_module(module, op).graphs if g.digest in module.blobs]
     return {"kernels": ONEDNN} if chooses_onednn({o for g in graphs for o in operations_of(*g)}, target) else {}
 
 
 def _is_for_xla(module: Module, op: Operation) -> bool:
     from fedcore.graphs.stages.xla import can_compile
 
-    graphs = _of_stage(module, op).graphs
+    graphs = _stage_module(module, op).graphs
     return bool(graphs) and all(can_compile(g, module.blob(g.digest)) for g in graphs)
 
 
-def _of_stage(module: Module, op: Operation) -> Module:
+def _stage_module(module: Module, op: Operation) -> Module:
     """The functions and graphs that the stage of a fold or a collect calls."""
     names = [f.name for f in module.functions]
     return reachable(module, module.functions[: names.index(_stage_of(op)) + 1])
@@ -228,7 +228,7 @@ def _of_stage(module: Module, op: Operation) -> Module:
 def _in_text(reason: str) -> str:
     """A reason as one line of bounded length, which every text can hold."""
     line = " ".join(reason.split())
-    return shortened("".join(c if c.isprintable() else "?" for c in line), MAX_WHY)
+    return shorten("".join(c if c.isprintable() else "?" for c in line), MAX_WHY)
 
 
 def _batching(
@@ -249,9 +249,9 @@ def _batching(
     if not leaves(member_of(op.type)):
         return "its partial holds no tensors"
     types = module.fact("types of main", _types_of_main)
-    given = [types[o.name] for o in op.operands if isinstance(o, Ref)]
-    broadcasts = split_operands(given)
-    if broadcasts == len(given):
+    operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
+    broadcasts = split_operands(operand_types)
+    if broadcasts == len(operand_types):
         return "it takes no value of a client's own"
     from fedcore.graphs.batched.batching_policy import BatchingPolicy, FoldNames, batching_policy
 

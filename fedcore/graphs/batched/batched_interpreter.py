@@ -137,7 +137,7 @@ class BatchedInterpreter:
             return self._evaluate_operation(op, types, values)
 
     def _evaluate_operation(self, op: Operation, types, values):
-        """As `_evaluate`."""
+        """Evaluates an operation; see `_evaluate`."""
         if op.kind not in BATCHABLE:
             raise NoBatchingRule(op.kind, "the operation stands outside of graphs")
         if op.kind == "sequence_map":

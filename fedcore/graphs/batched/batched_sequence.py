@@ -83,7 +83,7 @@ class BatchedSequence:
         values = [batched(t, 0 if layout.batched else None) for t in tensors]
         value_type = layout.element if not layout.before else layout.before[-1].type.result
         for graph in layout.after:
-            values = batched_call(graph.named("map"), graph.data, values, batch_sizes if layout.batched else None)
+            values = batched_call(graph.with_name("map"), graph.data, values, batch_sizes if layout.batched else None)
             value_type = graph.type.result
         element = unflatten(values, value_type)
         for fn in self.maps:
@@ -100,7 +100,7 @@ def _map_graphs(graphs: tuple[TracedGraph, ...], tensors: list[Value]) -> list[V
     """Applies graphs one after the other to elements [K, …]; results that all clients share are repeated."""
     values = [batched(t) for t in tensors]
     for graph in graphs:
-        values = batched_call(graph.named("map"), graph.data, values)
+        values = batched_call(graph.with_name("map"), graph.data, values)
     count = int(tensors[0].shape[0])
     return [broadcast_to_clients(value, count) for value in values]
 

@@ -41,8 +41,8 @@ def packed_specs(client_leaves: SequenceOf[Type], layout: PackedLayout) -> list[
         if sequence is not None:
             specs.extend(layout.rows.specs(sequence, batch_rows))
             continue
-        (of_tensor,) = [spec(t) for t in tensor_leaves(leaf)]
-        specs.append(tf.TensorSpec([None, *of_tensor.shape], of_tensor.dtype))
+        (tensor_spec,) = [spec(t) for t in tensor_leaves(leaf)]
+        specs.append(tf.TensorSpec([None, *tensor_spec.shape], tensor_spec.dtype))
     return specs
 
 
@@ -75,14 +75,14 @@ class BatchedFold(StageFold):
 
     @property
     def client_specs(self) -> list[tf.TensorSpec]:
-        given = [tf.TensorSpec([None], tf.float32)] if self._layout.is_given_products else []
-        return [*packed_specs(self.stage.client_leaves, self._layout), *given]
+        product_specs = [tf.TensorSpec([None], tf.float32)] if self._layout.is_given_products else []
+        return [*packed_specs(self.stage.client_leaves, self._layout), *product_specs]
 
     @property
     def has_factors(self) -> bool:
         """The matrix of a client that exceeds `low_rank_steps` is more than a product of factors."""
-        kept = bool(self._layout.low_rank_steps)
-        return kept and (not self._layout.exceeds_low_rank or self._layout.joins_blocks)
+        is_low_rank = bool(self._layout.low_rank_steps)
+        return is_low_rank and (not self._layout.exceeds_low_rank or self._layout.joins_blocks)
 
     def groups_hold_blocks(self, block: int) -> bool:
         layout = self._layout
@@ -101,9 +101,9 @@ class BatchedFold(StageFold):
             self.rows_of_lanes = rows.own_rows if self._layout.has_own_factors else rows.rows_of_batches
             if rows.begins is not None and not self._layout.has_longer_groups:
                 self.data_rows = DataRows(rows.columns, rows.begins)
-        given = None
+        call_products = None
         if self._layout.is_given_products:
-            self._given = given = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
+            self._given = call_products = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
 
         def group(
             first_lane: Value,
@@ -113,24 +113,24 @@ class BatchedFold(StageFold):
         ) -> list[Value | Factors]:
             in_factors = {} if layout.exceeds_low_rank else in_factors
             lanes = Window(first_lane, self.width)
-            of_group = [_group_of(v, lanes, first_lane, level) for v in arguments]
+            group_arguments = [_group_of(v, lanes, first_lane, level) for v in arguments]
             names = [p.name for p in self.stage.client_parameters]
-            scope = {**self.invariant, **dict(zip(names, of_group, strict=True))}
+            scope = {**self.invariant, **dict(zip(names, group_arguments, strict=True))}
             seed = tensor_seed(lanes.of(seeds))
             assumed: list[Value] = []
-            products = None if given is None else given.of_group(first_lane)
+            products = None if call_products is None else call_products.group_products(first_lane)
             assumes = assumed if self._assumes and in_factors else None
             with self.interpreter.using(layout, assumes, products) as known_inputs:
                 self.interpreter.operations(self.client_operations, scope, dict(self.types), seed)
-            found = enumerate(self.contribution(scope))
-            leaves = [or_factors(value, self.width, may_be_factors=i in in_factors) for i, value in found]
+            contributions = enumerate(self.contribution(scope))
+            leaves = [or_factors(value, self.width, may_be_factors=i in in_factors) for i, value in contributions]
             telling = {id(f[0]): in_factors[i] for i, f in enumerate(leaves) if isinstance(f, tuple)}
             self.telling.update(telling[id(left)] for left in assumed if id(left) in telling)
             self.is_blind |= any(id(left) not in telling for left in assumed)
             if self.data_rows is not None:
                 leaves = [_with_input(leaf, known_inputs) for leaf in leaves]
-            kept = [broadcast_to_clients(value, self.width) for value in self.kept(scope)]
-            return [*leaves, *kept, *self.sizes_of(scope)]
+            kept_values = [broadcast_to_clients(value, self.width) for value in self.kept_leaves(scope)]
+            return [*leaves, *kept_values, *self.sizes_of(scope)]
 
         count, layout = ops.size(seeds, tf.int64) // self.width, self._layout
         if layout.levels:
@@ -144,9 +144,9 @@ class BatchedFold(StageFold):
             return [(group, count)], lane_of
         sizes = self._rows(arguments).sizes[:: self.width, layout.low_rank_steps]
         longer = ops.reduce_sum(ops.cast(sizes > 0, tf.int64))
-        of_longer = attrs.evolve(layout, low_rank_steps=0) if layout.keeps_one_step else layout
-        layouts = of_longer, attrs.evolve(layout, exceeds_low_rank=False)
-        first, others = (functools.partial(group, layout=of_groups) for of_groups in layouts)
+        longer_layout = attrs.evolve(layout, low_rank_steps=0) if layout.keeps_one_step else layout
+        layouts = longer_layout, attrs.evolve(layout, exceeds_low_rank=False)
+        first, others = (functools.partial(group, layout=group_layout) for group_layout in layouts)
         return [(first, longer), (others, count - longer)], lane_of
 
     @staticmethod
@@ -160,8 +160,8 @@ class BatchedFold(StageFold):
         if self._given is None or self._given.of is None:
             return realized
         layouts = enumerate(self._layout.layouts, 2)  # behind the seeds and the lanes
-        ((first, of_sequence),) = [(i, layout) for i, layout in layouts if layout is not None]
-        operands = tuple(range(first, first + len(of_sequence.column_specs()) + 2))
+        ((first, sequence_layout),) = [(i, layout) for i, layout in layouts if layout is not None]
+        operands = tuple(range(first, first + len(sequence_layout.column_specs()) + 2))
         specs = [packed_specs(self.stage.client_leaves, self._layout)[i] for i in operands]
         name = profiler_name(self.stage.module, "products")
         call = data_products(
@@ -197,7 +197,9 @@ def _with_input(leaf: Value | Factors, known_inputs: SequenceOf[KnownInputs]) ->
     if not isinstance(leaf, tuple):
         return leaf
     left, right = leaf
-    return next((known for inputs in known_inputs if (known := inputs.input_of(left)) is not None), left), right
+    return next(
+        (left_input for inputs in known_inputs if (left_input := inputs.input_of(left)) is not None), left
+    ), right
 
 
 def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:

@@ -29,7 +29,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.low_rank import LowRank
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value, building
-from fedcore.ir.first_use import imported
+from fedcore.ir.first_use import import_safely
 from fedcore.ir.registry import note_declaration
 
 
@@ -70,7 +70,7 @@ class KnownValue:
         return self.values[0] is self.values[1]
 
     @classmethod
-    def of_constant(cls, value) -> "KnownValue":
+    def from_constant(cls, value) -> "KnownValue":
         """Known value of a number or an array that does not depend on the batch size."""
         array = np.asarray(value)
         return cls((array, array, array))
@@ -260,7 +260,7 @@ def batching_rule(*ops: str):
         """
         is_built_in = fn.__module__.startswith(_BUILT_IN)
         if not is_built_in:
-            imported(_BUILT_IN)
+            import_safely(_BUILT_IN)
         for op in ops:
             registered = batching_rules.get(op)
             if registered is not None and (is_built_in or registered.__module__ != fn.__module__):

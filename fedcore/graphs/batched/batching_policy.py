@@ -157,11 +157,11 @@ def _missing_rule(module: Module, fold: FoldNames) -> NoBatchingRule | None:
     function, joined, zeros = (module.function(name) for name in (fold.stage, fold.join, fold.zero))
     client_operations, fold_operations, _ = split_stage(function)
     batched = {p.name for p in function.parameters[1 + fold.broadcasts :]}
-    of_clients = {function.parameters[0].name, *(op.name for op in client_operations)}
+    client_names = {function.parameters[0].name, *(op.name for op in client_operations)}
     try:
         _check_operations(module, function, client_operations, batched)
         _check_no_random_numbers(module, [*fold_operations, *joined.operations, *zeros.operations])
-        _check_operations(module, function, fold_operations, of_clients)
+        _check_operations(module, function, fold_operations, client_names)
         _check_operations(module, joined, list(joined.operations), {p.name for p in joined.parameters})
         _check_operations(module, zeros, list(zeros.operations), set())
     except NoBatchingRule as error:
@@ -177,8 +177,8 @@ def _has_batches(type_: Type) -> bool:
 
 def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
     """Whether a stage has products whose types are none of `TYPES_OF_EQUAL_ROWS`, and round."""
-    found = (t for g in _graphs_of(module, stage) for t in types_of_products(g.digest, module.blob(g.digest)))
-    return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in found)
+    product_types = (t for g in _graphs_of(module, stage) for t in types_of_products(g.digest, module.blob(g.digest)))
+    return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in product_types)
 
 
 def _rank_for_single_clients(module: Module, stage: Function, broadcasts: int) -> int:
@@ -242,8 +242,8 @@ def _low_rank(module: Module, stage: Function, operations: list[Operation], batc
         function = op.operands[2]
         captured: list[bool] = []  # whether all clients share it
         if isinstance(function, Ref) and function.name in bound:
-            function, *given = bound[function.name].operands
-            captured = [o.name not in batched for o in given]
+            function, *captured_values = bound[function.name].operands
+            captured = [o.name not in batched for o in captured_values]
         step = module[function.name] if isinstance(function, Symbol) else None
         if isinstance(step, Function):
             return _low_rank_of_step(module, step, [*captured, False, False], types[op.name])
@@ -261,16 +261,16 @@ def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry:
     if len(step.operations) != 1 or step.operations[0].kind != "call" or len(shared) != len(step.parameters):
         return LowRankKernels()
     (call,) = step.operations
-    graph, *given = call.operands
+    graph, *arguments = call.operands
     callee = module[graph.name]
     if not isinstance(callee, Graph) or step.result.name != call.name:
         return LowRankKernels()
-    counts = [len(leaves(step.types()[o.name])) for o in given]
-    firsts = dict(zip([o.name for o in given], itertools.accumulate([0, *counts]), strict=False))
+    counts = [len(leaves(step.types()[o.name])) for o in arguments]
+    firsts = dict(zip([o.name for o in arguments], itertools.accumulate([0, *counts]), strict=False))
     by_name = dict(zip([p.name for p in step.parameters], shared, strict=True))
     positions = [
         i
-        for o, count in zip(given, counts, strict=True)
+        for o, count in zip(arguments, counts, strict=True)
         if by_name.get(o.name)
         for i in range(firsts[o.name], firsts[o.name] + count)
     ]
@@ -288,8 +288,8 @@ def _check_types(function: Function, broadcasts: int) -> None:
                 raise NoBatchingRule("stack", f"%{parameter.name} holds {leaf}, whose size can differ between clients")
             if isinstance(leaf, SequenceType):
                 _check_element(parameter.name, leaf)
-    _, kept = result_names(function)
-    if kept is not None and any(isinstance(leaf, SequenceType) for _, leaf in leaves(function.types()[kept])):
+    _, kept_name = result_names(function)
+    if kept_name is not None and any(isinstance(leaf, SequenceType) for _, leaf in leaves(function.types()[kept_name])):
         raise NoBatchingRule("struct", "it keeps sequences of clients")
     for op in function.operations:
         for _, leaf in leaves(op.type):
@@ -403,9 +403,9 @@ def _check_graph(
         return
     rules = frozenset((op, batching_rules.get(op)) for op in operations)  # one may be registered anew
     key = (graph.digest, graph.type, frozenset(batched_arguments), tuple(padded_axes.items()), rules)
-    found = _reasons.get(key, reason)
-    if found is not None:
-        raise NoBatchingRule(*found)
+    refusal = _reasons.get(key, reason)
+    if refusal is not None:
+        raise NoBatchingRule(*refusal)
 
 
 def _trains_convolutions(operations: frozenset[str], body: Body, batched_arguments: set[int]) -> bool:
@@ -413,7 +413,7 @@ def _trains_convolutions(operations: frozenset[str], body: Body, batched_argumen
     if not any(op.startswith(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")) for op in operations):
         return False
     differing = {body.arguments[i] for i in batched_arguments} | ({body.arguments[-1]} if body.seeded else set())
-    for node in body.inlined().nodes:
+    for node in body.inline().nodes:
         inputs = [name for name, _ in node.inputs]
         if not differing.isdisjoint(inputs):
             differing.add(node.name)

@@ -387,12 +387,12 @@ def _fold_clients(
     results.update((i, zeros[i] + sums[j]) for i, j in addends.items())
     if len(results) < len(zeros):
         # Leaves with factors are only summed; their matrices, if some groups have them, do not cover all lanes.
-        of_all_lanes = [
+        dense_contributions = [
             c
             for c in contributions
             if isinstance(c, ClientContribution) and leaves_with_factors.isdisjoint(c.leaves.positions)
         ]
-        results = {**dict(enumerate(_fold_one_by_one(reduction, of_all_lanes, lane_of))), **results}
+        results = {**dict(enumerate(_fold_one_by_one(reduction, dense_contributions, lane_of))), **results}
     return [results[i] for i in range(len(zeros))]
 
 
@@ -408,7 +408,7 @@ def _fold_one_by_one(reduction: Reduction, contributions: list[ClientContributio
     """
     blocks, specs = int(lane_of.shape[0]), reduction.specs
     partial = [ops.broadcast_to(z, [blocks, *z.shape[1:]]) for z in reduction.zeros]
-    leaves = _unpack_leaves((c, c.concatenated()) for c in contributions)
+    leaves = _unpack_leaves((c, c.concatenate()) for c in contributions)
     placeholders = {i: ops.zeros([blocks, *s.shape]) for i, s in enumerate(specs) if i not in leaves}
     for b in range(int(lane_of.shape[1])):
         lanes = ops.maximum(lane_of[:, b], 0)
@@ -442,7 +442,7 @@ def _block_sums(contribution: Contribution, lane_of: Value) -> Value:
         slices = contribution.slices(ops.reshape(positions, [-1]))
         total = ops.concat([_sequential_sum(slices[i : i + block]) for i in range(0, blocks * block, block)], 0)
         return contribution.keep_alive_until(total)
-    values = contribution.concatenated()
+    values = contribution.concatenate()
     first_positions = positions[:, :MAX_SEQUENTIAL_TERMS]
     lanes = ops.reshape(first_positions, [-1])
     present = ops.where(lanes < absent)[:, 0]

@@ -167,7 +167,7 @@ class ClientContribution:
         """Whether the leaves are read group by group, without concatenating the groups."""
         return self.shape.num_elements() >= LARGE_LEAF_ENTRIES
 
-    def concatenated(self) -> Value:
+    def concatenate(self) -> Value:
         """[lanes + 1, …]: the values of all lanes, then zeros."""
         no_leading_dims = ops.zeros([0], tf.int64)
         tensor, _ = ops.operation(
@@ -177,7 +177,7 @@ class ClientContribution:
 
     def value_of_first_lane(self) -> Value:
         """The value of the client in the first lane, [1, …]."""
-        return ops.ensure_shape(self.concatenated()[:1], [1, *self.shape])
+        return ops.ensure_shape(self.concatenate()[:1], [1, *self.shape])
 
     def slices(self, lanes: Value) -> Tensors:
         """A tensor [1, …] for each of some lanes, as views of the groups' tensors.

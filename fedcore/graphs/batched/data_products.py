@@ -49,7 +49,7 @@ class GivenProducts:
         self._counts = ops.stack([later, earlier], 1)
         self._ends = ops.cumsum(self.width * later * earlier)
 
-    def of_group(self, first_lane: Value) -> "ProductsOfGroup":
+    def group_products(self, first_lane: Value) -> "ProductsOfGroup":
         """The products of the group that begins at a lane, int64."""
         return ProductsOfGroup(self, first_lane)
 

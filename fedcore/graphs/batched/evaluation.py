@@ -348,7 +348,7 @@ class BatchedEvaluation:
         if not value.client_invariant or value.tensor is None:
             return None
         static = ops.static_value(value.tensor)
-        return None if static is None else KnownValue.of_constant(static)
+        return None if static is None else KnownValue.from_constant(static)
 
     def has_zero_padding(self, value: BatchedValue) -> bool:
         """Whether the padded rows of a value are zeros.
@@ -516,6 +516,6 @@ def _constant_value(node: Node) -> BatchedValue:
     """
     value = tf.make_ndarray(node["value"])
     if value.size <= MAX_ENTRIES and node["dtype"] != tf.string:
-        return BatchedValue(None, known=KnownValue.of_constant(value))
+        return BatchedValue(None, known=KnownValue.from_constant(value))
     (tensor,) = emit("Const", [], node.attributes)
     return BatchedValue(tensor)

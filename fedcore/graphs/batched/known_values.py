@@ -52,7 +52,7 @@ def fold(node: Node, operands: list[BatchedValue], probes: tuple[int, int, int])
     inputs = [x.known for x in operands if x.known is not None]
     if all(k.is_constant for k in inputs):
         constants = _run(node, [k.values[0] for k in inputs])
-        return None if constants is None else [KnownValue.of_constant(v) for v in constants]
+        return None if constants is None else [KnownValue.from_constant(v) for v in constants]
     # The padded size may be 1, but a batch of size 1 must not broadcast. So the first sample is not used here.
     samples = (1, 1, 2) if node.op == "BroadcastGradientArgs" else (0, 1, 2)
     runs = [_run(node, [k.values[i] for k in inputs]) for i in samples]

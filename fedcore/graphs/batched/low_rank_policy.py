@@ -87,7 +87,7 @@ def low_rank_kernels(body: Body, carry: Type, first: int, shared: Iterable[int])
     }
     if not ranks:
         return LowRankKernels()
-    body = body.inlined()
+    body = body.inline()
     scalars = {body.arguments[first + i] for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
     kernels = {body.arguments[first + i]: i for i in ranks}
     low_rank = _find_low_rank(body, kernels, scalars, {body.arguments[i] for i in shared})
@@ -152,13 +152,13 @@ def _is_gradient(node: Node, forms: Container) -> bool:
 
 
 def _keeps(node: Node, forms: Container, numbers: Container, constant: Container) -> bool:
-    of_form = [i in forms for i in node.inputs]
-    if not any(of_form):
+    has_form = [i in forms for i in node.inputs]
+    if not any(has_form):
         return False
     if node.op in _SAME or node.op == "Neg":
         return True
     if node.op in ("Add", "AddV2", "Sub", "AddN"):
-        return all(is_form or i in constant for is_form, i in zip(of_form, node.inputs, strict=True))
+        return all(is_form or i in constant for is_form, i in zip(has_form, node.inputs, strict=True))
     if node.op == "Mul":
         return any(i in numbers for i in node.inputs)
-    return node.op in ("RealDiv", "DivNoNan") and of_form[0] and node.inputs[1] in numbers
+    return node.op in ("RealDiv", "DivNoNan") and has_form[0] and node.inputs[1] in numbers

@@ -334,7 +334,7 @@ def low_rank_steps(leaves: ClientLeaves, low_rank: int) -> int:
 
 
 def steps_of_rank(columns: list[Columns], low_rank: int) -> int:
-    """As `low_rank_steps`, for clients with one sequence each."""
+    """`low_rank_steps` of clients with one sequence each."""
     sizes = [c.batch_size for c in columns]
     if not columns[0].layout.batched or not all(sizes):
         return 0

@@ -50,7 +50,7 @@ from fedcore.graphs.emission.realize import realized_function
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Realized, profiler_name
-from fedcore.graphs.tensors.sizes import bits_of, unsized
+from fedcore.graphs.tensors.sizes import bits_of, unsized_leaves
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.ir.module import Function, Module, Operation, Ref, Symbol
@@ -81,7 +81,7 @@ def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list
         NoBatchingRule: as for `result_names`.
     """
     dependent = {stage.parameters[0].name}
-    _, kept = result_names(stage)
+    _, kept_name = result_names(stage)
     client_operations: list[Operation] = []
     fold_operations: list[Operation] = []
     contribution: dict[str, None] = {}  # in order
@@ -90,12 +90,12 @@ def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list
         if not dependent.intersection(names):
             client_operations.append(op)
             continue
-        if kept is not None and op.name == stage.result.name:
+        if kept_name is not None and op.name == stage.result.name:
             continue
         dependent.add(op.name)
         fold_operations.append(op)
         contribution.update(dict.fromkeys(n for n in names if n not in dependent))
-    if kept in dependent:
+    if kept_name in dependent:
         raise NoBatchingRule("struct", "the value that is kept of a client depends on other clients")
     return client_operations, fold_operations, list(contribution)
 
@@ -111,8 +111,8 @@ def result_names(stage: Function) -> tuple[str, str | None]:
     last = next(op for op in reversed(stage.operations) if op.name == stage.result.name)
     if last.kind != "struct":
         raise NoBatchingRule(last.kind, "it gives the partial and the value that is kept of a client")
-    partial, kept = (o.name for o in last.operands)
-    return partial, kept
+    partial, kept_name = (o.name for o in last.operands)
+    return partial, kept_name
 
 
 def _split_invariant(
@@ -227,22 +227,22 @@ class StageFold(abc.ABC):
         """The leaves of the contribution of a group's clients."""
         return [value for name in self._contribution for value in flatten(scope[name])]
 
-    def kept(self, scope: dict) -> list:
+    def kept_leaves(self, scope: dict) -> list:
         """The leaves of the value that is kept of each of a group's clients."""
         return [] if self._kept_name is None else flatten(scope[self._kept_name])
 
     @property
     def own_specs(self) -> list[tf.TensorSpec]:
         """Specs of the leaves that are returned of each client: those of its kept value, and the measured sizes."""
-        kept = [] if self.stage.kept_type is None else [spec(t) for t in tensor_leaves(self.stage.kept_type)]
-        return [*kept, *([tf.TensorSpec([self.stage.sizes], tf.int64)] if self.stage.sizes else [])]
+        kept_specs = [] if self.stage.kept_type is None else [spec(t) for t in tensor_leaves(self.stage.kept_type)]
+        return [*kept_specs, *([tf.TensorSpec([self.stage.sizes], tf.int64)] if self.stage.sizes else [])]
 
     def sizes_of(self, scope: dict) -> Tensors:
         """The sizes of the measured leaves of a group's clients, int64 [width, sizes]; nothing if none is measured."""
         sizes = []
         for name in self.stage.measured:
             values, types = flatten(scope[name]), leaves(self.types[name])
-            for i in unsized(self.types[name]):
+            for i in unsized_leaves(self.types[name]):
                 sizes.append(bits_of(broadcast_to_clients(values[i], self.width), types[i][1]))
         return [ops.stack(sizes, 1)] if sizes else []
 
@@ -251,15 +251,15 @@ class StageFold(abc.ABC):
         broadcast = [self.invariant[p.name] for p in self.stage.shared_parameters]
         return [broadcast_to_clients(value, 1) for value in flatten(self.interpreter.run(self._zero, *broadcast))]
 
-    def fold(self, contributions: Tensors, before: Tensors) -> Tensors:
+    def fold(self, contributions: Tensors, partial_leaves: Tensors) -> Tensors:
         """The partials after one client of each block; leaves [blocks, …]."""
-        partial = unflatten([batched(t) for t in before], self.stage.partial_type)
+        partial = unflatten([batched(t) for t in partial_leaves], self.stage.partial_type)
         scope = {**self.invariant, self.stage.function.parameters[0].name: partial}
         values = iter([batched(t) for t in contributions])
         for name in self._contribution:
             scope[name] = unflatten([next(values) for _ in tensor_leaves(self.types[name])], self.types[name])
         self.interpreter.operations(self._fold_operations, scope, dict(self.types))
-        blocks = int(before[0].shape[0])
+        blocks = int(partial_leaves[0].shape[0])
         return [broadcast_to_clients(value, blocks) for value in flatten(scope[self._partial_name])]
 
     def merge(self, left: Tensors, right: Tensors) -> Tensors:
@@ -301,10 +301,10 @@ class StageFold(abc.ABC):
             if own:
                 lanes = ops.reshape(lane_of, [-1])
                 lanes = ops.gather(lanes, ops.where(lanes >= 0)[:, 0])
-                own = [ops.gather(of_lanes, lanes) for of_lanes in own]
+                own = [ops.gather(leaf, lanes) for leaf in own]
             return [*(ops.identity(t[0]) for t in partial), *own]
 
-        return self._realized(body, self.specs, self.stage.stacked_result_type(None))
+        return self._realize(body, self.specs, self.stage.stacked_result_type(None))
 
     def next_client(self) -> Realized:
         """The function that adds one client to the partial of its block: (is_first, is_last, broadcasts, tensors of
@@ -319,25 +319,27 @@ class StageFold(abc.ABC):
         types = [TensorType("float32", (None, size)) for shape in joined.values() for size in shape]
 
         def body(is_first, is_last, *tensors):
-            rest = list(tensors)
-            factors = [t[None] for t in rest[len(rest) - len(types) :]]
-            before = [t[None] for t in rest[len(rest) - len(types) - len(partial) : len(rest) - len(types)]]
-            groups, _ = self._open(rest[: len(rest) - len(types) - len(partial)])
+            arguments = list(tensors)
+            factors = [t[None] for t in arguments[len(arguments) - len(types) :]]
+            old_partial = [
+                t[None] for t in arguments[len(arguments) - len(types) - len(partial) : len(arguments) - len(types)]
+            ]
+            groups, _ = self._open(arguments[: len(arguments) - len(types) - len(partial)])
             reduction = self._reduction()
             contributions, own = self._contributions(groups, reduction)
             pending = {j: (factors[2 * i], factors[2 * i + 1]) for i, j in enumerate(joined)}
-            after, pending = fold_next_client(
-                reduction, contributions, before, pending, is_first, is_last, self.joined_rows
+            new_partial, pending = fold_next_client(
+                reduction, contributions, old_partial, pending, is_first, is_last, self.joined_rows
             )
             return [
-                *(ops.identity(t[0]) for t in after),
-                *(of_lanes[:1] for of_lanes in own),
+                *(ops.identity(t[0]) for t in new_partial),
+                *(leaf[:1] for leaf in own),
                 *(ops.identity(t[0]) for j in joined for t in pending[j]),
             ]
 
         specs = [flag, flag, *self.specs, *partial, *map(spec, types)]
         result = self.stage.stacked_result_type(1, StructType([(None, t) for t in types]))
-        realized = self._realized(body, specs, result)
+        realized = self._realize(body, specs, result)
         return attrs.evolve(realized, joined_sizes=tuple(size for shape in joined.values() for size in shape))
 
     @property
@@ -363,12 +365,12 @@ class StageFold(abc.ABC):
         """The contributions that the fold reads, and the leaves of `own_specs` of each lane, [lanes + 1, …]."""
         specs = reduction.specs
         in_factors = reduction.leaves_only_summed if self.has_factors else {}
-        given = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
-        of_leaves = [*specs, *self.own_specs]
-        found = contributions_by_group(
-            given,
+        group_calls = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
+        leaf_specs = [*specs, *self.own_specs]
+        contributions = contributions_by_group(
+            group_calls,
             self.width,
-            of_leaves,
+            leaf_specs,
             parallel=self.parallel,
             joined=self._joined,
             joined_rows=self.joined_rows,
@@ -376,13 +378,13 @@ class StageFold(abc.ABC):
             data=self.data_rows,
         )
         own: dict[int, Value] = {}
-        for each in found:
+        for each in contributions:
             if max(each.leaves.positions) >= len(specs):
                 assert isinstance(each, ClientContribution)
-                own |= each.leaves.unpack(each.concatenated())
-        return found, [own[i] for i in range(len(specs), len(of_leaves))]
+                own |= each.leaves.unpack(each.concatenate())
+        return contributions, [own[i] for i in range(len(specs), len(leaf_specs))]
 
-    def _realized(self, body: Callable, specs: list[tf.TensorSpec], result: Type) -> Realized:
+    def _realize(self, body: Callable, specs: list[tf.TensorSpec], result: Type) -> Realized:
         name = profiler_name(self.stage.module, self.stage.name)
         function = realized_function(body, specs, name=name, without=self.stage_passes_left_out)
         call = with_kernels_of(self.stage.function, function)

@@ -32,33 +32,33 @@ def constant_tables() -> Iterator[None]:
         _tracing.reset(token)
 
 
-def look_up(keys: tf.Tensor, known: np.ndarray, values: np.ndarray, default: tf.Tensor) -> tf.Tensor:
+def look_up(keys: tf.Tensor, table_keys: np.ndarray, values: np.ndarray, default: tf.Tensor) -> tf.Tensor:
     """The values of keys, by binary search. Strings are searched by a hash without collisions among the known keys.
 
     Args:
-        known, values: numpy arrays of equal length; the known keys are distinct.
+        table_keys, values: numpy arrays of equal length; the known keys are distinct.
     """
-    if not known.size:
+    if not table_keys.size:
         return tf.broadcast_to(default, tf.shape(keys))
-    salt = _perfect_salt(known) if keys.dtype == tf.string else 0
+    salt = _perfect_salt(table_keys) if keys.dtype == tf.string else 0
     with tf.init_scope():
-        order = np.argsort(_codes(tf.constant(known), salt).numpy(), kind="stable")
-    known, values = known[order], values[order]
+        order = np.argsort(_codes(tf.constant(table_keys), salt).numpy(), kind="stable")
+    table_keys, values = table_keys[order], values[order]
     with tf.init_scope():
-        codes = _codes(tf.constant(known), salt).numpy()
+        codes = _codes(tf.constant(table_keys), salt).numpy()
     flat = tf.reshape(keys, [-1])
-    at = tf.minimum(tf.searchsorted(tf.constant(codes), _codes(flat, salt)), known.size - 1)
-    found = tf.where(tf.gather(tf.constant(known), at) == flat, tf.gather(tf.constant(values), at), default)
-    return tf.reshape(found, tf.shape(keys))
+    at = tf.minimum(tf.searchsorted(tf.constant(codes), _codes(flat, salt)), table_keys.size - 1)
+    results = tf.where(tf.gather(tf.constant(table_keys), at) == flat, tf.gather(tf.constant(values), at), default)
+    return tf.reshape(results, tf.shape(keys))
 
 
-def look_up_computed(keys: tf.Tensor, known: tf.Tensor, values: tf.Tensor, default: tf.Tensor) -> tf.Tensor:
+def look_up_computed(keys: tf.Tensor, table_keys: tf.Tensor, values: tf.Tensor, default: tf.Tensor) -> tf.Tensor:
     """The values of keys among known keys that the graph computes, each compared with each.
 
     A known key that stands twice has its first value; TensorFlow's tables refuse it if its values differ.
     """
     flat = tf.reshape(keys, [-1, 1])
-    matches = tf.concat([tf.equal(flat, known), tf.fill(tf.shape(flat), True)], 1)
+    matches = tf.concat([tf.equal(flat, table_keys), tf.fill(tf.shape(flat), True)], 1)
     at = tf.argmax(tf.cast(matches, tf.int32), 1)
     return tf.reshape(tf.gather(tf.concat([values, [default]], 0), at), tf.shape(keys))
 
@@ -69,11 +69,11 @@ def _codes(keys: tf.Tensor, salt: int) -> tf.Tensor:
     return tf.strings.to_hash_bucket_strong(keys, _BUCKETS, [salt, salt])
 
 
-def _perfect_salt(known: np.ndarray) -> int:
+def _perfect_salt(table_keys: np.ndarray) -> int:
     """The first salt for which the known keys' hashes have no collision; nearly always 0."""
     with tf.init_scope():
         salt = 0
-        while len(np.unique(_codes(tf.constant(known), salt).numpy())) < len(known):
+        while len(np.unique(_codes(tf.constant(table_keys), salt).numpy())) < len(table_keys):
             salt += 1
     return salt
 
@@ -105,9 +105,9 @@ def _lookup(self, keys, name=None):
         return tf.SparseTensor(keys.indices, _lookup(self, keys.values, name), keys.dense_shape)
     if keys.dtype.base_dtype != self.key_dtype:
         raise TypeMismatch(f"the table's keys are {self.key_dtype.name}, but {keys.dtype.name} is looked up")
-    known, values = _entries(self)
-    search = look_up if isinstance(known, np.ndarray) else look_up_computed
-    values = search(keys, known, values, self.default_value)
+    table_keys, values = _entries(self)
+    search = look_up if isinstance(table_keys, np.ndarray) else look_up_computed
+    values = search(keys, table_keys, values, self.default_value)
     values.set_shape(keys.shape)
     return values
 
@@ -118,7 +118,7 @@ def _size(self, name=None):
     return tf.size(_entries(self)[0], tf.int64)
 
 
-def _exported(self, name=None):
+def _export_table(self, name=None):
     if not _in_graph():
         return _originals["export"](self, name)
     keys, values = map(tf.convert_to_tensor, _entries(self))
@@ -146,7 +146,7 @@ def _install() -> None:
         methods: dict[str, Callable] = {
             "lookup": _lookup,
             "size": _size,
-            "export": _exported,
+            "export": _export_table,
             "_initialize": _initialize,
         }
         _originals.update(private_api.replace_table_methods(methods))

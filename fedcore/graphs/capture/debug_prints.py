@@ -1,4 +1,4 @@
-"""What the user's code prints with `fc.debug.print`: a graph beside the one that is traced, which is not changed.
+"""Prints of the user's code by `fc.debug.print`: a graph beside the one that is traced, which is not changed.
 
 Decision 0276.
 """

@@ -66,23 +66,23 @@ class TracedGraph:
     def seeded(self) -> bool:
         return "seeded" in self.side_effects
 
-    def named(self, name: str) -> Graph:
+    def with_name(self, name: str) -> Graph:
         return Graph(name, self.type, self.digest, dict.fromkeys(self.side_effects, True), self.sources, self.prints)
 
 
 def _operands(parameter: Type | None, tensors: list[tf.Tensor]) -> list:
     """The leaves of the parameter, from the arguments of `main`."""
-    found: list = []
+    operands: list = []
     sequences = 0
-    rest = iter(tensors)
+    arguments = iter(tensors)
     for _, leaf in () if parameter is None else leaves(parameter):
-        tensor = next(rest)
+        tensor = next(arguments)
         if isinstance(leaf, SequenceType):
             access = ElementAccess(tensor, sequences, leaf.element, sequence_specs(leaf, spec))
-            tensor = SequenceOperand(next(rest), access)
+            tensor = SequenceOperand(next(arguments), access)
             sequences += 1
-        found.append(tensor)
-    return found
+        operands.append(tensor)
+    return operands
 
 
 @without_collection()

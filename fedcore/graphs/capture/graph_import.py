@@ -13,7 +13,7 @@ from fedcore.graphs import private_api
 from fedcore.graphs.capture.debug_prints import Printed, is_traced, note_prints
 from fedcore.graphs.capture.node_sources import note_imported
 from fedcore.graphs.graphdef.canonical_form import with_content_names
-from fedcore.graphs.graphdef.operand_guards import checks_operands, guarded
+from fedcore.graphs.graphdef.operand_guards import checks_operands, guard_graph
 from fedcore.graphs.graphdef.parsed_graph import operations_in
 from fedcore.graphs.graphdef.process_functions import define
 from fedcore.graphs.graphdef.sequence_operands import (
@@ -58,15 +58,15 @@ NOT_INLINED = "MaxPoolGrad"
 """Prefix of operations that get their fast kernel only after their MaxPool in a graph without cycles."""
 
 
-def _parsed(data: bytes) -> _Importable:
-    given = graph_pb2.GraphDef.FromString(data)
+def _parse(data: bytes) -> _Importable:
+    source_def = graph_pb2.GraphDef.FromString(data)
     names: dict[NodeKey, NodeKey] = {}
-    graph_def = with_content_names(guarded(given) if checks_operands() else given, canonical_names=names)
+    graph_def = with_content_names(guard_graph(source_def) if checks_operands() else source_def, canonical_names=names)
     used = frozenset(i.split(":")[0].lstrip("^") for n in graph_def.node for i in n.input)
     inlined = not any(op.startswith(NOT_INLINED) for op in operations_in(graph_def))
-    rest = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
+    nodes = [n for n in graph_def.node if not (n.op == "Placeholder" and n.name.startswith(("arg", "seed")))]
     del graph_def.node[:]
-    graph_def.node.extend(rest)
+    graph_def.node.extend(nodes)
     return _Importable(graph_def, used, inlined, {after: node for node, after in names.items()})
 
 
@@ -76,7 +76,7 @@ def keys_on_path(graph: Graph, data: bytes, path: Sequence[str]) -> Iterator[Nod
     Args:
         path: the names of the nodes, outermost first.
     """
-    importable = _importable.get((graph.digest, checks_operands()), lambda: _parsed(data))
+    importable = _importable.get((graph.digest, checks_operands()), lambda: _parse(data))
     bodies = {"": importable.graph_def.node}
     bodies |= {f.signature.name: f.node_def for f in importable.graph_def.library.function}
     function = ""
@@ -96,7 +96,7 @@ def call_leaves(
         seed: int64, for a seeded graph.
         xla: XLA compiles the graph, once for every shape of its arguments.
     """
-    importable = _importable.get((graph.digest, checks_operands()), lambda: _parsed(data))
+    importable = _importable.get((graph.digest, checks_operands()), lambda: _parse(data))
     graph_def, used = importable.graph_def, importable.used
     current = tf.compat.v1.get_default_graph()
     tensors: list = []
@@ -118,7 +118,7 @@ def call_leaves(
             feed["seed:0"] = current.capture(seed)
     result = tensor_leaves(graph.type.result)
 
-    def imported(*inputs: tf.Tensor) -> list[tf.Tensor]:
+    def import_graph(*inputs: tf.Tensor) -> list[tf.Tensor]:
         names = [f"ret{i}:0" for i in range(len(result))]
         mapped = dict(zip(feed, inputs, strict=True))
         results = tf.graph_util.import_graph_def(
@@ -132,7 +132,11 @@ def call_leaves(
 
     arguments = list(feed.values())
     try:
-        out = imported(*arguments) if importable.inlined and not xla else called(imported, arguments, xla=xla)
+        out = (
+            import_graph(*arguments)
+            if importable.inlined and not xla
+            else call_as_function(import_graph, arguments, xla=xla)
+        )
         shapes = [tensor.shape for tensor in out]  # raises where a dimension is negative
     except (ValueError, tf.errors.OpError) as error:
         raise FedcoreError(f"TensorFlow cannot import the graph @{graph.name}: {error}") from None
@@ -144,13 +148,13 @@ def call_leaves(
 
 
 def _imported_prints(prints: Prints, name: str, feed: dict[str, tf.Tensor]) -> list[Printed]:
-    """What a graph prints, imported into the graph being built.
+    """The prints of a graph, imported into the graph being built.
 
     Args:
         name: of the graph.
         feed: by the name of an argument its tensor. What reads other arguments is not printed.
     """
-    importable = _parsed(prints.data)
+    importable = _parse(prints.data)
     wanted = {node for node in importable.used if node.startswith(("arg", "seed"))}
     if not wanted <= {argument.removesuffix(":0") for argument in feed}:
         return []
@@ -173,15 +177,15 @@ MAX_SCOPE = 100
 """Maximal length of a name scope, since the names of all operations in it repeat it."""
 
 
-def called(body: Callable, operands: list[tf.Tensor], *, xla: bool = False) -> list[tf.Tensor]:
+def call_as_function(body: Callable, operands: list[tf.Tensor], *, xla: bool = False) -> list[tf.Tensor]:
     """Calls the body as a function that TensorFlow does not inline, or that XLA compiles."""
     options: dict = {"jit_compile": True} if xla else {"experimental_attributes": {"_noinline": True}}
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in operands]
     return tf.function(body, autograph=False, input_signature=specs, **options)(*operands)
 
 
-def called_unordered(body: Callable, operands: list[tf.Tensor]) -> list[tf.Tensor]:
-    """As `called`; the function's operations have no automatic control dependencies."""
+def call_unordered(body: Callable, operands: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Calls the body as a function whose operations have no automatic control dependencies."""
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in operands]
     return private_api.unordered_function(body, specs)(*operands)
 
@@ -201,12 +205,12 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
     types = [] if parameter is None else [leaf for _, leaf in leaves(parameter)]
 
     def main(seed, *tensors):
-        rest, values = list(tensors), []
+        operands, values = list(tensors), []
         for type_ in types:
-            value = rest.pop(0)
+            value = operands.pop(0)
             if isinstance(type_, SequenceType):
                 value = SequenceOperand(
-                    rest.pop(0), from_tensor_lists(value, type_.element, sequence_specs(type_, spec))
+                    operands.pop(0), from_tensor_lists(value, type_.element, sequence_specs(type_, spec))
                 )
             values.append(value)
         return call_leaves(graph, data, values, seed)

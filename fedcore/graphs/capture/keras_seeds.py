@@ -46,14 +46,14 @@ def default_seeds() -> Iterator[None]:
     uses_keras = "keras" in sys.modules
     if uses_keras:
         _replace_randint()
-        before = private_api.replace_keras_global(_GLOBAL, None)
+        previous_generator = private_api.replace_keras_global(_GLOBAL, None)
     token = _sequence.set(fold_in(_SEED, n) for n in itertools.count())
     try:
         yield
     finally:
         _sequence.reset(token)
         if uses_keras:
-            private_api.replace_keras_global(_GLOBAL, before)
+            private_api.replace_keras_global(_GLOBAL, previous_generator)
 
 
 def is_default_seed(number: int) -> bool:

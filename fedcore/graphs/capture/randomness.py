@@ -142,7 +142,7 @@ class _Seeding:
             if node.op in STATELESS_CALL and not stateful.intersection(callees(node)):
                 node.op = STATELESS_CALL[node.op]
 
-    def seeded(self, name: str, *, loop: bool = False) -> str:
+    def add_seeded_function(self, name: str, *, loop: bool = False) -> str:
         """The name of the function with the seed as its last argument.
 
         Args:
@@ -160,13 +160,13 @@ class _Seeding:
         body.run()
         if loop:
             function.signature.output_arg.add(name="fedcore_seed_after", type=_INT64)
-            function.ret["fedcore_seed_after"] = body.folded(0)
+            function.ret["fedcore_seed_after"] = body.fold_seed(0)
         return key
 
     def library_function(self, key: str, fn: Callable, specs: list[tf.TensorSpec]) -> str:
         """Adds a traced Python function to the graph's library; returns its name. Equal keys mean equal functions."""
         if key not in self.added:
-            functions = _functions.get(key, lambda: _traced(fn, specs))
+            functions = _functions.get(key, lambda: _trace(fn, specs))
             self.graph_def.library.function.extend(functions)
             self.added[key] = functions[0].signature.name
         return self.added[key]
@@ -176,7 +176,7 @@ _functions: LruCache[str, list[function_pb2.FunctionDef]] = LruCache(256)
 """By key of `library_function` the function and those that it calls."""
 
 
-def _traced(fn: Callable, specs: list[tf.TensorSpec]) -> list[function_pb2.FunctionDef]:
+def _trace(fn: Callable, specs: list[tf.TensorSpec]) -> list[function_pb2.FunctionDef]:
     with private_api.quick_operations():
         concrete = tf.function(fn, autograph=False).get_concrete_function(*specs)
     definition = function_pb2.FunctionDef.FromString(concrete.function_def.SerializeToString())
@@ -213,7 +213,7 @@ def _default_seed(node: node_def_pb2.NodeDef) -> int | None:
     return first if second == 0 and is_default_seed(first) else None
 
 
-def _folded(seed, number):
+def _fold(seed, number):
     return fold_in(seed, number)
 
 
@@ -269,7 +269,7 @@ class _Body:
         node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(number, tf.int64))
         return self._output(name)
 
-    def _called(self, key: str, fn: Callable, number: int) -> str:
+    def _add_call(self, key: str, fn: Callable, number: int) -> str:
         specs = [tf.TensorSpec([], tf.int64)] * 2
         name = f"fedcore_{key}_{len(self.nodes)}"
         inputs = [self.seed, self._constant(number)]
@@ -277,19 +277,19 @@ class _Body:
         _as_call(node, self.owner.library_function(key, fn, specs), [_INT64, _INT64], _INT64)
         return self._output(name)
 
-    def folded(self, number: int) -> str:
+    def fold_seed(self, number: int) -> str:
         """The body's seed folded with a number: an int64 scalar."""
-        return self._called("folded", _folded, number)
+        return self._add_call("folded", _fold, number)
 
     def pair(self, number: int) -> str:
         """The body's seed folded with a number, as int64 [2]: the form that stateless operations take."""
-        return self._called("pair", _pair, number)
+        return self._add_call("pair", _pair, number)
 
     def _dataset(self, node) -> None:
         """Sets the seeds of a random dataset operation."""
         del node.attr[_UNSEEDED]
         for i in (0, 1):
-            node.input[_DATASETS[node.op] + i] = self.folded((2 << 40) + 2 * self.count + i)
+            node.input[_DATASETS[node.op] + i] = self.fold_seed((2 << 40) + 2 * self.count + i)
 
     def _stateless(self, node, pair: str) -> None:
         data = [i for i in node.input if not i.startswith("^")]
@@ -343,21 +343,21 @@ class _Body:
         """Has the node pass a seed to the functions that it calls."""
         data = [i for i in node.input if not i.startswith("^")]
         control = [i for i in node.input if i.startswith("^")]
-        seed = self.folded(self.count)
+        seed = self.fold_seed(self.count)
         if node.op in ("StatefulPartitionedCall", "PartitionedCall"):
-            node.attr["f"].func.name = self.owner.seeded(node.attr["f"].func.name)
+            node.attr["f"].func.name = self.owner.add_seeded_function(node.attr["f"].func.name)
             node.attr["Tin"].list.type.append(_INT64)
         elif node.op in ("If", "StatelessIf"):
             for branch in ("then_branch", "else_branch"):
-                node.attr[branch].func.name = self.owner.seeded(node.attr[branch].func.name)
+                node.attr[branch].func.name = self.owner.add_seeded_function(node.attr[branch].func.name)
             node.attr["Tin"].list.type.append(_INT64)
         elif node.op in ("Case", "StatelessCase"):
             for branch in node.attr["branches"].list.func:
-                branch.name = self.owner.seeded(branch.name)
+                branch.name = self.owner.add_seeded_function(branch.name)
             node.attr["Tin"].list.type.append(_INT64)
         elif node.op in ("While", "StatelessWhile"):
-            node.attr["cond"].func.name = self.owner.seeded(node.attr["cond"].func.name)
-            node.attr["body"].func.name = self.owner.seeded(node.attr["body"].func.name, loop=True)
+            node.attr["cond"].func.name = self.owner.add_seeded_function(node.attr["cond"].func.name)
+            node.attr["body"].func.name = self.owner.add_seeded_function(node.attr["body"].func.name, loop=True)
             node.attr["T"].list.type.append(_INT64)
             if node.attr["output_shapes"].list.shape:
                 node.attr["output_shapes"].list.shape.add()

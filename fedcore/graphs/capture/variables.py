@@ -51,18 +51,18 @@ def _type_of(handle: tf.Tensor) -> tf.DType:
 def own_variables() -> Iterator[OwnVariables]:
     """Inside, `tf.Variable` creates a variable of the graph being built and initialises it there."""
     with tf.init_scope():
-        found = OwnVariables(private_api.creation_number(tf.constant(0)))
+        variables = OwnVariables(private_api.creation_number(tf.constant(0)))
     outside = tf.compat.v1.get_default_graph()
 
     def creator(next_creator, **options):
         initial = options.get("initial_value")
-        of_a_graph = any(tf.is_tensor(x) and not private_api.is_eager(x) for x in tf.nest.flatten(initial))
-        if of_a_graph or tf.executing_eagerly():
-            return made(initial, options)
+        is_symbolic = any(tf.is_tensor(x) and not private_api.is_eager(x) for x in tf.nest.flatten(initial))
+        if is_symbolic or tf.executing_eagerly():
+            return create_variable(initial, options)
         with _traced_graph(outside).as_default():
-            return made(initial, options)
+            return create_variable(initial, options)
 
-    def made(initial, options: dict) -> tf.Variable:
+    def create_variable(initial, options: dict) -> tf.Variable:
         shape = options.get("shape")
         value = tf.convert_to_tensor(initial() if callable(initial) else initial, dtype=options.get("dtype"))
         variable = private_api.uninitialized_variable(
@@ -75,13 +75,13 @@ def own_variables() -> Iterator[OwnVariables]:
             aggregation=options.get("aggregation"),
         )
         variable.assign(value)
-        found.created.append(variable)
+        variables.created.append(variable)
         return variable
 
     token = _traced.set(True)
     try:
         with tf.variable_creator_scope(creator):
-            yield found
+            yield variables
     finally:
         _traced.reset(token)
 

@@ -22,22 +22,22 @@ def check_operation(operation: object, operands: Sequence, attributes: Iterable[
         FedcoreError: TensorFlow has no such operation, or the operation has no such attribute.
     """
     if not isinstance(operation, str):
-        raise TypeMismatch(_located(f"op takes the name of an operation first, not {brief(operation)}"))
+        raise TypeMismatch(_add_location(f"op takes the name of an operation first, not {brief(operation)}"))
     for i, operand in enumerate(operands):
         if not is_pattern(operand):
             problem = f"operand {i} of op({operation!r}) is {brief(operand)}, not a pattern"
-            raise TypeMismatch(_located(f"{problem}{_pattern_of(operand)}"))
+            raise TypeMismatch(_add_location(f"{problem}{_pattern_of(operand)}"))
     if operation in REGIONS or operation == "Const":
         return
     if private_api.op_definition(operation) is None:
         raise FedcoreError(
-            _located(f"TensorFlow has no operation {operation!r}{_similar(operation, _all_operations())}")
+            _add_location(f"TensorFlow has no operation {operation!r}{_similar(operation, _all_operations())}")
         )
     declared = signature(operation)
     _check_count(operation, declared, operands)
     for name in attributes:
         if name not in declared.kinds:
-            raise FedcoreError(_located(f"{operation} has no attribute {name!r}{_similar(name, declared.kinds)}"))
+            raise FedcoreError(_add_location(f"{operation} has no attribute {name!r}{_similar(name, declared.kinds)}"))
 
 
 def _check_count(operation: str, declared: Signature, operands: Sequence) -> None:
@@ -48,36 +48,38 @@ def _check_count(operation: str, declared: Signature, operands: Sequence) -> Non
     names = ", ".join(f"{a.name}…" if a.is_list else a.name for a in declared.operands)
     takes = f"{least} or more operands" if lists else f"{least} operand{'s' * (least != 1)}"
     fix = f"fix: op({operation!r}) alone matches any operands, var('name') any one"
-    raise TypeMismatch(_located(f"{operation} has {takes} ({names}), but the pattern has {len(operands)}\n{fix}"))
+    raise TypeMismatch(_add_location(f"{operation} has {takes} ({names}), but the pattern has {len(operands)}\n{fix}"))
 
 
 def check_name(name: object, maker: str) -> None:
     """Checks the name of a variable: the rule's parameter."""
     if not isinstance(name, str) or not name.isidentifier():
-        raise TypeMismatch(_located(f"{maker} takes the name of the rule's parameter, not {brief(name)}"))
+        raise TypeMismatch(_add_location(f"{maker} takes the name of the rule's parameter, not {brief(name)}"))
 
 
 def check_content(content: object) -> None:
     """Checks the content of a constant: a number, or None for any."""
     if content is not None and not isinstance(content, int | float):
-        raise TypeMismatch(_located(f"const takes a number, or nothing for any constant, not {brief(content)}"))
+        raise TypeMismatch(_add_location(f"const takes a number, or nothing for any constant, not {brief(content)}"))
 
 
 def check_patterns(patterns: Sequence, is_pattern: Callable) -> None:
     """Checks the arguments of `pattern`: patterns of the results of operations."""
     if not patterns:
         raise TypeMismatch(
-            _located("a rule without a pattern matches nothing: @pattern(op('AddV2', var('x'), const(0)))")
+            _add_location("a rule without a pattern matches nothing: @pattern(op('AddV2', var('x'), const(0)))")
         )
     for each in patterns:
         if callable(each):
             raise TypeMismatch(
-                _located(f"@pattern takes patterns: @pattern(op('AddV2', …)) stands before {describe(each)}")
+                _add_location(f"@pattern takes patterns: @pattern(op('AddV2', …)) stands before {describe(each)}")
             )
         if not is_pattern(each):
-            raise TypeMismatch(_located(f"a rule matches patterns, not {brief(each)}{_pattern_of(each)}"))
+            raise TypeMismatch(_add_location(f"a rule matches patterns, not {brief(each)}{_pattern_of(each)}"))
         if each.op is None:
-            raise TypeMismatch(_located(f"a rule matches the results of an operation, but {each} matches any value"))
+            raise TypeMismatch(
+                _add_location(f"a rule matches the results of an operation, but {each} matches any value")
+            )
 
 
 def check_parameters(function: Callable, patterns: Sequence) -> None:
@@ -129,7 +131,7 @@ def _similar(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def _located(message: str) -> str:
+def _add_location(message: str) -> str:
     location = user_location()
     return message if location is None else f"{location}: {message}"
 

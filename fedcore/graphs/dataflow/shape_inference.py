@@ -145,7 +145,7 @@ def _encode(definition: Signature, attributes: Mapping[str, Any]) -> Iterator[tu
     """Name and serialized AttrValue of each attribute that a node has or that has a default."""
     for name, kind in definition.kinds.items():
         if name in attributes:
-            yield name, private_api_shapes.encoded(attributes[name], kind)
+            yield name, private_api_shapes.encode_attribute(attributes[name], kind)
         elif name in definition.defaults:
             yield name, definition.defaults[name]
 

@@ -16,7 +16,7 @@ import attrs
 
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.dataflow.graph import Region
-from fedcore.ir.first_use import imported
+from fedcore.ir.first_use import import_safely
 from fedcore.ir.locations import naming_errors_of
 from fedcore.ir.registry import note_declaration
 
@@ -101,7 +101,7 @@ def get_stage_pass(name: str) -> StagePass:
         FedcoreError: no stage pass has the name; the message lists the names that there are.
     """
     if name in DEFAULT_STAGE_PIPELINE:
-        imported(f"{_BUILT_IN}{_module_name(name)}")
+        import_safely(f"{_BUILT_IN}{_module_name(name)}")
     if name not in _registry:
         names = ", ".join(dict.fromkeys((*DEFAULT_STAGE_PIPELINE, *_registry)))
         hint = "one of yours is declared when its module is imported: fedcore opt --load MODULE"

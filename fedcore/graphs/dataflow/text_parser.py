@@ -34,7 +34,7 @@ node: [REF ("," REF)* "="] NAME OPEN [operand ("," operand)*] ")" [types] [behin
 ?operand: REF | "[" [REF ("," REF)*] "]" -> operands
 types: ":" value_type ("," value_type)*
 behind: "after" REF ("," REF)*
-value_type: NAME -> named
+value_type: NAME -> named_type
           | NAME "[" dims "]" -> tensor
           | NAME "[" ELLIPSIS "]" -> tensor_of_unknown_rank
 %extend value: UNKNOWN -> unknown
@@ -176,7 +176,7 @@ class _SyntaxBuilder(ValueBuilder):
     def behind(self, *names):
         return _Behind(names)
 
-    def named(self, name):
+    def named_type(self, name):
         return self._type(name, ())
 
     def tensor(self, name, dims):

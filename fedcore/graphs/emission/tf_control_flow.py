@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.capture.graph_import import called, called_unordered
+from fedcore.graphs.capture.graph_import import call_as_function, call_unordered
 from fedcore.graphs.dataflow.selection import FAST_PATH_ENTRIES
 from fedcore.graphs.graphdef.grappler import without_function_optimisation
 
@@ -56,7 +56,7 @@ def counted_loop(
     # arithmetic optimiser rewrites `x + x` to `2 * x` with a control dependency that also fires on the untaken Switch
     # branch of the last iteration.
     with without_function_optimisation():
-        return called_unordered(build, [iterations, *initial])
+        return call_unordered(build, [iterations, *initial])
 
 
 _loop: contextvars.ContextVar["_Loop | None"] = contextvars.ContextVar("fedcore_counted_loop", default=None)
@@ -285,8 +285,8 @@ def while_loop(
 def call(body: Callable, operands: Sequence[tf.Tensor], kind: str) -> list[tf.Tensor]:
     """See `control_flow.call`, which has the meaning of `kind`."""
     if kind == "unordered":
-        return called_unordered(body, list(operands))
+        return call_unordered(body, list(operands))
     if kind == "xla":
         return list(tf.function(body, autograph=False, jit_compile=True)(*operands))
     with without_function_optimisation(fuses=kind == "fused"):
-        return called(body, list(operands))
+        return call_as_function(body, list(operands))

@@ -29,19 +29,19 @@ _AS_THEY_ARE = ("fedcore", "keras", "tensorflow")
 """Packages whose functions have no Python control flow over tensors."""
 
 
-def converted(fn: Callable) -> Callable:
+def convert_function(fn: Callable) -> Callable:
     """`fn` after AutoGraph's conversion, as in `tf.function`; a function such as `lambda x, y: x + y` as it is.
 
     Methods, partials and callable objects are converted as the functions that they call. What calls no function of
     Python, such as a `tf.function`, is returned as it is. A conversion takes 10 to 30 ms.
     """
     if isinstance(fn, functools.partial):
-        return functools.partial(converted(fn.func), *fn.args, **fn.keywords)
+        return functools.partial(convert_function(fn.func), *fn.args, **fn.keywords)
     if inspect.ismethod(fn):
-        return types.MethodType(converted(fn.__func__), fn.__self__)
+        return types.MethodType(convert_function(fn.__func__), fn.__self__)
     if not inspect.isfunction(fn):
         call = getattr(type(fn), "__call__", None)  # noqa: B004  it is called
-        return types.MethodType(converted(call), fn) if inspect.isfunction(call) else fn
+        return types.MethodType(convert_function(call), fn) if inspect.isfunction(call) else fn
     if (fn.__module__ or "").partition(".")[0] in _AS_THEY_ARE:
         return fn
     if all(i.opname in _STRAIGHT for i in dis.get_instructions(fn)):
@@ -50,11 +50,11 @@ def converted(fn: Callable) -> Callable:
         inspect.getsource(fn)
         graph_function = tf.autograph.to_graph(fn)
     except Exception:  # as tf.function: a function without readable source runs unconverted
-        return _unconverted(fn)
+        return _explain_errors(fn)
     return private_api.in_lines_of_source(graph_function)
 
 
-def _unconverted(fn: Callable) -> Callable:
+def _explain_errors(fn: Callable) -> Callable:
     """`fn`, whose error says why control flow over tensors is none in its graph."""
 
     @functools.wraps(fn)

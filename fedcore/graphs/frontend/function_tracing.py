@@ -8,7 +8,7 @@ import tensorflow as tf
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_capture import TracedGraph, trace_leaves
-from fedcore.graphs.frontend.control_flow import converted
+from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.sequences.sequence_results import from_dataset, result_tensors
 from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
@@ -42,13 +42,13 @@ def trace_function(
     Raises:
         TracingError: fn returns None, or uses resources of this process.
     """
-    called = _converted(fn)
+    called = _convert(fn)
     returned: list[Type] = []
 
     def out(result) -> tuple[Type, list]:
-        type_, found = type_and_leaves(result, fn)
+        type_, leaf_values = type_and_leaves(result, fn)
         returned.append(type_)
-        return in_columns(type_), result_tensors(unflatten(found, type_), type_)
+        return in_columns(type_), result_tensors(unflatten(leaf_values, type_), type_)
 
     def body(arguments, seed):
         try:
@@ -82,25 +82,25 @@ def as_user_sees(value, type_: Type):
     """A leaf for the user's function: a sequence as a `SymbolicDataset`, a tensor as it is."""
     if not isinstance(type_, SequenceType):
         return value
-    return SymbolicDataset.of(value, type_.element, _converted)
+    return SymbolicDataset.of(value, type_.element, _convert)
 
 
-def _converted(fn: Callable) -> Callable:
-    return converted(getattr(fn, "python_function", fn))
+def _convert(fn: Callable) -> Callable:
+    return convert_function(getattr(fn, "python_function", fn))
 
 
 def _in_the_trace(call: Callable) -> Callable:
     """Runs a `tf.function` that returns a sequence as a part of the trace: a graph function returns tensors only."""
 
-    def called(self, *args, **kwargs):
+    def call_in_trace(self, *args, **kwargs):
         try:
             return call(self, *args, **kwargs)
         except TypeError as error:
             if f"return value of type {SymbolicDataset.__name__}" not in str(error):
                 raise
-            return _converted(self.python_function)(*args, **kwargs)
+            return _convert(self.python_function)(*args, **kwargs)
 
-    return called
+    return call_in_trace
 
 
 private_api.replace_function_call(_in_the_trace)
@@ -142,8 +142,8 @@ def _sequence(value, fn: Callable) -> tuple[Type, list]:
     if problem is not None:
         raise TracingError(f"{describe(fn)} returns a sequence, which goes out in columns: {problem}")
     if isinstance(value, SymbolicDataset):
-        one = value.sampled()
-        sequence = Sequence(one.count, lambda i: unflatten(type_and_leaves(one.element(i), fn)[1], element))
+        dataset = value.with_samples()
+        sequence = Sequence(dataset.count, lambda i: unflatten(type_and_leaves(dataset.element(i), fn)[1], element))
     else:
         sequence = from_dataset(value, element)
     return SequenceType(element), [sequence]

@@ -9,7 +9,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.attribute_ranges import wrong_attributes
 from fedcore.graphs.graphdef.canonical_form import ANONYMOUS
-from fedcore.graphs.graphdef.graph_validation import parsed
+from fedcore.graphs.graphdef.graph_validation import parse_graph
 from fedcore.graphs.graphdef.op_classes import why_refused
 from fedcore.graphs.graphdef.side_effects import side_effects_of
 from fedcore.graphs.graphdef.variable_dtypes import wrong_handles
@@ -36,21 +36,21 @@ def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with t
         FedcoreError: a graph is malformed, or holds operations that are not allowed; the message lists them.
     """
     for graph in module.graphs:
-        graph_def = parsed(graph, module.blob(graph.digest))
+        graph_def = parse_graph(graph, module.blob(graph.digest))
         undeclared = [effect for effect in side_effects_of(graph_def) if not graph.attributes.get(effect)]
         if undeclared:
             raise FedcoreError(f"graph @{graph.name} is {' and '.join(undeclared)}, but the file does not say so")
-        refused = [] if trusted else list(_refused(graph_def))
+        refused = [] if trusted else list(_refusals(graph_def))
         if refused:
-            shown = "\n".join(f"  {line}" for line in refused[:_SHOWN])
+            listing = "\n".join(f"  {line}" for line in refused[:_SHOWN])
             more = f"\n  and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
             raise FedcoreError(
-                f"graph @{graph.name} holds operations that a file from elsewhere may not:\n{shown}{more}\n"
+                f"graph @{graph.name} holds operations that a file from elsewhere may not:\n{listing}{more}\n"
                 f"  if you trust whoever wrote the file, {advice}"
             )
 
 
-def _refused(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
+def _refusals(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
     functions = {f.signature.name for f in graph_def.library.function}
     bodies = [(f"the function {f.signature.name}", f.node_def) for f in graph_def.library.function]
     for where, nodes in [("the graph", graph_def.node), *bodies]:

@@ -49,10 +49,10 @@ def wrong_attributes(node: node_def_pb2.NodeDef, constants: Mapping[str, node_de
     for index, (rank, name) in _CONSTANTS.get(node.op, {}).items():
         if node.op == "GatherV2" and not node.attr["batch_dims"].i:
             continue
-        found = constants.get(data[index].split(":")[0])
-        if found is None or len(found.attr["value"].tensor.tensor_shape.dim) != rank:
+        constant = constants.get(data[index].split(":")[0])
+        if constant is None or len(constant.attr["value"].tensor.tensor_shape.dim) != rank:
             yield f"its {name} is no constant of rank {rank}"
-        elif node.op in _TRANSFORMS and tf.make_ndarray(found.attr["value"].tensor).min(initial=1) < 1:
+        elif node.op in _TRANSFORMS and tf.make_ndarray(constant.attr["value"].tensor).min(initial=1) < 1:
             yield f"its {name} is not positive"
     yield from _too_large(node, data, constants)
     yield from _wrong_call_options(node)
@@ -121,11 +121,11 @@ def _too_large(node: node_def_pb2.NodeDef, data: list[str], constants: Mapping) 
     if any(a.number_attr or a.type_list_attr for a in arguments) or _SPARSE.fullmatch(node.op):
         return
     for argument, source in zip(arguments, data, strict=False):
-        found = constants.get(source.split(":")[0])
+        constant = constants.get(source.split(":")[0])
         largest = argument.name == "segment_ids" and node.op.startswith("Segment")
-        if found is None or not (largest or argument.name in _SIZES):
+        if constant is None or not (largest or argument.name in _SIZES):
             continue
-        numbers = tf.make_ndarray(found.attr["value"].tensor)
+        numbers = tf.make_ndarray(constant.attr["value"].tensor)
         if numbers.dtype.kind not in "iu" or numbers.size > MAX_ELEMENTS:
             continue
         count = int(numbers.max(initial=0)) if largest else math.prod(int(n) for n in numbers.flat if n > 0)

@@ -73,13 +73,13 @@ def _only_called(graph_def: graph_pb2.GraphDef) -> set[str]:
     called, others = set[str](), set[str]()
     stack: list[tuple[Iterable[node_def_pb2.NodeDef], set[str]]] = [(graph_def.node, called)]
     while stack:
-        body, found = stack.pop()
+        body, caller_set = stack.pop()
         for node in body:
             for name in _functions_of(node):
-                of_call = found if node.op in CALLS else others
-                if name in nodes and name not in of_call:
-                    of_call.add(name)
-                    stack.append((nodes[name], of_call))
+                callee_set = caller_set if node.op in CALLS else others
+                if name in nodes and name not in callee_set:
+                    callee_set.add(name)
+                    stack.append((nodes[name], callee_set))
     return called - others
 
 
@@ -96,7 +96,7 @@ def _use_kernels(nodes, returned: MutableMapping[str, str] | None = None) -> boo
     for node in nodes:
         for i in node.input:
             readers[i].append(node)
-    after: dict[str, str] = {}  # by rounded result in bfloat16: the product's
+    replacements: dict[str, str] = {}  # by rounded result in bfloat16: the product's
     replaced: set[str] = set()  # casts that a product needs no more
     for node in [n for n in nodes if n.op in PRODUCTS]:
         result = _result(node, returned)
@@ -113,13 +113,13 @@ def _use_kernels(nodes, returned: MutableMapping[str, str] | None = None) -> boo
             for key in ("Ta", "Tb", "Tout"):
                 del node.attr[key]
         node.attr["T"].type = BFLOAT16
-        after[_result(rounding, returned)] = result
+        replacements[_result(rounding, returned)] = result
         replaced.update([rounding.name, *(cast.name for cast in casts)])
-    _rename(nodes, returned, after)
+    _rename(nodes, returned, replacements)
     read = {node_of(i) for i in (*(i for n in nodes for i in n.input), *(returned or {}).values())}
-    kept = [n for n in nodes if n.name in read or n.name not in replaced]
+    remaining_nodes = [n for n in nodes if n.name in read or n.name not in replaced]
     del nodes[:]
-    nodes.extend(kept)
+    nodes.extend(remaining_nodes)
     return bool(replaced)
 
 
@@ -147,24 +147,24 @@ def _round(nodes, returned: MutableMapping[str, str] | None = None) -> bool:
             rounded[tensor] = _result(up, returned)
         return rounded[tensor]
 
-    before = list(nodes)
-    after = {result: rounding(result) for result in (_result(n, returned) for n in products)}
-    _rename(before, returned, after)
-    of_products = set(after.values())  # rounded already
+    original_nodes = list(nodes)
+    replacements = {result: rounding(result) for result in (_result(n, returned) for n in products)}
+    _rename(original_nodes, returned, replacements)
+    rounded_results = set(replacements.values())  # rounded already
     for node in products:
         for i in PRODUCTS[node.op]:
-            if node.input[i] not in of_products:
+            if node.input[i] not in rounded_results:
                 node.input[i] = rounding(node.input[i])
     return bool(products)
 
 
-def _rename(nodes, returned: MutableMapping[str, str] | None, after: Mapping[str, str]) -> None:
+def _rename(nodes, returned: MutableMapping[str, str] | None, replacements: Mapping[str, str]) -> None:
     """Replaces tensors that nodes read, and that a function returns, by others."""
     for node in nodes:
-        node.input[:] = [after.get(i, i) for i in node.input]
+        node.input[:] = [replacements.get(i, i) for i in node.input]
     if returned is not None:
         for key, tensor in list(returned.items()):
-            returned[key] = after.get(tensor, tensor)
+            returned[key] = replacements.get(tensor, tensor)
 
 
 def _is_float32_product(node: node_def_pb2.NodeDef) -> bool:

@@ -73,7 +73,7 @@ def canonical_graph(
     for name in order:
         _copy_node(out.node.add(), nodes[name], names, library)
     for i, (result, dtype) in enumerate(results):
-        node = out.node.add(name=f"ret{i}", op="Identity", input=[_renamed(result, names)])
+        node = out.node.add(name=f"ret{i}", op="Identity", input=[_rename_input(result, names)])
         node.attr["T"].type = dtype
     out.library.function.extend(library.canonical[name] for name in library.used())
     if canonical_names is not None:
@@ -90,7 +90,7 @@ def canonical_again(graph_def: graph_pb2.GraphDef, canonical_names: dict[NodeKey
         canonical_names: as for `canonical_graph`.
     """
     by_name = {n.name: n for n in graph_def.node}
-    arguments, results = _numbered(by_name, "arg"), _numbered(by_name, "ret")
+    arguments, results = _numbered_names(by_name, "arg"), _numbered_names(by_name, "ret")
     returned = [(by_name[r].input[0], by_name[r].attr["T"].type) for r in results]
     read = {node_of(i) for n in graph_def.node for i in n.input}
     effects = [name for name in by_name if name not in {*arguments, *results, *read, "seed"}]
@@ -98,32 +98,32 @@ def canonical_again(graph_def: graph_pb2.GraphDef, canonical_names: dict[NodeKey
     return canonical_graph(graph_def, arguments, returned, effects, seed, canonical_names=canonical_names)
 
 
-def _numbered(names: Iterable[str], prefix: str) -> list[str]:
+def _numbered_names(names: Iterable[str], prefix: str) -> list[str]:
     """The names `prefix0`, `prefix1`, … in the order of their numbers."""
-    found = [n for n in names if re.fullmatch(rf"{prefix}[0-9]+", n)]
-    return sorted(found, key=lambda n: int(n.removeprefix(prefix)))
+    matches = [n for n in names if re.fullmatch(rf"{prefix}[0-9]+", n)]
+    return sorted(matches, key=lambda n: int(n.removeprefix(prefix)))
 
 
-def inputs_first(nodes, roots: list[str], known: set[str]) -> list[str]:
+def inputs_first(nodes, roots: list[str], excluded: set[str]) -> list[str]:
     """The nodes that the roots depend on, inputs first: a depth-first walk in the order of the inputs.
 
     Args:
-        known: nodes that are not visited.
+        excluded: nodes that are not visited.
     """
     order: list[str] = []
-    seen = set(known)
+    visited = set(excluded)
     for root in roots:
         stack = [(root, False)]
         while stack:
-            name, done = stack.pop()
-            if done:
+            name, ready = stack.pop()
+            if ready:
                 order.append(name)
                 continue
-            if name in seen:
+            if name in visited:
                 continue
-            seen.add(name)
+            visited.add(name)
             stack.append((name, True))
-            stack.extend((node_of(i), False) for i in reversed(nodes[name].input) if node_of(i) not in seen)
+            stack.extend((node_of(i), False) for i in reversed(nodes[name].input) if node_of(i) not in visited)
     return order
 
 
@@ -131,7 +131,7 @@ def node_of(input_name: str) -> str:
     return input_name.lstrip("^").split(":")[0]
 
 
-def _renamed(input_name: str, names) -> str:
+def _rename_input(input_name: str, names) -> str:
     control = "^" if input_name.startswith("^") else ""
     node, _, port = input_name.lstrip("^").partition(":")
     return control + names[node] + (f":{port}" if port and port != "0" else "")
@@ -140,8 +140,8 @@ def _renamed(input_name: str, names) -> str:
 def _copy_node(node: node_def_pb2.NodeDef, source: node_def_pb2.NodeDef, names, library: "_Library") -> None:
     node.name = names[source.name]
     node.op = library.name(source.op) if source.op in library.functions else source.op
-    data = [_renamed(i, names) for i in source.input if not i.startswith("^")]
-    control = sorted({_renamed(i, names) for i in source.input if i.startswith("^")})
+    data = [_rename_input(i, names) for i in source.input if not i.startswith("^")]
+    control = sorted({_rename_input(i, names) for i in source.input if i.startswith("^")})
     node.input.extend(data + control)
     for key in sorted(source.attr):
         if _is_canonical(key):
@@ -242,13 +242,13 @@ class _Library:
     def name(self, original: str) -> str:
         """The canonical name of a function; the functions that it calls are named first, on a stack of their own."""
         stack = [] if original in self._names else [(original, False)]
-        seen: set[str] = set()
+        visited: set[str] = set()
         while stack:
             name, ready = stack.pop()
             if ready:
                 self._add(name)
-            elif name not in seen and name not in self._names:
-                seen.add(name)
+            elif name not in visited and name not in self._names:
+                visited.add(name)
                 stack.append((name, True))
                 stack.extend((callee, False) for callee in self._callees(self.functions[name]))
         return self._names[original]
@@ -262,12 +262,12 @@ class _Library:
 
     def _callees(self, function: function_pb2.FunctionDef) -> list[str]:
         """The functions that the nodes name, as far as they need a name of their own yet."""
-        found = []
+        names = []
         for node in function.node_def:
-            found.append(node.op)
+            names.append(node.op)
             for value in (value for key, value in node.attr.items() if _is_canonical(key)):
-                found += [func.name for func in ([value.func] if value.HasField("func") else value.list.func)]
-        return [name for name in dict.fromkeys(found) if name in self.functions and name not in self._names]
+                names += [func.name for func in ([value.func] if value.HasField("func") else value.list.func)]
+        return [name for name in dict.fromkeys(names) if name in self.functions and name not in self._names]
 
     def rename(self, value) -> None:
         for func in [value.func] if value.HasField("func") else value.list.func:

@@ -28,16 +28,16 @@ def add_operation(op: str, tensors: Sequence, attributes: Mapping[str, Any]) -> 
     """Runs one operation: adds it to the TensorFlow graph being built, or executes it where tensors are eager."""
     definition = private_api.op_definition(op)
     names = keywords_of(op)
-    inferred, keywords, rest = set(), {}, list(tensors)
+    inferred, keywords, remaining = set(), {}, list(tensors)
     for argument in definition.input_arg:
         name = names[argument.name]
         inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
         if argument.number_attr or argument.type_list_attr:
             many = attributes[argument.number_attr or argument.type_list_attr]
             count = int(many) if argument.number_attr else len(many)
-            keywords[name], rest = rest[:count], rest[count:]
+            keywords[name], remaining = remaining[:count], remaining[count:]
         else:
-            keywords[name] = rest.pop(0)
+            keywords[name] = remaining.pop(0)
     for attribute in definition.attr:
         if attribute.name in attributes and attribute.name not in inferred:
             keywords[names[attribute.name]] = attributes[attribute.name]

@@ -38,12 +38,12 @@ def constant_draws(body: Body) -> list[str]:
 
 def _is_constant(body: Body, name: str) -> bool:
     """Whether a tensor depends on constants only."""
-    seen, waiting = {name}, [name]
+    visited, waiting = {name}, [name]
     while waiting:
         node = body.by_name.get(waiting.pop())
         if node is None or node.stateful:  # an argument, or another value in each call
             return False
-        inputs = {i for i, _ in node.inputs} - seen
-        seen |= inputs
+        inputs = {i for i, _ in node.inputs} - visited
+        visited |= inputs
         waiting.extend(inputs)
     return True

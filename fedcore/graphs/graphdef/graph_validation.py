@@ -47,7 +47,7 @@ class _Malformed(Exception):
     """A violation: the place and the rule."""
 
 
-def parsed(graph: Graph, data: bytes) -> graph_pb2.GraphDef:
+def parse_graph(graph: Graph, data: bytes) -> graph_pb2.GraphDef:
     """The GraphDef of a graph's bytes, validated.
 
     Raises:
@@ -114,10 +114,10 @@ class _Validator:
             stack: list[tuple[str, bool]] = [(name, False)]
             open_: set[str] = set()
             while stack:
-                current, done = stack.pop()
+                current, ready = stack.pop()
                 nodes = self.functions[current].node_def
-                if done:
-                    called = list(self._called(current, nodes))
+                if ready:
+                    called = list(self._callees(current, nodes))
                     size[current] = len(nodes) + sum(size[c] for c in called)
                     depth[current] = 1 + max((depth[c] for c in called), default=0)
                     open_.discard(current)
@@ -129,15 +129,15 @@ class _Validator:
                     raise _Malformed(f"the function {current!r} calls itself")
                 open_.add(current)
                 stack.append((current, True))
-                for callee in self._called(current, nodes):
+                for callee in self._callees(current, nodes):
                     if callee in open_:
                         raise _Malformed(f"the function {callee!r} calls itself")
                     if callee not in size:
                         stack.append((callee, False))
-        called = list(self._called("the graph", self.graph_def.node))
+        called = list(self._callees("the graph", self.graph_def.node))
         _limit(len(self.graph_def.node) + sum(size[c] for c in called), 0, "the graph")
 
-    def _called(self, where: str, nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[str]:
+    def _callees(self, where: str, nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[str]:
         for node in nodes:
             if node.op in self.functions:
                 yield node.op
@@ -153,8 +153,8 @@ class _Validator:
 
     def _check_main(self, graph: Graph) -> None:
         types = self._check_nodes("the graph", self.graph_def.node, {}, in_function=False)
-        wanted = [s.dtype.as_datatype_enum for s in operand_specs(graph.type.parameter)]
-        arguments = {f"arg{i}": dtype for i, dtype in enumerate(wanted)}
+        dtypes = [s.dtype.as_datatype_enum for s in operand_specs(graph.type.parameter)]
+        arguments = {f"arg{i}": dtype for i, dtype in enumerate(dtypes)}
         if graph.attributes.get("seeded"):
             arguments["seed"] = types_pb2.DT_INT64
         for node in self.graph_def.node:
@@ -258,12 +258,12 @@ def _element_accesses(graph: Graph) -> dict[str, _Signature]:
     """The signatures of the element accesses of a graph's sequence operands, which its library does not define."""
     parameter = graph.type.parameter
     sequences = [leaf for _, leaf in leaves(parameter) if isinstance(leaf, SequenceType)] if parameter else []
-    found = {}
+    signatures = {}
     for i, sequence in enumerate(sequences):
         outputs = tuple(s.dtype.as_datatype_enum for s in sequence_specs(sequence, spec))
         inputs = (types_pb2.DT_VARIANT, types_pb2.DT_INT64)
-        found[f"{ACCESS_PREFIX}{i}"] = _Signature(inputs, outputs)
-    return found
+        signatures[f"{ACCESS_PREFIX}{i}"] = _Signature(inputs, outputs)
+    return signatures
 
 
 def _limit(size: int, depth: int, where: str) -> None:
@@ -289,9 +289,9 @@ def _function_signature(function: function_pb2.FunctionDef) -> _Signature:
 def _attributes(at: str, declared: op_def_pb2.OpDef, node: node_def_pb2.NodeDef) -> dict:
     """The values of the declared attributes, with defaults where the node has none."""
     values = {}
-    known = {a.name for a in declared.attr}
+    declared_names = {a.name for a in declared.attr}
     for key in node.attr:
-        if key not in known and not key.startswith("_"):
+        if key not in declared_names and not key.startswith("_"):
             raise _Malformed(f"{at}: the operation has no attribute {key!r}")
         kind = PRIVATE_ATTRIBUTES.get(key)
         if kind is not None and node.attr[key].WhichOneof("value") != kind:
@@ -411,15 +411,15 @@ def _tensor_problem(tensor) -> str | None:
     allowed = {"dtype", "tensor_shape", "tensor_content", "version_number", _FIELDS[tensor.dtype]}
     if any(field.name not in allowed for field, _ in tensor.ListFields()):
         return "its value is written as one of another type"
-    given = len(getattr(tensor, _FIELDS[tensor.dtype]))
+    number_count = len(getattr(tensor, _FIELDS[tensor.dtype]))
     parts = 2 if tensor.dtype in (types_pb2.DT_COMPLEX64, types_pb2.DT_COMPLEX128) else 1
     if tensor.tensor_content:
         whole = tensor.dtype != types_pb2.DT_STRING and len(tensor.tensor_content) == count * size
-        return None if whole and not given else "the size of its value does not match its shape"
-    if given > count * parts or given % parts:
+        return None if whole and not number_count else "the size of its value does not match its shape"
+    if number_count > count * parts or number_count % parts:
         return "its value has more numbers than its shape"
     # The last number may stand for the rest, which bounds the memory by 1000 times the size of the bytes.
-    if count * size > 2**20 and count > 1000 * max(given, 1) and given > 1:
+    if count * size > 2**20 and count > 1000 * max(number_count, 1) and number_count > 1:
         return "its value omits most numbers"
     return None
 
@@ -446,11 +446,11 @@ def _check_inputs(at: str, node, signature: _Signature, types: Mapping, names, i
             raise _Malformed(f"{at}: its input {control!r} does not exist")
     if len(data) != len(signature.inputs):
         raise _Malformed(f"{at}: it has {len(data)} inputs, not {len(signature.inputs)}")
-    for source, wanted in zip(data, signature.inputs, strict=True):
+    for source, expected in zip(data, signature.inputs, strict=True):
         have = types.get(_key(source, in_function=in_function))
         if have is None:
             raise _Malformed(f"{at}: its input {source!r} does not exist")
-        if have != wanted:
+        if have != expected:
             raise _Malformed(f"{at}: its input {source!r} is of another type")
 
 
@@ -464,14 +464,14 @@ def _check_order(where: str, nodes: Sequence, by_name: Mapping) -> None:
         for source in sources:
             users[source].append(node.name)
     ready = [name for name, count in waiting.items() if count == 0]
-    done = 0
+    sorted_count = 0
     while ready:
         name = ready.pop()
-        done += 1
+        sorted_count += 1
         for user in users[name]:
             waiting[user] -= 1
             if waiting[user] == 0:
                 ready.append(user)
-    if done < len(nodes):
+    if sorted_count < len(nodes):
         first = min(name for name, count in waiting.items() if count)
         raise _Malformed(f"{where}: {first!r} needs its own result")

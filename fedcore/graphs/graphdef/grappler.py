@@ -8,7 +8,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.canonical_form import canonical_graph, with_content_names
-from fedcore.graphs.graphdef.operand_guards import guarded
+from fedcore.graphs.graphdef.operand_guards import guard_graph
 from fedcore.graphs.graphdef.sum_terms import sums_explode
 from fedcore.ir import Graph
 from fedcore.types import SequenceType, contains, tensor_leaves
@@ -31,24 +31,24 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
     meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
     meta.collection_def["train_op"].node_list.value.extend([*results, *inputs])  # nodes that remain
     try:
-        after = private_api.optimize_graph(
-            _config(arithmetic=not sums_explode(graph_def), folding=guarded(graph_def) is graph_def), meta
+        optimised = private_api.optimize_graph(
+            _config(arithmetic=not sums_explode(graph_def), folding=guard_graph(graph_def) is graph_def), meta
         )
     except (
         Exception
     ):  # Grappler refuses some valid graphs (no devices, unknown ops); an unoptimised graph is correct too
         return None
-    remaining = {n.name for n in after.node}
+    remaining = {n.name for n in optimised.node}
     if not remaining.issuperset([*results, *inputs]):
         return None
-    inner = {n.name: n.input[0] for n in after.node if n.name in returned and n.op == "Identity"}
+    inner = {n.name: n.input[0] for n in optimised.node if n.name in returned and n.op == "Identity"}
     if set(inner) != set(results):
         return None
-    for node in after.node:  # a folded constant has a control dependency on its argument, which is always there
+    for node in optimised.node:  # a folded constant has a control dependency on its argument, which is always there
         controls = [i for i in node.input if i.removeprefix("^") in inputs and i.startswith("^")]
         for name in controls:
             node.input.remove(name)
-    return canonical_graph(after, arguments, [(inner[r], returned[r]) for r in results], [], seed)
+    return canonical_graph(optimised, arguments, [(inner[r], returned[r]) for r in results], [], seed)
 
 
 @contextlib.contextmanager

@@ -54,10 +54,10 @@ def check_in_child(module: Module, *, trusted: bool) -> None:
         stdin.write(data)
         stdin.seek(0)
         try:  # an exception in this call, such as Ctrl-C, ends the child too
-            done = subprocess.run(
+            process = subprocess.run(
                 command, stdin=stdin, stdout=stdout, stderr=subprocess.DEVNULL, env=environment, timeout=10 * seconds
             )
-            code: int | None = done.returncode
+            code: int | None = process.returncode
         except subprocess.TimeoutExpired:
             code = None
         stdout.seek(0)

@@ -76,7 +76,7 @@ def _is_lossy(body: Body, cast: Node) -> bool:
 
 def _is_whole(body: Body, tensor: Ref) -> bool:
     """Whether all elements are whole numbers, as far as the graph tells; results of control flow count as whole."""
-    seen, waiting = {tensor}, [tensor]
+    visited, waiting = {tensor}, [tensor]
     while waiting:
         node = body.by_name.get(waiting.pop()[0])
         if node is None or node.op in _FRACTIONAL or "Random" in node.op:  # or an argument
@@ -87,8 +87,8 @@ def _is_whole(body: Body, tensor: Ref) -> bool:
             values = tf.make_ndarray(node["value"])
             if not np.array_equal(values, np.round(values)):
                 return False
-        inputs = set(node.inputs[:1] if node.op in _MOVES else node.inputs) - seen
-        seen |= inputs
+        inputs = set(node.inputs[:1] if node.op in _MOVES else node.inputs) - visited
+        visited |= inputs
         waiting.extend(inputs)
     return True
 

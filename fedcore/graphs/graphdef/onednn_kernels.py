@@ -46,14 +46,14 @@ _WINDOW = ("T", "ksize", "strides", "padding", "explicit_paddings", "data_format
 
 def with_onednn_kernels(function: function_pb2.FunctionDef) -> bool:
     """Gives the operations of a function oneDNN's kernels; returns whether there were any."""
-    found = any(n.op in REPLACED and _has_kernel(n) for n in function.node_def)
-    if found:
+    has_kernels = any(n.op in REPLACED and _has_kernel(n) for n in function.node_def)
+    if has_kernels:
         _fuse(function)
         for node in function.node_def:
             if node.op in PRODUCTS and _has_kernel(node):
                 _rename(node, PRODUCTS[node.op])
         _OfImages(function).rewrite()
-    return found
+    return has_kernels
 
 
 def called_functions(function: function_pb2.FunctionDef) -> Iterator[attr_value_pb2.NameAttrList]:
@@ -154,12 +154,14 @@ class _OfImages:
         self._missing: dict[str, tuple[str, str]] = {}  # by tensor of images: `missing`, and int32 [4] of zeros
 
     def rewrite(self) -> None:
-        found = [n for n in self._nodes if n.op == FUSED or (n.op in (*CONVOLUTIONS, "MaxPool") and _has_kernel(n))]
-        pooled = {n.name: self._gradients_of(n) for n in found if n.op == "MaxPool"}
-        found += [g for gradients in pooled.values() for g in gradients]
-        kept = [n for n in found if not n.op.endswith(OF_KERNEL)]
-        _replace(self._function, {f"{n.name}:output:0": f"{n.name}/kept:output:0" for n in kept})
-        for node in found:
+        image_nodes = [
+            n for n in self._nodes if n.op == FUSED or (n.op in (*CONVOLUTIONS, "MaxPool") and _has_kernel(n))
+        ]
+        pooled = {n.name: self._gradients_of(n) for n in image_nodes if n.op == "MaxPool"}
+        image_nodes += [g for gradients in pooled.values() for g in gradients]
+        result_nodes = [n for n in image_nodes if not n.op.endswith(OF_KERNEL)]
+        _replace(self._function, {f"{n.name}:output:0": f"{n.name}/kept:output:0" for n in result_nodes})
+        for node in image_nodes:
             images = node.input[2 if node.op.endswith(OF_IMAGES) else 0]
             if node.op == "MaxPool":
                 node.attr["workspace_enabled"].b = bool(pooled[node.name])
@@ -175,7 +177,7 @@ class _OfImages:
             for i in _IMAGES[node.op]:
                 node.input[i] = self._at_least_one(node, i, images)
             _rename(node, _KERNELS.get(node.op, node.op))
-            if node in kept:
+            if node in result_nodes:
                 self._keep(node, images)
 
     def _gradients_of(self, pool: node_def_pb2.NodeDef) -> list[node_def_pb2.NodeDef]:
@@ -187,9 +189,9 @@ class _OfImages:
         if images not in self._missing:
             name = f"{_name(images)}/onednn"
             shape = self._new("Shape", f"{name}/shape", [images], T="float", out_type="int32")
-            one = self._new("Const", f"{name}/one", [f"^{shape}"], dtype="int32", value=[1, 0, 0, 0])
+            one_image = self._new("Const", f"{name}/one", [f"^{shape}"], dtype="int32", value=[1, 0, 0, 0])
             zeros = self._new("ZerosLike", f"{name}/zeros", [f"{shape}:output:0"], T="int32")
-            fewer = self._new("Sub", f"{name}/fewer", [f"{one}:output:0", f"{shape}:output:0"], T="int32")
+            fewer = self._new("Sub", f"{name}/fewer", [f"{one_image}:output:0", f"{shape}:output:0"], T="int32")
             missing = self._new("Maximum", f"{name}/missing", [f"{fewer}:z:0", f"{zeros}:y:0"], T="int32")
             self._missing[images] = f"{missing}:z:0", f"{zeros}:y:0"
         return self._missing[images]

@@ -247,7 +247,7 @@ UNKNOWN = "is not known here"
 
 
 @functools.cache
-def _allowed() -> frozenset[str]:
+def _allowed_operations() -> frozenset[str]:
     lines = (line for line in _ALLOWED.splitlines() if not line.startswith("#"))
     return frozenset(name for line in lines for name in line.split())
 
@@ -258,7 +258,7 @@ _patterns = {kind: re.compile(pattern) for kind, (_, pattern) in _REFUSED.items(
 @functools.lru_cache(maxsize=8192)
 def op_class(name: str) -> str:
     """`allowed`, the kind of reason for which the operation is refused, or `unknown`."""
-    if name in _allowed():
+    if name in _allowed_operations():
         return "allowed"
     return next((kind for kind, pattern in _patterns.items() if pattern.fullmatch(name)), "unknown")
 

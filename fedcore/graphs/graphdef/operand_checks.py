@@ -102,14 +102,14 @@ _DOUBLE, _INT32, _INT64 = tf.float64, tf.int32, tf.int64
 
 
 def size_message(text: str) -> str | None:
-    """What a size check says, by TensorFlow's error; None where it is another error."""
-    found = _SLICE.search(text)
-    number, wanted = divmod(int(found[1]), _UNIT) if found else (0, 0)
+    """Message of a failed size check, from TensorFlow's error; None for another error."""
+    slice_match = _SLICE.search(text)
+    number, requested_size = divmod(int(slice_match[1]), _UNIT) if slice_match else (0, 0)
     if not 1 <= number <= len(_NUMBERED):
         return None
-    shown = f"{wanted}" if wanted < _UNIT - 1 else f"{_UNIT} or more"
+    amount = f"{requested_size}" if requested_size < _UNIT - 1 else f"{_UNIT} or more"
     return (
-        f"{_NUMBERED[number - 1]} asks for {shown} elements; a tensor may have at most {_limit(_NUMBERED[number - 1])}"
+        f"{_NUMBERED[number - 1]} asks for {amount} elements; a tensor may have at most {_limit(_NUMBERED[number - 1])}"
     )
 
 
@@ -131,33 +131,33 @@ class Checks:
     def of(self, op: str, operands: Sequence, dtypes: Sequence[tf.DType]) -> Iterator[tuple[int, Any]]:
         """The operands of an operation that are checked, by index, and what stands in their place."""
         if op in _SHAPED:
-            for index, wanted in _SHAPED[op].items():
-                yield index, self._of_shape(operands[index], dtypes[index], wanted)
+            for index, target_shape in _SHAPED[op].items():
+                yield index, self._ensure_shape(operands[index], dtypes[index], target_shape)
         elif op in _CONV:
             rank, shape = _CONV[op]
             for i, operand in enumerate(operands):
                 if i == shape:
                     yield i, self._sizes(operand, dtypes[i], rank, least=0)
                 else:
-                    yield i, self._of_shape(operand, dtypes[i], [None] * rank)
+                    yield i, self._ensure_shape(operand, dtypes[i], [None] * rank)
         elif op in _REAL_TRANSFORMS:
             yield 1, self._sizes(operands[1], dtypes[1], _REAL_TRANSFORMS[op], least=1)
         elif op in _TENSOR_SCATTERS:
             yield 2, self._with_rank_of_rows(operands, dtypes, 2)
         elif op in _RESOURCE_SCATTERS:
-            yield 1, self._of_table_with_rows(operands, dtypes)
+            yield 1, self._check_table_rows(operands, dtypes)
         else:
             index = SIZE_OPERANDS[op]
-            yield index, self._bounded(op, index, operands, dtypes)
+            yield index, self._check_size(op, index, operands, dtypes)
             if op in RANKED:
                 yield 1, self._with_rank_of_rows(operands, dtypes, 1)
 
-    def _of_shape(self, operand, dtype: tf.DType, shape: list):
+    def _ensure_shape(self, operand, dtype: tf.DType, shape: list):
         return self.make("EnsureShape", [operand], {"T": dtype, "shape": tf.TensorShape(shape)})
 
     def _sizes(self, sizes, dtype: tf.DType, rank: int, *, least: int):
         """So many sizes, of `least` to `_MAX_SIZE`."""
-        sizes = self._of_shape(sizes, dtype, [rank])
+        sizes = self._ensure_shape(sizes, dtype, [rank])
         inside = self.make(
             "ClipByValue", [sizes, *(self._constant(n, dtype) for n in (least, _MAX_SIZE))], {"T": dtype}
         )
@@ -181,7 +181,7 @@ class Checks:
         shape = self.make("Shape", [tensor], {"T": dtype, "out_type": _INT32})
         return self.make("Reshape", [flat, shape], {"T": dtype, "Tshape": _INT32})
 
-    def _of_table_with_rows(self, operands: Sequence, dtypes: Sequence[tf.DType]):
+    def _check_table_rows(self, operands: Sequence, dtypes: Sequence[tf.DType]):
         """Indices of a table; a table without rows takes none: TensorFlow divides by the number of its rows."""
         table, indices = operands[:2]
         shape = self.make("VariableShape", [table], {"out_type": _INT64})
@@ -198,15 +198,15 @@ class Checks:
         back = self.make("Shape", [indices], {"T": dtypes[1], "out_type": _INT64})
         return self.make("Reshape", [flat, back], {"T": dtypes[1], "Tshape": _INT64})
 
-    def _bounded(self, op: str, index: int, operands: Sequence, dtypes: Sequence[tf.DType]):
+    def _check_size(self, op: str, index: int, operands: Sequence, dtypes: Sequence[tf.DType]):
         """An operand that asks for at most `MAX_ELEMENTS`."""
         operand, dtype = operands[index], dtypes[index]
         total = self._elements(op, index, operands, dtypes)
         fits = self.make("LessEqual", [total, self._constant(_limit(op), _DOUBLE)], {"T": _DOUBLE})
         least = self.make("Minimum", [total, self._constant(_UNIT - 1, _DOUBLE)], {"T": _DOUBLE})
-        wanted = self.make("Cast", [least], {"SrcT": _DOUBLE, "DstT": _INT64})
+        requested_size = self.make("Cast", [least], {"SrcT": _DOUBLE, "DstT": _INT64})
         number = self._constant([(_NUMBERED.index(op) + 1) * _UNIT], _INT64)
-        flat = self._where(fits, self._flat(operand, dtype), dtype, self._add(wanted, number))
+        flat = self._where(fits, self._flat(operand, dtype), dtype, self._add(requested_size, number))
         back = self.make("Shape", [operand], {"T": dtype, "out_type": _INT32})
         return self.make("Reshape", [flat, back], {"T": dtype, "Tshape": _INT32})
 
@@ -245,13 +245,13 @@ class Checks:
             doubles.append(
                 self.make("Slice", [sizes, first, self._constant([-1], _INT32)], {"T": _DOUBLE, "Index": _INT32})
             )
-        one = self._constant(1, _DOUBLE)
-        products = [self._over("Prod", self.make("Maximum", [d, one], {"T": _DOUBLE})) for d in doubles]
+        unit = self._constant(1, _DOUBLE)
+        products = [self._over("Prod", self.make("Maximum", [d, unit], {"T": _DOUBLE})) for d in doubles]
         return products[0] if len(products) == 1 else self.make("Mul", products, {"T": _DOUBLE})
 
-    def _where(self, fits, vector, dtype: tf.DType, wanted):
+    def _where(self, fits, vector, dtype: tf.DType, requested_size):
         """The vector; where it does not fit, TensorFlow raises an error that names the size wanted."""
-        size = self.make("SelectV2", [fits, self._constant([-1], _INT64), wanted], {"T": _INT64})
+        size = self.make("SelectV2", [fits, self._constant([-1], _INT64), requested_size], {"T": _INT64})
         return self.make("Slice", [vector, self._constant([0], _INT64), size], {"T": dtype, "Index": _INT64})
 
     def _double(self, operand, dtype: tf.DType):

@@ -46,11 +46,11 @@ def checks_operands() -> bool:
     return not _tracing.get()
 
 
-def guarded(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+def guard_graph(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     """The graph with checks in front of the operations of `CHECKED`; the same object where none needs a check."""
     out = graph_pb2.GraphDef()
     out.CopyFrom(graph_def)
-    added = _guard(out.node, in_function=False, taken=set())
+    added = _guard(out.node, in_function=False, used_names=set())
     for function in out.library.function:
         added += _guard_function(function)
     return out if added else graph_def
@@ -78,15 +78,15 @@ def guarded_operands(op: str, tensors: Sequence, emit: Callable) -> list:
 
 
 def _guard_function(function: function_pb2.FunctionDef) -> int:
-    return _guard(function.node_def, in_function=True, taken={a.name for a in function.signature.input_arg})
+    return _guard(function.node_def, in_function=True, used_names={a.name for a in function.signature.input_arg})
 
 
-def _guard(nodes, *, in_function: bool, taken: set[str]) -> int:
+def _guard(nodes, *, in_function: bool, used_names: set[str]) -> int:
     """Adds the checks to a body; returns the number of operations added."""
     if not any(node.op in CHECKED for node in nodes):
         return 0
     by_name = {n.name: n for n in nodes}
-    added = _Added(in_function, taken | by_name.keys())
+    added = _Added(in_function, used_names | by_name.keys())
     for node in nodes:
         data = [i for i in node.input if not i.startswith("^")]
         if node.op not in CHECKED or _needs_none(node.op, data, lambda name: _node_source(name, by_name)):
@@ -102,14 +102,14 @@ def _dtypes(node: node_def_pb2.NodeDef) -> list[tf.DType]:
     """The dtype of each operand."""
     declared = private_api.op_definition(node.op)
     values = {a.name: a.default_value for a in declared.attr} | dict(node.attr)
-    found: list[tf.DType] = []
+    dtypes: list[tf.DType] = []
     for argument in declared.input_arg:
         if argument.type_list_attr:
-            found += map(tf.as_dtype, values[argument.type_list_attr].list.type)
+            dtypes += map(tf.as_dtype, values[argument.type_list_attr].list.type)
             continue
         dtype = tf.as_dtype(values[argument.type_attr].type if argument.type_attr else argument.type)
-        found += [dtype] * (values[argument.number_attr].i if argument.number_attr else 1)
-    return found
+        dtypes += [dtype] * (values[argument.number_attr].i if argument.number_attr else 1)
+    return dtypes
 
 
 # Where an operand comes from: the operation, its operands, and its value where it is a constant.
@@ -137,8 +137,8 @@ def _tensor_source(tensor) -> _Source | None:
 def _needs_none(op: str, operands: Sequence, source: Callable[[Any], _Source | None]) -> bool:
     """Whether the operands of an operation are seen to fit."""
     if op == "Transpose":
-        found = source(operands[1])
-        return found is not None and found[2] is not None and found[2].ndim == 1
+        permutation = source(operands[1])
+        return permutation is not None and permutation[2] is not None and permutation[2].ndim == 1
     if op not in SIZE_OPERANDS or op in RANKED:
         return False
     if op == "Range":
@@ -157,10 +157,10 @@ def _is_small(size, source: Callable[[Any], _Source | None]) -> bool:
     for _ in range(_MAX_SELECTIONS):
         if not waiting:
             return shapes <= 1 and product <= _SMALL
-        found = source(waiting.pop())
-        if found is None:
+        origin = source(waiting.pop())
+        if origin is None:
             return False
-        op, operands, value = found
+        op, operands, value = origin
         if value is not None:
             product *= _product(value)
         elif op in _SHAPES:
@@ -183,16 +183,16 @@ class _Added:
         controls: the control inputs of the operation that is checked; a variable is read after these too.
     """
 
-    def __init__(self, in_function: bool, taken: set[str]):
+    def __init__(self, in_function: bool, used_names: set[str]):
         self.in_function = in_function
-        self.taken = taken
+        self.used_names = used_names
         self.nodes: list[node_def_pb2.NodeDef] = []
         self.controls: Sequence[str] = ()
 
     def make(self, op: str, operands: list[str], attributes: Mapping[str, Any]) -> str:
         """Adds a node; returns the name of its first result."""
-        number = len(self.taken)
-        while f"check{number}" in self.taken:
+        number = len(self.used_names)
+        while f"check{number}" in self.used_names:
             number += 1
         node = node_def_pb2.NodeDef(name=f"check{number}", op=op, input=operands)
         if op == "VariableShape":
@@ -206,7 +206,7 @@ class _Added:
                 node.attr[name].i = value
             else:
                 node.attr[name].tensor.CopyFrom(value)
-        self.taken.add(node.name)
+        self.used_names.add(node.name)
         self.nodes.append(node)
         (result, *_) = private_api.op_definition(op).output_arg
         return f"{node.name}:{result.name}:0" if self.in_function else node.name

@@ -85,7 +85,7 @@ class Body:
         """Whether a result of a loop's body is the argument in its place."""
         return self.origin(self.results[position]) == (self.arguments[position], 0)
 
-    def called(self, name: str) -> "Body":
+    def function_body(self, name: str) -> "Body":
         """The body of a function of the graph's library."""
         function = self.functions[name]
         graph_def, ports = private_api.function_body(function)
@@ -95,7 +95,7 @@ class Body:
         arguments = tuple(a.name for a in function.signature.input_arg)
         return _body(graph_def.node, arguments, tuple(results), self.functions, self.original_names, name)
 
-    def inlined(self) -> "Body":
+    def inline(self) -> "Body":
         """The body with the nodes of functions in the place of the calls."""
         if not any(node.op == "PartitionedCall" for node in self.nodes):
             return self
@@ -106,7 +106,7 @@ class Body:
             if node.op != "PartitionedCall":
                 nodes.append(attrs.evolve(node, inputs=inputs))
                 continue
-            callee = self.called(node["f"].name).inlined()
+            callee = self.function_body(node["f"].name).inline()
             inside = {(name, 0): i for name, i in zip(callee.arguments, inputs, strict=True)}
 
             def outer(tensor: tuple[str, int], call: str = node.name, inside: dict = inside) -> tuple[str, int]:
@@ -131,11 +131,11 @@ class Body:
 
     def with_checks(self, attributes: Mapping) -> dict:
         """The attributes of an operation that calls its functions whole: these check the operands in their bodies."""
-        return {key: self._checked(value) for key, value in attributes.items()}
+        return {key: self._check_functions(value) for key, value in attributes.items()}
 
-    def _checked(self, value):
+    def _check_functions(self, value):
         if isinstance(value, list):
-            return [self._checked(v) for v in value]
+            return [self._check_functions(v) for v in value]
         if not isinstance(value, attr_value_pb2.NameAttrList) or value.name not in self.functions:
             return value
         if value.name not in _checked_names:
@@ -158,7 +158,7 @@ _PRODUCTS = ("MatMul", "Einsum", "Conv")
 
 def body_of(digest: str, data: bytes) -> Body:
     """The parsed `main` of a canonical graph, cached by the graph's digest."""
-    return _bodies.get(digest, lambda: _parsed(data))
+    return _bodies.get(digest, lambda: _parse(data))
 
 
 def operations_of(digest: str, data: bytes) -> frozenset[str]:
@@ -174,8 +174,8 @@ def types_of_products(digest: str, data: bytes) -> frozenset[tf.DType]:
 def _types_of_products_in(graph_def: graph_pb2.GraphDef) -> frozenset[tf.DType]:
     bodies = (graph_def.node, *(f.node_def for f in graph_def.library.function))
     products = (n for nodes in bodies for n in nodes if any(kind in n.op for kind in _PRODUCTS))
-    found = {n.attr["T"].type for n in products if "T" in n.attr}
-    return frozenset(map(tf.as_dtype, found))
+    dtypes = {n.attr["T"].type for n in products if "T" in n.attr}
+    return frozenset(map(tf.as_dtype, dtypes))
 
 
 def operations_of_graphs(module: Module) -> frozenset[str]:
@@ -198,10 +198,10 @@ def operations_in(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
     return frozenset(node.op for nodes in bodies for node in nodes)
 
 
-def _parsed(data: bytes) -> Body:
+def _parse(data: bytes) -> Body:
     names: dict[str, str] = {}
     graph_def = with_content_names(graph_pb2.GraphDef.FromString(data), original_names=names)
-    define(graph_def.library.function)  # `Body.called` asks TensorFlow for them
+    define(graph_def.library.function)  # `Body.function_body` asks TensorFlow for them
     arguments = [n.name for n in graph_def.node if n.op == "Placeholder" and n.name.startswith("arg")]
     returned = [n.name for n in graph_def.node if n.name.startswith("ret")]
     seed = tuple(n.name for n in graph_def.node if n.op == "Placeholder" and n.name == "seed")
@@ -222,8 +222,8 @@ def _body(nodes, arguments, results, functions, original_names, name: str = "", 
         original_names: as in `Body`.
         name: of the function that it is the body of.
     """
-    known, function = set(arguments), original_names.get(name, "")
-    parsed = [_node(n, function) for n in nodes if n.name not in known]
+    argument_names, function = set(arguments), original_names.get(name, "")
+    parsed = [_node(n, function) for n in nodes if n.name not in argument_names]
     users = collections.Counter(i for n in parsed for i in n.inputs) + collections.Counter(results)
     whole = tuple(attrs.evolve(n, sole=tuple(users[i] == 1 for i in n.inputs)) for n in parsed)
     return Body(arguments, whole, results, functions, seeded, original_names)
@@ -246,14 +246,14 @@ def attribute_value(value: attr_value_pb2.AttrValue):
     kind = value.WhichOneof("value")
     if kind == "list":
         return _list(value.list)
-    found = getattr(value, kind) if kind else None
+    content = getattr(value, kind) if kind else None
     if kind == "type":
-        return tf.as_dtype(found)
+        return tf.as_dtype(content)
     if kind == "shape":
-        return tf.TensorShape(found)
+        return tf.TensorShape(content)
     if kind == "func":
         return value.func
-    return found
+    return content
 
 
 def _list(values):

@@ -85,12 +85,12 @@ def _format(node: node_def_pb2.NodeDef) -> bytes:
     return node.attr["data_format"].s or b"NHWC"
 
 
-def _rename(nodes, returned: MutableMapping[str, str] | None, before: str, after: str) -> None:
+def _rename(nodes, returned: MutableMapping[str, str] | None, old_name: str, new_name: str) -> None:
     for node in nodes:
-        node.input[:] = [after if i == before else i for i in node.input]
-    for key in [k for k, tensor in (returned or {}).items() if tensor == before]:
+        node.input[:] = [new_name if i == old_name else i for i in node.input]
+    for key in [k for k, tensor in (returned or {}).items() if tensor == old_name]:
         assert returned is not None
-        returned[key] = after
+        returned[key] = new_name
 
 
 def _result(node: node_def_pb2.NodeDef, returned: object | None) -> str:

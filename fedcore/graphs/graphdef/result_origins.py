@@ -59,20 +59,20 @@ class _Origins:
         self._numbers: dict[tuple, int] = {}
         self._constants: dict[int, np.ndarray] = {}
         for name in inputs_first(by_name, list(by_name), set()):
-            self._outputs[name] = self._of_node(by_name[name])
+            self._outputs[name] = self._node_origin(by_name[name])
 
     def of(self, tensor: str) -> Origin:
-        found = self._output(tensor)
-        if isinstance(found, Computed) and found.output == 0 and found.number in self._constants:
-            return Constant(self._constants[found.number])
-        return found
+        origin = self._output(tensor)
+        if isinstance(origin, Computed) and origin.output == 0 and origin.number in self._constants:
+            return Constant(self._constants[origin.number])
+        return origin
 
     def _output(self, tensor: str) -> Origin:
         node, _, port = tensor.partition(":")
-        made = self._outputs[node]
-        return Computed(made, int(port or 0)) if isinstance(made, int) else made
+        origin = self._outputs[node]
+        return Computed(origin, int(port or 0)) if isinstance(origin, int) else origin
 
-    def _of_node(self, node: node_def_pb2.NodeDef) -> Origin | int:
+    def _node_origin(self, node: node_def_pb2.NodeDef) -> Origin | int:
         if node.op == "Placeholder" and node.name.startswith("arg"):
             return Argument(int(node.name[3:]))
         data = [self._output(i) for i in node.input if not i.startswith("^")]

@@ -138,9 +138,9 @@ def bind(graph_def: graph_pb2.GraphDef, operands: list[Operand]) -> graph_pb2.Gr
         function.signature.name = names.get(function.signature.name, function.signature.name)
         _rename(function.node_def, names)
     _rename(bound.node, names)
-    known = {f.signature.name for f in bound.library.function}
+    defined_names = {f.signature.name for f in bound.library.function}
     bound.library.function.extend(
-        {f.signature.name: f for o in operands for f in o.library if f.signature.name not in known}.values()
+        {f.signature.name: f for o in operands for f in o.library if f.signature.name not in defined_names}.values()
     )
     return bound
 
@@ -148,14 +148,16 @@ def bind(graph_def: graph_pb2.GraphDef, operands: list[Operand]) -> graph_pb2.Gr
 def _accessing_functions(graph_def: graph_pb2.GraphDef) -> list[function_pb2.FunctionDef]:
     """The functions that access elements, or that call such a function."""
     calls = {f.signature.name: {n for node in f.node_def for n in _callees(node)} for f in graph_def.library.function}
-    found: set[str] = set()
+    accessors: set[str] = set()
     while True:
         more = {
-            f for f, names in calls.items() if f not in found and any(n in found or is_element_access(n) for n in names)
+            f
+            for f, names in calls.items()
+            if f not in accessors and any(n in accessors or is_element_access(n) for n in names)
         }
         if not more:
-            return [f for f in graph_def.library.function if f.signature.name in found]
-        found |= more
+            return [f for f in graph_def.library.function if f.signature.name in accessors]
+        accessors |= more
 
 
 def is_element_access(name: str) -> bool:
@@ -228,10 +230,10 @@ class SequenceOperand:
 
 def operand_specs(parameter: Type | None) -> list[tf.TensorSpec]:
     """The tensors of a parameter type as arguments of `main`: one for each leaf, two for a sequence."""
-    found = []
+    specs = []
     for _, leaf in () if parameter is None else leaves(parameter):
         if isinstance(leaf, SequenceType):
-            found += [tf.TensorSpec([], tf.variant), tf.TensorSpec([], tf.int64)]
+            specs += [tf.TensorSpec([], tf.variant), tf.TensorSpec([], tf.int64)]
         else:
-            found += map(spec, tensor_leaves(leaf))
-    return found
+            specs += map(spec, tensor_leaves(leaf))
+    return specs

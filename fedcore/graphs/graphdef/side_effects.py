@@ -74,12 +74,12 @@ def side_effects_of(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
     stateful   it has variables or other resources, which start fresh in every call
     """
     ops = {node.op for node in _nodes(graph_def)}
-    found = {
+    effects = {
         "effects": bool(ops & _EFFECTS),
         "seeded": any(node.name == "seed" and node.op == "Placeholder" for node in graph_def.node),
         "stateful": any(is_stateful(op) for op in ops - _EFFECTS),
     }
-    return tuple(name for name, holds in found.items() if holds)
+    return tuple(name for name, holds in effects.items() if holds)
 
 
 def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator:
@@ -112,13 +112,13 @@ def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[st
     for name, nodes in bodies.items():
         for callee in {c for node in nodes for c in callees(node)}:
             callers[callee].append(name)
-    found = set(roots)
-    stack = list(found)
+    functions = set(roots)
+    stack = list(functions)
     while stack:
-        more = [caller for caller in callers.get(stack.pop(), ()) if caller not in found]
-        found.update(more)
+        more = [caller for caller in callers.get(stack.pop(), ()) if caller not in functions]
+        functions.update(more)
         stack += more
-    return found
+    return functions
 
 
 def callees(node) -> Iterator[str]:

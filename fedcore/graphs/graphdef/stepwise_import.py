@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2, versions_pb2
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.graphdef.graph_validation import parsed
+from fedcore.graphs.graphdef.graph_validation import parse_graph
 from fedcore.graphs.graphdef.sequence_operands import operand_specs
 from fedcore.ir.module import Graph
 
@@ -20,7 +20,7 @@ def import_each(graph: Graph, data: bytes, note: Callable[[str], None] = lambda 
     Raises:
         FedcoreError: TensorFlow refuses an operation; the message names it.
     """
-    graph_def = parsed(graph, data)
+    graph_def = parse_graph(graph, data)
     arguments = {f"arg{i}": spec for i, spec in enumerate(operand_specs(graph.type.parameter))}
     nodes = [node for node in graph_def.node if node.name not in arguments]
     for _ in import_body(f"graph @{graph.name}", nodes, arguments, graph_def.library, {}, note):

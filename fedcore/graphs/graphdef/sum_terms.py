@@ -41,25 +41,25 @@ class _Terms:
                 users[source].add(name)
         if not any(n.op in _ADDITIONS or self._callee(n) for n in nodes):
             return 1
-        found: dict[str, int] = {}
+        term_counts: dict[str, int] = {}
         reached = {n: by_name[n] for n in by_name}
-        known = {i for n in nodes for i in map(node_of, n.input) if i not in by_name}
-        for name in inputs_first(reached, list(by_name), known):
+        outside_names = {i for n in nodes for i in map(node_of, n.input) if i not in by_name}
+        for name in inputs_first(reached, list(by_name), outside_names):
             op, callee = by_name[name].op, self._callee(by_name[name])
-            terms = [found[s] if len(users[s]) == 1 else 1 for s in inputs[name]]
+            terms = [term_counts[s] if len(users[s]) == 1 else 1 for s in inputs[name]]
             if op in _ADDITIONS:
-                found[name] = sum(terms)
+                term_counts[name] = sum(terms)
             elif callee:
-                found[name] = max(terms, default=1) * self._of_function(callee)
+                term_counts[name] = max(terms, default=1) * self._function_terms(callee)
             else:
-                found[name] = max(terms, default=1) if op in _TRANSPARENT else 1
-        return max(found.values(), default=1)
+                term_counts[name] = max(terms, default=1) if op in _TRANSPARENT else 1
+        return max(term_counts.values(), default=1)
 
     def _callee(self, node) -> str | None:
         name = node.attr["f"].func.name if node.op in _CALLS else node.op
         return name if name in self.functions else None
 
-    def _of_function(self, name: str) -> int:
+    def _function_terms(self, name: str) -> int:
         if name not in self._of_functions:
             self._of_functions[name] = 1  # the value for a function that calls itself
             self._of_functions[name] = self._most(self.functions[name])

@@ -70,7 +70,7 @@ class _Walk:
 
     def _results_of(self, body: Body, name: str) -> list[int | None]:
         if name not in self._functions:
-            callee = body.called(name)
+            callee = body.function_body(name)
             self._functions[name] = [None] * len(callee.results)  # where the function calls itself
             self._functions[name] = self.results(callee)
         return self._functions[name]
@@ -83,14 +83,14 @@ class _Walk:
         handle, user = read.inputs[0], read.name
         while True:
             nodes = (body.by_name[name] for name in self._controls.get(user, ()) if name in body.by_name)
-            before = [n for n in nodes if handle in n.inputs and n.op not in _READS]
-            if len(before) != 1:
+            writers = [n for n in nodes if handle in n.inputs and n.op not in _READS]
+            if len(writers) != 1:
                 return None
-            if before[0].op == "AssignVariableOp":
-                return before[0].inputs[1]
-            if self._may_assign(body, before[0], handle):
+            if writers[0].op == "AssignVariableOp":
+                return writers[0].inputs[1]
+            if self._may_assign(body, writers[0], handle):
                 return None
-            user = before[0].name
+            user = writers[0].name
 
     def _may_assign(self, body: Body, node: Node, handle: Ref) -> bool:
         if node.op in _READS:
@@ -104,7 +104,7 @@ class _Walk:
         key = (name, position)
         if key not in self._writes:
             self._writes[key] = True  # where the function calls itself
-            callee = body.called(name)
+            callee = body.function_body(name)
             handle = (callee.arguments[position], 0)
             users = (n for n in callee.nodes if handle in n.inputs)
             self._writes[key] = any(self._may_assign(callee, n, handle) for n in users)

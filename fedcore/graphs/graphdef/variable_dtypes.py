@@ -20,13 +20,13 @@ def wrong_handles(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
     for body, where, nodes in flow.bodies:
         for node in nodes:
             yield from flow.note(body, where, node)
-    for key, where, node, wanted in flow.uses:
+    for key, where, node, expected in flow.uses:
         root = flow.root(key)
         have = flow.dtypes.get(root)
         if have is None and not flow.is_argument(root):
             yield f"{node.op} at {node.name!r} in {where}: it takes a variable that an operation returns"
-        if have not in (None, wanted):
-            names = types_pb2.DataType.Name(have), types_pb2.DataType.Name(wanted)
+        if have not in (None, expected):
+            names = types_pb2.DataType.Name(have), types_pb2.DataType.Name(expected)
             yield f"{node.op} at {node.name!r} in {where}: its variable holds {names[0]}, and it wants {names[1]}"
     yield from flow.conflicts
 
@@ -53,16 +53,16 @@ class _Flow:
             key = self.parents[key]
         return key
 
-    def join(self, one: _Key, other: _Key, where: str) -> None:
-        one, other = self.root(one), self.root(other)
-        if one == other:
+    def join(self, first: _Key, second: _Key, where: str) -> None:
+        first, second = self.root(first), self.root(second)
+        if first == second:
             return
-        dtypes = {d for key in (one, other) if (d := self.dtypes.get(key)) is not None}
+        dtypes = {d for key in (first, second) if (d := self.dtypes.get(key)) is not None}
         if len(dtypes) > 1:
             self.conflicts.append(f"{where}: a function is called with variables of several types")
-        self.parents[one] = other
+        self.parents[first] = second
         if dtypes:
-            self.dtypes[other] = dtypes.pop()
+            self.dtypes[second] = dtypes.pop()
 
     def note(self, body: str, where: str, node: node_def_pb2.NodeDef) -> Iterator[str]:
         at = f"{node.op} at {node.name!r} in {where}"
@@ -75,7 +75,7 @@ class _Flow:
         data = [i.split(":")[0] for i in node.input if not i.startswith("^")]
         types = self._input_types(node)
         resources = [i for i, dtype in enumerate(types) if dtype == types_pb2.DT_RESOURCE]
-        called = list(self._called(node))
+        called = list(self._callees(node))
         for function in called:
             arguments = [a.name for a in function.signature.input_arg]
             first = len(data) - len(arguments)  # an If or a Case takes its index before
@@ -85,19 +85,19 @@ class _Flow:
                     continue
                 self.join((function.signature.name, arguments[i - first]), (body, data[i]), at)
             if node.op in ("While", "StatelessWhile"):
-                self._carried(at, function, node)
+                self._join_loop_variables(at, function, node)
         if called:
             return
         if node.op == "Identity":
             for i in resources:
                 self.join((body, node.name), (body, data[i]), at)
             return
-        wanted = node.attr["dtype"].type or node.attr["T"].type
+        expected_dtype = node.attr["dtype"].type or node.attr["T"].type
         for i in resources:
-            if wanted:
-                self.uses.append(((body, data[i]), where, node, wanted))
+            if expected_dtype:
+                self.uses.append(((body, data[i]), where, node, expected_dtype))
 
-    def _carried(self, at: str, function: function_pb2.FunctionDef, node: node_def_pb2.NodeDef) -> None:
+    def _join_loop_variables(self, at: str, function: function_pb2.FunctionDef, node: node_def_pb2.NodeDef) -> None:
         """Joins each variable that a loop's body returns with its argument."""
         if function.signature.name != node.attr["body"].func.name:
             return
@@ -106,7 +106,7 @@ class _Flow:
                 source = function.ret[result.name].split(":")[0]
                 self.join((function.signature.name, source), (function.signature.name, argument.name), at)
 
-    def _called(self, node: node_def_pb2.NodeDef) -> Iterator[function_pb2.FunctionDef]:
+    def _callees(self, node: node_def_pb2.NodeDef) -> Iterator[function_pb2.FunctionDef]:
         if node.op in self.functions:
             yield self.functions[node.op]
         for value in node.attr.values():

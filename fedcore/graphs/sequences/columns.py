@@ -5,7 +5,7 @@ graph runs, for all runtimes. The graph only gathers rows, so its layout does no
 seeds. With a seeded shuffle, or a cache, the order is that of `tf.data` (reading_order.py). If the call's seed decides
 all shuffles, each has the distribution of `tf.data`'s shuffle, by numbers that are faster to compute.
 
-A map that draws random numbers draws anew for every element that it makes, in every call. `Columns.drawn` applies such
+A map that draws random numbers draws anew for every element that it makes, in every call. `Columns.draw` applies such
 maps before the graph runs, so a graph never sees them.
 
 Decision 0011.
@@ -40,7 +40,7 @@ class Columns:
         order: the elements that the steps select, if that is known.
     Attributes:
         layout: the part of the sequence that decides a graph.
-        draws: a step is a map with random numbers; see `drawn`.
+        draws: a step is a map with random numbers; see `draw`.
         is_random: the reading order depends on the call's seed.
         is_in_order: its batches contain all examples in order.
     """
@@ -76,7 +76,7 @@ class Columns:
         self.groups = groups
         self.ragged = ragged
         self.steps = steps
-        self.layout, self.draws, is_random, self.is_in_order = _derived(element, groups is not None, ragged, steps)
+        self.layout, self.draws, is_random, self.is_in_order = _derive(element, groups is not None, ragged, steps)
         self.is_random = is_random and order is None
         self._given_order = self._order = order
         self._in_groups: Columns | bool = False  # not known; True: the sequence itself, without a cycle of references
@@ -85,7 +85,7 @@ class Columns:
         return _columns, (self.element, self.arrays, self.groups, self.ragged, self.steps, self._given_order)
 
     @classmethod
-    def of_elements(
+    def from_elements(
         cls, element: Type, values: Sequence[np.ndarray], shapes: Sequence[np.ndarray], *, groups: bool = True
     ) -> "Columns":
         """The columns of elements, whose type decides how they are stored.
@@ -121,10 +121,10 @@ class Columns:
         The sequence itself if its elements do not have one static first dimension in all leaves, or have maps.
         """
         if self._in_groups is False:
-            self._in_groups = self._regrouped() or True
+            self._in_groups = self._regroup() or True
         return self._in_groups if isinstance(self._in_groups, Columns) else self
 
-    def _regrouped(self) -> "Columns | None":
+    def _regroup(self) -> "Columns | None":
         types = tensor_leaves(self.element)
         are_arrays = all(isinstance(a, np.ndarray) for a in self.arrays)
         if not types or self.layout != Layout(self.element) or not are_arrays or not all(t.shape for t in types):
@@ -169,16 +169,16 @@ class Columns:
         if self._order is not None:
             return self._order
         if self.is_random:
-            return select_rows(self._stored(), self.steps, self._keys(seed, number))
+            return select_rows(self._stored_rows(), self.steps, self._keys(seed, number))
         own = any(step.kind == "filter" or (step.kind == "shuffle" and step.seeds is None) for step in self.steps)
         if self.groups is None and not own:
             moving = tuple([_ANY_MAP if step.kind == "map" else step for step in self.steps])
             self._order = _order_of_rows(self.row_count, moving)
         else:
-            self._order = select_rows(self._stored(), self.steps, self._keys(0, 0))
+            self._order = select_rows(self._stored_rows(), self.steps, self._keys(0, 0))
         return self._order
 
-    def drawn(self, seed: int, number: int = 0) -> "Columns":
+    def draw(self, seed: int, number: int = 0) -> "Columns":
         """The sequence of one call, in which the random maps have been applied.
 
         Every element that is read has random numbers of its own. They depend on the seed, or only on the pipeline and
@@ -191,7 +191,7 @@ class Columns:
             return self
         positions = [i for i, step in enumerate(self.steps) if step.draws]
         elements, keys = {i: DrawnElements() for i in positions}, self._keys(seed, number)
-        order = select_rows(self._stored(), self.steps, keys, elements)
+        order = select_rows(self._stored_rows(), self.steps, keys, elements)
         numbers, inputs, reads = {}, {}, order
         for i in reversed(positions):  # an element is computed if a later map, or the sequence, reads it
             numbers[i] = np.unique(reads.rows)
@@ -202,7 +202,7 @@ class Columns:
             tensors = [*columns.arrays, rows.rows, *([rows.sizes] if layout.batched else [])]
             seeds = np.array([fold_in(keys[i], n) for n in numbers[i].tolist()], np.int64)
             is_batched_later = any(step.kind == "batch" for step in self.steps[i:])
-            columns = _mapped(RandomMap(layout, graph), tensors, seeds, groups=not is_batched_later)
+            columns = _apply_map(RandomMap(layout, graph), tensors, seeds, groups=not is_batched_later)
             rows = order if following is None else inputs[following]
             rows = columns._rows_of(Rows(np.searchsorted(numbers[i], rows.rows), rows.sizes))
             begin = i + 1
@@ -211,26 +211,26 @@ class Columns:
     def elements(self, seed: int, number: int = 0) -> list:
         """The elements for a client's seed, as nested tuples of numpy arrays, without a graph of the whole."""
         if self.draws:
-            return self.drawn(seed, number).elements(seed, number)
+            return self.draw(seed, number).elements(seed, number)
         order = self.read(seed, number)
-        before, after = _chain(self.layout.before), _chain(self.layout.after)
+        apply_before, apply_after = _chain(self.layout.before), _chain(self.layout.after)
         if order.sizes is None:
-            return [after(before(self._example(row))) for row in order.rows]
+            return [apply_after(apply_before(self._example(row))) for row in order.rows]
         batches = [rows[:size] for rows, size in zip(order.rows, order.sizes, strict=True)]
         if not self.layout.before and not self.ragged:
             columns = [np.asarray(array) for array in self.arrays]
-            return [after(unflatten([c[rows] for c in columns], self.element)) for rows in batches]
+            return [apply_after(unflatten([c[rows] for c in columns], self.element)) for rows in batches]
         type_ = self.layout.before[-1].type.result if self.layout.before else self.element
-        found = []
+        values = []
         for rows in batches:
-            mapped = [flatten(before(self._example(row))) for row in rows]
+            mapped = [flatten(apply_before(self._example(row))) for row in rows]
             leaves = enumerate(tensor_leaves(type_))
-            found.append(
-                after(
+            values.append(
+                apply_after(
                     unflatten([np.stack([m[i] for m in mapped]) if mapped else _no_rows(t) for i, t in leaves], type_)
                 )
             )
-        return found
+        return values
 
     def _example(self, row: int):
         """The stored example in a row, as nested tuples of arrays."""
@@ -246,7 +246,7 @@ class Columns:
     def _with_steps(self, steps: tuple[Step, ...], order: Rows | None = None) -> "Columns":
         return Columns(self.element, self.arrays, groups=self.groups, ragged=self.ragged, steps=steps, order=order)
 
-    def _stored(self) -> Rows:
+    def _stored_rows(self) -> Rows:
         if self.groups is None:
             return Rows(np.arange(self.row_count, dtype=np.int64))
         return self._rows_of(Rows(np.arange(len(self.groups) - 1, dtype=np.int64)))
@@ -268,15 +268,15 @@ def _columns(element: Type, arrays: tuple, groups, ragged: bool, steps: tuple[St
 _ANY_MAP = Step("map")
 
 
-def drawn(value, seed: int, first: int):
+def draw_values(value, seed: int, first: int):
     """A value, a nested tuple, in which the random maps of its sequences have been applied for a client's seed.
 
     Args:
         first: number of the value's first leaf among the leaves of the call's arguments.
     """
     if not isinstance(value, tuple):
-        return value.drawn(seed, first) if getattr(value, "draws", False) else value
-    leaves = [drawn(leaf, seed, number) for number, leaf in enumerate(flatten(value), first)]
+        return value.draw(seed, first) if getattr(value, "draws", False) else value
+    leaves = [draw_values(leaf, seed, number) for number, leaf in enumerate(flatten(value), first)]
     return _like(value, iter(leaves))
 
 
@@ -284,15 +284,17 @@ def _like(value, leaves: Iterator):
     return tuple([_like(part, leaves) for part in value]) if isinstance(value, tuple) else next(leaves)
 
 
-def _mapped(random_map: RandomMap, tensors: list, seeds: np.ndarray, *, groups: bool) -> Columns:
+def _apply_map(random_map: RandomMap, tensors: list, seeds: np.ndarray, *, groups: bool) -> Columns:
     """The elements that a random map makes."""
     result = random_map.graph.type.result
     types = tensor_leaves(result)
     if not len(seeds):
         empty = [np.zeros(0, object if t.dtype.name == "str" else t.dtype.numpy) for t in types]
-        return Columns.of_elements(result, empty, [np.zeros((0, t.rank or 0), np.int64) for t in types], groups=groups)
+        return Columns.from_elements(
+            result, empty, [np.zeros((0, t.rank or 0), np.int64) for t in types], groups=groups
+        )
     arrays = random_map(tensors, seeds)
-    return Columns.of_elements(result, arrays[: len(types)], arrays[len(types) : -len(types)], groups=groups)
+    return Columns.from_elements(result, arrays[: len(types)], arrays[len(types) : -len(types)], groups=groups)
 
 
 def _is_group(type_: TensorType) -> bool:
@@ -320,19 +322,19 @@ def _order_of_rows(count: int, steps: tuple[Step, ...]) -> Rows:
 
 
 @functools.lru_cache(maxsize=1024)
-def _derived(element: Type, grouped: bool, ragged: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool, bool]:
+def _derive(element: Type, grouped: bool, ragged: bool, steps: tuple[Step, ...]) -> tuple[Layout, bool, bool, bool]:
     """The attributes `layout`, `draws`, `is_random` and `is_in_order` of `Columns`.
 
     Cached, so that equal layouts are one object and a cohort's layouts are compared by identity.
     """
-    before: list[TracedGraph] = []
-    after: list[TracedGraph] = []
+    before_maps: list[TracedGraph] = []
+    after_maps: list[TracedGraph] = []
     batched = grouped
     for step in steps:
         if step.draws:  # elements that the map has made are stored as they are
-            element, before, after, grouped, ragged = step.traced.type.result, [], [], batched, False
+            element, before_maps, after_maps, grouped, ragged = step.traced.type.result, [], [], batched, False
         elif step.kind == "map":
-            (after if batched else before).append(step.traced)
+            (after_maps if batched else before_maps).append(step.traced)
         batched = batched or step.kind == "batch"
     kinds = {step.kind for step in steps}
     in_order = not grouped and "batch" in kinds and kinds <= {"map", "batch"}
@@ -340,7 +342,7 @@ def _derived(element: Type, grouped: bool, ragged: bool, steps: tuple[Step, ...]
     is_random = any(
         step.kind == "shuffle" and step.seeds is None and not step.fixes_order for step in steps[last_cache + 1 :]
     )
-    layout = Layout(element, tuple(before), batched, tuple(after), grouped, ragged)
+    layout = Layout(element, tuple(before_maps), batched, tuple(after_maps), grouped, ragged)
     return layout, any(step.draws for step in steps), is_random, in_order
 
 
@@ -348,17 +350,17 @@ def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:
     """The composition of maps, over nested tuples of numpy arrays."""
     steps = [_eager(graph) for graph in graphs]
 
-    def applied(value):
+    def apply(value):
         for step in steps:
             value = step(value)
         return value
 
-    return applied
+    return apply
 
 
 @functools.lru_cache(maxsize=256)
 def _eager(graph: TracedGraph) -> Callable:
-    return eager_callable(graph.named("map"), graph.data)
+    return eager_callable(graph.with_name("map"), graph.data)
 
 
 def _no_rows(type_: TensorType) -> np.ndarray:

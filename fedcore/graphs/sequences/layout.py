@@ -64,7 +64,7 @@ class Layout:
         return [spec(TensorType(t.dtype, (None, *t.sizes[int(self.grouped) :]))) for t in types]
 
     def chunk_specs(self) -> tuple[tf.TensorSpec, ...]:
-        """Of a stream: for each column the rows of elements of equal shapes, [elements, …], before the maps."""
+        """For each column of a stream the rows of elements of equal shapes, [elements, …], before the maps."""
         types = [spec(t) for t in tensor_leaves(self.element)]
         specs = self.column_specs() if self.batched and not self.grouped else types
         return tuple([tf.TensorSpec([None, *s.shape], s.dtype) for s in specs])
@@ -93,7 +93,7 @@ class Layout:
             if not self.ragged:
                 return self._mapped_element([ops.gather(c, index) for c in tensors], call)
             value = (self._ragged_batch if self.batched else self.example)(tensors, index, call)
-            return _mapped(self.after, value, call)
+            return _apply_maps(self.after, value, call)
 
         return Sequence(ops.shape(rows, tf.int64)[0], element)
 
@@ -104,13 +104,13 @@ class Layout:
             rows: of each column, those of the element.
         """
         if self.before and self.batched:
-            return _mapped(self.after, self._mapped_rows(rows, call), call)
-        return _mapped(self.after, _mapped(self.before, unflatten(rows, self.element), call), call)
+            return _apply_maps(self.after, self._mapped_rows(rows, call), call)
+        return _apply_maps(self.after, _apply_maps(self.before, unflatten(rows, self.element), call), call)
 
     def example(self, columns: list, row, call: GraphCall = call_leaves):
         """The example in a row of the columns, after the maps over single examples."""
         if not self.ragged:
-            return _mapped(self.before, unflatten([ops.gather(c, row) for c in columns], self.element), call)
+            return _apply_maps(self.before, unflatten([ops.gather(c, row) for c in columns], self.element), call)
         types = tensor_leaves(self.element)
         parts = zip(columns[: len(types)], columns[len(types) : -len(types)], columns[-len(types) :], strict=True)
         leaves = []
@@ -118,7 +118,7 @@ class Layout:
             shape, start = shapes[row], starts[row]
             tensor = ops.reshape(values[start : start + ops.reduce_prod(shape)], shape)
             leaves.append(ops.ensure_shape(tensor, type_.shape))
-        return _mapped(self.before, unflatten(leaves, self.element), call)
+        return _apply_maps(self.before, unflatten(leaves, self.element), call)
 
     def _ragged_batch(self, columns: list, rows, call: GraphCall):
         """A batch of ragged examples, whose shapes are equal within the batch, as `tf.data` wants it."""
@@ -130,15 +130,15 @@ class Layout:
         """Maps over single examples, applied to every row of a batch."""
         result = self.before[-1].type.result
 
-        def mapped(*row) -> list:
-            return flatten(_mapped(self.before, unflatten(row, self.element), call))
+        def map_row(*row) -> list:
+            return flatten(_apply_maps(self.before, unflatten(row, self.element), call))
 
-        return unflatten(map_rows(mapped, columns, [spec(t) for t in tensor_leaves(result)]), result)
+        return unflatten(map_rows(map_row, columns, [spec(t) for t in tensor_leaves(result)]), result)
 
 
-def _mapped(graphs: tuple[TracedGraph, ...], value, call: GraphCall):
+def _apply_maps(graphs: tuple[TracedGraph, ...], value, call: GraphCall):
     for graph in graphs:
-        value = unflatten(call(graph.named("map"), graph.data, flatten(value)), graph.type.result)
+        value = unflatten(call(graph.with_name("map"), graph.data, flatten(value)), graph.type.result)
     return value
 
 

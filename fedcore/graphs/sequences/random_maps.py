@@ -43,16 +43,16 @@ def _function(random_map: RandomMap) -> Callable:
     result = graph.type.result
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), *layout.specs()])
-    def mapped(seeds, *tensors):
+    def map_elements(seeds, *tensors):
         sequence = layout.open(list(tensors))
 
         def element(i):
-            leaves = call_leaves(graph.named("map"), graph.data, flatten(sequence.element(i)), seeds[i])
+            leaves = call_leaves(graph.with_name("map"), graph.data, flatten(sequence.element(i)), seeds[i])
             return unflatten(leaves, result)
 
         return _ragged_columns(Sequence(sequence.count, element), result)
 
-    return mapped
+    return map_elements
 
 
 def _ragged_columns(sequence: Sequence, element: Type) -> list[tf.Tensor]:

@@ -73,11 +73,11 @@ def reading_order(
     """
     chain = _Chain(lambda: iter(range(count)), count)
     buffer = max(count, 1)
-    rest = [(i, step) for i, step in enumerate(steps) if not _does_nothing(step)]
-    while rest:
-        (position, step), *rest = rest
+    remaining = [(i, step) for i, step in enumerate(steps) if not _does_nothing(step)]
+    while remaining:
+        (position, step), *remaining = remaining
         if position in drawn:
-            chain = _numbered(chain, drawn[position])
+            chain = _number_elements(chain, drawn[position])
             continue
         if step.kind != "shuffle":
             chain = _STEPS[step.kind](chain, step)
@@ -85,8 +85,8 @@ def reading_order(
         pair = step.seeds or seeds(position)
         size = buffer if step.number in (0, UNKNOWN) else step.number
         times = 1
-        if rest and rest[0][1].kind == "repeat":  # TensorFlow fuses the two steps
-            (_, repeat), *rest = rest
+        if remaining and remaining[0][1].kind == "repeat":  # TensorFlow fuses the two steps
+            (_, repeat), *remaining = remaining
             times = repeat.number
         chain = _shuffle(chain, size, _Seeds(pair, reshuffles=step.reshuffles), times) if times else _nothing()
     return list(chain.make())
@@ -124,10 +124,12 @@ class _Seeds:
 
 
 def _shuffle(chain: _Chain, size: int, seeds: _Seeds, times: int) -> _Chain:
-    return _Chain(lambda: _shuffled(chain.make, size, seeds.next(), seeds, times), _multiplied(chain.size, times))
+    return _Chain(
+        lambda: _sample_buffer(chain.make, size, seeds.next(), seeds, times), _repeated_size(chain.size, times)
+    )
 
 
-def _shuffled(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds, times: int) -> Iterator:
+def _sample_buffer(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds, times: int) -> Iterator:
     """Samples from a buffer that is refilled before each sample, also from the next repetition.
 
     The buffer is a ring. The elements of a repetition are contiguous in it, and all are sampled before those of the
@@ -186,7 +188,7 @@ def _repeat(chain: _Chain, step: Step) -> _Chain:
 
     if times == 0:
         return _nothing()
-    return _Chain(lambda: (endless if times == INFINITE else some)(make()), _multiplied(chain.size, times))
+    return _Chain(lambda: (endless if times == INFINITE else some)(make()), _repeated_size(chain.size, times))
 
 
 def _take(chain: _Chain, step: Step) -> _Chain:
@@ -225,7 +227,7 @@ def _cache(chain: _Chain, step: Step) -> _Chain:
     """Stores the elements of the first iterator that is read to its end or to the known cardinality."""
     content: list | None = None
 
-    def written(source: Iterator) -> Iterator:
+    def record(source: Iterator) -> Iterator:
         nonlocal content
         elements = []
         for element in source:
@@ -235,10 +237,10 @@ def _cache(chain: _Chain, step: Step) -> _Chain:
             yield element
         content = content or elements
 
-    return _Chain(lambda: written(chain.make()) if content is None else iter(content), chain.size)
+    return _Chain(lambda: record(chain.make()) if content is None else iter(content), chain.size)
 
 
-def _numbered(chain: _Chain, elements: list) -> _Chain:
+def _number_elements(chain: _Chain, elements: list) -> _Chain:
     def numbers_of(source: Iterator) -> Iterator[int]:
         for element in source:
             elements.append(element)
@@ -251,7 +253,7 @@ def _nothing() -> _Chain:
     return _Chain(lambda: iter(()), 0)
 
 
-def _multiplied(size: int | None, times: int) -> int | None:
+def _repeated_size(size: int | None, times: int) -> int | None:
     if times == 0 or size == 0:
         return 0
     return INFINITE if INFINITE in (size, times) else None if size is None else size * times

@@ -85,7 +85,7 @@ def select_rows(
 
     for position, step in enumerate(steps):
         if position in drawn:
-            source = _numbered(source, drawn[position])
+            source = _number_elements(source, drawn[position])
         else:
             source = _STEPS[step.kind](source, step, keys[position], steps[position + 1 :])
     return source(0)
@@ -152,14 +152,14 @@ def batch_rows(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None =
 def _repeat(source, step: Step, key: int, later: tuple[Step, ...]):
     def rows(epoch: int) -> Rows:
         once = source(epoch * max(step.number, 1))
-        times = step.number if step.number != INFINITE else _needed(later, len(once))
+        times = step.number if step.number != INFINITE else _needed_repetitions(later, len(once))
         parts = [once, *(source(epoch * times + i) for i in range(1, times))][: max(times, 0)]
         return _concatenate(parts, once)
 
     return rows
 
 
-def _needed(later: tuple[Step, ...], count: int) -> int:
+def _needed_repetitions(later: tuple[Step, ...], count: int) -> int:
     """The number of repetitions of `count` elements that the steps after an endless `repeat` read."""
     need = 0
     for step in reversed(later):
@@ -191,7 +191,7 @@ def _shuffle(source, step: Step, key: int, later):
     return rows
 
 
-def _numbered(source, elements: DrawnElements):
+def _number_elements(source, elements: DrawnElements):
     return lambda epoch: elements.extend(source(epoch))
 
 
@@ -206,11 +206,11 @@ def _skip(source, step: Step, key: int, later):
 def _batch(source, step: Step, key: int, later):
     def rows(epoch: int) -> Rows:
         order = source(epoch).rows
-        full, rest = divmod(len(order), step.number)
-        count = full + (rest > 0 and not step.drop_remainder)
+        full, remainder = divmod(len(order), step.number)
+        count = full + (remainder > 0 and not step.drop_remainder)
         sizes = np.full(count, step.number, np.int64)
         if count > full:
-            sizes[-1] = rest
+            sizes[-1] = remainder
         return batch_rows(np.arange(count, dtype=np.int64) * step.number, sizes, order)
 
     return rows

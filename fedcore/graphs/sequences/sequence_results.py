@@ -19,7 +19,7 @@ def as_columns(sequence, element: Type) -> list[tf.Tensor]:
     """The columns of a sequence (`count`, and `element`: index -> nested tuple), and its splits if it is grouped."""
 
     def step(i, arrays):
-        return i + 1, _written(arrays, i, flatten(sequence.element(i)), element)
+        return i + 1, _write_element(arrays, i, flatten(sequence.element(i)), element)
 
     start = (tf.constant(0, tf.int64), _arrays(element))
     _, arrays = tf.while_loop(lambda i, _: i < sequence.count, step, start)
@@ -31,7 +31,7 @@ def from_dataset(dataset: tf.data.Dataset, element: Type) -> Sequence:
 
     def step(state, x):
         i, arrays = state
-        return i + 1, _written(arrays, i, leaves_of(x, element), element)
+        return i + 1, _write_element(arrays, i, leaves_of(x, element), element)
 
     _, arrays = dataset.reduce((tf.constant(0, tf.int64), _arrays(element)), step)
     columns = _columns(arrays, element)
@@ -42,15 +42,15 @@ def from_dataset(dataset: tf.data.Dataset, element: Type) -> Sequence:
 
 def _arrays(element: Type) -> tuple[tf.TensorArray, ...]:
     """One array for each leaf, and one for the sizes of groups if the sequence is grouped."""
-    found = [
+    arrays = [
         tf.TensorArray(spec(t).dtype, 0, dynamic_size=True, infer_shape=False, element_shape=t.shape)
         for t in tensor_leaves(element)
     ]
     sizes = [tf.TensorArray(tf.int64, 0, dynamic_size=True, element_shape=())] if is_grouped(element) else []
-    return (*found, *sizes)
+    return (*arrays, *sizes)
 
 
-def _written(arrays, i: tf.Tensor, parts: list[tf.Tensor], element: Type) -> tuple[tf.TensorArray, ...]:
+def _write_element(arrays, i: tf.Tensor, parts: list[tf.Tensor], element: Type) -> tuple[tf.TensorArray, ...]:
     if is_grouped(element):
         sizes = [tf.shape(p, out_type=tf.int64)[0] for p in parts]
         equal = [tf.debugging.Assert(tf.equal(n, sizes[0]), [_UNEQUAL, n, sizes[0]]) for n in sizes[1:]]

@@ -56,7 +56,7 @@ class Stream:
         return _identity, (self.read(),)
 
     @classmethod
-    def of_columns(cls, columns: Columns, order: Rows) -> "Stream":
+    def from_columns(cls, columns: Columns, order: Rows) -> "Stream":
         """The stream of columns in a reading order, gathered in chunks."""
         layout = attrs.evolve(columns.layout, streamed=True)
 
@@ -68,7 +68,7 @@ class Stream:
         return cls(layout, open_chunks, lambda: columns)
 
     @classmethod
-    def of_dataset(cls, element: Type, open_: Callable[[], tf.data.Dataset], read: Callable[[], Columns]) -> "Stream":
+    def from_dataset(cls, element: Type, open_: Callable[[], tf.data.Dataset], read: Callable[[], Columns]) -> "Stream":
         """The stream of datasets whose elements have a type."""
 
         def as_leaves(value) -> tuple:
@@ -82,8 +82,8 @@ class Stream:
 
         return cls(Layout(element, streamed=True), open_leaves, read)
 
-    def drawn(self, seed: int, number: int = 0) -> "Stream":
-        """The stream itself, whose random maps draw when it is read; see `Columns.drawn`."""
+    def draw(self, seed: int, number: int = 0) -> "Stream":
+        """The stream itself, whose random maps draw when it is read; see `Columns.draw`."""
         return self
 
     def elements(self, seed: int, number: int = 0) -> list:

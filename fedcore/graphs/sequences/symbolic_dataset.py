@@ -92,7 +92,7 @@ class SymbolicDataset:
         """The stand-in for a sequence inside a graph (`count`, and `element`: index -> nested tuple)."""
         return cls(sequence.count, lambda i, _: to_python(sequence.element(i), element), element_spec(element), convert)
 
-    def sampled(self) -> "SymbolicDataset":
+    def with_samples(self) -> "SymbolicDataset":
         """The dataset of one iteration, with fixed samples."""
         if not self.sample_specs:
             return self
@@ -139,7 +139,7 @@ class SymbolicDataset:
     def __iter__(self) -> "SymbolicIterator":
         if not private_api.is_autograph_on():
             raise TracingError(_UNREADABLE)
-        return SymbolicIterator(self.sampled(), tf.Variable(tf.constant(0, tf.int64), trainable=False))
+        return SymbolicIterator(self.with_samples(), tf.Variable(tf.constant(0, tf.int64), trainable=False))
 
     def __len__(self):
         raise TracingError(
@@ -154,13 +154,13 @@ class SymbolicDataset:
 
     def reduce(self, initial_state, reduce_func, name=None):
         """Folds the elements in order. A dimension of the state that changes becomes unknown, as in `tf.data`."""
-        fn, one = self.convert(reduce_func), self.sampled()
+        fn, dataset = self.convert(reduce_func), self.with_samples()
         state = tf.nest.map_structure(tf.convert_to_tensor, initial_state, expand_composites=True)
 
         def body(i, flat):
-            return i + 1, _flat_like(state, fn(_packed_like(state, flat), one.element(i)))
+            return i + 1, _flat_like(state, fn(_packed_like(state, flat), dataset.element(i)))
 
-        shapes = one._shapes_of_state(fn, state)
+        shapes = dataset._shapes_of_state(fn, state)
         first = tf.constant(0, tf.int64)
         _, out = tf.while_loop(
             lambda i, _: i < self.count, body, (first, _flat(state)), shape_invariants=(first.shape, shapes)
@@ -175,8 +175,8 @@ class SymbolicDataset:
                 lambda i, flat: _flat_like(state, fn(_packed_like(state, flat), self.element(i))), autograph=False
             )
             specs = [tf.TensorSpec.from_tensor(t) for t in flat]
-            after = step.get_concrete_function(tf.TensorSpec([], tf.int64), specs).structured_outputs
-            shapes = [a.shape.most_specific_compatible_shape(b.shape) for a, b in zip(flat, after, strict=True)]
+            outputs = step.get_concrete_function(tf.TensorSpec([], tf.int64), specs).structured_outputs
+            shapes = [a.shape.most_specific_compatible_shape(b.shape) for a, b in zip(flat, outputs, strict=True)]
             if shapes == [t.shape for t in flat]:
                 return shapes
             pairs = zip(flat, shapes, strict=True)
@@ -205,15 +205,15 @@ class SymbolicDataset:
         return self._with(lambda d: d.enumerate(start), element_at=element_at, element_spec=spec)
 
     def take(self, count, name=None) -> "SymbolicDataset":
-        wanted = tf.cast(count, tf.int64)
-        left = tf.where(wanted < 0, self.count, tf.minimum(wanted, self.count))
+        limit = tf.cast(count, tf.int64)
+        left = tf.where(limit < 0, self.count, tf.minimum(limit, self.count))
         return self._with(lambda d: d.take(count), count=left)
 
     def skip(self, count, name=None) -> "SymbolicDataset":
-        wanted = tf.cast(count, tf.int64)
-        left = tf.where(wanted < 0, tf.zeros_like(wanted), tf.maximum(self.count - wanted, 0))
+        offset = tf.cast(count, tf.int64)
+        left = tf.where(offset < 0, tf.zeros_like(offset), tf.maximum(self.count - offset, 0))
         return self._with(
-            lambda d: d.skip(count), count=left, element_at=lambda i, samples: self.element_at(i + wanted, samples)
+            lambda d: d.skip(count), count=left, element_at=lambda i, samples: self.element_at(i + offset, samples)
         )
 
     def repeat(self, count=None, name=None) -> "SymbolicDataset":
@@ -280,10 +280,10 @@ class SymbolicDataset:
             indices = tf.range(i * size, tf.minimum((i + 1) * size, self.count))
             return tf.map_fn(lambda k: self.element_at(k, samples), indices, fn_output_signature=self.element_spec)
 
-        def grouped(spec):
+        def batch_spec(spec):
             return tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype)
 
-        specs = tf.nest.map_structure(grouped, self.element_spec)
+        specs = tf.nest.map_structure(batch_spec, self.element_spec)
         return self._with(
             lambda d: d.batch(batch_size, drop_remainder), count=count, element_at=element_at, element_spec=specs
         )
@@ -295,7 +295,7 @@ class SymbolicDataset:
         """Fixes the samples, so that every iteration has one order."""
         if filename:
             raise TracingError("a sequence inside a graph is not cached in a file: .cache() keeps it in memory")
-        return self.sampled()
+        return self.with_samples()
 
     def _with(self, step: Callable[[tf.data.Dataset], tf.data.Dataset] | None, **changes) -> "SymbolicDataset":
         """A copy with changed attributes.
@@ -322,21 +322,21 @@ def _shuffled_order(count: tf.Tensor, size, static) -> tf.Tensor:
         return tf.range(count)
     size = tf.cast(size, tf.int64)
 
-    def buffered():
+    def sample_order():
         reads = count - size
         slots = tf.random.uniform([reads], 0, size, tf.int64)
         by_slot = tf.argsort(slots, stable=True)
-        of_order = tf.gather(slots, by_slot)
-        is_same = tf.equal(of_order[1:], of_order[:-1])
+        sorted_slots = tf.gather(slots, by_slot)
+        is_same = tf.equal(sorted_slots[1:], sorted_slots[:-1])
         places = tf.cast(by_slot, tf.int64)[:, tf.newaxis]
         later, earlier = tf.boolean_mask(places[1:], is_same), tf.boolean_mask(places[:-1, 0], is_same)
         order = tf.tensor_scatter_nd_update(slots, later, size + earlier)
         last = tf.concat([~is_same, [True]], 0)
-        of_slots = tf.boolean_mask(of_order, last)[:, tf.newaxis]
-        buffer = tf.tensor_scatter_nd_update(tf.range(size), of_slots, size + tf.boolean_mask(places[:, 0], last))
+        last_slots = tf.boolean_mask(sorted_slots, last)[:, tf.newaxis]
+        buffer = tf.tensor_scatter_nd_update(tf.range(size), last_slots, size + tf.boolean_mask(places[:, 0], last))
         return tf.concat([order, tf.random.shuffle(buffer)], 0)
 
-    return tf.cond(size >= count, lambda: tf.random.shuffle(tf.range(count)), buffered)
+    return tf.cond(size >= count, lambda: tf.random.shuffle(tf.range(count)), sample_order)
 
 
 def _flat(state) -> list[tf.Tensor]:
@@ -344,10 +344,10 @@ def _flat(state) -> list[tf.Tensor]:
     return tf.nest.flatten(state, expand_composites=True)
 
 
-def _flat_like(state, after) -> list[tf.Tensor]:
+def _flat_like(state, other) -> list[tf.Tensor]:
     """The tensors of a state that has the structure of another one."""
-    tf.nest.assert_same_structure(state, after, check_types=False, expand_composites=True)
-    return _flat(after)
+    tf.nest.assert_same_structure(state, other, check_types=False, expand_composites=True)
+    return _flat(other)
 
 
 def _packed_like(state, flat: list):
@@ -406,9 +406,9 @@ class SymbolicIterator:
             leaves = zip(tf.nest.flatten(default), tf.nest.flatten(specs), strict=True)
             other = tf.nest.pack_sequence_as(specs, [tf.convert_to_tensor(x, spec.dtype) for x, spec in leaves])
         except (TypeError, ValueError) as error:
-            wanted = to_type(specs)
+            expected = to_type(specs)
             raise TracingError(
-                f"next(iterator, {brief(default)}): in a graph the default is of the type of the elements, {wanted}: "
+                f"next(iterator, {brief(default)}): in a graph the default is of the type of the elements, {expected}: "
                 f"{error}"
             ) from None
         index = self.position.read_value()
@@ -425,7 +425,7 @@ def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -
         sequence, first = iterated.sequence, iterated.position.read_value()
         iterated.position.assign(sequence.count)
     else:
-        sequence = iterated.sampled()
+        sequence = iterated.with_samples()
     index = first
 
     def whole_state():
@@ -433,8 +433,8 @@ def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -
 
     def set_whole_state(state):
         nonlocal index
-        index, *rest = state
-        set_state(rest)
+        index, *user_state = state
+        set_state(user_state)
 
     def test():
         more = index < sequence.count
@@ -455,11 +455,11 @@ def next_element(iterator, *default):
     return next(iterator, *default)
 
 
-def _enumerated(sequence: SymbolicDataset, start=0):
+def _enumerate(sequence: SymbolicDataset, start=0):
     return sequence.enumerate(start)
 
 
 private_api.register_for(SymbolicDataset, _for)
 private_api.register_for(SymbolicIterator, _for)
-private_api.register_builtins(SymbolicDataset, length=SymbolicDataset.cardinality, enumerated=_enumerated)
+private_api.register_builtins(SymbolicDataset, length=SymbolicDataset.cardinality, enumerated=_enumerate)
 private_api.replace_next(next_element)

@@ -31,8 +31,8 @@ def client_specs(stage: ClientStage, layouts: Sequence[Layout | None]) -> list[l
     specs = []
     for leaf, layout in zip(stage.client_leaves, layouts, strict=True):
         if layout is None:
-            (of_tensor,) = [spec(t) for t in tensor_leaves(leaf)]
-            specs.append([tf.TensorSpec([None, *of_tensor.shape], of_tensor.dtype)])
+            (tensor_spec,) = [spec(t) for t in tensor_leaves(leaf)]
+            specs.append([tf.TensorSpec([None, *tensor_spec.shape], tensor_spec.dtype)])
         else:
             specs.append([*layout.specs(), tf.TensorSpec([None], tf.int64)])
     return specs
@@ -70,10 +70,10 @@ def is_loopable(stage: ClientStage) -> bool:
     would share, or prints, which they would do in any order.
     """
     tensors = [leaf for leaf in stage.client_leaves if isinstance(leaf, TensorType)]
-    kept = [] if stage.kept_type is None else [leaf for _, leaf in leaves(stage.kept_type)]
-    if not all(isinstance(leaf, TensorType) for leaf in kept):
+    kept_leaves = [] if stage.kept_type is None else [leaf for _, leaf in leaves(stage.kept_type)]
+    if not all(isinstance(leaf, TensorType) for leaf in kept_leaves):
         return False
-    sized = [*tensors, *(leaf for leaf in kept if isinstance(leaf, TensorType))]
+    sized = [*tensors, *(leaf for leaf in kept_leaves if isinstance(leaf, TensorType))]
     have_one_size = all(t.shape is not None and None not in t.shape for t in sized)
     return have_one_size and all(t.dtype.name != "str" for t in tensors) and _only_checks(stage)
 
@@ -101,18 +101,18 @@ def realize_loop(stage: ClientStage, layouts: Sequence[Layout | None], *, parall
     type_ = stage.stacked_result_type(None)
 
     def body(*tensors):
-        rest = list(tensors)
-        broadcasts, seeds = stage.opened(rest), rest.pop(0)
-        leaf_tensors = [[rest.pop(0) for _ in leaf] for leaf in specs]
+        arguments = list(tensors)
+        broadcasts, seeds = stage.unpack_broadcasts(arguments), arguments.pop(0)
+        leaf_tensors = [[arguments.pop(0) for _ in leaf] for leaf in specs]
         count = tf.size(seeds)
 
         def fold(k, partial, arrays):
             client = client_arguments(stage, layouts, leaf_tensors, k)
-            before = unflatten(list(partial), stage.partial_type)
-            after, kept, bits = stage.run_client(run, before, [*broadcasts, *client], seeds[k])
-            results = [*([] if kept is None else flatten(kept)), *([tf.stack(bits)] if bits else [])]
+            old_partial = unflatten(list(partial), stage.partial_type)
+            new_partial, kept_value, bits = stage.run_client(run, old_partial, [*broadcasts, *client], seeds[k])
+            results = [*([] if kept_value is None else flatten(kept_value)), *([tf.stack(bits)] if bits else [])]
             written = [array.write(k, value) for array, value in zip(arrays, results, strict=True)]
-            return k + 1, _with_shapes([] if after is None else flatten(after), shapes), written
+            return k + 1, _with_shapes([] if new_partial is None else flatten(new_partial), shapes), written
 
         zero = [] if stage.zero is None else flatten(run.run(stage.module.function(stage.zero), *broadcasts))
         zero = [_filled_at_run_time(t, count) for t in zero]

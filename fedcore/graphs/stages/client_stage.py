@@ -11,7 +11,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.tensors.sizes import measured_bits, unsized
+from fedcore.graphs.tensors.sizes import measured_bits, unsized_leaves
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import unflatten
@@ -93,16 +93,16 @@ class ClientStage:
     def sizes(self) -> int:
         """Number of measured leaves."""
         types = self.function.types()
-        return sum(len(unsized(types[name])) for name in self.measured)
+        return sum(len(unsized_leaves(types[name])) for name in self.measured)
 
     def result_type(self, clients: int, *others: Type) -> StructType:
         """<partial, kept values, bits, *others>: the result of a call; its parts are empty if the stage has none.
 
         `bits` is int64 [clients, sizes]: of each client the sizes of the measured leaves.
         """
-        kept = NOTHING if self.kept_type is None else StructType([(None, self.kept_type)] * clients)
+        kept_struct = NOTHING if self.kept_type is None else StructType([(None, self.kept_type)] * clients)
         bits = TensorType("int64", (clients, self.sizes)) if self.sizes else NOTHING
-        return StructType([(None, t) for t in (self.partial_type, kept, bits, *others)])
+        return StructType([(None, t) for t in (self.partial_type, kept_struct, bits, *others)])
 
     def stacked_result_type(self, clients: int | None, *others: Type) -> StructType:
         """`result_type`, with the tensors [clients, …] of each leaf in the place of the kept values.
@@ -110,12 +110,12 @@ class ClientStage:
         Args:
             clients: of the call; None if their number is not static.
         """
-        kept = [] if self.kept_type is None else tensor_leaves(self.kept_type)
-        stacked = StructType([(None, TensorType(t.dtype, (clients, *t.sizes))) for t in kept])
+        kept_leaves = [] if self.kept_type is None else tensor_leaves(self.kept_type)
+        stacked = StructType([(None, TensorType(t.dtype, (clients, *t.sizes))) for t in kept_leaves])
         bits = TensorType("int64", (clients, self.sizes)) if self.sizes else NOTHING
         return StructType([(None, t) for t in (self.partial_type, stacked, bits, *others)])
 
-    def opened(self, tensors: list) -> list:
+    def unpack_broadcasts(self, tensors: list) -> list:
         """The broadcasts, of their tensors, which are removed from the front of the list."""
         return [unflatten([tensors.pop(0) for _ in leaves(p.type)], p.type) for p in self.shared_parameters]
 
@@ -135,8 +135,8 @@ class ClientStage:
             arguments: the broadcasts, and the client's.
         """
         parameters = self.function.parameters
-        before = [] if self.zero is None else [partial]
-        values = dict(zip([p.name for p in parameters], [*before, *arguments], strict=True))
+        partials = [] if self.zero is None else [partial]
+        values = dict(zip([p.name for p in parameters], [*partials, *arguments], strict=True))
         types = {p.name: p.type for p in parameters}
         run.operations(self.function.operations, values, types, tensor_seed(seed))
         bits = self.bits(values, types)

@@ -111,8 +111,8 @@ class ClientReplay:
         """
         shared = [_eager(value) for value in broadcasts]
         arguments = []
-        for parameter, value, of_value in zip(self._stage.client_parameters, client, numbers, strict=True):
-            layouts, tensors = pack(value, seed, of_value.start)
+        for parameter, value, draw_numbers in zip(self._stage.client_parameters, client, numbers, strict=True):
+            layouts, tensors = pack(value, seed, draw_numbers.start)
             opened = unpack(parameter.type, layouts, list(map(tf.convert_to_tensor, tensors)))
             leaves = [self._counted(leaf) if isinstance(leaf, layout.Sequence) else leaf for leaf in flatten(opened)]
             arguments.append(unflatten(leaves, parameter.type))

@@ -56,16 +56,16 @@ def client_function(
     outputs = {_name(value.label, path): leaf for value in sent.values() for path, leaf in leaves(value.type)}
 
     def body(*tensors):
-        seed, *rest = tensors
+        seed, *arguments = tensors
         values, types = {}, {}
-        found = iter(makers)
+        leaf_makers = iter(makers)
         for parameter in parameters:
-            of_parameter = []
+            parts = []
             for _ in leaves(parameter.type):
-                count, make = next(found)
-                of_parameter.append(make(rest[:count]))
-                del rest[:count]
-            values[parameter.name], types[parameter.name] = unflatten(of_parameter, parameter.type), parameter.type
+                count, make = next(leaf_makers)
+                parts.append(make(arguments[:count]))
+                del arguments[:count]
+            values[parameter.name], types[parameter.name] = unflatten(parts, parameter.type), parameter.type
         run.operations(operations, values, types, tensor_seed(seed))
         results = [t for name in sent for t in flatten(values[name])]
         return {name: tf.identity(t, name) for name, t in zip(outputs, results, strict=True)}
@@ -76,20 +76,20 @@ def client_function(
 
 def _independent(stage: Function, partial: str) -> list[Operation]:
     """The operations of a stage that do not depend on the partial."""
-    dependent, rest = {partial}, []
+    dependent, independent = {partial}, []
     for op in stage.operations:
         if dependent.intersection(o.name for o in op.operands if isinstance(o, Ref)):
             dependent.add(op.name)
         else:
-            rest.append(op)
-    return rest
+            independent.append(op)
+    return independent
 
 
 def _leaf(name: str, leaf: Type, layout: Layout | None):
     """The specs of a leaf's tensors, and the function that makes the leaf of them."""
     if layout is None:
-        (of_tensor,) = [spec(t) for t in tensor_leaves(leaf)]
-        return [tf.TensorSpec(of_tensor.shape, of_tensor.dtype, name)], lambda tensors: tensors[0]
+        (tensor_spec,) = [spec(t) for t in tensor_leaves(leaf)]
+        return [tf.TensorSpec(tensor_spec.shape, tensor_spec.dtype, name)], lambda tensors: tensors[0]
     columns = [_name(name, path) for path, _ in leaves(layout.element)]
     names = [*columns, f"{name}_rows", *([f"{name}_sizes"] if layout.batched else [])]
     specs = [tf.TensorSpec(s.shape, s.dtype, n) for s, n in zip(layout.specs(), names, strict=True)]

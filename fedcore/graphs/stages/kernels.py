@@ -13,7 +13,7 @@ from fedcore.graphs.sequences.sequence_results import as_columns, groups
 from fedcore.graphs.stages.xla import can_compile
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.interpret import Callee, Interpreter, Seed, needed
+from fedcore.ir.interpret import Callee, Interpreter, Seed, require_seed
 from fedcore.ir.module import Graph, Module, Operation
 from fedcore.ir.operations import Intrinsic, lookup
 from fedcore.ir.registry import note_declaration
@@ -55,10 +55,10 @@ def evaluate(op: Operation, operand_types, operands, seed: Seed | None):
     else:
         keywords = declared.variables(op, operand_types)
         if "seed" in declared.meaning_keywords:
-            keywords["seed"] = needed(seed, op.kind)
+            keywords["seed"] = require_seed(seed, op.kind)
         run = _meaning_on_tensors(declared)
         result = run(*operands, **keywords)
-    return result if _is_ours(declared) else _checked(op, result)
+    return result if _is_ours(declared) else _check_result(op, result)
 
 
 def _is_ours(declared: Intrinsic) -> bool:
@@ -82,7 +82,7 @@ def _meaning_on_tensors(declared: Intrinsic) -> Callable:
     return run
 
 
-def _checked(op: Operation, result):
+def _check_result(op: Operation, result):
     """The result of an operation of someone else, if it is of the type in the program.
 
     Raises:
@@ -90,9 +90,9 @@ def _checked(op: Operation, result):
     """
     parts, types = flatten(result), [leaf for _, leaf in leaves(op.type)]
     if len(parts) != len(types) or not all(map(_is_of, parts, types)):
-        shown = ", ".join(map(brief, parts))
+        values_text = ", ".join(map(brief, parts))
         run = "kernel" if op.kind in kernels else "meaning"
-        raise TypeMismatch(f"the {run} of {op.kind} gives {shown}, but its signature says {op.type}")
+        raise TypeMismatch(f"the {run} of {op.kind} gives {values_text}, but its signature says {op.type}")
     return result
 
 
@@ -101,8 +101,8 @@ def _is_of(tensor, type_: Type) -> bool:
         return True
     if tensor is None:
         return False
-    wanted, have = spec(type_), tf.convert_to_tensor(tensor)
-    return have.dtype == wanted.dtype and wanted.shape.is_compatible_with(have.shape)
+    expected, have = spec(type_), tf.convert_to_tensor(tensor)
+    return have.dtype == expected.dtype and expected.shape.is_compatible_with(have.shape)
 
 
 @kernel("literal")
@@ -137,8 +137,8 @@ def _leafwise(fn: Callable, *, casts: Callable = _cast_first) -> Callable:
     return apply
 
 
-def _mapped(fn: Callable, value):
-    return tuple(_mapped(fn, part) for part in value) if isinstance(value, tuple) else fn(value)
+def _map_leaves(fn: Callable, value):
+    return tuple(_map_leaves(fn, part) for part in value) if isinstance(value, tuple) else fn(value)
 
 
 def _by_parts(fn: Callable) -> Callable:
@@ -165,7 +165,7 @@ def _scaling(complex_: Callable) -> Callable:
     """
 
     def casts(fn: Callable) -> Callable:
-        def scaled(left, right):
+        def scale(left, right):
             if not left.dtype.is_complex:
                 return fn(left, tf.cast(right, left.dtype))
             real, imaginary = tf.math.real(left), tf.math.imag(left)
@@ -175,7 +175,7 @@ def _scaling(complex_: Callable) -> Callable:
             right = tf.cast(right, left.dtype)
             return tf.complex(*complex_(real, imaginary, tf.math.real(right), tf.math.imag(right)))
 
-        return scaled
+        return scale
 
     return casts
 
@@ -207,7 +207,7 @@ def _minus(a, b):
 
 
 def _modulo(a, b):
-    """As numpy: 0 where b is 0. TensorFlow raises an error there."""
+    """Remainder as in numpy: 0 where b is 0. TensorFlow raises an error there."""
     return tf.where(b == 0, tf.zeros_like(a), tf.math.floormod(a, tf.where(b == 0, tf.ones_like(b), b)))
 
 
@@ -253,12 +253,12 @@ def _(op, value):
         limit = tf.where(tf.math.is_nan(real), tf.zeros((), dtype), limit)
         return tf.where(fits, tf.cast(tf.where(fits, real, tf.zeros_like(real)), dtype), limit)
 
-    return _mapped(leaf, value)
+    return _map_leaves(leaf, value)
 
 
 @kernel("as_row")
 def _(op, value):
-    return _mapped(lambda x: x[tf.newaxis], value)
+    return _map_leaves(lambda x: x[tf.newaxis], value)
 
 
 @kernel("append_rows")

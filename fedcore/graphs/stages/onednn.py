@@ -64,38 +64,38 @@ def with_kernels_of(stage: Function, traced: tf.types.experimental.ConcreteFunct
             f"@{stage.name} has kernels of oneDNN, which this TensorFlow was built without\n"
             f"  make the plan for a target that ends with {WITHOUT_ONEDNN}, such as target={EXAMPLE}{WITHOUT_ONEDNN}"
         )
-    after: dict[str, str] = {}
+    new_names: dict[str, str] = {}
     name = traced.name.decode() if isinstance(traced.name, bytes) else traced.name
-    if _define(name, after) == name:
+    if _define(name, new_names) == name:
         return traced
-    function = DefinedFunction(after[name], traced.outputs, traced.captured_inputs)
-    own = [n for n in after.values() if n.endswith(SUFFIX) and not n.startswith(CONTENT_PREFIX)]
+    function = DefinedFunction(new_names[name], traced.outputs, traced.captured_inputs)
+    own = [n for n in new_names.values() if n.endswith(SUFFIX) and not n.startswith(CONTENT_PREFIX)]
     weakref.finalize(function, _forget, own).atexit = False
     return function
 
 
-def _define(name: str, after: dict[str, str]) -> str:
+def _define(name: str, new_names: dict[str, str]) -> str:
     """Defines a function with oneDNN's kernels, and those that it calls.
 
     Args:
-        after: gets the names of the functions by those of the functions that they are made of; equal for a function
+        new_names: gets the names of the functions by those of the functions that they are made of; equal for a function
             that has no operation with such a kernel.
     """
-    if name in after:
-        return after[name]
-    after[name] = name
+    if name in new_names:
+        return new_names[name]
+    new_names[name] = name
     if not private_api.is_defined(name):  # in the library of a graph only
         return name
     function = function_pb2.FunctionDef()
     function.CopyFrom(private_api.defined_function(name))
     changed = with_onednn_kernels(function)
     for called in called_functions(function):
-        before, called.name = called.name, _define(called.name, after)
-        changed |= called.name != before
+        old_name, called.name = called.name, _define(called.name, new_names)
+        changed |= called.name != old_name
     if changed:
-        function.signature.name = after[name] = f"{name}{SUFFIX}"
+        function.signature.name = new_names[name] = f"{name}{SUFFIX}"
         define([function])
-    return after[name]
+    return new_names[name]
 
 
 def _forget(names: Sequence[str]) -> None:

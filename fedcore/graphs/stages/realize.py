@@ -19,7 +19,7 @@ import tensorflow as tf
 from fedcore.collection_pause import without_collection
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import scope
-from fedcore.graphs.sequences.columns import Columns, drawn
+from fedcore.graphs.sequences.columns import Columns, draw_values
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.sequence_results import result_tensors, result_value
 from fedcore.graphs.sequences.streams import Stream, is_copied, is_large
@@ -86,7 +86,7 @@ class Realized:
 
 @attrs.frozen
 class Products:
-    """What an executable takes that depends on the clients' data only.
+    """Products that an executable takes, which depend on the clients' data only.
 
     Args:
         function: computes it.
@@ -108,11 +108,11 @@ def pack(value, seed: int, first: int = 0, *, streams: bool = False) -> tuple[La
     layouts: list[Layout | None] = []
     tensors: list = []
     for position, leaf in enumerate(flatten(value)):
-        leaf = drawn(leaf, seed, first + position)
+        leaf = draw_values(leaf, seed, first + position)
         if isinstance(leaf, Stream) and not streams:
             leaf = leaf.read()
         elif streams and isinstance(leaf, Columns) and is_large(leaf) and is_copied(leaf):
-            leaf = Stream.of_columns(leaf, leaf.read(seed, first + position))
+            leaf = Stream.from_columns(leaf, leaf.read(seed, first + position))
         if isinstance(leaf, Stream):
             layouts.append(leaf.layout)
             tensors.extend(leaf.tensors())
@@ -142,8 +142,8 @@ def unpack(type_: Type, layouts: Layouts, tensors: list):
             values.append(tensors.pop(0))
             continue
         count = len(layout.specs())
-        of_sequence, tensors[:count] = tensors[:count], []
-        values.append(layout.open(of_sequence))
+        sequence_tensors, tensors[:count] = tensors[:count], []
+        values.append(layout.open(sequence_tensors))
     return unflatten(values, type_)
 
 
@@ -157,11 +157,11 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
     function = module.function(name)
     run = interpreter(module)
     types = [p.type for p in function.parameters]
-    specs = [s for t, of_type in zip(types, layouts, strict=True) for s in _specs(t, of_type)]
+    specs = [s for t, type_layouts in zip(types, layouts, strict=True) for s in _specs(t, type_layouts)]
 
     def body(seed, *tensors):
-        rest = list(tensors)
-        arguments = [unpack(t, of_type, rest) for t, of_type in zip(types, layouts, strict=True)]
+        operands = list(tensors)
+        arguments = [unpack(t, type_layouts, operands) for t, type_layouts in zip(types, layouts, strict=True)]
         out = run.run(function, *arguments, seed=tensor_seed(seed))
         return [tf.identity(t) for t in result_tensors(out, function.result_type)]
 
@@ -170,10 +170,10 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
     realized = Realized(call, function.result_type, pure=pure)
     if any(isinstance(leaf, SequenceType) for _, leaf in leaves(function.result_type)):
         return realized
-    return attrs.evolve(realized, unchanged=_unchanged(call))
+    return attrs.evolve(realized, unchanged=_unchanged_results(call))
 
 
-def _unchanged(function: tf.types.experimental.ConcreteFunction) -> tuple[tuple[int, int], ...]:
+def _unchanged_results(function: tf.types.experimental.ConcreteFunction) -> tuple[tuple[int, int], ...]:
     """(Number of a result, number of the operand behind the seed that it is), by the graph's identities."""
     operands = {tensor.ref(): number for number, tensor in enumerate(function.inputs[1:])}
     sources = [_source(result).ref() for result in function.outputs]
@@ -200,22 +200,22 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
     run = interpreter(stage.module, xla=stage.is_compiled)
     client_types = [p.type for p in stage.client_parameters]
     specs = [*stage.shared_specs, tf.TensorSpec([1], tf.int64)]
-    specs += [s for t, of_type in zip(client_types, layouts, strict=True) for s in _specs(t, of_type)]
+    specs += [s for t, type_layouts in zip(client_types, layouts, strict=True) for s in _specs(t, type_layouts)]
     type_ = stage.result_type(1, *([NOTHING] if from_partial else []))
 
     def body(*tensors):
-        rest = list(tensors[2:] if from_partial else tensors)
-        broadcasts = stage.opened(rest)
-        seed = rest.pop(0)[0]
-        client = [unpack(t, of_type, rest) for t, of_type in zip(client_types, layouts, strict=True)]
+        operands = list(tensors[2:] if from_partial else tensors)
+        broadcasts = stage.unpack_broadcasts(operands)
+        seed = operands.pop(0)[0]
+        client = [unpack(t, type_layouts, operands) for t, type_layouts in zip(client_types, layouts, strict=True)]
         if from_partial:
-            partial = unflatten(rest, stage.partial_type)
+            partial = unflatten(operands, stage.partial_type)
         else:
             partial = () if stage.zero is None else run.run(stage.module.function(stage.zero), *broadcasts)
-        partial, kept, bits = stage.run_client(run, partial, [*broadcasts, *client], seed)
+        partial, kept_value, bits = stage.run_client(run, partial, [*broadcasts, *client], seed)
         results = (
             () if partial is None else partial,
-            () if stage.kept_type is None else (kept,),
+            () if stage.kept_type is None else (kept_value,),
             tf.convert_to_tensor([bits], tf.int64) if bits else (),
             *([()] if from_partial else []),
         )

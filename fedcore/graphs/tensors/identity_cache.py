@@ -46,20 +46,22 @@ class IdentityCache(Generic[Value]):
         self._lock = threading.Lock()
         self._ended: deque[tuple] = deque()  # keys of which an input has ended
 
-    def get(self, call: Hashable, inputs: Sequence, compute: Callable[[], Value], known: bytes | None = None) -> Value:
+    def get(
+        self, call: Hashable, inputs: Sequence, compute: Callable[[], Value], input_ids: bytes | None = None
+    ) -> Value:
         """The result of `compute`, from the cache if it is there.
 
         Args:
             call: names the computation.
             inputs: one or more objects.
-            known: `identities(inputs)`, if the caller has it.
+            input_ids: `identities(inputs)`, if the caller has it.
         """
-        key = (call, identities(inputs) if known is None else known)
+        key = (call, identities(inputs) if input_ids is None else input_ids)
         with self._lock:
             self._remove_ended()  # before the look-up: a new object may have the identity of an ended one
-            found = self._entries.find(key, None)
-        if found is not None:
-            return found[0]
+            entry = self._entries.find(key, None)
+        if entry is not None:
+            return entry[0]
         value = compute()
         size = self._size_of(value)
         with self._lock:

@@ -27,20 +27,20 @@ def claim_threads() -> None:
         return  # TensorFlow has started; `intra_op_threads` returns the number in use
 
 
-def set_intra_op_threads(wanted: int | None) -> str | None:
+def set_intra_op_threads(thread_count: int | None) -> str | None:
     """Sets the number of intra-op threads.
 
     Args:
-        wanted: the number. None: FEDCORE_INTRA_OP_THREADS, which defaults to 1.
+        thread_count: the number. None: FEDCORE_INTRA_OP_THREADS, which defaults to 1.
     Returns:
         None; if TensorFlow has started with another number, a message that names this number.
     """
-    if wanted is not None and wanted < 1:
-        raise FedcoreError(f"intra_op_threads is at least 1, not {wanted}")
-    number = wanted or _default()
+    if thread_count is not None and thread_count < 1:
+        raise FedcoreError(f"intra_op_threads is at least 1, not {thread_count}")
+    number = thread_count or _default()
     if intra_op_threads() == number:
         return None
-    if _ours and wanted is not None:
+    if _ours and thread_count is not None:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(number)
             return None

@@ -51,8 +51,8 @@ class ReturnedArrays:
         if not isinstance(value, np.ndarray):
             return value
         with self._lock:
-            known = self._tensors.get(id(value))
-        return known[1] if known is not None and known[0]() is value else value
+            entry = self._tensors.get(id(value))
+        return entry[1] if entry is not None and entry[0]() is value else value
 
     def _forget(self, key: int, tensor_key: int, reference: weakref.ref) -> None:
         # The garbage collector may call this while this thread holds the lock; `pop` alone is atomic.

@@ -10,15 +10,15 @@ from fedcore.graphs.tensors.values import flatten
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
 
-def unsized(type_: Type) -> list[int]:
+def unsized_leaves(type_: Type) -> list[int]:
     """The positions of the leaves whose types determine no size."""
     return [i for i, (_, leaf) in enumerate(leaves(type_)) if getattr(leaf, "size_bits", None) is None]
 
 
 def measured_bits(value, type_: Type) -> list[tf.Tensor]:
-    """The sizes in bits of the `unsized` leaves: int64 scalars, also inside a graph."""
-    found, types = flatten(value), leaves(type_)
-    return [bits_of(found[i], types[i][1]) for i in unsized(type_)]
+    """The sizes in bits of the leaves without a static size: int64 scalars, also inside a graph."""
+    parts, types = flatten(value), leaves(type_)
+    return [bits_of(parts[i], types[i][1]) for i in unsized_leaves(type_)]
 
 
 def bits_of(leaf, type_: Type) -> tf.Tensor:

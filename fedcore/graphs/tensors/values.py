@@ -28,20 +28,20 @@ def flatten(value) -> list:
     """The leaves (tensors and sequences) of a nested tuple, in order."""
     if not isinstance(value, tuple):
         return [value]
-    found: list = []
+    parts: list = []
     for part in value:
         if isinstance(part, tuple):
-            found.extend(flatten(part))
+            parts.extend(flatten(part))
         else:
-            found.append(part)
-    return found
+            parts.append(part)
+    return parts
 
 
 def unflatten(leaves: Sequence, type_: Type):
     """The nested tuple of a type from its leaves, in order."""
-    rest = iter(leaves)
-    value = _take(rest, type_)
-    left = len(list(rest))
+    remaining = iter(leaves)
+    value = _take(remaining, type_)
+    left = len(list(remaining))
     if left:
         raise ValueError(f"{left} leaves are left over for {type_}")
     return value
@@ -94,9 +94,9 @@ def container(parts: list, type_: StructType):
     names = type_.names
     if isinstance(type_, StructWithPythonType):
         cls = container_class(type_.container)
-        made = None if cls is None else make_container(cls, names, parts)
-        if made is not None:
-            return made
+        instance = None if cls is None else make_container(cls, names, parts)
+        if instance is not None:
+            return instance
     if names and None not in names:
         return dict(zip(names, parts, strict=True))
     return tuple(parts)
@@ -152,9 +152,9 @@ def _array(value, type_: TensorType, path: str) -> tuple[np.ndarray, str]:
     cast = in_dtype(array, type_.dtype)
     if cast is None:
         return (array if array.dtype.kind != "O" else array.astype(np.float64)), ""
-    found = first_not_held(array, cast)
-    if found is None:
+    lossy_entry = first_not_held(array, cast)
+    if lossy_entry is None:
         return cast, ""
-    place, number = found
+    place, number = lossy_entry
     where = f"{path}[{']['.join(map(str, place))}]" if place else path
     return (array if array.dtype.kind != "O" else cast), f"\n  {where} is {number}, which {type_.dtype} does not hold"

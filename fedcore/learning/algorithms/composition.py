@@ -30,7 +30,7 @@ from fedcore.learning.models.frozen_weights import changing_type, weights_functi
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.process import LearningProcess
-from fedcore.learning.templates.composition import composed
+from fedcore.learning.templates.composition import compose
 from fedcore.learning.templates.distribution import build_broadcast_process
 from fedcore.learning.templates.finalizer import FinalizerProcess
 from fedcore.learning.templates.training import ClientWork
@@ -69,13 +69,13 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
         metrics_aggregator: model -> `aggregate_metrics`, or a function that gives the metrics alone; the model is also
             the function of all states that finalizes them. Default: `sum_then_finalize`.
     """
-    given = build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn
-    optimizer = as_optimizer(given, model.trainable_names)
+    optimizer_fn = build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn
+    optimizer = as_optimizer(optimizer_fn, model.trainable_names)
     aggregator = aggregation_of_metrics(metrics_aggregator, model)
 
     def aggregate_metrics(client_states):
-        found = aggregator(client_states)
-        return found if isinstance(found, tuple) else (None, found)
+        metrics = aggregator(client_states)
+        return metrics if isinstance(metrics, tuple) else (None, metrics)
 
     start, roles = _build_start(model, optimizer), model.weight_roles
     first: Any = start.type_signature.result
@@ -125,16 +125,16 @@ def _warn_of_noise(argument: str, process: AggregationProcess, roles: WeightRole
     state = member_of(process.state_type)
     if not container_paths(state, PRIVATE_STATES) or container_paths(state, (TrainableWeightsState,)):
         return
-    shown = ", ".join(roles.names[:_SHOWN]) + (", …" if len(roles.names) > _SHOWN else "")
+    names = ", ".join(roles.names[:_SHOWN]) + (", …" if len(roles.names) > _SHOWN else "")
     warn_user(
-        f"{argument} clips and adds noise to {len(roles.names)} weights that training steps assign ({shown}): they "
+        f"{argument} clips and adds noise to {len(roles.names)} weights that training steps assign ({names}): they "
         "take part of the clip norm, and averages with noise spoil evaluations. Use a model without them, such as one "
         "with GroupNormalization, freeze their layers, or leave them at the server: "
         f"{argument}=fc.learning.trainable_weights_aggregator(…)"
     )
 
 
-def unweighted(
+def adapt_unweighted(
     factory: AggregationFactory | None, argument: str = "model_aggregator"
 ) -> WeightedAggregationFactory | None:
     """The aggregator that an unweighted algorithm was given, for the weighted one that it is built on."""
@@ -156,9 +156,9 @@ def _build_update(optimizer: Optimizer, roles: WeightRoles) -> Any:
         finite = all_finite(mean_update)
         gradients = tuple(-u for u in mean_update.trainable)
         state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
-        after = (state, trainable, roles.assigned_after(weights, mean_update))
-        before = (optimizer_state, weights.trainable, weights.non_trainable)
-        state, trainable, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), after, before)
+        new_values = (state, trainable, roles.assigned_after(weights, mean_update))
+        old_values = (optimizer_state, weights.trainable, weights.non_trainable)
+        state, trainable, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), new_values, old_values)
         return state, ModelWeights(trainable, moved)
 
     return update
@@ -200,7 +200,7 @@ def compose_learning_process(
     check_distributor(model_distributor, weights_type)
     aggregator = build_aggregation(model_aggregator, trained["update"], trained["weight"], roles=model.weight_roles)
     distributor = model_distributor or build_broadcast_process(weights_type)
-    initialize, next_round = composed(
+    initialize, next_round = compose(
         tf_computation(lambda: model.initial_changing_weights()),
         _WholeWeights(model, distributor) if model.weight_roles.frozen else distributor,
         work_process(work, model.batch_type, server.aggregate_metrics),

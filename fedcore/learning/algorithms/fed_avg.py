@@ -2,7 +2,7 @@
 
 from fedcore.aggregators import AggregationFactory
 from fedcore.errors import FedcoreError
-from fedcore.learning.algorithms.composition import compose_learning_process, unweighted
+from fedcore.learning.algorithms.composition import adapt_unweighted, compose_learning_process
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningProcess
@@ -114,7 +114,7 @@ def build_unweighted_fed_avg(
         server_optimizer_fn,
         client_weighting=ClientWeighting.UNIFORM,
         model_distributor=model_distributor,
-        model_aggregator=unweighted(model_aggregator),
+        model_aggregator=adapt_unweighted(model_aggregator),
         metrics_aggregator=metrics_aggregator,
         loop_implementation=loop_implementation,
         measure_timing=measure_timing,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
-from fedcore.graphs.frontend.control_flow import converted
+from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
 from fedcore.learning.algorithms.composition import build_aggregation, build_server_work
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
@@ -25,7 +25,7 @@ from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, member_o
 
 @attrs.frozen
 class _Carry:
-    """What one local step hands to the next."""
+    """The values that one local step hands to the next."""
 
     weights: Any
     own: Any
@@ -101,20 +101,20 @@ def build_fed_avg_with_client_states(
 
     @tf_computation
     def step(carry, batch, sent):
-        result = converted(local_step)(roles.replace(sent, carry.weights), carry.own, carry.metrics, batch, sent)
+        result = convert_function(local_step)(roles.replace(sent, carry.weights), carry.own, carry.metrics, batch, sent)
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise TypeMismatch(f"local_step returns (weights, own state, metric states), not {brief(result)}")
         return _Carry(roles.changing(result[0]), *result[1:])
 
     @tf_computation
     def end(sent, carry, own):
-        after = carry.own
+        new_own = carry.own
         if finish is not None:
-            after = converted(finish)(roles.replace(sent, carry.weights), carry.own, sent)
+            new_own = convert_function(finish)(roles.replace(sent, carry.weights), carry.own, sent)
         change = roles.difference(carry.weights, roles.changing(sent))
-        result = finite_or_nothing((change, after), *weight_and_report(model, client_weighting, carry.metrics))
+        result = finite_or_nothing((change, new_own), *weight_and_report(model, client_weighting, carry.metrics))
         client = TrainingResult(result.update[0], result.weight, result.metrics)
-        return _Result(client, tf.nest.map_structure(lambda a, b: tf.where(result.weight > 0, a, b), after, own))
+        return _Result(client, tf.nest.map_structure(lambda a, b: tf.where(result.weight > 0, a, b), new_own, own))
 
     @federated_computation(weights_type, batches_type, client_state_type)
     def train(weights, batches, own):
@@ -138,9 +138,9 @@ def build_fed_avg_with_client_states(
         mean = aggregator.next(state.aggregator, results.client.update, results.client.weight)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean.result))
         _, metrics = server.aggregate_metrics(results.client.metrics)
-        after = next_state(state, global_model_weights=updated[1], aggregator=mean.state, finalizer=updated[0])
+        new_state = next_state(state, global_model_weights=updated[1], aggregator=mean.state, finalizer=updated[0])
         measured = round_metrics(client_work=federated_zip({"train": metrics}), aggregator=mean.measurements)
-        return ClientStateOutput(after, measured, results.state)
+        return ClientStateOutput(new_state, measured, results.state)
 
     if takes_weights:
         state_type = member_of(initialize.type_signature.result)

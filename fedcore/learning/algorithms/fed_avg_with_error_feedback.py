@@ -82,9 +82,9 @@ def build_fed_avg_with_error_feedback(
         return tf.nest.map_structure(lambda u, e: u + e, update, left_out)
 
     @tf_computation(update_type, update_type, update_type, "float32")
-    def left_out_after(wanted, decoded, before, weight):
-        counts = (weight > 0) & all_finite((wanted, decoded))
-        return tf.nest.map_structure(lambda w, d, b: tf.where(counts, w - d, b), wanted, decoded, before)
+    def left_out_after(corrected, decoded, left_out, weight):
+        counts = (weight > 0) & all_finite((corrected, decoded))
+        return tf.nest.map_structure(lambda w, d, b: tf.where(counts, w - d, b), corrected, decoded, left_out)
 
     @federated_computation
     def initialize():
@@ -98,26 +98,28 @@ def build_fed_avg_with_error_feedback(
         hyperparameters = federated_map(work.send, state.client_work)
         sent = federated_broadcast(federated_zip((state.global_model_weights, hyperparameters)))
         results: Any = federated_map(work.train, (whole_weights(model, sent[0]), sent[1], data))
-        wanted = federated_map(add, (results.update, client_states))
+        corrected = federated_map(add, (results.update, client_states))
         codes = federated_map(
-            lambda value, seed: codec.encode(value, seed, ())[0], (wanted, federated_random_seed(CLIENTS))
+            lambda value, seed: codec.encode(value, seed, ())[0], (corrected, federated_random_seed(CLIENTS))
         )
         # A client decodes for itself what the server decodes of its message.
         own = federated_map(lambda code: codec.decode(code, ()), codes)
-        left_out = federated_map(left_out_after, (wanted, own, client_states, results.weight))
+        left_out = federated_map(left_out_after, (corrected, own, client_states, results.weight))
         # With its weight in the message, the weighted change is computed from the message, and is not sent.
         sent_back = federated_map(lambda code, weight: message((code, weight)), (codes, results.weight))
         decoded = federated_map(lambda pair: codec.decode(pair[0], ()), sent_back)
         mean = federated_mean(decoded, federated_map(lambda pair: pair[1], sent_back))
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))
         _, train_metrics = server.aggregate_metrics(results.metrics)
-        after = next_state(
+        new_state = next_state(
             state,
             global_model_weights=updated[1],
             client_work=federated_map(work.advance, state.client_work),
             finalizer=updated[0],
         )
-        return ClientStateOutput(after, round_metrics(client_work=federated_zip({"train": train_metrics})), left_out)
+        return ClientStateOutput(
+            new_state, round_metrics(client_work=federated_zip({"train": train_metrics})), left_out
+        )
 
     names = {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
     return ClientStateProcess(

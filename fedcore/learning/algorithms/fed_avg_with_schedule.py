@@ -94,17 +94,20 @@ def _scheduled_optimizer(client_optimizer_fn) -> Optimizer:
     probes = (1.0, 0.5)
     first, second = (as_optimizer(client_optimizer_fn(rate), scales_loss=True) for rate in probes)
     check_has_rate("client_optimizer_fn", first)
-    found = [dict(optimizer.hyperparameters) for optimizer in (first, second)]
-    if found[1] != {**found[0], "learning_rate": probes[1]} or found[0]["learning_rate"] != probes[0]:
+    hyperparameters = [dict(optimizer.hyperparameters) for optimizer in (first, second)]
+    if (
+        hyperparameters[1] != {**hyperparameters[0], "learning_rate": probes[1]}
+        or hyperparameters[0]["learning_rate"] != probes[0]
+    ):
         raise FedcoreError(
             "client_optimizer_fn hands its learning rate to the optimizer as it is, and nothing else depends on it; "
-            f"but for {probes[0]} and {probes[1]} the optimizers have {found[0]} and {found[1]}"
+            f"but for {probes[0]} and {probes[1]} the optimizers have {hyperparameters[0]} and {hyperparameters[1]}"
         )
     return first
 
 
-def _takes_a_rate(given) -> bool:
-    if not callable(given) or isinstance(given, type):
+def _takes_a_rate(optimizer_fn) -> bool:
+    if not callable(optimizer_fn) or isinstance(optimizer_fn, type):
         return False
-    parameters = inspect.signature(given).parameters.values()
+    parameters = inspect.signature(optimizer_fn).parameters.values()
     return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)

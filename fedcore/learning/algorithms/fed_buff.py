@@ -8,9 +8,9 @@ import tensorflow as tf
 from fedcore.aggregators import UnweightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
-from fedcore.graphs.frontend.control_flow import converted
+from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
-from fedcore.learning.algorithms.composition import build_aggregation, build_server_work, unweighted
+from fedcore.learning.algorithms.composition import adapt_unweighted, build_aggregation, build_server_work
 from fedcore.learning.asynchronous_process import AsynchronousProcess, client_start_type
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
@@ -72,14 +72,14 @@ def build_fed_buff(
     server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
     trained: Any = work.train.type_signature.result
     aggregator = build_aggregation(
-        unweighted(model_aggregator), trained["update"], trained["weight"], roles=model.weight_roles
+        adapt_unweighted(model_aggregator), trained["update"], trained["weight"], roles=model.weight_roles
     )
 
     @tf_computation(trained["update"], "int32")
     def scale(update, staleness):
         if staleness_scale is None:
             return update
-        factor = tf.convert_to_tensor(converted(staleness_scale)(staleness))
+        factor = tf.convert_to_tensor(convert_function(staleness_scale)(staleness))
         if not factor.dtype.is_floating or factor.shape.rank != 0:
             raise TypeMismatch(f"staleness_scale returns a float, not {factor.dtype.name}{factor.shape}")
         return tf.nest.map_structure(lambda u: u * tf.cast(factor, u.dtype), update)

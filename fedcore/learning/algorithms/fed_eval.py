@@ -193,9 +193,9 @@ def build_evaluation_process(
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(batch_type), CLIENTS))
     def evaluation_round(state, data):
         weights, sending, sending_metrics = distribute(model_distributor, state)
-        after, metrics, client_metrics = work.run(state.client_work, weights, data)
+        work_state, metrics, client_metrics = work.run(state.client_work, weights, data)
         output = LearningProcessOutput(
-            next_state(state, distributor=sending, client_work=after),
+            next_state(state, distributor=sending, client_work=work_state),
             round_metrics(client_work=metrics, distributor=sending_metrics),
         )
         return output if client_metrics is None else ClientMetricsOutput(*output, client_metrics)

@@ -67,12 +67,12 @@ def build_fed_multi_model_eval(
         return federated_zip({name: work.start() for name, work in works.items()})
 
     def run(state, weights, data):
-        found = {name: work.run(_part(state, name), _part(weights, name), data) for name, work in works.items()}
-        states, metrics = ({name: output[i] for name, output in found.items()} for i in (0, 1))
+        outputs = {name: work.run(_part(state, name), _part(weights, name), data) for name, work in works.items()}
+        states, metrics = ({name: output[i] for name, output in outputs.items()} for i in (0, 1))
         return federated_zip(states), federated_zip(metrics), None
 
     def set_model_weights(state, weights):
-        changing = {name: split_weights(models[name], of_model) for name, of_model in weights.items()}
+        changing = {name: split_weights(models[name], model_weights) for name, model_weights in weights.items()}
         return state.replace(global_model_weights=changing)
 
     def get_model_weights(state):
@@ -110,7 +110,7 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
     data_types = {name: process.next.module.main.parameters[1].type for name, process in processes.items()}
     _check_same("eval_processes", data_types)
 
-    def joined(states: dict):
+    def join_states(states: dict):
         parts: dict[str, Any] = {
             part: federated_zip({n: getattr(s, part) for n, s in states.items()}) for part in _BY_MODEL
         }
@@ -118,31 +118,31 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
 
     @federated_computation
     def initialize():
-        return joined({name: process.initialize() for name, process in processes.items()})
+        return join_states({name: process.initialize() for name, process in processes.items()})
 
     @federated_computation(initialize.type_signature.result, data_types["a"])
     def evaluation_round(state, data):
         outputs: dict[str, Any] = {}
         for name, process in processes.items():
             parts = {part: _part(getattr(state, part), name) for part in _BY_MODEL}
-            before = federated_zip(LearningAlgorithmState(**parts, round=state.round, seed=state.seed))
-            outputs[name] = process.next(before, data)
+            model_state = federated_zip(LearningAlgorithmState(**parts, round=state.round, seed=state.seed))
+            outputs[name] = process.next(model_state, data)
         metrics = {
             part: federated_zip({name: output.metrics[part] for name, output in outputs.items()})
             for part in ("distributor", "client_work", "aggregator", "finalizer")
         }
-        after = joined({name: output.state for name, output in outputs.items()})
-        return LearningProcessOutput(after, federated_zip(metrics))
+        new_state = join_states({name: output.state for name, output in outputs.items()})
+        return LearningProcessOutput(new_state, federated_zip(metrics))
 
     return LearningProcess(initialize, evaluation_round)
 
 
-def _names(argument: str, given: Sequence, *, at_least: int) -> str:
+def _names(argument: str, entries: Sequence, *, at_least: int) -> str:
     """A letter for each of what is given."""
     most = len(string.ascii_letters)
-    if not at_least <= len(given) <= most:
-        raise InvalidValue(f"{argument} has between {at_least} and {most} entries, not {len(given)}")
-    return string.ascii_letters[: len(given)]
+    if not at_least <= len(entries) <= most:
+        raise InvalidValue(f"{argument} has between {at_least} and {most} entries, not {len(entries)}")
+    return string.ascii_letters[: len(entries)]
 
 
 def _part(value, name: str):
@@ -154,5 +154,5 @@ def _check_same(argument: str, types: dict) -> None:
     first = next(iter(types.values()))
     other = {name: type_ for name, type_ in types.items() if type_ != first}
     if other:
-        told = "; ".join(f"{name} takes {type_}" for name, type_ in {"a": first, **other}.items())
-        raise TypeMismatch(f"{argument} take different batches: {told}")
+        description = "; ".join(f"{name} takes {type_}" for name, type_ in {"a": first, **other}.items())
+        raise TypeMismatch(f"{argument} take different batches: {description}")

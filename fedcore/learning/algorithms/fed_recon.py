@@ -10,7 +10,7 @@ from fedcore.aggregators import UnweightedAggregationFactory, WeightedAggregatio
 from fedcore.aggregators.factory import check_factory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch, brief
-from fedcore.graphs.frontend.control_flow import converted
+from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.intrinsics import sequence_reduce
 from fedcore.ir.locations import describe
 from fedcore.learning.algorithms.composition import compose_learning_process
@@ -190,8 +190,8 @@ def build_fed_recon_eval(
     )
 
 
-def _optimizer(given) -> Optimizer:
-    return as_optimizer(build_sgdm(0.1) if given is None else given)
+def _optimizer(optimizer_fn) -> Optimizer:
+    return as_optimizer(build_sgdm(0.1) if optimizer_fn is None else optimizer_fn)
 
 
 def _aggregator(factory, weighting: Weighting) -> WeightedAggregationFactory | None:
@@ -212,7 +212,7 @@ def _build_split(model: PartlyLocalModel, dataset_split_fn: Callable | None) -> 
 
     @tf_computation(SequenceType(model.batch_type))
     def split(batches):
-        parts = converted(split_fn)(batches)
+        parts = convert_function(split_fn)(batches)
         if not isinstance(parts, tuple | list) or len(parts) != 2:
             raise TypeMismatch(
                 f"{describe(split_fn)} returns {brief(parts)}; a dataset_split_fn returns two datasets: that of the "
@@ -250,10 +250,10 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, weights
         return sequence_reduce(batches, begin(hparams), lambda carry, batch: step(carry, batch, weights)).weights
 
     @federated_computation(weights_type, hparams_type, batches_type)
-    def untrained(_weights, _hparams, _batches):
+    def initialize_local(_weights, _hparams, _batches):
         return tf_computation(lambda: model.initial_local_weights())()
 
-    return reconstruct if model.places["local_trainable_variables"] else untrained
+    return reconstruct if model.places["local_trainable_variables"] else initialize_local
 
 
 def _build_training(
@@ -278,9 +278,9 @@ def _build_training(
         return _Carry(roles.changing(ModelWeights(trainable, mine.non_trainable)), state, metrics)
 
     @tf_computation
-    def finish(before, carry):
+    def finish(initial, carry):
         weight, report = weight_and_report(model.whole, weighting, carry.metrics)
-        return finite_or_nothing(roles.difference(carry.weights, before), weight, report)
+        return finite_or_nothing(roles.difference(carry.weights, initial), weight, report)
 
     @federated_computation(weights_type, local_type, hparams_type, SequenceType(model.batch_type))
     def train(weights, local, hparams, batches):

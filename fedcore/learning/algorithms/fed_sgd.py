@@ -96,13 +96,13 @@ def build_fed_sgd(
     gradient = build_gradient(model, weights_type)
 
     @tf_computation
-    def result(before, done):
+    def result(weights, outputs):
         update = ModelWeights(
-            tuple(-g for g in done.gradients),
-            tuple(a - b for a, b in zip(done.assigned, before.non_trainable, strict=True)),
+            tuple(-g for g in outputs.gradients),
+            tuple(a - b for a, b in zip(outputs.assigned, weights.non_trainable, strict=True)),
         )
         return finite_or_nothing(
-            update, tf.cast(done.metrics["num_examples"][0], tf.float32), model.report_metrics(done.metrics)
+            update, tf.cast(outputs.metrics["num_examples"][0], tf.float32), model.report_metrics(outputs.metrics)
         )
 
     def build_train(nothing: Type):

@@ -88,7 +88,7 @@ def build_fed_kmeans(
         totals = federated_map(assign, (weights, data))
         aggregated = aggregation.next(state.aggregator, totals)
         moved = federated_map(move, (state.global_model_weights, state.finalizer, aggregated.result))
-        after = next_state(
+        new_state = next_state(
             state,
             global_model_weights=moved[0],
             distributor=sending,
@@ -100,7 +100,7 @@ def build_fed_kmeans(
             distributor=sending_metrics,
             aggregator=aggregated.measurements,
         )
-        return LearningProcessOutput(after, metrics)
+        return LearningProcessOutput(new_state, metrics)
 
     return LearningProcess(initialize, next_round, _centers, _with_centers)
 
@@ -172,9 +172,9 @@ def _build_assignment(shape: tuple[int, ...], weights_type: Type, point: TensorT
 @tf_computation
 def move(weights, state, totals):
     """`(<W,<counts=float32[k]>,totals> -> <W,<counts=float32[k]>,M>)`: the running means after a round."""
-    (centers,), before = weights.trainable, state["counts"]
-    counts = before + totals["counts"]
-    moved = (centers * _beside(before, centers) + totals["sums"]) / _beside(counts, centers)
+    (centers,), old_counts = weights.trainable, state["counts"]
+    counts = old_counts + totals["counts"]
+    moved = (centers * _beside(old_counts, centers) + totals["sums"]) / _beside(counts, centers)
     mean_loss = totals["loss"] / tf.cast(totals["num_examples"], tf.float32)
     metrics = {name: totals[name] for name in ("num_examples", "loss", NON_FINITE_CLIENTS)} | {"loss": mean_loss}
     return ModelWeights((moved,), ()), {"counts": counts}, metrics
@@ -187,8 +187,8 @@ def _beside(by_cluster: tf.Tensor, centers: tf.Tensor) -> tf.Tensor:
 
 def _pair(seed) -> tuple[int, int]:
     """The pair of seeds that a number (with 0) or a pair stands for."""
-    given = [seed, 0] if np.ndim(seed) == 0 else list(seed)
-    if len(given) != 2:
-        raise InvalidValue(f"random_seed is a number or a pair of them, not {len(given)} numbers")
-    first, second = (seed_number("random_seed", part) for part in given)
+    seeds = [seed, 0] if np.ndim(seed) == 0 else list(seed)
+    if len(seeds) != 2:
+        raise InvalidValue(f"random_seed is a number or a pair of them, not {len(seeds)} numbers")
+    first, second = (seed_number("random_seed", part) for part in seeds)
     return first, second

@@ -16,7 +16,12 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
-from fedcore.learning.algorithms.composition import build_aggregation, build_server_work, check_distributor, unweighted
+from fedcore.learning.algorithms.composition import (
+    adapt_unweighted,
+    build_aggregation,
+    build_server_work,
+    check_distributor,
+)
 from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate
 from fedcore.learning.algorithms.fed_sgd import build_gradient
@@ -66,11 +71,11 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)
 
     @tf_computation
-    def finish(before, carry, full):
+    def finish(initial, carry, full):
         finite = all_finite(full.gradients)
         examples = tf.cast(full.metrics["num_examples"][0], tf.float32)
         weight, report = weight_and_report(model, weighting, carry.metrics)
-        update = roles.difference(carry.weights, before)
+        update = roles.difference(carry.weights, initial)
         change = finite_or_nothing(update, weight, report, full.gradients)
         return _Result(change, *zeros_unless(finite, (full.gradients, examples)))
 
@@ -88,9 +93,9 @@ def _build_learning(optimizer: Optimizer):
 
     @tf_computation
     def learn(state, weights, gradients):
-        after, _ = optimizer.next(state, weights.trainable, gradients)
+        new_statistics, _ = optimizer.next(state, weights.trainable, gradients)
         finite = all_finite(gradients)
-        return tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), after, state)
+        return tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), new_statistics, state)
 
     return learn
 
@@ -180,8 +185,8 @@ def build_unweighted_mime_lite(
         server_optimizer,
         client_weighting=ClientWeighting.UNIFORM,
         model_distributor=model_distributor,
-        model_aggregator=unweighted(model_aggregator),
-        full_gradient_aggregator=unweighted(full_gradient_aggregator, "full_gradient_aggregator"),
+        model_aggregator=adapt_unweighted(model_aggregator),
+        full_gradient_aggregator=adapt_unweighted(full_gradient_aggregator, "full_gradient_aggregator"),
         metrics_aggregator=metrics_aggregator,
         loop_implementation=loop_implementation,
     )
@@ -250,16 +255,16 @@ def build_mime_lite_with_optimizer_schedule(
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
     def next_round(state, data):
-        base_state, shown = state.client_work, {}
+        base_state, rate_metrics = state.client_work, {}
         if set_rate is not None:
             base_state = federated_map(set_rate, (state.client_work, state.round))
-            shown = {"client_learning_rate": federated_map(lambda given: given["learning_rate"], base_state)}
+            rate_metrics = {"client_learning_rate": federated_map(lambda given: given["learning_rate"], base_state)}
         weights, sending, sending_metrics = distribute(model_distributor, state)
         results = federated_map(train, (whole_weights(model, weights), federated_broadcast(base_state), data))
         mean_change, gradients, aggregator, measurements = aggregation.next(state.aggregator, results)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean_change))
         _, train_metrics = server.aggregate_metrics(results.client.metrics)
-        after = next_state(
+        new_state = next_state(
             state,
             global_model_weights=updated[1],
             distributor=sending,
@@ -269,10 +274,10 @@ def build_mime_lite_with_optimizer_schedule(
         )
         metrics = round_metrics(
             distributor=sending_metrics,
-            client_work=federated_zip({"train": train_metrics, **shown}),
+            client_work=federated_zip({"train": train_metrics, **rate_metrics}),
             aggregator=measurements,
         )
-        return LearningProcessOutput(after, metrics)
+        return LearningProcessOutput(new_state, metrics)
 
     settable = tuple(name for name in base.hyperparameters if not (scheduled and name == "learning_rate"))
     return LearningProcess(
@@ -324,8 +329,8 @@ class _Aggregation:
         gradients = self._gradients.next(
             federated_map(lambda both: both["full_gradient"], state), results.gradients, results.examples
         )
-        after, measurements = (
+        new_state, measurements = (
             federated_zip({"model": getattr(output, part), "full_gradient": getattr(gradients, part)})
             for part in ("state", "measurements")
         )
-        return output.result, gradients.result, after, measurements
+        return output.result, gradients.result, new_state, measurements

@@ -7,7 +7,7 @@ from fedcore.aggregators import UnweightedReservoirSamplingFactory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, TypeMismatch, brief
-from fedcore.graphs.frontend.control_flow import converted
+from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.intrinsics import federated_broadcast, federated_map
 from fedcore.ir.active import active_builder
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
@@ -111,15 +111,15 @@ def _build_by_metrics_of_the_model(model: PureModel, weights_type: Type, ways: M
     def with_count(metrics, count):
         return {**metrics, NON_FINITE_CLIENTS: count}
 
-    adapt = {name: _adaptation(given, model, weights_type) for name, given in ways.items()}
+    adapt = {name: _adaptation(way, model, weights_type) for name, way in ways.items()}
 
     @federated_computation(weights_type, _data_type(model.batch_type))
     def at_client(weights, data):
-        found = {"baseline_metrics": finalize(evaluate(weights, data.test_data))}
+        metrics = {"baseline_metrics": finalize(evaluate(weights, data.test_data))}
         for name, fn in adapt.items():
-            after, count = fn(weights, data.train_data)
-            found[name] = with_count(finalize(evaluate(after, data.test_data)), count)
-        return found
+            adapted_weights, count = fn(weights, data.train_data)
+            metrics[name] = with_count(finalize(evaluate(adapted_weights, data.test_data)), count)
+        return metrics
 
     return at_client
 
@@ -143,8 +143,8 @@ def _build_by_functions(
 
     @tf_computation(weights_type, _data_type(element))
     def at_client(weights, data):
-        baseline = converted(baseline_evaluate_fn)(model_with_variables(model, weights), data["test_data"])
-        found = {"baseline_metrics": baseline}
+        baseline = convert_function(baseline_evaluate_fn)(model_with_variables(model, weights), data["test_data"])
+        metrics = {"baseline_metrics": baseline}
         for name, make in ways.items():
             own_model, personalize = model_with_variables(model, weights), make()
             if not callable(personalize):
@@ -152,33 +152,33 @@ def _build_by_functions(
                     f"personalize_fn_dict[{name!r}] makes {brief(personalize)}, not a function (model, train_data, "
                     "test_data) -> metrics; an optimizer is for evaluations without baseline_evaluate_fn"
                 )
-            found[name] = converted(personalize)(own_model, data["train_data"], data["test_data"])
-        return found
+            metrics[name] = convert_function(personalize)(own_model, data["train_data"], data["test_data"])
+        return metrics
 
     return at_client
 
 
-def _example_of(of_batches: TensorType) -> TensorType:
-    if not of_batches.sizes:
-        raise TypeMismatch(f"a batch holds {of_batches}, which is not divided into examples")
-    return TensorType(of_batches.dtype, of_batches.sizes[1:])
+def _example_of(batch_type: TensorType) -> TensorType:
+    if not batch_type.sizes:
+        raise TypeMismatch(f"a batch holds {batch_type}, which is not divided into examples")
+    return TensorType(batch_type.dtype, batch_type.sizes[1:])
 
 
-def _adaptation(given, model: PureModel, weights_type: Type) -> Callable:
+def _adaptation(way, model: PureModel, weights_type: Type) -> Callable:
     """A function, traced at a client: (W, B*) -> (W, int64: the client's count if its work is not finite)."""
-    if isinstance(given, Computation):
+    if isinstance(way, Computation):
         not_finite = tf_computation(weights_type)(lambda weights: count_unless(all_finite(weights)))
 
-        def adapted(weights, batches):
-            after = given(weights, batches)
-            return after, not_finite(after)
+        def adapt(weights, batches):
+            adapted_weights = way(weights, batches)
+            return adapted_weights, not_finite(adapted_weights)
 
-        return adapted
+        return adapt
 
     nothing, roles = tf_computation(lambda: ()), model.weight_roles
     train: Any = build_training(
         model,
-        as_optimizer(given, scales_loss=True),
+        as_optimizer(way, scales_loss=True),
         ClientWeighting.UNIFORM,
         weights_type,
         nothing.type_signature.result,
@@ -189,8 +189,8 @@ def _adaptation(given, model: PureModel, weights_type: Type) -> Callable:
         trainable = tuple(w + u for w, u in zip(weights.trainable, update.trainable, strict=True))
         return roles.replace(weights, ModelWeights(trainable, roles.assigned_after(roles.changing(weights), update)))
 
-    def trained(weights, batches):
+    def train_locally(weights, batches):
         result = train(weights, nothing(), batches)
         return add(weights, result.update), result.metrics[NON_FINITE_CLIENTS][0]
 
-    return trained
+    return train_locally

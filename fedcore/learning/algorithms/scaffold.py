@@ -62,17 +62,17 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)
 
     @tf_computation
-    def finish(before, carry, work, own):
-        update = roles.difference(carry.weights, before)
+    def finish(initial, carry, work, own):
+        update = roles.difference(carry.weights, initial)
         result = finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
         steps = tf.cast(carry.metrics["num_batches"][0], tf.float32)
         learned = (steps > 0) & (result.weight > 0)
         parts = zip(own, work["control"], result.update.trainable, strict=True)
-        after = tuple(
+        new_control = tuple(
             tf.where(learned, ci - c - u / tf.cast(tf.maximum(steps, 1.0) * work["learning_rate"], u.dtype), ci)
             for ci, c, u in parts
         )
-        return _Result(result, after, tuple(a - b for a, b in zip(after, own, strict=True)))
+        return _Result(result, new_control, tuple(a - b for a, b in zip(new_control, own, strict=True)))
 
     @federated_computation(weights_type_of(model), work_type, SequenceType(model.batch_type), work_type["control"])
     def train(weights, work, batches, own):
@@ -95,14 +95,14 @@ def _build_round(
         mean = federated_mean(results.client.update, results.client.weight)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))
         _, train_metrics = server.aggregate_metrics(results.client.metrics)
-        after = next_state(
+        new_state = next_state(
             state,
             global_model_weights=updated[1],
             client_work=federated_map(move, (state.client_work, federated_sum(results.change))),
             finalizer=updated[0],
         )
         metrics = round_metrics(client_work=federated_zip({"train": train_metrics}))
-        return ClientStateOutput(after, metrics, results.state)
+        return ClientStateOutput(new_state, metrics, results.state)
 
     return next_round
 

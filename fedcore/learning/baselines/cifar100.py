@@ -75,8 +75,8 @@ def create_image_classification_task(
     try:
         model = ResnetModel(model_id)
     except ValueError:
-        known = ", ".join(repr(m.value) for m in ResnetModel)
-        raise InvalidValue(f"model_id is one of {known}, not {model_id!r}") from None
+        names = ", ".join(repr(m.value) for m in ResnetModel)
+        raise InvalidValue(f"model_id is one of {names}, not {model_id!r}") from None
     for name, size in {"crop_height": crop_height, "crop_width": crop_width}.items():
         if whole_number(name, size, at_least=1) > 32:
             raise InvalidValue(f"{name} is at most 32, not {size}")
@@ -124,12 +124,12 @@ def _image(image, crop: tuple[int, int, int], distorts: bool):
 def _resnet(shape: tuple[int, int, int], stages: tuple[int, ...], bottlenecks: bool) -> keras.Model:
     """A residual network whose blocks normalize before they convolve."""
     inputs = keras.Input(shape)
-    x = _activated(_convolution(inputs, 64, 7, 2))
+    x = _normalize_and_activate(_convolution(inputs, 64, 7, 2))
     x = keras.layers.MaxPooling2D(3, 2, padding="same")(x)
     for stage, blocks in enumerate(stages):
         for block in range(blocks):
             x = _block(x, 64 * 2**stage, 2 if stage and not block else 1, bottlenecks)
-    x = keras.layers.GlobalAveragePooling2D()(_activated(x))
+    x = keras.layers.GlobalAveragePooling2D()(_normalize_and_activate(x))
     return keras.Model(inputs, keras.layers.Dense(_CLASSES, activation="softmax")(x))
 
 
@@ -140,11 +140,11 @@ def _block(x, filters: int, stride: int, bottleneck: bool):
         short = keras.layers.GroupNormalization()(_convolution(x, width, 1, stride))
     plain = ((filters, 3, stride), (width, 3, 1))
     for size in ((filters, 1, stride), (filters, 3, 1), (width, 1, 1)) if bottleneck else plain:
-        x = _convolution(_activated(x), *size)
+        x = _convolution(_normalize_and_activate(x), *size)
     return keras.layers.add([short, x])
 
 
-def _activated(x):
+def _normalize_and_activate(x):
     return keras.layers.ReLU()(keras.layers.GroupNormalization()(x))
 
 

@@ -59,8 +59,8 @@ def create_character_recognition_task(
     try:
         model = CharacterRecognitionModel(model_id)
     except ValueError:
-        known = ", ".join(repr(m.value) for m in CharacterRecognitionModel)
-        raise InvalidValue(f"model_id is one of {known}, not {model_id!r}") from None
+        names = ", ".join(repr(m.value) for m in CharacterRecognitionModel)
+        raise InvalidValue(f"model_id is one of {names}, not {model_id!r}") from None
     datasets = _datasets(
         train_client_spec, eval_client_spec, _image_and_label, only_digits, cache_dir, use_synthetic_data, debug_seed
     )

@@ -50,10 +50,10 @@ def create_tag_prediction_task(
     known_words = whole_number("word_vocab_size", word_vocab_size, at_least=1)
     known_tags = whole_number("tag_vocab_size", tag_vocab_size, at_least=1)
     data, words = _data_and_words(known_words, cache_dir, use_synthetic_data)
-    of_tags = (
+    tag_counts = (
         stackoverflow.get_synthetic_tag_counts() if use_synthetic_data else stackoverflow.load_tag_counts(cache_dir)
     )
-    tags = list(of_tags)[:known_tags]
+    tags = list(tag_counts)[:known_tags]
 
     def preprocess(spec: ClientSpec) -> Preprocess:
         def batches(dataset):
@@ -61,8 +61,8 @@ def create_tag_prediction_task(
 
             def shares_and_tags(example):
                 text = tf.strings.join([example["tokens"], example["title"]], separator=" ")
-                found = word_table.lookup(tf.strings.split(text))
-                counts = tf.reduce_sum(tf.one_hot(found, len(words)), 0)
+                word_ids = word_table.lookup(tf.strings.split(text))
+                counts = tf.reduce_sum(tf.one_hot(word_ids, len(words)), 0)
                 marked = tf.one_hot(tag_table.lookup(tf.strings.split(example["tags"], "|")), len(tags))
                 return tf.math.divide_no_nan(counts, tf.reduce_sum(counts)), tf.reduce_sum(marked, 0)
 
@@ -125,8 +125,8 @@ def create_word_prediction_task(
     table = _table(words, buckets)
 
     def tokens(example):
-        found = table.lookup(tf.strings.split(example["tokens"]))[:length] + 1
-        sentence = tf.concat([[start], found, [end]], 0)[: length + 1]
+        word_ids = table.lookup(tf.strings.split(example["tokens"]))[:length] + 1
+        sentence = tf.concat([[start], word_ids, [end]], 0)[: length + 1]
         return tf.ensure_shape(tf.pad(sentence, [[0, length + 1 - tf.size(sentence)]]), [length + 1])
 
     def preprocess(spec: ClientSpec) -> Preprocess:

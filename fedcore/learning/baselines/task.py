@@ -126,10 +126,10 @@ class BaselineTaskDatasets:
 
     def summary(self, print_fn: Callable[[str], Any] = print) -> None:
         """Prints a table of the splits, line by line, and which preprocessing there is."""
-        rows = [("Split", "Dataset Type", "Number of Clients"), _described("Train", self.train_data)]
-        rows.append(_described("Test", self.test_data))
+        rows = [("Split", "Dataset Type", "Number of Clients"), _describe("Train", self.train_data)]
+        rows.append(_describe("Test", self.test_data))
         if self.validation_data is not None:
-            rows.append(_described("Validation", self.validation_data))
+            rows.append(_describe("Validation", self.validation_data))
         widths = [max(map(len, column)) + 1 for column in zip(*rows, strict=True)]
         lines = ["".join(f"{cell:<{n}}|" for cell, n in zip(row, widths, strict=True)) for row in rows]
         whole = len(lines[0])
@@ -176,7 +176,7 @@ def _element_type(role: str, data: Any):
     raise TypeMismatch(f"{role} is client data or a data set, not {brief(data)}")
 
 
-def _described(split: str, data: Data) -> tuple[str, str, str]:
+def _describe(split: str, data: Data) -> tuple[str, str, str]:
     if isinstance(data, ClientData):
         return split, "Federated", str(len(data.client_ids))
     return split, "Centralized", "N/A"

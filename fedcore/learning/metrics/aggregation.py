@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.aggregators import federated_sample
-from fedcore.aggregators.gathering import gathered, rows_type
+from fedcore.aggregators.gathering import gather_rows, rows_type
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import InvalidValue
@@ -78,7 +78,7 @@ def secure_sum_then_finalize(
     *,
     bound: float = 2.0**20,
 ) -> Callable:
-    """As `sum_then_finalize`, by a secure sum: integers are exact, floats have 2^32 - 1 levels.
+    """Like `sum_then_finalize`, by a secure sum: integers are exact, floats have 2^32 - 1 levels.
 
     Types: those of `sum_then_finalize`; M gains `secure_sum_measurements`, those of
     `fc.learning.metrics.SecureSumFactory`.
@@ -105,8 +105,8 @@ def secure_sum_then_finalize(
         process = secure_sum_of_ranges(client_states.type.member, metric_value_ranges, bound)
         output = process.next(process.initialize(), client_states)
         metrics: Any = federated_map(finalize, output.result)
-        found = {name: metrics[name] for name in metrics.type.member.names}
-        return output.result, federated_zip({**found, "secure_sum_measurements": output.measurements})
+        by_name = {name: metrics[name] for name in metrics.type.member.names}
+        return output.result, federated_zip({**by_name, "secure_sum_measurements": output.measurements})
 
     return _aggregator(metric_finalizers, body)
 
@@ -199,8 +199,8 @@ def add_client_quantiles(
             values: Any = federated_map(scalars, client_states)
             row = values.type.member
             report = tf_computation(rows_type(row))(lambda rows: {name: one(column) for name, column in rows.items()})
-            found = {name: metrics[name] for name in metrics.type.member.names}
-            return total, federated_zip({**found, "per_client": gathered(values, row, report)})
+            by_name = {name: metrics[name] for name in metrics.type.member.names}
+            return total, federated_zip({**by_name, "per_client": gather_rows(values, row, report)})
 
         return aggregate
 

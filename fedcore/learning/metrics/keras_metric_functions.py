@@ -27,17 +27,21 @@ def create_keras_metric_finalizer(metric: Any) -> Callable[[Any], Any]:
         3.0
     """
     with tf.init_scope():
-        made = _metric(metric)
+        keras_metric = _metric(metric)
 
     def finalize(unfinalized_metric_values):
         if not isinstance(unfinalized_metric_values, list | tuple):
-            raise TypeMismatch(f"the state of {made.name} is a list of tensors, not {brief(unfinalized_metric_values)}")
+            raise TypeMismatch(
+                f"the state of {keras_metric.name} is a list of tensors, not {brief(unfinalized_metric_values)}"
+            )
         values = [tf.convert_to_tensor(v) for v in unfinalized_metric_values]
-        wanted = [f"{v.dtype}{list(v.shape)}" for v in made.variables]
-        found = [f"{v.dtype.name}{v.shape.as_list()}" for v in values]
-        if found != wanted:
-            raise InvalidValue(f"the state of {made.name} is [{', '.join(wanted)}], not [{', '.join(found)}]")
-        return metric_result(made, values)
+        expected = [f"{v.dtype}{list(v.shape)}" for v in keras_metric.variables]
+        actual = [f"{v.dtype.name}{v.shape.as_list()}" for v in values]
+        if actual != expected:
+            raise InvalidValue(
+                f"the state of {keras_metric.name} is [{', '.join(expected)}], not [{', '.join(actual)}]"
+            )
+        return metric_result(keras_metric, values)
 
     return finalize
 
@@ -65,14 +69,16 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
         >>> float(finalize(update(initialize(), [1.0, 1.0], output)))
         0.5
     """
-    given = metrics_constructor
-    if not isinstance(given, Mapping) and not callable(given):
+    constructor = metrics_constructor
+    if not isinstance(constructor, Mapping) and not callable(constructor):
         raise TypeMismatch(
-            f"metrics_constructor is a function that makes metrics, or a dict of them, not {brief(given)}"
+            f"metrics_constructor is a function that makes metrics, or a dict of them, not {brief(constructor)}"
         )
     with tf.init_scope():
-        made = {name: fn() for name, fn in given.items()} if isinstance(given, Mapping) else given()
-        by_name = made if isinstance(made, Mapping) else {"": made}
+        metrics = (
+            {name: fn() for name, fn in constructor.items()} if isinstance(constructor, Mapping) else constructor()
+        )
+        by_name = metrics if isinstance(metrics, Mapping) else {"": metrics}
         for name, metric in by_name.items():
             if not isinstance(name, str) or not isinstance(metric, keras.metrics.Metric):
                 raise TypeMismatch(
@@ -82,7 +88,7 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
         starts = {name: [v.numpy() for v in metric.variables] for name, metric in by_name.items()}
 
     def each(fn, *states):
-        if by_name is not made:
+        if by_name is not metrics:
             return fn("", *states)
         return {name: fn(name, *(state[name] for state in states)) for name in by_name}
 
@@ -107,8 +113,12 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
     return initialize, update, finalize
 
 
-def _metric(given: Any) -> keras.metrics.Metric:
-    made = given() if callable(given) and not isinstance(given, keras.metrics.Metric) else given
-    if not isinstance(made, keras.metrics.Metric):
-        raise TypeMismatch(f"a metric is a keras.metrics.Metric or a function that makes one, not {brief(made)}")
-    return made
+def _metric(metric_or_fn: Any) -> keras.metrics.Metric:
+    metric = (
+        metric_or_fn()
+        if callable(metric_or_fn) and not isinstance(metric_or_fn, keras.metrics.Metric)
+        else metric_or_fn
+    )
+    if not isinstance(metric, keras.metrics.Metric):
+        raise TypeMismatch(f"a metric is a keras.metrics.Metric or a function that makes one, not {brief(metric)}")
+    return metric

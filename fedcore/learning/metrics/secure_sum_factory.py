@@ -60,7 +60,7 @@ def create_default_secure_sum_quantization_ranges(
             raise InvalidValue(f"there are no two integers from {low} to {high} for {path}, which is {leaf}")
         return math.ceil(low), math.floor(high)
 
-    return _mapped(local_unfinalized_metrics_type, default)
+    return _map_leaves(local_unfinalized_metrics_type, default)
 
 
 class SecureSumFactory(UnweightedAggregationFactory):
@@ -101,81 +101,81 @@ def secure_sum_of_ranges(value_type: Type, ranges: Mapping | None, bound: float)
     return _process(value_type, ranges, create_default_secure_sum_quantization_ranges(value_type, -bound, bound, False))
 
 
-def _process(value_type: Type, given: Mapping | None, default: Any) -> AggregationProcess:
+def _process(value_type: Type, ranges: Mapping | None, default: Any) -> AggregationProcess:
     groups: dict[str, list] = {}  # by the key of a sum, the places of its tensors
-    found = {}
+    bounds = {}
 
     def place(at: tuple, leaf: TensorType, lower, upper):
         tuned = hasattr(upper, "report")
         key = f"{lower}/{'default_estimation_process' if tuned else upper}/{leaf.dtype}"
         groups.setdefault(key, []).append((at, leaf))
-        found[key] = (upper, lower)
+        bounds[key] = (upper, lower)
 
-    _walk(value_type, given, default, place)
+    _walk(value_type, ranges, default, place)
     sums = {
-        key: SecureSumOfOneRange(*found[key]).create(StructType([(None, leaf) for _, leaf in places]))
+        key: SecureSumOfOneRange(*bounds[key]).create(StructType([(None, leaf) for _, leaf in places]))
         for key, places in groups.items()
     }
 
-    def grouped(value):
+    def group(value):
         return {key: tuple(_element(value, at) for at, _ in places) for key, places in groups.items()}
 
-    def ungrouped(totals):
+    def ungroup(totals):
         by_place = {at: totals[key][i] for key, places in groups.items() for i, (at, _) in enumerate(places)}
-        return _packed(value_type, by_place)
+        return _pack(value_type, by_place)
 
     @federated_computation
     def initialize():
-        return federated_zip({key: one.initialize() for key, one in sums.items()})
+        return federated_zip({key: process.initialize() for key, process in sums.items()})
 
     def body(state, value, _):
-        parts = federated_map(grouped, value)
-        done = {key: one.next(state[key], parts[key]) for key, one in sums.items()}
+        parts = federated_map(group, value)
+        outputs = {key: entry.next(state[key], parts[key]) for key, entry in sums.items()}
         return MeasuredProcessOutput(
-            federated_zip({key: one.state for key, one in done.items()}),
-            federated_map(ungrouped, federated_zip({key: one.result for key, one in done.items()})),
-            federated_zip({key: one.measurements for key, one in done.items()}),
+            federated_zip({key: entry.state for key, entry in outputs.items()}),
+            federated_map(ungroup, federated_zip({key: entry.result for key, entry in outputs.items()})),
+            federated_zip({key: entry.measurements for key, entry in outputs.items()}),
         )
 
     return aggregation_process(initialize, value_type, None, body)
 
 
-def _mapped(type_: Type, fn, path: str = "the state") -> Any:
+def _map_leaves(type_: Type, fn, path: str = "the state") -> Any:
     """`fn(path, leaf)` in dicts and lists of the type's structure."""
     if isinstance(type_, TensorType):
         return fn(path, type_)
     if not isinstance(type_, StructType):
         raise TypeMismatch(f"a secure sum adds integers and floats, but {path} is {type_}")
     if None in type_.names:
-        return [_mapped(element, fn, f"{path}[{i}]") for i, element in enumerate(type_.types)]
-    return {name: _mapped(element, fn, f"{path}.{name}") for name, element in type_.elements}
+        return [_map_leaves(element, fn, f"{path}[{i}]") for i, element in enumerate(type_.types)]
+    return {name: _map_leaves(element, fn, f"{path}.{name}") for name, element in type_.elements}
 
 
-def _walk(type_: Type, given: Any, default: Any, place, at: tuple[int, ...] = ()) -> None:
+def _walk(type_: Type, ranges: Any, default: Any, place, at: tuple[int, ...] = ()) -> None:
     """`place(at, leaf, lower, upper)` for each leaf, by the user's range where there is one."""
     if isinstance(type_, StructType):
         keys: Sequence = list(range(len(type_))) if isinstance(default, list) else list(default)
-        chosen = _chosen(given, keys, type_)
+        chosen = _chosen(ranges, keys, type_)
         for i, key in enumerate(keys):
             _walk(type_.types[i], chosen.get(key), default[key], place, (*at, i))
         return
-    place(at, type_, *(default if given is None else _pair(given, type_)))
+    place(at, type_, *(default if ranges is None else _pair(ranges, type_)))
 
 
-def _chosen(given: Any, keys: Sequence, type_: Type) -> Mapping:
-    if isinstance(given, list | tuple) and len(given) == len(keys) and keys == list(range(len(keys))):
-        given = dict(enumerate(given))
-    if given is None or (isinstance(given, Mapping) and set(given) <= set(keys)):
-        return given or {}
-    raise TypeMismatch(f"metric_value_ranges has {brief(given)} for {type_}, which it has another structure than")
+def _chosen(ranges: Any, keys: Sequence, type_: Type) -> Mapping:
+    if isinstance(ranges, list | tuple) and len(ranges) == len(keys) and keys == list(range(len(keys))):
+        ranges = dict(enumerate(ranges))
+    if ranges is None or (isinstance(ranges, Mapping) and set(ranges) <= set(keys)):
+        return ranges or {}
+    raise TypeMismatch(f"metric_value_ranges has {brief(ranges)} for {type_}, which it has another structure than")
 
 
-def _pair(given: Any, leaf: Type) -> tuple:
-    if not isinstance(given, tuple) or len(given) != 2:
+def _pair(bounds: Any, leaf: Type) -> tuple:
+    if not isinstance(bounds, tuple) or len(bounds) != 2:
         raise TypeMismatch(
-            f"metric_value_ranges has a pair (lower, upper) for each tensor, not {brief(given)} for {leaf}"
+            f"metric_value_ranges has a pair (lower, upper) for each tensor, not {brief(bounds)} for {leaf}"
         )
-    return given
+    return bounds
 
 
 def _element(value, at: tuple[int, ...]):
@@ -184,11 +184,11 @@ def _element(value, at: tuple[int, ...]):
     return value
 
 
-def _packed(type_: Type, by_place: Mapping, at: tuple[int, ...] = ()) -> Any:
+def _pack(type_: Type, by_place: Mapping, at: tuple[int, ...] = ()) -> Any:
     """The elements in the structure of the type."""
     if not isinstance(type_, StructType):
         return by_place[at]
-    elements = [_packed(element, by_place, (*at, i)) for i, element in enumerate(type_.types)]
+    elements = [_pack(element, by_place, (*at, i)) for i, element in enumerate(type_.types)]
     if None not in type_.names:
         return dict(zip(type_.names, elements, strict=True))
     is_list = isinstance(type_, StructWithPythonType) and type_.container == "list"

@@ -49,15 +49,15 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
 
     def create(self, value_type: Type) -> AggregationProcess:
         finalize, sums = finalizer(self._finalizers, value_type), self._inner.create(value_type)
-        given = self._initial
+        initial = self._initial
 
         @tf_computation(value_type)
         def start(zeros):
             try:
-                return zeros if given is None else tf.nest.map_structure(_cast, zeros, given)
+                return zeros if initial is None else tf.nest.map_structure(_cast, zeros, initial)
             except (TypeError, ValueError) as error:
                 raise TypeMismatch(
-                    f"initial_unfinalized_metrics {brief(given)} has another structure than {value_type}"
+                    f"initial_unfinalized_metrics {brief(initial)} has another structure than {value_type}"
                 ) from error
 
         @federated_computation

@@ -47,7 +47,7 @@ def save_adapters(model: Callable | PureModel, weights, path: str | os.PathLike)
         ...     weights = fc.learning.models.load_adapters(model_fn, f'{folder}/a.safetensors')
     """
     traced = trace_model(model)
-    arrays = _named(split_weights(traced, weights))
+    arrays = _name_arrays(split_weights(traced, weights))
     _write(path, arrays, {"format": _ADAPTERS, "base": traced.frozen_weights.digest})
 
 
@@ -71,8 +71,8 @@ def load_adapters(model: Callable | PureModel, path: str | os.PathLike) -> Model
     """
     traced = trace_model(model)
     weights = traced.initial_changing_weights()
-    wanted = _named(ModelWeights(*(tuple(map(np.asarray, part)) for part in weights)))
-    arrays, base = _read(path, _ADAPTERS, wanted)
+    expected = _name_arrays(ModelWeights(*(tuple(map(np.asarray, part)) for part in weights)))
+    arrays, base = _read(path, _ADAPTERS, expected)
     if base != traced.frozen_weights.digest:
         raise InvalidValue(other_base(traced.frozen_weights.digest, "the adapters were trained on", str(base)))
     groups: list[list[np.ndarray]] = [
@@ -136,10 +136,12 @@ def with_base(model: Callable | PureModel, base) -> PureModel:
     if isinstance(base, str | os.PathLike):
         arrays, digest = _read(base, _BASE, _named_base(traced.frozen_weights))
         values = list(arrays.values())
-        found = frozen_weights(values)
-        if found.digest != digest:
-            raise InvalidValue(f"{Path(base)} is damaged: it holds sha256:{found.digest}, but names sha256:{digest}")
-        return _OnBase(traced, found)
+        base_weights = frozen_weights(values)
+        if base_weights.digest != digest:
+            raise InvalidValue(
+                f"{Path(base)} is damaged: it holds sha256:{base_weights.digest}, but names sha256:{digest}"
+            )
+        return _OnBase(traced, base_weights)
     weights = ModelWeights.from_model(base) if isinstance(base, keras.Model) else base
     if not isinstance(weights, ModelWeights):
         raise TypeMismatch(f"with_base: base is a file, a Keras model or a ModelWeights, not {brief(base)}")
@@ -185,7 +187,7 @@ def merge_adapters(keras_model: keras.Model, weights: ModelWeights | None = None
     return keras_model
 
 
-def _named(weights: ModelWeights) -> dict[str, np.ndarray]:
+def _name_arrays(weights: ModelWeights) -> dict[str, np.ndarray]:
     groups = {"trainable": tf.nest.flatten(weights.trainable), "assigned": weights.non_trainable}
     return {f"{group}.{i}": np.asarray(w) for group, values in groups.items() for i, w in enumerate(values)}
 
@@ -199,7 +201,7 @@ def _write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], metadata: 
 
 
 def _read(
-    path: str | os.PathLike, format_: str, wanted: Mapping[str, np.ndarray]
+    path: str | os.PathLike, format_: str, expected: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], str | None]:
     """(The arrays in the order of the wanted ones, the digest of the base) of a file.
 
@@ -218,10 +220,10 @@ def _read(
         raise InvalidValue(f"{Path(path)} is no file of safetensors: {error}") from None
     if metadata.get("format") != format_:
         raise InvalidValue(f"{Path(path)} holds {metadata.get('format', 'other arrays')}, not {format_}")
-    read = {name: _of_type(arrays[name], like) for name, like in wanted.items() if name in arrays}
+    read = {name: _view_as(arrays[name], like) for name, like in expected.items() if name in arrays}
     have, want = (
         ", ".join(f"{name} {a.dtype.name}{list(a.shape)}" for name, a in sorted(group.items()))
-        for group in ({**arrays, **read}, wanted)
+        for group in ({**arrays, **read}, expected)
     )
     if have != want:
         raise InvalidValue(
@@ -230,7 +232,7 @@ def _read(
     return read, metadata.get("base")
 
 
-def _of_type(array: np.ndarray, like: np.ndarray) -> np.ndarray:
+def _view_as(array: np.ndarray, like: np.ndarray) -> np.ndarray:
     """The array of a dtype that safetensors lacks, of its bytes."""
     is_bytes = array.dtype == np.uint8 and array.nbytes == like.nbytes and like.dtype != np.uint8
     return array.view(like.dtype).reshape(like.shape) if is_bytes else array

@@ -64,12 +64,15 @@ def save(model, path: str | os.PathLike, weights: ModelWeights | None = None, in
         raise InvalidValue(f"{folder} is a file; a model is saved to a directory")
     traced = trace_model(model)
     inputs = inputs_type(traced.batch_type) if input_type is None else to_type(input_type)
-    parts = {name: bundle.to_bytes(one.module) for name, one in _computations(traced, weights, inputs).items()}
+    parts = {
+        name: bundle.to_bytes(computation.module)
+        for name, computation in _computations(traced, weights, inputs).items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / _FILE, _packed(parts))
+    write_whole(folder / _FILE, _pack(parts))
 
 
-def _packed(parts: dict[str, bytes]) -> bytes:
+def _pack(parts: dict[str, bytes]) -> bytes:
     """Equal parts give equal bytes."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
@@ -78,20 +81,20 @@ def _packed(parts: dict[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def _unpacked(path: Path) -> dict[str, bytes]:
+def _unpack(path: Path) -> dict[str, bytes]:
     """The parts by name.
 
     Raises:
         FedcoreError: the file holds something else.
     """
-    wanted = [f"{name}.fed" for name in _PARTS]
+    expected = [f"{name}.fed" for name in _PARTS]
     try:
         with zipfile.ZipFile(path) as file:
             infos = file.infolist()
             size = path.stat().st_size
             plain = all(i.compress_type == zipfile.ZIP_STORED and not i.flag_bits & 1 for i in infos)
-            if [i.filename for i in infos] != wanted or not plain or sum(i.file_size for i in infos) > size:
-                raise InvalidValue(f"{path} is no model: it holds other files than {', '.join(wanted)}")
+            if [i.filename for i in infos] != expected or not plain or sum(i.file_size for i in infos) > size:
+                raise InvalidValue(f"{path} is no model: it holds other files than {', '.join(expected)}")
             return {name: file.read(f"{name}.fed") for name in _PARTS}
     except bundle.ZIP_ERRORS as error:
         if isinstance(error, FedcoreError):
@@ -109,12 +112,12 @@ def _start(model: PureModel, weights: ModelWeights | None) -> Computation:
             "fc.learning.models.save: `weights` is a fc.learning.ModelWeights, such as "
             f"process.get_model_weights(state), not {brief(weights)}; the type of the inputs is `input_type=`"
         )
-    given = ModelWeights(*(tuple(map(np.asarray, part)) for part in (weights.trainable, weights.non_trainable)))
-    kept = tf_computation(lambda: tf.nest.map_structure(tf.constant, _parts_of(given)))
-    have, want = kept.type_signature.result, initial.type_signature.result
+    values = ModelWeights(*(tuple(map(np.asarray, part)) for part in (weights.trainable, weights.non_trainable)))
+    saved = tf_computation(lambda: tf.nest.map_structure(tf.constant, _parts_of(values)))
+    have, want = saved.type_signature.result, initial.type_signature.result
     if have != want:
         raise TypeMismatch(explain("fc.learning.models.save: `weights` does not fit the model", have, want))
-    return kept
+    return saved
 
 
 def _computations(model: PureModel, weights: ModelWeights | None, inputs: Type) -> dict[str, Computation]:
@@ -125,15 +128,17 @@ def _computations(model: PureModel, weights: ModelWeights | None, inputs: Type) 
 
     @tf_computation(weights_type, metrics, batch)
     def train(weights, metrics, batch):
-        gradients, output, non_trainable, after = dense_gradients_of(model, ModelWeights(*weights), metrics, batch)
-        return gradients, _told(output), non_trainable, after
+        gradients, output, non_trainable, new_metrics = dense_gradients_of(
+            model, ModelWeights(*weights), metrics, batch
+        )
+        return gradients, _output_parts(output), non_trainable, new_metrics
 
     @tf_computation(weights_type, metrics, batch)
     def evaluate(weights, metrics, batch):
-        gradients, output, non_trainable, after = dense_gradients_of(
+        gradients, output, non_trainable, new_metrics = dense_gradients_of(
             model, ModelWeights(*weights), metrics, batch, training=False
         )
-        return gradients, _told(output), non_trainable, after
+        return gradients, _output_parts(output), non_trainable, new_metrics
 
     report = tf_computation(metrics)(lambda state: model.report_metrics(state))
     finalize = tf_computation(report.type_signature.result)(lambda reported: model.finalize_metrics(reported))
@@ -155,7 +160,7 @@ def _parts_of(weights: ModelWeights) -> tuple:
     return tuple(weights.trainable), tuple(weights.non_trainable)
 
 
-def _told(output: BatchOutput) -> tuple:
+def _output_parts(output: BatchOutput) -> tuple:
     return output.loss, () if output.predictions is None else output.predictions, output.num_examples
 
 
@@ -180,7 +185,7 @@ def load(path: str | os.PathLike, trusted: bool = False) -> PureModel:
     folder = Path(path)
     if not (folder / _FILE).is_file():
         raise InvalidValue(f"{folder} holds no model: there is no {_FILE}")
-    parts = _unpacked(folder / _FILE)
+    parts = _unpack(folder / _FILE)
     return _LoadedModel({name: computation_from(bundle.from_bytes(parts[name]), trusted) for name in _PARTS})
 
 
@@ -238,9 +243,13 @@ class _LoadedModel(HoldsVariables):
 
     def step(self, weights, metrics, batch, training):
         run = self._parts["train" if training else "evaluate"]
-        gradients, output, non_trainable, after = run(_parts_of(weights), metrics, batch)
+        gradients, output, non_trainable, new_metrics = run(_parts_of(weights), metrics, batch)
         loss, predictions, count = output
-        return BatchOutput(with_gradients(loss, gradients, weights.trainable), predictions, count), non_trainable, after
+        return (
+            BatchOutput(with_gradients(loss, gradients, weights.trainable), predictions, count),
+            non_trainable,
+            new_metrics,
+        )
 
     def _predictions(self, weights, x, training):
         return self._parts["predict_training" if training else "predict"](_parts_of(weights), x)

@@ -8,13 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError
-from fedcore.graphs.frontend.control_flow import converted
+from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.ir.locations import describe
 from fedcore.learning.models.held_variables import HoldsVariables
 from fedcore.learning.models.model_weights import ModelWeights, as_weights, weights_and_values
 from fedcore.learning.models.pure_model import (
     BatchOutput,
-    counted,
+    count_batch,
     finalized_metrics,
     initial_counts,
     reported_metrics,
@@ -100,33 +100,33 @@ class FunctionalModel(HoldsVariables):
 
     @weights_and_values
     def initial_weights(self) -> ModelWeights:
-        given: Any = self._initial_weights
-        given = as_weights(given() if callable(given) else given)
+        weights: Any = self._initial_weights
+        weights = as_weights(weights() if callable(weights) else weights)
         return ModelWeights(
-            tuple(map(tf.convert_to_tensor, given.trainable)), tuple(map(tf.convert_to_tensor, given.non_trainable))
+            tuple(map(tf.convert_to_tensor, weights.trainable)), tuple(map(tf.convert_to_tensor, weights.non_trainable))
         )
 
     def initial_metrics(self) -> dict:
         return {"own": self._start_metrics(), **initial_counts()}
 
     def step(self, weights: Any, metrics: Any, batch: Any, training: bool) -> Any:
-        given = converted(self._forward_pass)(weights, batch, training)
-        output, non_trainable = given if isinstance(given, tuple) else (given, weights.non_trainable)
+        result = convert_function(self._forward_pass)(weights, batch, training)
+        output, non_trainable = result if isinstance(result, tuple) else (result, weights.non_trainable)
         output = checked_output(output, self._forward_pass)
         own = self._next_metrics(dict(metrics["own"] or {}), batch, output)
-        return output, tuple(non_trainable), {"own": own, **counted(metrics, output)}
+        return output, tuple(non_trainable), {"own": own, **count_batch(metrics, output)}
 
     def _predictions(self, weights, x, training):
         if self._predict is None:
             raise TracingError("this functional model was made without predict_on_batch_fn")
-        return converted(self._predict)(weights, x, training)
+        return convert_function(self._predict)(weights, x, training)
 
     def _next_metrics(self, state: dict, batch, output: BatchOutput):
         if not self._updates_by_labels:
-            return converted(self._update_metrics)(state, batch, output)
+            return convert_function(self._update_metrics)(state, batch, output)
         _, labels, *weight = _parts(batch)
         weighted = dict(zip(("sample_weight",), weight, strict=False))
-        return converted(self._update_metrics)(state, labels, output, **weighted)
+        return convert_function(self._update_metrics)(state, labels, output, **weighted)
 
     def initialize_metrics_state(self) -> Any:
         """The state that the metrics of `metrics_fns` start from."""
@@ -143,7 +143,7 @@ class FunctionalModel(HoldsVariables):
     def finalize_metrics(self, reported: Any) -> Any:
         own = {name: reported[name] for name in self._start_metrics()}
         without = {name: state for name, state in reported.items() if name not in own}
-        return finalized_metrics(without, converted(self._finalize_metrics)(own))
+        return finalized_metrics(without, convert_function(self._finalize_metrics)(own))
 
 
 def _parts(batch) -> list:
@@ -196,7 +196,7 @@ def checked_batch_type(type_: Type) -> StructType:
 
 
 def checked_output(output, who: Callable) -> BatchOutput:
-    """What a user's forward pass returned.
+    """The output that a user's forward pass returned.
 
     Raises:
         TracingError: it is no BatchOutput with a scalar loss and a number of examples.
@@ -232,6 +232,6 @@ def _loss_of(loss: Callable, output, label, sample_weight):
     wants_weight = third is not None and third.default is third.empty and third.kind in _ORDINARY
     weight = (sample_weight,) if sample_weight is not None or wants_weight else ()
     if not pair:
-        return converted(loss)(output, label, *weight)
+        return convert_function(loss)(output, label, *weight)
     name = third.name if third is not None and third.kind in _ORDINARY else "sample_weight"
-    return converted(loss)(**dict(zip((*pair, name), (output, label, *weight), strict=False)))
+    return convert_function(loss)(**dict(zip((*pair, name), (output, label, *weight), strict=False)))

@@ -31,16 +31,16 @@ def gradients_of(
     """
     with tf.GradientTape() as tape:
         tape.watch(weights.trainable)
-        output, non_trainable, after = model.step(weights, metrics, batch, training)
+        output, non_trainable, new_metrics = model.step(weights, metrics, batch, training)
         loss = output.loss if scale_loss is None else scale_loss(output.loss)
     gradients = tape.gradient(loss, weights.trainable)
     pairs = zip(gradients, weights.trainable, strict=True)
-    tensors = tuple(None if g is None else _of_shape(tf.convert_to_tensor(g), w.shape) for g, w in pairs)
-    return tensors, output, non_trainable, after
+    tensors = tuple(None if g is None else _with_static_shape(tf.convert_to_tensor(g), w.shape) for g, w in pairs)
+    return tensors, output, non_trainable, new_metrics
 
 
 def dense_gradients_of(model: PureModel, weights, metrics: dict, batch, training: bool = True) -> tuple:
-    """As `gradients_of`, with zeros for a weight that the loss does not depend on."""
+    """Like `gradients_of`, with zeros for a weight that the loss does not depend on."""
     gradients, *others = gradients_of(model, weights, metrics, batch, training)
     return or_zeros(gradients, weights.trainable), *others
 
@@ -50,7 +50,7 @@ def or_zeros(gradients: Sequence, weights: Sequence[tf.Tensor]) -> tuple:
     return tuple(tf.zeros_like(w) if g is None else g for g, w in zip(gradients, weights, strict=True))
 
 
-def _of_shape(gradient: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+def _with_static_shape(gradient: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     """The gradient with the static shape of its weight, which operations on sizes of run time lose."""
     return gradient if gradient.shape.is_fully_defined() else tf.reshape(gradient, shape)
 
@@ -58,10 +58,10 @@ def _of_shape(gradient: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
 def with_gradients(loss: tf.Tensor, gradients: Sequence, weights: Sequence[tf.Tensor]) -> tf.Tensor:
     """The loss, such that its gradients by the weights are those given."""
     value = tf.stop_gradient(loss)
-    found = [tf.stop_gradient(tf.convert_to_tensor(g)) for g in gradients]
+    constants = [tf.stop_gradient(tf.convert_to_tensor(g)) for g in gradients]
 
     @tf.custom_gradient
     def attach(*_weights):
-        return tf.identity(value), lambda upstream: [tf.cast(upstream, g.dtype) * g for g in found]
+        return tf.identity(value), lambda upstream: [tf.cast(upstream, g.dtype) * g for g in constants]
 
     return attach(*weights)

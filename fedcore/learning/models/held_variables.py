@@ -73,10 +73,10 @@ class HoldsVariables(PureModel):
     def forward_pass(self, batch_input, training: bool = True) -> BatchOutput:
         """The loss and predictions of a batch; counts it in the local variables."""
         counts = tf.nest.map_structure(tf.convert_to_tensor, self._counts)
-        output, moved, after = self.step(self._weights_now(), counts, batch_input, training)
+        output, moved, new_counts = self.step(self._weights_now(), counts, batch_input, training)
         if training:
             _assign(self.non_trainable_variables, moved)
-        _assign(self._counts, after)
+        _assign(self._counts, new_counts)
         return output
 
     def predict_on_batch(self, weights=None, x=None, training=None, *, model_weights=None):
@@ -85,13 +85,13 @@ class HoldsVariables(PureModel):
         `predict_on_batch(weights, x, training=False)` uses these weights, a `ModelWeights` or a pair;
         `predict_on_batch(x, training=True)` those that the variables have.
         """
-        given = weights if model_weights is None else model_weights
-        if given is not None and x is not None and not isinstance(x, bool):
-            return self._predictions(as_weights(given), x, bool(training))
+        weights_or_x = weights if model_weights is None else model_weights
+        if weights_or_x is not None and x is not None and not isinstance(x, bool):
+            return self._predictions(as_weights(weights_or_x), x, bool(training))
         if isinstance(x, bool):
             x, training = None, x
-        found = self._predictions(self._weights_now(), given if x is None else x, training is not False)
-        return tf.nest.map_structure(tf.convert_to_tensor, found)
+        predictions = self._predictions(self._weights_now(), weights_or_x if x is None else x, training is not False)
+        return tf.nest.map_structure(tf.convert_to_tensor, predictions)
 
     def report_local_unfinalized_metrics(self) -> OrderedDict:
         """By a metric's name the list of tensors that clients add."""

@@ -37,12 +37,12 @@ def zeros(type_: Type, examples: int, model: keras.Model | None = None) -> Any:
     Args:
         model: takes them as inputs. Default: they are no inputs.
     """
-    return tf.nest.map_structure(_zeros, _sized(type_, examples, model))
+    return tf.nest.map_structure(_zeros, _sized_specs(type_, examples, model))
 
 
 def batch_specs(type_: StructType, examples: int, model: keras.Model) -> list:
     """Specs of the parts of a batch, with sizes where the type leaves them open."""
-    return [_sized(part, examples, None if i else model) for i, part in enumerate(type_.types)]
+    return [_sized_specs(part, examples, None if i else model) for i, part in enumerate(type_.types)]
 
 
 def widen(predictions, examples: int, more: int):
@@ -70,17 +70,19 @@ def input_spec_of(tensor: keras.KerasTensor):
     return kind(tensor.shape, tensor.dtype)
 
 
-def _sized(type_: Type, examples: int, model: keras.Model | None):
+def _sized_specs(type_: Type, examples: int, model: keras.Model | None):
     """Specs of a type without open sizes."""
     specs = element_spec(type_)
     inputs = _inputs_like(model, specs) if model is not None else [None] * len(tf.nest.flatten(specs))
 
-    def sized(spec, tensor):
+    def with_sizes(spec, tensor):
         shape = spec.shape if tensor is None or isinstance(spec, tf.TensorSpec) else tensor.shape
         sizes = [(_GUESSED_SIZE if i else examples) if n is None else n for i, n in enumerate(shape)]
         return type(spec)(sizes, spec.dtype)
 
-    return tf.nest.pack_sequence_as(specs, [sized(*pair) for pair in zip(tf.nest.flatten(specs), inputs, strict=True)])
+    return tf.nest.pack_sequence_as(
+        specs, [with_sizes(*pair) for pair in zip(tf.nest.flatten(specs), inputs, strict=True)]
+    )
 
 
 def _inputs_like(model: keras.Model, x) -> list:

@@ -1,4 +1,4 @@
-"""What users give for a Keras model that cannot be right, told before any graph runs."""
+"""Checks of users' arguments for a Keras model, before any graph runs."""
 
 import re
 from collections.abc import Mapping
@@ -71,14 +71,14 @@ def overrides(model: keras.Model, name: str) -> bool:
     return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
 
 
-def check_output_names(what: str, given, model: keras.Model, predictions) -> None:
+def check_output_names(what: str, value, model: keras.Model, predictions) -> None:
     """Checks a dict by outputs.
 
     Raises:
         TracingError: a key names no output.
     """
     names = output_names(model, predictions)
-    unknown = [key for key in given if key not in names] if isinstance(given, Mapping) else []
+    unknown = [key for key in value if key not in names] if isinstance(value, Mapping) else []
     if not unknown or (not names and tf.nest.is_nested(predictions)):
         return
     has = ", ".join(names) if names else "one output, which has no name: give what is for it alone"
@@ -160,7 +160,7 @@ def open_shape(tensor) -> str:
 
 
 def words_of(error: Exception) -> str:
-    """What an error of Keras or TensorFlow says, without colours, arguments and names of internal operations."""
+    """The message of an error of Keras or TensorFlow, without colours, arguments and names of internal operations."""
     text = re.sub(r"\x1b\[[0-9;]*m|\{\{.*?\}\} ?| ?\[Op:.*?\]( name: *)?", "", str(error))
     text = text.split("\nArguments received by")[0]
     return re.sub(r"^Exception encountered when calling [^\n]*\n", "", text).strip()

@@ -43,7 +43,7 @@ class CompiledModel:
         self.metrics = KerasMetrics(metric_names(metrics), own, losses.metrics if losses else [])
 
     @contextmanager
-    def _compiled(self) -> Iterator[None]:
+    def _compile_state(self) -> Iterator[None]:
         with _compiling, private_api_keras.compile_state(self._model, self._losses, self._metrics, self._loss_tracker):
             yield
 
@@ -62,7 +62,7 @@ class CompiledModel:
 
     def loss(self, x, y, predictions, sample_weight, training: bool):
         """The loss of a batch with what layers add: a tensor, whose sum has the gradient."""
-        with self._compiled():
+        with self._compile_state():
             loss = private_api_keras.loss_method(self._model)(x, y, predictions, sample_weight, training=training)
         if loss is None:
             raise TracingError(f"compute_loss of {type(self._model).__name__} returns None; it returns the loss")
@@ -82,7 +82,7 @@ class CompiledModel:
             if self._metrics is not None:
                 self._metrics.update_state(y, predictions, sample_weight)
             return []
-        with self._compiled():
+        with self._compile_state():
             return list(self._model.compute_metrics(x, y, predictions, sample_weight=sample_weight) or ())
 
     def check_reports(self, names: Sequence[str]) -> None:
@@ -91,13 +91,13 @@ class CompiledModel:
         Raises:
             TracingError: one is no metric, so that reports of several batches and clients are no sum of states.
         """
-        known = {"loss", *self.metrics.initial()}
-        unknown = [name for name in names if name not in known]
+        reportable = {"loss", *self.metrics.initial()}
+        unknown = [name for name in names if name not in reportable]
         if unknown:
             raise TracingError(
                 f"compute_metrics of {type(self._model).__name__} reports {unknown[0]!r}, which is no metric of the "
                 "model: a keras.metrics.Metric that __init__ makes is added over batches and clients; update it there, "
-                f"and report it by its name ({', '.join(sorted(known))})"
+                f"and report it by its name ({', '.join(sorted(reportable))})"
             )
 
 

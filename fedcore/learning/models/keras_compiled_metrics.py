@@ -29,8 +29,8 @@ def compile_metrics(model: keras.Model, metrics, weighted_metrics, labels, predi
     if not metrics and not weighted_metrics:
         return None
     plain, weighted = (
-        _prepare(what, given, model, labels, predictions)
-        for what, given in (("metrics", metrics), ("weighted_metrics", weighted_metrics))
+        _prepare(what, spec, model, labels, predictions)
+        for what, spec in (("metrics", metrics), ("weighted_metrics", weighted_metrics))
     )
     compiled = private_api_keras.compile_metrics(plain, weighted, getattr(model, "output_names", None))
     try:
@@ -64,7 +64,7 @@ def _make_variables(metric: keras.metrics.Metric, labels, predictions) -> None:
         TracingError: it does not take the labels and predictions.
     """
     check_elementwise(f"the metric {metric.name}", metric, labels, predictions)
-    count, before = len(metric.variables), [start_value(v) for v in metric.variables]
+    count, values = len(metric.variables), [start_value(v) for v in metric.variables]
     try:
         if isinstance(metric, keras.metrics.Mean):  # has its variables; others may make some now
             traced_once(lambda: metric.update_state(labels, predictions, sample_weight=None))
@@ -78,51 +78,51 @@ def _make_variables(metric: keras.metrics.Metric, labels, predictions) -> None:
     if len(metric.variables) > count:
         metric.reset_state()
         return
-    for variable, value in zip(metric.variables, before, strict=True):
+    for variable, value in zip(metric.variables, values, strict=True):
         variable.assign(value)
 
 
-def _prepare(what: str, given, model: keras.Model, labels, predictions):
+def _prepare(what: str, spec, model: keras.Model, labels, predictions):
     """Metrics as `compile` takes them: functions without arguments are called, and dicts of one output's are lists."""
-    if not given:
+    if not spec:
         return None
     outputs = keras.tree.flatten(predictions)
     if len(outputs) == 1:
-        leaves = [metric for metric in keras.tree.flatten(given) if metric is not None]
-        named = isinstance(given, Mapping) and not any(map(keras.tree.is_nested, given.values()))
-        if not named or (len(leaves) == 1 and next(iter(given)) in output_names(model, predictions)):
+        leaves = [metric for metric in keras.tree.flatten(spec) if metric is not None]
+        named = isinstance(spec, Mapping) and not any(map(keras.tree.is_nested, spec.values()))
+        if not named or (len(leaves) == 1 and next(iter(spec)) in output_names(model, predictions)):
             return [_make(metric) for metric in leaves]
-        return _of_output(given, keras.tree.flatten(labels)[0], outputs[0])
-    if not isinstance(given, Mapping):
-        return _arrange(given if isinstance(given, tuple | list) else [given], labels, predictions)
-    check_output_names(what, given, model, predictions)
+        return _arrange_output(spec, keras.tree.flatten(labels)[0], outputs[0])
+    if not isinstance(spec, Mapping):
+        return _arrange(spec if isinstance(spec, tuple | list) else [spec], labels, predictions)
+    check_output_names(what, spec, model, predictions)
     if not isinstance(predictions, Mapping):
         labels = dict(zip(model.output_names, keras.tree.flatten(labels), strict=False))
         predictions = dict(zip(model.output_names, outputs, strict=False))
-    return _arrange(given, labels, predictions)
+    return _arrange(spec, labels, predictions)
 
 
-def _arrange(given, labels, predictions):
+def _arrange(spec, labels, predictions):
     """Metrics of several outputs, in the structure of the predictions."""
-    if isinstance(given, Mapping) and isinstance(predictions, Mapping):
+    if isinstance(spec, Mapping) and isinstance(predictions, Mapping):
         labels = labels if isinstance(labels, Mapping) else {}
-        return {name: _arrange(part, labels.get(name), predictions.get(name)) for name, part in given.items()}
-    if isinstance(given, tuple | list) and keras.tree.is_nested(predictions) and len(given) == len(predictions):
-        places = [None] * len(given)
+        return {name: _arrange(part, labels.get(name), predictions.get(name)) for name, part in spec.items()}
+    if isinstance(spec, tuple | list) and keras.tree.is_nested(predictions) and len(spec) == len(predictions):
+        places = [None] * len(spec)
         parts = predictions if isinstance(predictions, tuple | list) else places
-        return [_arrange(part, None, place) for part, place in zip(given, parts, strict=True)]
-    return _of_output(given, labels, predictions)
+        return [_arrange(part, None, place) for part, place in zip(spec, parts, strict=True)]
+    return _arrange_output(spec, labels, predictions)
 
 
-def _of_output(given, labels, prediction):
+def _arrange_output(spec, labels, prediction):
     """Metrics of one output: those of a dict have the names that it gives them."""
-    if isinstance(given, tuple | list):
-        return [_make(metric) for metric in given if metric is not None]
-    if not isinstance(given, Mapping):
-        return _make(given)
+    if isinstance(spec, tuple | list):
+        return [_make(metric) for metric in spec if metric is not None]
+    if not isinstance(spec, Mapping):
+        return _make(spec)
     metrics = {
         name: private_api_keras.metric_object(_make(metric), labels, prediction)
-        for name, metric in given.items()
+        for name, metric in spec.items()
         if metric is not None
     }
     for name, metric in metrics.items():
@@ -130,25 +130,25 @@ def _of_output(given, labels, prediction):
     return list(metrics.values())
 
 
-def _make(given):
+def _make(spec):
     """A metric for Keras: an object, a name, a class, or a function of labels and predictions.
 
     Raises:
         TracingError: it is none of them, or Keras has no metric of this name.
     """
-    if given is None or isinstance(given, type):
-        return given
-    if isinstance(given, str):
-        return _check_name(given)
-    if isinstance(given, keras.metrics.Metric):
-        return _weighable(given)
-    if not callable(given):
-        order = "; by position, metrics stand before loss_weights" if isinstance(given, int | float) else ""
+    if spec is None or isinstance(spec, type):
+        return spec
+    if isinstance(spec, str):
+        return _check_name(spec)
+    if isinstance(spec, keras.metrics.Metric):
+        return _weighable(spec)
+    if not callable(spec):
+        order = "; by position, metrics stand before loss_weights" if isinstance(spec, int | float) else ""
         raise TracingError(
             f"a metric is a keras.metrics.Metric, its name, a function of labels and predictions, or a function that "
-            f"makes one, not {brief(given)}{order}"
+            f"makes one, not {brief(spec)}{order}"
         )
-    return _make_by(given) if _takes_nothing(given) else given
+    return _make_by(spec) if _takes_nothing(spec) else spec
 
 
 def _make_by(constructor: Callable) -> keras.metrics.Metric:

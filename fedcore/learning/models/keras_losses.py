@@ -39,13 +39,13 @@ class CheckedLoss(keras.losses.Loss):
         labels_id: the identity of the labels of the latest call.
     """
 
-    def __init__(self, given, who: str):
-        self._given, self._who = given, who
+    def __init__(self, spec, who: str):
+        self._given, self._who = spec, who
         self.labels_id: int | None = None
         self._units: int | None = None
-        by_shape = isinstance(given, str) and given.lower() in _BY_SHAPE
-        loss: Any = None if by_shape else _resolve(given)
-        super().__init__(name=given if by_shape else loss.name)
+        by_shape = isinstance(spec, str) and spec.lower() in _BY_SHAPE
+        loss: Any = None if by_shape else _resolve(spec)
+        super().__init__(name=spec if by_shape else loss.name)
         self._loss = loss
 
     def __call__(self, y_true, y_pred, sample_weight=None):
@@ -90,17 +90,17 @@ def check_labels_of_sample(losses, labels, sample_labels) -> None:
             loss.check_sample(np.asarray(samples[place]))
 
 
-def _resolve(given) -> keras.losses.Loss:
+def _resolve(spec) -> keras.losses.Loss:
     try:
-        return private_api_keras.loss_object(given)
+        return private_api_keras.loss_object(spec)
     except ValueError:
-        raise TracingError(f"Keras has no loss named {given!r}") from None
+        raise TracingError(f"Keras has no loss named {spec!r}") from None
     except TypeError as error:
-        raise TracingError(f"the loss is the class {given.__name__}, which takes arguments: {error}") from error
+        raise TracingError(f"the loss is the class {spec.__name__}, which takes arguments: {error}") from error
 
 
-def _loss_weight(given) -> float:
+def _loss_weight(weight) -> float:
     try:
-        return float(real_number("a loss weight", given))
+        return float(real_number("a loss weight", weight))
     except TypeMismatch as error:
         raise TracingError(f"{error}; by position, metrics stand before loss_weights") from None

@@ -50,7 +50,7 @@ from fedcore.learning.models.model_weights import (
 from fedcore.learning.models.pure_model import (
     BatchOutput,
     PureModel,
-    counted,
+    count_batch,
     finalized_metrics,
     initial_counts,
     reported_metrics,
@@ -162,8 +162,8 @@ class _KerasModel(HoldsVariables):
         self.keras_model = model
         self.batch_type = checked_batch_type(_batch_type(model, arguments["loss"], input_spec))
         self.batch_size = fixed_batch_size(model)
-        one, several = example_counts(self.batch_type, self.batch_size)
-        predictions = widen(self._build(zeros(self.batch_type.types[0], one, model)), one, several)
+        single, several = example_counts(self.batch_type, self.batch_size)
+        predictions = widen(self._build(zeros(self.batch_type.types[0], single, model)), single, several)
         batch = [zeros(t, several) for t in self.batch_type.types[1:]]
         sample = None if input_spec is None else dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"]
         self.compiled = compile_model(model, batch, self.batch_type, predictions, arguments, sample)
@@ -290,13 +290,13 @@ class _KerasModel(HoldsVariables):
         non_trainable, states = (
             tuple(map(scope.get_current_value, group)) for group in (self.non_trainable, self.layer_states)
         )
-        after = {
+        new_metrics = {
             "own": self.metrics.after(own, scope, examples),
             "layer_states": states,
             # Keras reports the mean of a loss that is not reduced, and moves weights by the gradient of its sum.
-            **counted(metrics, BatchOutput(tf.reduce_mean(loss), None, examples)),
+            **count_batch(metrics, BatchOutput(tf.reduce_mean(loss), None, examples)),
         }
-        return BatchOutput(tf.reduce_sum(loss), predictions, examples), non_trainable, after
+        return BatchOutput(tf.reduce_sum(loss), predictions, examples), non_trainable, new_metrics
 
     def _score(self, x, labels_and_weights, predictions, training: bool) -> tuple:
         """(The loss of a batch, the names that the user's own `compute_metrics` reports); counts it in the metrics."""

@@ -14,16 +14,20 @@ def output_names(model: keras.Model, predictions) -> list[str]:
 
 def structure_of(model: keras.Model, what: str):
     """The symbolic inputs or outputs of a model as it takes or gives them: one, several, or a dict."""
-    known = getattr(model, f"_{what}_struct", None)  # functional models keep it, sequential ones have one tensor
+    structure = getattr(model, f"_{what}_struct", None)  # functional models keep it, sequential ones have one tensor
     flat = getattr(model, what)
-    return known if known is not None else flat[0] if len(flat) == 1 else flat
+    return structure if structure is not None else flat[0] if len(flat) == 1 else flat
 
 
 def labels_type(model: keras.Model, loss):
     """Specs of labels like the model's outputs: integers without the last dimension for a sparse loss."""
 
-    def spec(output, given):
-        name = given if isinstance(given, str) else getattr(given, "name", None) or getattr(given, "__name__", "")
+    def spec(output, output_loss):
+        name = (
+            output_loss
+            if isinstance(output_loss, str)
+            else getattr(output_loss, "name", None) or getattr(output_loss, "__name__", "")
+        )
         if "sparse" in str(name).lower():
             return tf.TensorSpec(output.shape[:-1], tf.int32)
         return tf.TensorSpec(output.shape, tf.float32)

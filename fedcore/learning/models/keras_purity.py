@@ -1,4 +1,4 @@
-"""What of a Keras model cannot be a pure function, by the name of the layer that it is in."""
+"""Finds what keeps a Keras model from being a pure function, and names its layer."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
                 f"{_layer_of(model, op)} calls Python while it runs (op {op.type}); a graph runs where there is no "
                 "Python. Write it with keras.ops or TensorFlow's operations, or do it to the data before they come in"
             )
-    known = {id(v.value.handle) for v in (*model.variables, *layer_states(model), *metrics)}
+    handles = {id(v.value.handle) for v in (*model.variables, *layer_states(model), *metrics)}
     trained = {id(v.value.handle): v.path for v in model.trainable_variables}
     for outer, inner in graph.captures:
         assigning = [op for op in inner.consumers() if op.type.startswith("Assign")]
@@ -43,7 +43,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
                 "gradients move too; a pure function has no place for both. Use the new value in the layer's call "
                 "without assigning it, or make the weight with trainable=False"
             )
-        if outer.dtype != tf.resource or id(outer) in known:
+        if outer.dtype != tf.resource or id(outer) in handles:
             continue
         layer = _layer_of(model, inner.consumers()[0])
         if private_api.handle_types(outer):

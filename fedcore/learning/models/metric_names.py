@@ -18,21 +18,21 @@ def default_metric_names() -> Iterator[None]:
     Keras goes on numbering through a process, so that the models of a training and of its evaluation would have metrics
     of other names. Layers are still numbered so: their names must differ from those of layers that were made before.
     """
-    before = private_api.replace_keras_global(_COUNTS, None) or {}
+    old_counts = private_api.replace_keras_global(_COUNTS, None) or {}
     names = {private_api.default_name(kind) for kind in _kinds(keras.metrics.Metric)}
-    others = {name: count for name, count in before.items() if name not in names}
+    others = {name: count for name, count in old_counts.items() if name not in names}
     private_api.replace_keras_global(_COUNTS, collections.defaultdict(int, others))
     try:
         yield
     finally:
         inside = private_api.replace_keras_global(_COUNTS, None) or {}
-        after = {**inside, **{name: before[name] for name in names if name in before}}
-        private_api.replace_keras_global(_COUNTS, collections.defaultdict(int, after))
+        restored = {**inside, **{name: old_counts[name] for name in names if name in old_counts}}
+        private_api.replace_keras_global(_COUNTS, collections.defaultdict(int, restored))
 
 
 def _kinds(kind: type) -> list[type]:
     """The class and all that inherit from it."""
-    found = [kind]
-    for known in found:
-        found += known.__subclasses__()
-    return found
+    kinds = [kind]
+    for parent in kinds:
+        kinds += parent.__subclasses__()
+    return kinds

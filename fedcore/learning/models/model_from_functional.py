@@ -94,11 +94,11 @@ class _ModelFromFunctional(VariableModel):
 
     def forward_pass(self, batch_input, training=True) -> BatchOutput:
         state = _values(self._state) if self._state else self._model.initial_metrics()
-        output, non_trainable, after = self._model.step(self._weights(), state, batch_input, training)
+        output, non_trainable, new_state = self._model.step(self._weights(), state, batch_input, training)
         for variable, value in zip(self._non_trainable, non_trainable, strict=True):
             variable.assign(value)
         if self._state:
-            tf.nest.map_structure(lambda variable, value: variable.assign(value), self._state, after)
+            tf.nest.map_structure(lambda variable, value: variable.assign(value), self._state, new_state)
         _, labels, *sample_weight = batch_input.values() if isinstance(batch_input, Mapping) else batch_input
         for metric in self._metrics:
             metric.update_state(labels, output.predictions, *sample_weight)
@@ -111,10 +111,10 @@ class _ModelFromFunctional(VariableModel):
 
     def metric_finalizers(self) -> dict:
         if self._metrics:
-            return {metric.name: _of_metric(metric) for metric in self._metrics}
+            return {metric.name: _metric_finalizer(metric) for metric in self._metrics}
         reported = self.report_local_unfinalized_metrics()
         zeros = {name: tuple(map(tf.zeros_like, values)) for name, values in reported.items()}
-        return {name: _of_model(self._model, zeros, name) for name in zeros}
+        return {name: _model_finalizer(self._model, zeros, name) for name in zeros}
 
     def reset_metrics(self) -> None:
         for metric in self._metrics:
@@ -130,17 +130,17 @@ def _values(variables):
     return tf.nest.map_structure(tf.convert_to_tensor, variables)
 
 
-def _of_metric(metric: keras.metrics.Metric) -> Callable:
+def _metric_finalizer(metric: keras.metrics.Metric) -> Callable:
     return lambda values: metric.stateless_result(list(values))
 
 
-def _of_model(model: PureModel, zeros: dict, name: str) -> Callable:
+def _model_finalizer(model: PureModel, zeros: dict, name: str) -> Callable:
     """The finalizer of one metric: the model finalizes all metrics, the others from zeros."""
 
     def finalize(values):
-        found = model.finalize_metrics({**zeros, name: tuple(values)})
-        if name not in found:
-            raise TracingError(f"the model finalizes no metric named {name}, but {', '.join(found)}")
-        return found[name]
+        metrics = model.finalize_metrics({**zeros, name: tuple(values)})
+        if name not in metrics:
+            raise TracingError(f"the model finalizes no metric named {name}, but {', '.join(metrics)}")
+        return metrics[name]
 
     return finalize

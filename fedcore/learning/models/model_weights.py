@@ -17,8 +17,8 @@ def layer_states(keras_model) -> list:
     They are no weights: every client starts from zeros in every round, and no state leaves it.
     """
     layers = [layer for layer in private_api.layers_within(keras_model) if getattr(layer, "stateful", False)]
-    found = {id(v): v for layer in layers for v in keras.tree.flatten(getattr(layer, "states", None) or [])}
-    return list(found.values())
+    states = {id(v): v for layer in layers for v in keras.tree.flatten(getattr(layer, "states", None) or [])}
+    return list(states.values())
 
 
 def averaged_weights(keras_model) -> list:
@@ -92,7 +92,7 @@ class ModelWeights:
             >>> model(np.ones([1, 2])).numpy().tolist()
             [[2.0]]
         """
-        found: list[tuple[Any, Any]] = []
+        pairs: list[tuple[Any, Any]] = []
         for variables, values in zip(_variables(keras_model), self, strict=True):
             if len(variables) != len(values):
                 hint = "\n  fix: process.get_model_weights(state) has the frozen weights too, a state has not"
@@ -100,15 +100,15 @@ class ModelWeights:
                     f"the model has {len(variables)} variables where these weights have {len(values)}"
                     + (hint if len(values) < len(variables) else "")
                 )
-            found += zip(variables, values, strict=True)
-        for variable, value in found:
+            pairs += zip(variables, values, strict=True)
+        for variable, value in pairs:
             shape = value.shape if hasattr(value, "shape") else np.shape(value)
             if not tf.TensorShape(variable.shape).is_compatible_with(shape):
                 raise InvalidValue(
                     f"the model's variable {variable.name} has the shape {tuple(variable.shape)} where these weights "
                     f"have {tuple(shape)}"
                 )
-        for variable, value in found:
+        for variable, value in pairs:
             variable.assign(value)
 
     def convert_variables_to_arrays(self) -> "ModelWeights":
@@ -140,44 +140,46 @@ def _variables(model) -> tuple[Sequence, Sequence]:
     return model.trainable_variables, averaged_weights(model) if is_keras else model.non_trainable_variables
 
 
-def weights_for(present, given):
+def weights_for(present, weights):
     """Weights to take the place of others: those of a model where one is given.
 
     Raises:
         TypeMismatch: the present ones are a `ModelWeights`, and these have no such parts.
         InvalidValue: a model has other weights.
     """
-    if hasattr(given, "trainable_variables"):
-        given = ModelWeights.from_model(given)
-        _check_alike(present, given)
+    if hasattr(weights, "trainable_variables"):
+        weights = ModelWeights.from_model(weights)
+        _check_alike(present, weights)
     parts = ("trainable", "non_trainable")
-    is_pair = isinstance(given, tuple | list) and len(given) == 2
-    alike = is_pair or all(hasattr(given, part) or (isinstance(given, Mapping) and part in given) for part in parts)
+    is_pair = isinstance(weights, tuple | list) and len(weights) == 2
+    alike = is_pair or all(
+        hasattr(weights, part) or (isinstance(weights, Mapping) and part in weights) for part in parts
+    )
     if isinstance(present, ModelWeights) and not alike:
         raise TypeMismatch(
-            f"the weights are a fc.learning.ModelWeights or a model, not {brief(given)}; those of a Keras model are "
+            f"the weights are a fc.learning.ModelWeights or a model, not {brief(weights)}; those of a Keras model are "
             "fc.learning.ModelWeights.from_model(keras_model)"
         )
-    return given
+    return weights
 
 
-def _check_alike(present, given: ModelWeights) -> None:
+def _check_alike(present, replacement: ModelWeights) -> None:
     if not isinstance(present, ModelWeights):
         return
-    wanted, shapes = (
+    present_shapes, shapes = (
         [f"[{','.join(map(str, np.shape(leaf)))}]" for part in weights for leaf in tf.nest.flatten(part)]
-        for weights in (present, given)
+        for weights in (present, replacement)
     )
-    if wanted != shapes:
+    if present_shapes != shapes:
         raise InvalidValue(
             "the model has other weights than the state\n"
-            f"  the state has  {', '.join(wanted) or 'none'}\n  the model has  {', '.join(shapes) or 'none'}"
+            f"  the state has  {', '.join(present_shapes) or 'none'}\n  the model has  {', '.join(shapes) or 'none'}"
         )
 
 
-def as_weights(given) -> ModelWeights:
+def as_weights(weights) -> ModelWeights:
     """Weights that may be given as a pair of trainable and non-trainable ones."""
-    return given if isinstance(given, ModelWeights) else ModelWeights(*given)
+    return weights if isinstance(weights, ModelWeights) else ModelWeights(*weights)
 
 
 class weights_and_values:

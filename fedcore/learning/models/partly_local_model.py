@@ -102,8 +102,8 @@ class PartlyLocalModel:
     def divided(self, weights: ModelWeights) -> tuple[ModelWeights, ModelWeights]:
         """The global and the local weights among all of them."""
         sources = (weights.trainable, weights.non_trainable) * 2
-        found = [tuple(src[i] for i in self.places[name]) for name, src in zip(GROUPS, sources, strict=True)]
-        return ModelWeights(*found[:2]), ModelWeights(*found[2:])
+        groups = [tuple(src[i] for i in self.places[name]) for name, src in zip(GROUPS, sources, strict=True)]
+        return ModelWeights(*groups[:2]), ModelWeights(*groups[2:])
 
     def joined(self, shared: ModelWeights, local: ModelWeights) -> ModelWeights:
         """All weights, of the global and the local ones."""
@@ -121,26 +121,26 @@ def trace_reconstruction_model(model_fn: Callable, loss_fn: Callable, metrics_fn
         TracingError: `model_fn` is no function that makes a ReconstructionModel, `loss_fn` none that makes a loss, or
             two metrics have one name.
     """
-    for name, given in (("model_fn", model_fn), ("loss_fn", loss_fn), ("metrics_fn", metrics_fn or list)):
-        if not callable(given) or isinstance(given, keras.losses.Loss | keras.Model):
-            raise TracingError(f"{name} is a function without arguments, not {type(given).__name__}")
-    made: list[ReconstructionModel] = []
+    for name, fn in (("model_fn", model_fn), ("loss_fn", loss_fn), ("metrics_fn", metrics_fn or list)):
+        if not callable(fn) or isinstance(fn, keras.losses.Loss | keras.Model):
+            raise TracingError(f"{name} is a function without arguments, not {type(fn).__name__}")
+    models: list[ReconstructionModel] = []
 
-    def scored():
+    def build_scored_model():
         model = model_fn()
         if not isinstance(model, ReconstructionModel):
             raise TracingError(
                 f"{describe(model_fn)} returns {type(model).__name__}; it returns a "
                 "fc.learning.models.ReconstructionModel"
             )
-        made.append(model)
+        models.append(model)
         loss, metrics = loss_fn(), list(metrics_fn() if metrics_fn else ())
         if isinstance(model, KerasReconstructionModel):
             return from_keras_model(model.keras_model, loss, model.input_spec, metrics)
         return _ScoredModel(model, loss, metrics)
 
-    whole = trace_model(scored)
-    return PartlyLocalModel(whole, _places(made[0]))
+    whole = trace_model(build_scored_model)
+    return PartlyLocalModel(whole, _places(models[0]))
 
 
 def _places(model: ReconstructionModel) -> dict[str, Sequence[int]]:

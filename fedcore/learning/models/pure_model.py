@@ -111,7 +111,7 @@ class PureModel(abc.ABC):
         """The predictions for the inputs of a batch."""
 
     def report_metrics(self, metrics: dict) -> dict:
-        """What a client reports of its metrics' state."""
+        """A client's report of its metrics' state."""
         return metrics
 
     @abc.abstractmethod
@@ -120,12 +120,12 @@ class PureModel(abc.ABC):
 
 
 def initial_counts() -> dict:
-    """What every model counts: its loss weighted by examples, examples and batches."""
+    """The counts that every model keeps: its loss weighted by examples, examples and batches."""
     zero = tf.constant(0, tf.int64)
     return {"loss": (tf.constant(0.0), tf.constant(0.0)), "num_examples": (zero,), "num_batches": (zero,)}
 
 
-def counted(state: dict, output: BatchOutput) -> dict:
+def count_batch(state: dict, output: BatchOutput) -> dict:
     """The counts after one more batch."""
     weight = tf.cast(output.num_examples, tf.float32)
     total, count = state["loss"]
@@ -148,5 +148,5 @@ def finalized_metrics(reported: dict, own: dict) -> dict:
         "num_examples": lambda count: count,
         "num_batches": lambda count: count,
     }
-    found = [name for name in counts if name in reported and name not in own]
-    return {**own, **{name: counts[name](*reported[name]) for name in found}}
+    names = [name for name in counts if name in reported and name not in own]
+    return {**own, **{name: counts[name](*reported[name]) for name in names}}

@@ -53,7 +53,7 @@ class ReconstructionModel(abc.ABC):
     @property
     @abc.abstractmethod
     def global_trainable_variables(self) -> Sequence:
-        """What clients move after the reconstruction; the server adds their mean change."""
+        """The variables that clients move after the reconstruction; the server adds their mean change."""
 
     @property
     @abc.abstractmethod
@@ -63,12 +63,12 @@ class ReconstructionModel(abc.ABC):
     @property
     @abc.abstractmethod
     def local_trainable_variables(self) -> Sequence:
-        """What the reconstruction trains, from the initial values, with the global variables frozen."""
+        """The variables that the reconstruction trains, from the initial values, with the global variables frozen."""
 
     @property
     @abc.abstractmethod
     def local_non_trainable_variables(self) -> Sequence:
-        """What forward passes move at the client; no client sends it."""
+        """The variables that forward passes move at the client; no client sends them."""
 
     @property
     @abc.abstractmethod
@@ -126,13 +126,13 @@ class ReconstructionModel(abc.ABC):
             [[np.int64(0), np.int64(2), np.int64(0), np.int64(2)], [np.int64(1)]]
         """
         epochs = [
-            whole_number(name, given, at_least=1)
-            for name, given in (("recon_epochs", recon_epochs), ("post_recon_epochs", post_recon_epochs))
+            whole_number(name, value, at_least=1)
+            for name, value in (("recon_epochs", recon_epochs), ("post_recon_epochs", post_recon_epochs))
         ]
         # take(-1) keeps every batch.
         most = [
-            -1 if given is None else whole_number(name, given, at_least=0)
-            for name, given in (("recon_steps_max", recon_steps_max), ("post_recon_steps_max", post_recon_steps_max))
+            -1 if value is None else whole_number(name, value, at_least=0)
+            for name, value in (("recon_steps_max", recon_steps_max), ("post_recon_steps_max", post_recon_steps_max))
         ]
 
         def every_second(batches: tf.data.Dataset, first: int) -> tf.data.Dataset:
@@ -218,7 +218,7 @@ class ReconstructionModel(abc.ABC):
 
 
 class KerasReconstructionModel(ReconstructionModel):
-    """What `from_keras_model_and_variables` makes.
+    """A model that `from_keras_model_and_variables` makes.
 
     Args:
         groups: the four lists of variables by the names of their properties.

@@ -36,10 +36,10 @@ class Initialisers:
         """
         if not has_value(variable):
             return lambda: tf.convert_to_tensor(variable)
-        known, now = self.made.get(id(variable)), value_now(variable)
-        if known is None or not callable(known[1]) or not np.array_equal(known[2], now):
+        record, now = self.made.get(id(variable)), value_now(variable)
+        if record is None or not callable(record[1]) or not np.array_equal(record[2], now):
             return lambda: tf.constant(now)
-        initialiser, dtype = known[1], variable.dtype
+        initialiser, dtype = record[1], variable.dtype
         return lambda: tf.cast(initialiser(), dtype)
 
 
@@ -56,16 +56,16 @@ def reproducible() -> Iterator[Initialisers]:
 
     Default seeds of Keras are known again in the graphs that use them, and each call folds its own seed into them.
     """
-    found = Initialisers()
+    initialisers = Initialisers()
 
     def creator(next_creator, **options):
         variable = next_creator(**options)
-        found.made[id(variable)] = (variable, options.get("initial_value"), variable.numpy())
+        initialisers.made[id(variable)] = (variable, options.get("initial_value"), variable.numpy())
         return variable
 
-    before = random.getstate()
+    random_state = random.getstate()
     random.seed(_SEED)
-    _active.append(found)
+    _active.append(initialisers)
     try:
         with (
             eager_in_plain_graphs(),
@@ -74,10 +74,10 @@ def reproducible() -> Iterator[Initialisers]:
             tf.init_scope(),
             tf.variable_creator_scope(creator),
         ):
-            yield found
+            yield initialisers
     finally:
         _active.pop()
-        random.setstate(before)
+        random.setstate(random_state)
 
 
 def trace_model(model_fn: Callable | PureModel) -> PureModel:
@@ -101,7 +101,7 @@ def trace_model(model_fn: Callable | PureModel) -> PureModel:
             f"model_fn is a function that makes a model, not {type(model_fn).__name__}: "
             "lambda: fc.learning.from_keras_model(…)"
         )
-    with reproducible() as found:
+    with reproducible() as initialisers:
         model = model_fn()
     if isinstance(model, PureModel):
         return model
@@ -109,7 +109,7 @@ def trace_model(model_fn: Callable | PureModel) -> PureModel:
         raise TracingError(
             f"{describe(model_fn)} returns {type(model).__name__}; it returns what fc.learning.from_keras_model makes"
         )
-    return TracedVariableModel(model_fn, model, [variable for variable, *_ in found.made.values()])
+    return TracedVariableModel(model_fn, model, [variable for variable, *_ in initialisers.made.values()])
 
 
 def initial_weights_of(model: Callable | PureModel | VariableModel) -> Computation:

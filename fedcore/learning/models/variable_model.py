@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError
-from fedcore.graphs.frontend.control_flow import converted
+from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.ir.locations import describe
 from fedcore.learning.models.functional_model import checked_output, type_of_batch
 from fedcore.learning.models.gradients import with_gradients
@@ -23,7 +23,7 @@ from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import (
     BatchOutput,
     PureModel,
-    counted,
+    count_batch,
     finalized_metrics,
     initial_counts,
     reported_metrics,
@@ -76,7 +76,7 @@ class VariableModel(abc.ABC):
     @property
     @abc.abstractmethod
     def trainable_variables(self) -> Sequence[tf.Variable]:
-        """What the optimizer moves."""
+        """The variables that the optimizer moves."""
 
     @property
     @abc.abstractmethod
@@ -86,7 +86,7 @@ class VariableModel(abc.ABC):
     @property
     @abc.abstractmethod
     def local_variables(self) -> Sequence[tf.Variable]:
-        """What metrics are counted in; it never leaves a client as it is."""
+        """The variables in which metrics are counted; they never leave a client as they are."""
 
     @property
     @abc.abstractmethod
@@ -127,11 +127,11 @@ class TracedVariableModel(PureModel):
         TracingError: the model uses variables that `model_fn` did not make.
     """
 
-    def __init__(self, model_fn: Callable, model: VariableModel, made: Sequence[tf.Variable]):
+    def __init__(self, model_fn: Callable, model: VariableModel, variables: Sequence[tf.Variable]):
         self._model_fn = model_fn
         self._described = describe(model_fn)
-        self._shapes = [(v.shape, v.dtype) for v in made]
-        positions = {id(v): i for i, v in enumerate(made)}
+        self._shapes = [(v.shape, v.dtype) for v in variables]
+        positions = {id(v): i for i, v in enumerate(variables)}
         groups = (model.trainable_variables, model.non_trainable_variables, model.local_variables)
         self._places = [[self._place(positions, v) for v in group] for group in groups]
         self.batch_type = type_of_batch(model.input_spec)
@@ -168,10 +168,10 @@ class TracedVariableModel(PureModel):
         return place
 
     def initial_weights(self) -> ModelWeights:
-        model = self._made()
+        model = self._make()
         return ModelWeights(_values(model.trainable_variables), _values(model.non_trainable_variables))
 
-    def _made(self) -> VariableModel:
+    def _make(self) -> VariableModel:
         with default_metric_names():
             return self._model_fn()
 
@@ -185,29 +185,31 @@ class TracedVariableModel(PureModel):
             variables = [_tensorflow(v) for v in model.trainable_variables]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(variables)
-                output = checked_output(converted(model.forward_pass)(batch, training=training), model.forward_pass)
+                output = checked_output(
+                    convert_function(model.forward_pass)(batch, training=training), model.forward_pass
+                )
             gradients = tape.gradient(output.loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            after, local = _values(model.non_trainable_variables), _values(model.local_variables)
+            non_trainable, local = _values(model.non_trainable_variables), _values(model.local_variables)
         loss = with_gradients(output.loss, gradients, weights.trainable)
         return (
             BatchOutput(loss, output.predictions, output.num_examples),
-            after,
-            {"local": local, **counted(metrics, output)},
+            non_trainable,
+            {"local": local, **count_batch(metrics, output)},
         )
 
     def predict_on_batch(self, weights, x, training=False):
         with self._instance(weights.trainable, weights.non_trainable, self._zeros(2)) as model:
-            return converted(model.predict_on_batch)(x, training=training)
+            return convert_function(model.predict_on_batch)(x, training=training)
 
     def report_metrics(self, metrics):
         with self._instance(self._zeros(0), self._zeros(1), metrics["local"]) as model:
-            found = model.report_local_unfinalized_metrics()
-            return reported_metrics(metrics, {name: _tensors(value) for name, value in found.items()})
+            unfinalized = model.report_local_unfinalized_metrics()
+            return reported_metrics(metrics, {name: _tensors(value) for name, value in unfinalized.items()})
 
     def finalize_metrics(self, reported):
-        given = {n: tf.nest.pack_sequence_as(value, reported[n]) for n, value in self._reported.items()}
-        without = {name: state for name, state in reported.items() if name not in given}
-        return finalized_metrics(without, {n: finalize(given[n]) for n, finalize in self._finalizers.items()})
+        states = {n: tf.nest.pack_sequence_as(value, reported[n]) for n, value in self._reported.items()}
+        without = {name: state for name, state in reported.items() if name not in states}
+        return finalized_metrics(without, {n: finalize(states[n]) for n, finalize in self._finalizers.items()})
 
     def instance(self, weights: ModelWeights) -> VariableModel:
         """A model of the user's, made in the graph being built, whose variables have the values of these weights."""
@@ -221,23 +223,23 @@ class TracedVariableModel(PureModel):
     def _instance(self, *groups: Sequence[tf.Tensor]) -> Iterator[VariableModel]:
         """A model in the graph being built, whose variables have these values; what `__init__` assigns is undone."""
         places = [place for group, values in zip(self._places, groups, strict=True) for place in group[: len(values)]]
-        given = dict(zip(places, (tf.convert_to_tensor(v) for values in groups for v in values), strict=True))
-        made: list[tf.Variable] = []
+        values_by_place = dict(zip(places, (tf.convert_to_tensor(v) for values in groups for v in values), strict=True))
+        variables: list[tf.Variable] = []
 
         def creator(next_creator, **options):
-            if len(made) == len(self._shapes):
+            if len(variables) == len(self._shapes):
                 raise TracingError(
                     f"the model of {self._described} makes the variable {options.get('name')} while it is used: make "
                     "all variables in __init__ (call Keras layers once there, or build them)"
                 )
-            options["initial_value"] = given.get(len(made), options["initial_value"])
-            made.append(next_creator(**options))
-            return made[-1]
+            options["initial_value"] = values_by_place.get(len(variables), options["initial_value"])
+            variables.append(next_creator(**options))
+            return variables[-1]
 
         with tf.variable_creator_scope(creator):
-            model = self._made()
-            for place, value in given.items():
-                made[place].assign(value)
+            model = self._make()
+            for place, value in values_by_place.items():
+                variables[place].assign(value)
             yield model
 
 

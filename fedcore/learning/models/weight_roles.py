@@ -60,9 +60,9 @@ class WeightRoles:
         by_place = dict(pairs)
         return ModelWeights(changing.trainable, tuple(by_place[i] for i in range(len(by_place))))
 
-    def difference(self, after: ModelWeights, before: ModelWeights) -> ModelWeights:
+    def difference(self, new: ModelWeights, old: ModelWeights) -> ModelWeights:
         """The change of U between two values of it, leaf by leaf."""
-        groups = ((after.trainable, before.trainable), (after.non_trainable, before.non_trainable))
+        groups = ((new.trainable, old.trainable), (new.non_trainable, old.non_trainable))
         return ModelWeights(*(tuple(a - b for a, b in zip(*group, strict=True)) for group in groups))
 
     def assigned_after(self, changing: ModelWeights, change: ModelWeights) -> tuple[tf.Tensor, ...]:
@@ -99,7 +99,7 @@ def trace_roles(model: "PureModel", names: Sequence[str] = ()) -> WeightRoles:
     arguments = unchanged_results(graph.digest, step.module.blob(graph.digest))
     first = len(weights["trainable"].types)
     assigned = tuple(i for i, argument in enumerate(arguments) if argument != first + i)
-    shown = tuple(names[i] if names else f"non_trainable[{i}]" for i in assigned)
-    variances = (place for place, name in enumerate(shown) if name.rpartition("/")[2] == _VARIANCE)
+    assigned_names = tuple(names[i] if names else f"non_trainable[{i}]" for i in assigned)
+    variances = (place for place, name in enumerate(assigned_names) if name.rpartition("/")[2] == _VARIANCE)
     frozen = tuple(i for i in range(len(arguments)) if i not in assigned)
-    return WeightRoles(assigned, shown, frozenset(variances), frozen)
+    return WeightRoles(assigned, assigned_names, frozenset(variances), frozen)

@@ -42,15 +42,17 @@ class _Adafactor(LeafwiseOptimizer):
         size = tf.maximum(tf.cast(self.epsilon_2, weight.dtype), _rms(weight)) * rate
         square = tf.square(gradient) + self.epsilon_1
         share = tf.cast(tf.pow(step, self.beta_2_decay), weight.dtype)
-        after = dict(slots)
+        new_slots = dict(slots)
         if weight.shape.rank < 2:
-            after["preconditioner"] = v = slots["preconditioner"] + share * (square - slots["preconditioner"])
+            new_slots["preconditioner"] = v = slots["preconditioner"] + share * (square - slots["preconditioner"])
         else:
-            after["rows"] = r = slots["rows"] + share * (tf.reduce_mean(square, -1) - slots["rows"])
-            after["columns"] = c = slots["columns"] + share * (tf.reduce_mean(square, -2) - slots["columns"])
+            new_slots["rows"] = r = slots["rows"] + share * (tf.reduce_mean(square, -1) - slots["rows"])
+            new_slots["columns"] = c = slots["columns"] + share * (tf.reduce_mean(square, -2) - slots["columns"])
             v = (r / tf.reduce_mean(r, -1, keepdims=True))[..., None] * c[..., None, :]
         change = gradient / tf.sqrt(v)
-        return after, weight - size * change / tf.maximum(tf.ones([], weight.dtype), _rms(change) / self.clip_threshold)
+        return new_slots, weight - size * change / tf.maximum(
+            tf.ones([], weight.dtype), _rms(change) / self.clip_threshold
+        )
 
 
 def build_adafactor(

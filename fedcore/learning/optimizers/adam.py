@@ -23,10 +23,10 @@ class _Adam(LeafwiseOptimizer):
         rate = hparams["learning_rate"] * tf.cast(correction, weight.dtype)
         m = slots["accumulator"] + (gradient - slots["accumulator"]) * (1 - beta_1)
         v = slots["preconditioner"] + (tf.square(gradient) - slots["preconditioner"]) * (1 - beta_2)
-        after = {"accumulator": m, "preconditioner": v}
+        new_slots = {"accumulator": m, "preconditioner": v}
         if self.amsgrad:
-            after["largest"] = v = tf.maximum(slots["largest"], v)
-        return after, weight - m * rate / (tf.sqrt(v) + self.epsilon)
+            new_slots["largest"] = v = tf.maximum(slots["largest"], v)
+        return new_slots, weight - m * rate / (tf.sqrt(v) + self.epsilon)
 
 
 def build_adam(

@@ -25,7 +25,7 @@ def check_weights_gradients_match(weights: Any, gradients: Any) -> None:
         tf.nest.assert_same_structure(weights, gradients)
     except (TypeError, ValueError):
         raise InvalidValue(
-            f"gradients are nested as weights are\n  weights    {_shown(weights)}\n  gradients  {_shown(gradients)}"
+            f"gradients are nested as weights are\n  weights    {_text(weights)}\n  gradients  {_text(gradients)}"
         ) from None
     for weight, gradient in zip(tf.nest.flatten(weights), tf.nest.flatten(gradients), strict=True):
         if gradient is None:
@@ -51,5 +51,5 @@ def _spec(tensor) -> str:
     return f"{tensor.dtype.name}{tensor.shape}"
 
 
-def _shown(tensors) -> str:
+def _text(tensors) -> str:
     return str(tf.nest.map_structure(lambda t: None if t is None else _spec(t), tensors))

@@ -104,26 +104,26 @@ def _call(function: Callable):
     return function()
 
 
-def _from_keras(given: keras.optimizers.Optimizer, names: Sequence[str]) -> Optimizer:
-    name = f"keras.optimizers.{type(given).__name__}"
-    rule = _RULES.get(type(given))
-    if isinstance(given, keras.optimizers.LossScaleOptimizer):
-        inner = _from_keras(given.inner_optimizer, names)
-        return LossScaled(inner, given.initial_scale, given.dynamic_growth_steps)
-    schedule = private_api.learning_rate(given)
+def _from_keras(keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str]) -> Optimizer:
+    name = f"keras.optimizers.{type(keras_optimizer).__name__}"
+    rule = _RULES.get(type(keras_optimizer))
+    if isinstance(keras_optimizer, keras.optimizers.LossScaleOptimizer):
+        inner = _from_keras(keras_optimizer.inner_optimizer, names)
+        return LossScaled(inner, keras_optimizer.initial_scale, keras_optimizer.dynamic_growth_steps)
+    schedule = private_api.learning_rate(keras_optimizer)
     scheduled = isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
     if callable(schedule) and not scheduled and not isinstance(schedule, keras.Variable):
         raise FedcoreError(f"{name}: the learning rate is a Python function; give a Keras schedule or a number")
-    config = given.get_config()
-    excludes = private_api.excludes_from_weight_decay(given)
+    config = keras_optimizer.get_config()
+    excludes = private_api.excludes_from_weight_decay(keras_optimizer)
     if excludes and not names:
         raise FedcoreError(f"{name}.exclude_from_weight_decay: the weights of this model have no names")
-    if excludes and private_api.variables_without_weight_decay(given):
+    if excludes and private_api.variables_without_weight_decay(keras_optimizer):
         raise FedcoreError(
             f"{name}.exclude_from_weight_decay(var_list=…): a round has no variables\n  fix: var_names=[…]"
         )
     if rule is None or excludes or any(config.get(option) for option in _BY_KERAS):
-        return KerasSteps(given, names)
+        return KerasSteps(keras_optimizer, names)
     optimizer = rule(0.0 if scheduled else float(config["learning_rate"]), config)
     if config["weight_decay"] is not None:
         optimizer = Decayed(optimizer, float(config["weight_decay"]))

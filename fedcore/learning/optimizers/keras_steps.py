@@ -22,12 +22,12 @@ class KerasSteps(Optimizer):
         names: of the weights, for exclusions from weight decay.
     """
 
-    def __init__(self, given: keras.optimizers.Optimizer, names: Sequence[str] = ()):
-        self._given = given
+    def __init__(self, keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str] = ()):
+        self._given = keras_optimizer
         self._names = tuple(names)
-        rate = given.get_config()["learning_rate"]
+        rate = keras_optimizer.get_config()["learning_rate"]
         self._rates = {"learning_rate": float(rate)} if isinstance(rate, int | float) else {}
-        self._loss_scale = given.get_config().get("loss_scale_factor")
+        self._loss_scale = keras_optimizer.get_config().get("loss_scale_factor")
         self.scales_loss = bool(self._loss_scale)
         self._built = functools.lru_cache(maxsize=8)(self._build)
 
@@ -61,18 +61,20 @@ class KerasSteps(Optimizer):
 
     def next(self, state: dict, weights, gradients) -> tuple[dict, Any]:
         optimizer, placeholders, variables = self._of(weights)
-        given = tf.nest.flatten(gradients)
-        if len(given) != len(placeholders):
-            raise InvalidValue(f"the optimizer is given {len(placeholders)} weights and {len(given)} gradients")
+        flat_gradients = tf.nest.flatten(gradients)
+        if len(flat_gradients) != len(placeholders):
+            raise InvalidValue(
+                f"the optimizer is given {len(placeholders)} weights and {len(flat_gradients)} gradients"
+            )
         values = [*zip(placeholders, tf.nest.flatten(weights), strict=True)]
         values += zip(variables, state["variables"], strict=True)
         if self._rates:
             values.append((private_api_keras.learning_rate_variable(optimizer), state["learning_rate"]))
         with keras.StatelessScope(state_mapping=values) as scope:
-            optimizer.apply([None if g is None else tf.convert_to_tensor(g) for g in given])
+            optimizer.apply([None if g is None else tf.convert_to_tensor(g) for g in flat_gradients])
         moved = [scope.get_current_value(v) for v in placeholders]
-        after = {**state, "variables": tuple(scope.get_current_value(v) for v in variables)}
-        return after, tf.nest.pack_sequence_as(weights, moved)
+        new_state = {**state, "variables": tuple(scope.get_current_value(v) for v in variables)}
+        return new_state, tf.nest.pack_sequence_as(weights, moved)
 
 
 def _constant(variable) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""What an optimizer is: a state, and a step over nested weights and gradients."""
+"""The optimizer interface: a state, and a step over nested weights and gradients."""
 
 import abc
 import math
@@ -68,8 +68,8 @@ class Optimizer(abc.ABC):
         """
         unknown = [name for name in hparams if name not in self.hyperparameters]
         if unknown:
-            known = ", ".join(self.hyperparameters) or "none"
-            raise FedcoreError(f"the optimizer has no hyperparameter {', '.join(unknown)}; it has {known}")
+            names = ", ".join(self.hyperparameters) or "none"
+            raise FedcoreError(f"the optimizer has no hyperparameter {', '.join(unknown)}; it has {names}")
         return {**state, **hparams} if hparams else state
 
 
@@ -92,7 +92,7 @@ class LeafwiseOptimizer(Optimizer):
 
     @abc.abstractmethod
     def slots(self, weight: tf.Tensor) -> dict:
-        """What is kept for one weight, by name."""
+        """The values that are kept for one weight, by name."""
 
     @abc.abstractmethod
     def step(self, hparams: dict, step, slots: dict, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[dict, tf.Tensor]:
@@ -107,15 +107,15 @@ class LeafwiseOptimizer(Optimizer):
         state: dict = {name: tf.constant(value, tf.float32) for name, value in self._hyperparameters.items()}
         if self.counts_steps:
             state["step"] = tf.constant(0, tf.int64)
-        kept = [self.slots(_tensor(w)) for w in tf.nest.flatten(weights)] if self.has_slots else []
-        names = kept[0] if kept else ()
-        return {**state, **{name: tf.nest.pack_sequence_as(weights, [k[name] for k in kept]) for name in names}}
+        slots = [self.slots(_tensor(w)) for w in tf.nest.flatten(weights)] if self.has_slots else []
+        names = slots[0] if slots else ()
+        return {**state, **{name: tf.nest.pack_sequence_as(weights, [k[name] for k in slots]) for name in names}}
 
     def next(self, state: dict, weights, gradients) -> tuple[dict, Any]:
-        after = dict(state)
+        new_state = dict(state)
         if self.counts_steps:
-            after["step"] = state["step"] + 1
-        step = tf.cast(after["step"], tf.float32) if self.counts_steps else None
+            new_state["step"] = state["step"] + 1
+        step = tf.cast(new_state["step"], tf.float32) if self.counts_steps else None
         names = [n for n in state if n not in self._hyperparameters and n != "step"]
         slots = {n: tf.nest.flatten(state[n]) for n in names}
         moved = []
@@ -125,12 +125,12 @@ class LeafwiseOptimizer(Optimizer):
                 continue
             hparams = {n: tf.cast(state[n], weight.dtype) for n in self._hyperparameters}
             gradient = tf.cast(tf.convert_to_tensor(gradient), weight.dtype)
-            kept, new = self.step(hparams, step, {n: slots[n][i] for n in names}, weight, gradient)
+            new_slots, new = self.step(hparams, step, {n: slots[n][i] for n in names}, weight, gradient)
             moved.append(new)
             for n in names:
-                slots[n][i] = kept[n]
-        after |= {n: tf.nest.pack_sequence_as(state[n], slots[n]) for n in names}
-        return after, tf.nest.pack_sequence_as(weights, moved)
+                slots[n][i] = new_slots[n]
+        new_state |= {n: tf.nest.pack_sequence_as(state[n], slots[n]) for n in names}
+        return new_state, tf.nest.pack_sequence_as(weights, moved)
 
 
 def kept_share(name: str, value) -> float:
@@ -177,19 +177,19 @@ def pairs(weights, gradients) -> list[tuple]:
     Raises:
         FedcoreError: there are not as many, or all gradients are None.
     """
-    flat, given = tf.nest.flatten(weights), tf.nest.flatten(gradients)
-    if len(flat) != len(given):
-        raise FedcoreError(f"the optimizer is given {len(flat)} weights and {len(given)} gradients")
-    if flat and all(g is None for g in given):
+    flat, flat_gradients = tf.nest.flatten(weights), tf.nest.flatten(gradients)
+    if len(flat) != len(flat_gradients):
+        raise FedcoreError(f"the optimizer is given {len(flat)} weights and {len(flat_gradients)} gradients")
+    if flat and all(g is None for g in flat_gradients):
         raise FedcoreError("every gradient is None: the loss depends on none of the weights")
-    found = [(tf.convert_to_tensor(w), g) for w, g in zip(flat, given, strict=True)]
-    for weight, gradient in found:
+    matched = [(tf.convert_to_tensor(w), g) for w, g in zip(flat, flat_gradients, strict=True)]
+    for weight, gradient in matched:
         shape = getattr(gradient, "shape", None)
         if shape is not None and not weight.shape.is_compatible_with(shape):
             raise InvalidValue(
                 f"the optimizer is given a weight of shape {weight.shape} and a gradient of shape {shape}"
             )
-    return found
+    return matched
 
 
 def without_bias(average: float, step: tf.Tensor) -> tf.Tensor:
@@ -230,8 +230,8 @@ class Clipped(_Wrapped):
     def next(self, state, weights, gradients):
         flat = tf.nest.flatten(gradients)
         clipped = iter(self.clip(tuple(tf.convert_to_tensor(g) for g in flat if g is not None)))
-        given = [None if g is None else next(clipped) for g in flat]
-        return self.inner.next(state, weights, tf.nest.pack_sequence_as(gradients, given))
+        clipped_gradients = [None if g is None else next(clipped) for g in flat]
+        return self.inner.next(state, weights, tf.nest.pack_sequence_as(gradients, clipped_gradients))
 
 
 class Decayed(_Wrapped):
@@ -261,5 +261,5 @@ class Decayed(_Wrapped):
         inner = {name: part for name, part in state.items() if name != "weight_decay"}
         rate = state["learning_rate"] * state["weight_decay"]
         decayed = [w if g is None else w - w * tf.cast(rate, w.dtype) for w, g in pairs(weights, gradients)]
-        after, moved = self.inner.next(inner, tf.nest.pack_sequence_as(weights, decayed), gradients)
-        return {"weight_decay": state["weight_decay"], **after}, moved
+        new_state, moved = self.inner.next(inner, tf.nest.pack_sequence_as(weights, decayed), gradients)
+        return {"weight_decay": state["weight_decay"], **new_state}, moved

@@ -20,7 +20,7 @@ class _Rmsprop(LeafwiseOptimizer):
     def step(self, hparams, step, slots, weight, gradient):
         decay = self.decay
         square = slots["preconditioner"] + (tf.square(gradient) - slots["preconditioner"]) * (1 - decay)
-        after = {"preconditioner": square}
+        new_slots = {"preconditioner": square}
         variance = square + self.epsilon
         if self.centered:
             average = slots["average"] + (gradient - slots["average"]) * (1 - decay)
@@ -28,10 +28,10 @@ class _Rmsprop(LeafwiseOptimizer):
             variance = tf.maximum(square - tf.square(average), 0) + self.epsilon
         change = hparams["learning_rate"] * gradient / tf.sqrt(variance)
         if self.has_momentum:
-            after["velocity"] = change = hparams["momentum"] * slots["velocity"] + change
+            new_slots["velocity"] = change = hparams["momentum"] * slots["velocity"] + change
         if self.centered:
-            after["average"] = average
-        return after, weight - change
+            new_slots["average"] = average
+        return new_slots, weight - change
 
 
 def build_rmsprop(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError, TypeMismatch, brief
-from fedcore.graphs.frontend.control_flow import converted
+from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.learning.optimizers.optimizer import Optimizer
 
 
@@ -29,8 +29,8 @@ class ScheduledOptimizer(Optimizer):
         step = state["schedule_step"]
         rate = scheduled_rate("schedule_fn", self.schedule, step)
         inner = {name: part for name, part in state.items() if name != "schedule_step"}
-        after, moved = self.inner.next({**inner, "learning_rate": rate}, weights, gradients)
-        return {"schedule_step": step + 1, **after}, moved
+        new_state, moved = self.inner.next({**inner, "learning_rate": rate}, weights, gradients)
+        return {"schedule_step": step + 1, **new_state}, moved
 
 
 def scheduled_rate(argument: str, schedule: Callable, step: tf.Tensor) -> tf.Tensor:
@@ -44,7 +44,7 @@ def scheduled_rate(argument: str, schedule: Callable, step: tf.Tensor) -> tf.Ten
     Raises:
         TypeMismatch: it gives no number.
     """
-    function = converted(schedule)
+    function = convert_function(schedule)
     try:
         rate = function(step)
     except (TypeError, ValueError) as error:

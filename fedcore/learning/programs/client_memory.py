@@ -34,21 +34,21 @@ class ClientMemory:
         """Begins a training, or goes on from the store's part of a checkpoint and its version."""
         self.states.begin(containers_of(self._process.client_state_type), checkpoint)
 
-    def of_cohort(self, client_ids: Sequence, server_state: Any) -> Cohort:
+    def cohort_states(self, client_ids: Sequence, server_state: Any) -> Cohort:
         """The states of a round's clients, each of which is read when it is needed.
 
         Raises:
             InvalidValue: a client is there twice.
             TypeMismatch: an id is neither a text nor a whole number.
         """
-        ids = _checked(client_ids)
+        ids = _check_ids(client_ids)
         new = {client_id for client_id in ids if client_id not in self.states}
         initial = self._initial(server_state) if new else None
         return Cohort(len(ids), lambda index: initial if ids[index] in new else self.states[ids[index]])
 
     def put(self, client_ids: Sequence, states: Sequence, round_number: int) -> None:
         """Stores the new states. A client that was dropped, whose state is None, keeps its old one."""
-        pairs: Mapping = dict(zip(_checked(client_ids), states, strict=True))
+        pairs: Mapping = dict(zip(_check_ids(client_ids), states, strict=True))
         self.states.put({client_id: state for client_id, state in pairs.items() if state is not None}, round_number)
 
     def _initial(self, server_state: Any) -> Any:
@@ -65,7 +65,7 @@ def containers_of(type_: Type) -> Any:
     return to_python(unflatten([None] * len(leaves(type_)), type_), type_)
 
 
-def _checked(client_ids: Sequence) -> list[str | int]:
+def _check_ids(client_ids: Sequence) -> list[str | int]:
     ids = [i.item() if isinstance(i, np.generic) else i for i in client_ids]
     unknown = [i for i in ids if not isinstance(i, str | int) or isinstance(i, bool)]
     if unknown:

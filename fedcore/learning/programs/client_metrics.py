@@ -40,15 +40,15 @@ class ClientMetrics:
     def values(self, name: str) -> dict[Any, float]:
         """A metric by client id; the number of examples or batches of all clients."""
         counts = name in ("num_examples", "num_batches")
-        found = {
+        numbers = {
             client_id: row[name] if counts or row.get("num_examples") != 0 else float("nan")
             for client_id, row in self.rows.items()
             if is_number(row.get(name))
         }
-        if not found and self.rows:
+        if not numbers and self.rows:
             names = dict.fromkeys(n for row in self.rows.values() for n, v in row.items() if is_number(v))
             raise NotFound(f"clients have no number {name}; they have {', '.join(names) or 'none'}")
-        return {client_id: float(value) for client_id, value in found.items() if not np.isnan(value)}
+        return {client_id: float(value) for client_id, value in numbers.items() if not np.isnan(value)}
 
     def quantile(self, name: str, q: float) -> float:
         """The value below which the metric of a share q of the clients is, as `numpy.quantile`; NaN without clients."""
@@ -107,7 +107,7 @@ def evaluate_clients(evaluation: LearningProcess, weights: Any, data: Any) -> Cl
     ids = list(data.client_ids)
     output = evaluation.next(state, Cohort(len(ids), lambda i: data.create_tf_dataset_for_client(ids[i]), ids))
     if not hasattr(output, "client_metrics"):
-        wanted = "an evaluation with per_client, as build_fed_eval(…, per_client=[])"
-        raise TypeMismatch(f"evaluate_clients takes {wanted}, not {brief(evaluation)}")
+        expected = "an evaluation with per_client, as build_fed_eval(…, per_client=[])"
+        raise TypeMismatch(f"evaluate_clients takes {expected}, not {brief(evaluation)}")
     rows = zip(ids, output.client_metrics, strict=True)
     return ClientMetrics({client_id: plain_metrics(row) for client_id, row in rows if row is not None})

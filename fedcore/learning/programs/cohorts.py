@@ -45,7 +45,7 @@ class ClientDataCohorts:
         """The clients of the round after `rounds_before` rounds; another attempt draws other clients."""
         chosen = self._ids
         if self._sampler is not None:
-            chosen = self._sampled(rounds_before)
+            chosen = self._sample(rounds_before)
         elif self._size is not None:
             seed = self._seed if not attempt else fold_in(self._seed, attempt)
             chosen = build_uniform_sampling_fn(self._ids, seed=seed)(rounds_before, self._size)
@@ -60,7 +60,7 @@ class ClientDataCohorts:
 
         return Cohort(len(chosen), client, self.client_ids)
 
-    def _sampled(self, rounds_before: int) -> Sequence:
+    def _sample(self, rounds_before: int) -> Sequence:
         if isinstance(self._sampler, Sampler):
             return self._sampler(rounds_before, self._size)
         assert self._sampler is not None

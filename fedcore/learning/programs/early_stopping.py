@@ -82,18 +82,23 @@ class EarlyStopping(Callback):
 
     def get_state(self) -> Any:
         weights = self._best_weights
-        kept = None if weights is None else (weights.trainable, weights.non_trainable)
-        return {"waited": self._waited, "best": self._monitor.best, "stopped": self.stopped_round, "weights": kept}
+        best_weights = None if weights is None else (weights.trainable, weights.non_trainable)
+        return {
+            "waited": self._waited,
+            "best": self._monitor.best,
+            "stopped": self.stopped_round,
+            "weights": best_weights,
+        }
 
     def set_state(self, state: Any) -> None:
         self._waited, self._monitor.best, self.stopped_round = state["waited"], state["best"], state["stopped"]
         self._best_weights = None if state["weights"] is None else ModelWeights(*state["weights"])
 
 
-def _checked_baseline(given: Any) -> float | None:
-    baseline = python_scalar(given)
+def _checked_baseline(value: Any) -> float | None:
+    baseline = python_scalar(value)
     if baseline is not None and not is_number(baseline):
-        raise TypeMismatch(f"baseline is a number or None, not {brief(given)}")
+        raise TypeMismatch(f"baseline is a number or None, not {brief(value)}")
     if baseline is not None and math.isnan(baseline):
         raise InvalidValue("baseline is a number that a metric can beat, not nan")
     return baseline

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedcore.errors import InvalidValue, NotFound
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
-from fedcore.learning.programs.program_calls import called
+from fedcore.learning.programs.program_calls import call_async
 from fedcore.program import FederatedDataSource, FileProgramStateManager, ReleaseManager
 
 MODEL_METRICS_PREFIX = "model_metrics"
@@ -111,17 +111,17 @@ class EvaluationManager:
         evaluation = self._create_process_fn(name)
         process, _ = evaluation
         await states.remove_all()  # of an evaluation that an interrupted run began in this round
-        await states.save(process.set_model_weights(await called(process.initialize), model_weights), version=0)
+        await states.save(process.set_model_weights(await call_async(process.initialize), model_weights), version=0)
         self._running[train_round] = int(start_timestamp_seconds)
         await self._save()
         self._start(train_round, evaluation, states)
 
     async def resume_from_previous_state(self) -> bool:
         """Goes on with the evaluations that an interrupted program left; False if there is no saved state."""
-        found, _ = await self._states.load_latest({"rounds": 0, "began": 0})
-        if found is None:
+        saved, _ = await self._states.load_latest({"rounds": 0, "began": 0})
+        if saved is None:
             return False
-        self._running = dict(zip(found["rounds"].tolist(), found["began"].tolist(), strict=True))
+        self._running = dict(zip(saved["rounds"].tolist(), saved["began"].tolist(), strict=True))
         for train_round in self._running:
             name = _EVALUATION_NAME.format(round_num=train_round)
             self._start(train_round, self._create_process_fn(name), self._create_state_manager_fn(name))
@@ -130,8 +130,8 @@ class EvaluationManager:
     async def wait_for_evaluations_to_finish(self) -> None:
         """Waits for all evaluations; raises the error of one that failed."""
         while self._tasks:
-            done, self._tasks = await asyncio.wait(self._tasks)
-            for task in done:
+            finished, self._tasks = await asyncio.wait(self._tasks)
+            for task in finished:
                 task.result()
 
     async def record_evaluations_finished(self, train_round: int) -> None:
@@ -158,12 +158,12 @@ class EvaluationManager:
         """Runs rounds of an evaluation until its time is over: at least one."""
         process, manager = evaluation
         end = datetime.datetime.fromtimestamp(self._running[train_round]) + self._duration
-        state, version = await states.load_latest(await called(process.initialize))
+        state, version = await states.load_latest(await call_async(process.initialize))
         if state is None:
             raise InvalidValue(f"the evaluation of training round {train_round} has no saved state to begin from")
         iterator = self._data_source.iterator()
         while True:
-            output: Any = await called(process.next, state, iterator.select(self._cohort_size))
+            output: Any = await call_async(process.next, state, iterator.select(self._cohort_size))
             if not isinstance(output, LearningProcessOutput):
                 raise InvalidValue(f"an evaluation gives a LearningProcessOutput, not a {type(output).__name__}")
             state = output.state

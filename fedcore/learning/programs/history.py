@@ -53,10 +53,10 @@ class History:
 
     def __getitem__(self, name: str) -> list:
         """A metric in all rows that have it."""
-        found = [row[name] for row in self.rows if name in row]
-        if not found and name not in self.names:
+        values = [row[name] for row in self.rows if name in row]
+        if not values and name not in self.names:
             raise NotFound(f"the history has no {name}; it has {', '.join(self.names) or 'no rows'}")
-        return found
+        return values
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
@@ -142,11 +142,11 @@ def _split(metrics: Any) -> tuple[Any, Any]:
 
 def plain_metrics(metrics: Any) -> dict[str, Any]:
     """Metrics as Python's numbers, texts and lists, by their names."""
-    found = {}
+    plain_values = {}
     for name, value in leaves_with_names(metrics):
         plain = np.asarray(value).tolist()
-        found[name] = plain.decode(errors="backslashreplace") if isinstance(plain, bytes) else plain
-    return found
+        plain_values[name] = plain.decode(errors="backslashreplace") if isinstance(plain, bytes) else plain
+    return plain_values
 
 
 def measures(rows: Sequence[Mapping[str, Any]]) -> list[str]:

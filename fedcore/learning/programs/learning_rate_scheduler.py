@@ -30,13 +30,13 @@ class LearningRateScheduler(Callback):
         self._part, _, self._name = hyperparameter.partition(".")
 
     def on_train_begin(self) -> None:
-        known = self.training.process.get_hparams(self.training.state)
-        if self._name not in known.get(self._part, ()):
-            has = ", ".join(f"{part}.{name}" for part, names in known.items() for name in names) or "none"
+        hparams = self.training.process.get_hparams(self.training.state)
+        if self._name not in hparams.get(self._part, ()):
+            has = ", ".join(f"{part}.{name}" for part, names in hparams.items() for name in names) or "none"
             raise InvalidValue(f"the process has no hyperparameter {self._part}.{self._name}; it has {has}")
 
     def on_round_begin(self, round_number: int) -> None:
         training = self.training
         rate = float(training.process.get_hparams(training.state)[self._part][self._name])
-        after = {self._part: {self._name: self._schedule(round_number, rate)}}
-        training.state = training.process.set_hparams(training.state, after)
+        changes = {self._part: {self._name: self._schedule(round_number, rate)}}
+        training.state = training.process.set_hparams(training.state, changes)

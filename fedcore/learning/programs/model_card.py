@@ -49,19 +49,23 @@ def model_card(training: "Training", name: str = "model") -> str:
 def _data(training: "Training", rows: list[dict]) -> dict[str, Any]:
     examples = [row["num_examples"] for row in rows if "num_examples" in row]
     data_type: Any = training.process.next.module.main.parameters[1].type
-    seen = {"examples trained on, repeats counted": sum(examples)} if examples else {}
+    example_counts = {"examples trained on, repeats counted": sum(examples)} if examples else {}
     number = training.number_of_clients
-    return {"clients": "unknown" if number is None else number, "type of a client": f"`{data_type.member}`", **seen}
+    return {
+        "clients": "unknown" if number is None else number,
+        "type of a client": f"`{data_type.member}`",
+        **example_counts,
+    }
 
 
 def _training(training: "Training", rows: list[dict]) -> dict[str, Any]:
     clients = [row["clients"] for row in rows if "clients" in row]
-    found: dict[str, Any] = {"rounds": f"{training.round} of {training.rounds}"}
+    facts: dict[str, Any] = {"rounds": f"{training.round} of {training.rounds}"}
     if clients:
-        found["clients a round"] = f"{min(clients)} to {max(clients)}" if len(set(clients)) > 1 else clients[0]
+        facts["clients a round"] = f"{min(clients)} to {max(clients)}" if len(set(clients)) > 1 else clients[0]
     for title, key in (("Mibit sent to clients", "broadcast_bits"), ("Mibit sent back", "aggregate_bits")):
-        found[title] = sum(row.get(key, 0) for row in rows) / 2**20
-    return found
+        facts[title] = sum(row.get(key, 0) for row in rows) / 2**20
+    return facts
 
 
 def _sizes(training: "Training") -> dict[str, Any]:
@@ -76,11 +80,11 @@ def _sizes(training: "Training") -> dict[str, Any]:
 
 
 def _table(title: str, values: dict[str, Any]) -> str:
-    rows = "".join(f"| {name} | {_shown(value)} |\n" for name, value in values.items())
+    rows = "".join(f"| {name} | {_format_value(value)} |\n" for name, value in values.items())
     return f"## {title}\n\n| | |\n|---|---|\n{rows}".rstrip("\n")
 
 
-def _shown(value) -> str:
+def _format_value(value) -> str:
     if isinstance(value, float | np.floating):
         return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int | np.integer) else str(value).replace("|", "\\|")

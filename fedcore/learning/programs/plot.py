@@ -67,12 +67,12 @@ def plot_histories(
 
 def draw(history: "History", path: str | os.PathLike | None, metrics: Sequence[str] | None, over: str):
     """See `History.plot`."""
-    shown = list(metrics) if metrics is not None else measures(history.rows)
-    missing = [name for name in shown if name not in history.names and f"val_{name}" not in history.names]
+    names = list(metrics) if metrics is not None else measures(history.rows)
+    missing = [name for name in names if name not in history.names and f"val_{name}" not in history.names]
     if missing:
         raise NotFound(f"the history has no {missing[0]}; it has {', '.join(history.names) or 'no rows'}")
-    figure, axes = _figure(len(shown), "History.plot")
-    for axis, name in zip(axes, shown or [""], strict=True):
+    figure, axes = _figure(len(names), "History.plot")
+    for axis, name in zip(axes, names or [""], strict=True):
         _prepare(axis, name)
         _draw_line(axis, history, name, over, label="clients of the round, while they train", color=_CLIENTS)
         marker = "o" if sum(f"val_{name}" in row for row in history) <= 40 else None

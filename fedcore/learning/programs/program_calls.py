@@ -7,7 +7,7 @@ from fedcore.computation import Computation, invoke_async
 from fedcore.program import FederatedContext, materialize_value
 
 
-async def called(computation: Computation, *arguments: Any) -> Any:
+async def call_async(computation: Computation, *arguments: Any) -> Any:
     """The result of a call, with its values; other tasks run meanwhile."""
     if isinstance(context.current_runtime(), FederatedContext):
         return await materialize_value(computation(*arguments))

@@ -96,29 +96,29 @@ class ProgressBar(Callback):
 
 def _columns(logs: dict[str, Any], *, evaluates: bool) -> list[str]:
     """The names of the metrics that are shown."""
-    shown = measures([logs])
+    names = measures([logs])
     if evaluates:
-        shown += [f"val_{name}" for name in shown]
-    return shown + [n for n in logs if n not in shown and (n == TIME or n.split("/")[-1] == "epsilon")]
+        names += [f"val_{name}" for name in names]
+    return names + [n for n in logs if n not in names and (n == TIME or n.split("/")[-1] == "epsilon")]
 
 
 def _head(columns: list[str]) -> str:
     names = [name.split("/")[-1] for name in columns]
-    cells = [f"{_shortened(name):>{max(_WIDTH, len(_shortened(name)))}}" for name in names]
+    cells = [f"{_shorten(name):>{max(_WIDTH, len(_shorten(name)))}}" for name in names]
     return "  ".join([f"{'round':>9}", *cells, f"{'seconds':>7}", f"{'bits':>12}"])
 
 
 def _line(columns: list[str], logs: dict[str, Any], rounds: int, seconds: float) -> str:
     cells = []
     for name in columns:
-        width = max(_WIDTH, len(_shortened(name.split("/")[-1])))
+        width = max(_WIDTH, len(_shorten(name.split("/")[-1])))
         value = logs.get(name)
         cells.append(f"{value:>{width}.4g}" if is_number(value) else " " * width)
     bits = as_bits(logs.get("broadcast_bits", 0) + logs.get("aggregate_bits", 0))
     return "  ".join([f"{logs['round']:>4}/{rounds:<4}", *cells, f"{seconds:>7.2f}", f"{bits:>12}"])
 
 
-def _shortened(name: str) -> str:
+def _shorten(name: str) -> str:
     """A long name such as Keras's `val_sparse_categorical_accuracy` by its last word: `val_accuracy`."""
     if len(name) <= 16:
         return name

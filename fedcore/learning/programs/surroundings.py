@@ -1,4 +1,4 @@
-"""What decides the bits of a round beside its state: the plan, versions of packages, threads."""
+"""Surroundings that decide the bits of a round beside its state: the plan, versions of packages, threads."""
 
 import importlib.metadata
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ def surroundings_of(process: LearningProcess) -> dict[str, str]:
     }
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def differences(earlier: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """A line for each difference."""
     return [
-        f"{name}: {_brief(before.get(name, 'unknown'))} before, {_brief(now.get(name, 'unknown'))} now"
-        for name in {**before, **now}
-        if before.get(name) != now.get(name)
+        f"{name}: {_brief(earlier.get(name, 'unknown'))} before, {_brief(now.get(name, 'unknown'))} now"
+        for name in {**earlier, **now}
+        if earlier.get(name) != now.get(name)
     ]
 
 

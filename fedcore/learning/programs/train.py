@@ -286,12 +286,12 @@ def _clients_of(clock: VirtualClock, rounds_before: int) -> Sequence:
     return clock.round(rounds_before).client_ids
 
 
-def _seed(given: int | None, manager: ProgramStateManager | None) -> int:
+def _seed(seed: int | None, manager: ProgramStateManager | None) -> int:
     """The seed that was given; else that of the newest checkpoint; else a drawn one."""
-    if given is not None:
-        return seed_number("seed", given)
-    found = None if manager is None else run_awaitable(manager.load_latest(None))[0]
-    return random.SystemRandom().getrandbits(63) if found is None else found["seed"]
+    if seed is not None:
+        return seed_number("seed", seed)
+    checkpoint = None if manager is None else run_awaitable(manager.load_latest(None))[0]
+    return random.SystemRandom().getrandbits(63) if checkpoint is None else checkpoint["seed"]
 
 
 def _shows(progress: bool | None) -> bool:
@@ -316,8 +316,8 @@ def _evaluator(
     def evaluate(state: Any, round_number: int) -> Any:
         if not empty:
             empty.append(evaluation.initialize.invoke(seed=seed))
-        before = evaluation.set_model_weights(empty[0], state.global_model_weights)
-        _, metrics = state_and_metrics(evaluation.next(before, cohorts.draw(round_number, 0)))
+        eval_state = evaluation.set_model_weights(empty[0], state.global_model_weights)
+        _, metrics = state_and_metrics(evaluation.next(eval_state, cohorts.draw(round_number, 0)))
         work = metrics.get("client_work", metrics)
         return work["eval"]["current_round_metrics"] if "eval" in work else work
 
@@ -333,5 +333,5 @@ def evaluate_state(evaluation: LearningProcess, data: "ClientData", state: Any) 
 
 def newest_state(process: LearningProcess, directory: str | os.PathLike) -> tuple[Any, int]:
     """The state of the newest checkpoint of a training's directory, and its round; (None, 0) if there is none."""
-    found, version = run_awaitable(_checkpoints(Path(directory)).load_latest(checkpoint_structure(process)))
-    return (None, 0) if found is None else (found["state"], version)
+    checkpoint, version = run_awaitable(_checkpoints(Path(directory)).load_latest(checkpoint_structure(process)))
+    return (None, 0) if checkpoint is None else (checkpoint["state"], version)

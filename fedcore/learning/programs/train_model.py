@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.evaluation_manager import EvaluationManager, extract_and_rewrap_metrics
-from fedcore.learning.programs.program_calls import called
+from fedcore.learning.programs.program_calls import call_async
 from fedcore.learning.programs.training import refuse_choosing_from_noise
 from fedcore.program import FederatedDataSource, ProgramStateManager, ReleaseManager, materialize_value
 from fedcore.templates.iterative import state_and_metrics
@@ -91,13 +91,13 @@ async def train_model(
     if evaluation_manager is not None:
         await evaluation_manager.resume_from_previous_state()
     if initial_train_state is None:
-        state = await called(train_process.initialize)
+        state = await call_async(train_process.initialize)
     else:
         state = await materialize_value(initial_train_state)
     program = ProgramState(state, 0, None, train_data_source.iterator())
-    found, _ = await program_state_manager.load_latest(program)
-    if found is not None:
-        program = found
+    saved, _ = await program_state_manager.load_latest(program)
+    if saved is not None:
+        program = saved
     else:
         await program_state_manager.save(program, version=0)
         await model_output_manager.release(state, key="training_checkpoint_round_0")
@@ -111,7 +111,7 @@ async def train_model(
             await evaluation_manager.start_evaluation(number, began, weights)
         program = ProgramState(output.state, number, next_time, program.data_iterator)
         if train_metrics_manager is not None:
-            await train_metrics_manager.release(_released(output.metrics, retries), key=number)
+            await train_metrics_manager.release(_metrics_to_release(output.metrics, retries), key=number)
         if number % _MODEL_RELEASE_PERIOD == 0 or number == train_total_rounds:
             key = f"training_checkpoint_round_{number}"
             await model_output_manager.release(output.state, key=key)
@@ -136,7 +136,7 @@ async def _round(
     """The result of the next round, and how often the round was run again."""
     retries = 0
     while True:
-        result = await called(process.next, program.state, program.data_iterator.select(clients))
+        result = await call_async(process.next, program.state, program.data_iterator.select(clients))
         output = LearningProcessOutput(*state_and_metrics(result))
         if should_retry is None or not should_retry(output):
             return output, retries
@@ -154,6 +154,6 @@ def _due(program: ProgramState, is_last: bool, periodicity: int | datetime.timed
     return is_last, due_at
 
 
-def _released(metrics: Mapping[str, Any], retries: int) -> dict[str, Any]:
-    found = extract_and_rewrap_metrics(metrics, path=("client_work", "train"))
-    return {**found, "program_metrics": {"num_retries": retries}}
+def _metrics_to_release(metrics: Mapping[str, Any], retries: int) -> dict[str, Any]:
+    train_metrics = extract_and_rewrap_metrics(metrics, path=("client_work", "train"))
+    return {**train_metrics, "program_metrics": {"num_retries": retries}}

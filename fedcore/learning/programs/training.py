@@ -218,7 +218,7 @@ class Training:
         raise ExecutionError(f"round {self.round}: should_retry_round refused the results of all {attempts} attempts")
 
     def _counts(self, clients: int, broadcast_bits: int, aggregate_bits: int) -> dict[str, Any]:
-        """What the round cost, and its time on the clock. Drops the models from which no client is at work."""
+        """Costs of the round, and its time on the clock. Drops the models from which no client is at work."""
         clock_round = None if self._clock is None else self._clock.round(self.round - 1)
         if self._models is not None:
             broadcast_bits += self._models.bits * (clients if clock_round is None else clock_round.selected)
@@ -242,7 +242,7 @@ class Training:
             return LearningProcessOutput(*state_and_metrics(output)), ()
         if self._memory is None:
             return LearningProcessOutput(*state_and_metrics(self.process.next(self.state, cohort))), ()
-        states = self._memory.of_cohort(self.client_ids, self.state)
+        states = self._memory.cohort_states(self.client_ids, self.state)
         state, metrics, client_states = self.process.next(self.state, cohort, states)
         return LearningProcessOutput(state, metrics), client_states
 
@@ -282,42 +282,46 @@ class Training:
         """
         if self._state_manager is None:
             return False
-        found, version = run_awaitable(self._state_manager.load_latest(checkpoint_structure(self.process)))
-        if found is None:
+        checkpoint, version = run_awaitable(self._state_manager.load_latest(checkpoint_structure(self.process)))
+        if checkpoint is None:
             return False
         try:
-            self._go_on_from(found, version)
+            self._go_on_from(checkpoint, version)
         except FedcoreError:
             raise
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise InvalidValue(f"the checkpoint of round {version} is none of a training: {error}") from error
         return True
 
-    def _go_on_from(self, found: dict[str, Any], version: int) -> None:
+    def _go_on_from(self, checkpoint: dict[str, Any], version: int) -> None:
         """Takes the parts of a checkpoint."""
-        if found["seed"] != self._seed:
-            raise InvalidValue(f"the checkpoints are those of seed {found['seed']}, not {self._seed}: take that seed")
+        if checkpoint["seed"] != self._seed:
+            raise InvalidValue(
+                f"the checkpoints are those of seed {checkpoint['seed']}, not {self._seed}: take that seed"
+            )
         states = self._callback_states()
-        if [name for name, _ in found["callbacks"]] != [name for name, _ in states]:
-            have, want = (", ".join(name for name, _ in kept) or "none" for kept in (found["callbacks"], states))
+        if [name for name, _ in checkpoint["callbacks"]] != [name for name, _ in states]:
+            have, want = (
+                ", ".join(name for name, _ in callbacks) or "none" for callbacks in (checkpoint["callbacks"], states)
+            )
             raise InvalidValue(f"the checkpoint has states of the callbacks {have}; those that are given are {want}")
-        changed = differences(found["surroundings"], self._surroundings)
+        changed = differences(checkpoint["surroundings"], self._surroundings)
         if changed:
             text = "the checkpoint was written otherwise, so further rounds may differ from those of an unbroken run"
             warn_user("\n  ".join([text, *changed]))
         if self._memory is not None:
-            self._memory.begin((found[CLIENT_STATES], version))
+            self._memory.begin((checkpoint[CLIENT_STATES], version))
         if self._clock is not None:
-            _check_time(self._clock, version, json.loads(found["rows"]))
+            _check_time(self._clock, version, json.loads(checkpoint["rows"]))
         if self._models is not None:
-            self._models.begin(found[STARTING_MODELS])
-        self.state, self.round, self.stop_training = found["state"], version, found["stopped"]
-        self.history = History(json.loads(found["rows"]), found["seconds"].tolist())
-        kept = [callback for callback in self._callbacks if callback.get_state() is not None]
-        for callback, (_, state) in zip(kept, found["callbacks"], strict=True):
+            self._models.begin(checkpoint[STARTING_MODELS])
+        self.state, self.round, self.stop_training = checkpoint["state"], version, checkpoint["stopped"]
+        self.history = History(json.loads(checkpoint["rows"]), checkpoint["seconds"].tolist())
+        callbacks = [callback for callback in self._callbacks if callback.get_state() is not None]
+        for callback, (_, state) in zip(callbacks, checkpoint["callbacks"], strict=True):
             callback.set_state(state)
-        if found["cohorts"] is not None:
-            self._cohorts.set_state(found["cohorts"])
+        if checkpoint["cohorts"] is not None:
+            self._cohorts.set_state(checkpoint["cohorts"])
 
 
 def refuse_choosing_from_noise(process: LearningProcess) -> None:

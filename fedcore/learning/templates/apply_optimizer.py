@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
-from fedcore.graphs.frontend.control_flow import converted
+from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_zero
 from fedcore.learning.models import ModelWeights
 from fedcore.learning.optimizers import as_optimizer
@@ -71,9 +71,9 @@ def build_apply_optimizer_finalizer(
 
     @tf_computation(start.type_signature.result, trainable_type, trainable_type)
     def step(state, trainable, update):
-        after = optimizer.next(state, trainable, update)
-        reject, measured = converted(should_reject_update)(after[0], update)
-        chosen = tf.nest.map_structure(lambda a, b: tf.where(reject, b, a), after, (state, trainable))
+        result = optimizer.next(state, trainable, update)
+        reject, measured = convert_function(should_reject_update)(result[0], update)
+        chosen = tf.nest.map_structure(lambda a, b: tf.where(reject, b, a), result, (state, trainable))
         return *chosen, measured or {}
 
     @federated_computation
@@ -84,9 +84,9 @@ def build_apply_optimizer_finalizer(
         initialize.type_signature.result, FederatedType(type_, SERVER), FederatedType(trainable_type, SERVER)
     )
     def finalize(state, weights, update):
-        after = federated_map(step, (state, weights.trainable, update))
-        moved = federated_zip(ModelWeights(after[1], weights.non_trainable))
-        return MeasuredProcessOutput(after[0], moved, after[2])
+        outputs = federated_map(step, (state, weights.trainable, update))
+        moved = federated_zip(ModelWeights(outputs[1], weights.non_trainable))
+        return MeasuredProcessOutput(outputs[0], moved, outputs[2])
 
     state_type = start.type_signature.result
     get_hparams = tf_computation(lambda state: optimizer.get_hparams(state), state_type)

@@ -7,13 +7,13 @@ import attrs
 from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
 from fedcore.learning.templates.part import Part
-from fedcore.templates.iterative import called
+from fedcore.templates.iterative import label
 from fedcore.types import CLIENTS, SequenceType, StructType, Type, member_of
 
 
 @attrs.frozen
 class ClientResult:
-    """What a client's work gives.
+    """The result of a client's work.
 
     Types, for updates U: `<update=U,update_weight=float32>`.
 
@@ -62,14 +62,14 @@ class ClientWorkProcess(Part):
         self.check_placed("the third argument of", next_fn, "next_fn", data, CLIENTS)
         if not _is_data(member_of(data)):
             raise TypeMismatch(
-                f"ClientWorkProcess: the third argument of {called('next_fn', next_fn)} is a client's data, a sequence "
+                f"ClientWorkProcess: the third argument of {label('next_fn', next_fn)} is a client's data, a sequence "
                 f"or a struct of sequences, not {data}"
             )
         result = member_of(self.check_output(next_fn, CLIENTS))
         names = result.names if isinstance(result, StructType) else ()
         if names != ("update", "update_weight"):
             raise TypeMismatch(
-                f"ClientWorkProcess: the result of {called('next_fn', next_fn)} is a ClientResult at the clients\n"
+                f"ClientWorkProcess: the result of {label('next_fn', next_fn)} is a ClientResult at the clients\n"
                 f"  wants  {{<update=…,update_weight=…>}}@CLIENTS\n"
                 f"  has    {self.check_output(next_fn, CLIENTS)}"
             )

@@ -64,7 +64,7 @@ def compose_learning_process(
         )
     parts = (model_weights_distributor, client_work, model_update_aggregator, model_finalizer)
     _check_parts(initial_model_weights_fn, *parts)
-    initialize, next_round = composed(initial_model_weights_fn, *parts)
+    initialize, next_round = compose(initial_model_weights_fn, *parts)
 
     def get_hparams(state):
         return {
@@ -81,7 +81,7 @@ def compose_learning_process(
     return LearningProcess(initialize, next_round, get_hparams_fn=get_hparams, set_hparams_fn=set_hparams)
 
 
-def composed(
+def compose(
     initial_weights: Computation,
     distributor: Any,
     client_work: ClientWorkProcess,
@@ -110,7 +110,7 @@ def composed(
         worked = client_work.next(state.client_work, sent.result, data)
         aggregated = aggregator.next(state.aggregator, worked.result.update, worked.result.update_weight)
         moved = finalizer.next(state.finalizer, state.global_model_weights, aggregated.result)
-        after = next_state(
+        new_state = next_state(
             state,
             global_model_weights=moved.result,
             distributor=sent.state,
@@ -124,7 +124,7 @@ def composed(
             aggregator=aggregated.measurements,
             finalizer=moved.measurements,
         )
-        return LearningProcessOutput(after, metrics)
+        return LearningProcessOutput(new_state, metrics)
 
     return initialize, next_round
 
@@ -137,13 +137,13 @@ def _check_parts(initial_weights, distributor, client_work, aggregator, finalize
             "compose_learning_process: initial_model_weights_fn takes nothing and gives weights that are not placed, "
             f"but has the type {signature}"
         )
-    wanted = {
+    expected = {
         "model_weights_distributor": (distributor, DistributionProcess),
         "client_work": (client_work, ClientWorkProcess),
         "model_update_aggregator": (aggregator, AggregationProcess),
         "model_finalizer": (finalizer, FinalizerProcess),
     }
-    for role, (part, kind) in wanted.items():
+    for role, (part, kind) in expected.items():
         if not isinstance(part, kind):
             raise TypeMismatch(f"compose_learning_process: {role} is a {kind.__name__}, not {brief(part)}")
     if not aggregator.is_weighted:
@@ -151,7 +151,7 @@ def _check_parts(initial_weights, distributor, client_work, aggregator, finalize
             "compose_learning_process: model_update_aggregator takes no weights; "
             "fc.aggregators.as_weighted_aggregator makes a factory that ignores them"
         )
-    start, parts = "initial_model_weights_fn", {name: part for name, (part, _) in wanted.items()}
+    start, parts = "initial_model_weights_fn", {name: part for name, (part, _) in expected.items()}
     weights, update, weight = FederatedType(signature.result, SERVER), *_update_and_weight(client_work)
     for giver, have, taker, index in (
         (start, weights, "model_weights_distributor", 1),

@@ -3,7 +3,7 @@
 from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
 from fedcore.learning.templates.part import Part
-from fedcore.templates.iterative import called
+from fedcore.templates.iterative import label
 from fedcore.types import SERVER, explain, fits
 
 
@@ -40,5 +40,5 @@ class FinalizerProcess(Part):
         self.check_placed("the third argument of", next_fn, "next_fn", update, SERVER)
         result = self.check_output(next_fn, SERVER)
         if not fits(result, weights):
-            title = f"FinalizerProcess: {called('next_fn', next_fn)} does not return the weights that it takes"
+            title = f"FinalizerProcess: {label('next_fn', next_fn)} does not return the weights that it takes"
             raise TypeMismatch(explain(title, result, weights, want_label="it takes", have_label="it returns"))

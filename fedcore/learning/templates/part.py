@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.templates import MeasuredProcess
-from fedcore.templates.iterative import called
+from fedcore.templates.iterative import label
 from fedcore.types import SERVER, FederatedType, Placement, StructType, Type, contains, explain, fits, member_of
 
 
@@ -47,20 +47,20 @@ class Part(MeasuredProcess):
 
     def parameter_types(self, next_fn: Computation, names: Sequence[str]) -> list[Type]:
         """The types of what `next` takes beside the state."""
-        given = next_fn.module.main.parameters[1:]
-        if len(given) != len(names):
+        parameters = next_fn.module.main.parameters[1:]
+        if len(parameters) != len(names):
             raise TypeMismatch(
-                f"{type(self).__name__}: {called('next_fn', next_fn)} takes a state, {' and '.join(names)}, but has "
+                f"{type(self).__name__}: {label('next_fn', next_fn)} takes a state, {' and '.join(names)}, but has "
                 f"the type {next_fn.type_signature}"
             )
-        return [p.type for p in given]
+        return [p.type for p in parameters]
 
     def check_placed(self, what: str, fn: Computation, role: str, type_: Type, where: Placement) -> None:
         if not is_placed_at(type_, where):
             fix = "\n  fix: fc.federated_zip(...) makes a struct of placed values one placed value" * _holds_placed(
                 type_
             )
-            raise TypeMismatch(f"{type(self).__name__}: {what} {called(role, fn)} is at {where}, not {type_}{fix}")
+            raise TypeMismatch(f"{type(self).__name__}: {what} {label(role, fn)} is at {where}, not {type_}{fix}")
 
     def check_output(self, next_fn: Computation, result_at: Placement) -> Type:
         """The type of the result of `next`, which stands at `result_at`, with measurements at the server."""
@@ -90,12 +90,12 @@ def check_hparams(name: str, state: Type, get_hparams_fn, set_hparams_fn) -> Non
         if not isinstance(fn, Computation):
             raise TypeMismatch(f"{name}: {role} is a computation with the types of its arguments, not {fn!r}")
         parameters = fn.module.main.parameters
-        wanted = 1 if role == "get_hparams_fn" else 2
-        if len(parameters) != wanted or not fits(state, parameters[0].type):
+        count = 1 if role == "get_hparams_fn" else 2
+        if len(parameters) != count or not fits(state, parameters[0].type):
             raise TypeMismatch(
-                f"{name}: {called(role, fn)} takes {'the state' if wanted == 1 else 'the state and hyperparameters'}\n"
+                f"{name}: {label(role, fn)} takes {'the state' if count == 1 else 'the state and hyperparameters'}\n"
                 f"  wants  {state}\n  has    {fn.type_signature.parameter}"
             )
     if set_hparams_fn is not None and not fits(set_hparams_fn.type_signature.result, state):
-        title = f"{name}: {called('set_hparams_fn', set_hparams_fn)} does not return the state"
+        title = f"{name}: {label('set_hparams_fn', set_hparams_fn)} does not return the state"
         raise TypeMismatch(explain(title, set_hparams_fn.type_signature.result, state))

@@ -24,11 +24,11 @@ def first_state(weights, optimizer_state, *, distributor=None, client_work=None,
     )
 
 
-def next_state(before, **changes):
+def next_state(state, **changes):
     """The state after a round: some parts changed, the round counted."""
     add_one = tf_computation(lambda round_number: round_number + 1)
-    parts = {name: getattr(before, name) for name in LearningAlgorithmState.__annotations__}
-    changes["round"] = federated_map(add_one, before.round)
+    parts = {name: getattr(state, name) for name in LearningAlgorithmState.__annotations__}
+    changes["round"] = federated_map(add_one, state.round)
     return federated_zip(LearningAlgorithmState(**{**parts, **changes}))
 
 

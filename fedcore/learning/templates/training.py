@@ -40,7 +40,7 @@ class ClientWork:
 
 @attrs.frozen
 class _Carry:
-    """What one local step hands to the next."""
+    """The values that one local step hands to the next."""
 
     weights: Any
     optimizer: Any
@@ -91,8 +91,8 @@ def build_training(
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), state, metrics)
 
     @tf_computation
-    def finish(before, carry):
-        update = roles.difference(carry.weights, before)
+    def finish(initial, carry):
+        update = roles.difference(carry.weights, initial)
         return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
 
     @federated_computation(weights_type, hparams_type, SequenceType(model.batch_type))

@@ -1,4 +1,4 @@
-"""What a client hands back after its work; work that is not finite counts for nothing, and its client is counted.
+"""Results of clients' work; work that is not finite counts for nothing, and its client is counted.
 
 Decision 0218.
 """
@@ -82,7 +82,7 @@ class CountingModel:
 
 
 def aggregation_of_metrics(metrics_aggregator: Any, model: PureModel) -> Callable:
-    """What a metrics aggregator makes of a model; the default one adds the clients' states.
+    """The aggregation that a metrics aggregator makes for a model; the default one adds the clients' states.
 
     Raises:
         TypeMismatch: it is no function of a model's finalizers, or what such a function makes.

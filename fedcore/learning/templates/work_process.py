@@ -36,12 +36,12 @@ def work_process(
         sent = federated_map(work.send, state)
         trained = federated_map(work.train, (weights, federated_broadcast(sent), data))
         if result is None:
-            given = federated_zip(ClientResult(trained.update, trained.weight))
+            client_result = federated_zip(ClientResult(trained.update, trained.weight))
         else:
-            given = federated_map(result, trained)
+            client_result = federated_map(result, trained)
         _, metrics = aggregate_metrics(trained.metrics)
         measured = federated_zip({"train": metrics, **work.measure(sent)})
-        return MeasuredProcessOutput(federated_map(work.advance, state), given, measured)
+        return MeasuredProcessOutput(federated_map(work.advance, state), client_result, measured)
 
     names = work.hyperparameters
     get_hparams = tf_computation(lambda state: {name: state[name] for name in names}, state_type) if names else None

@@ -28,15 +28,15 @@ def connect(address: str | None, cpus: int) -> Callable[[], object]:
     """
     if ray.is_initialized():
         return lambda: None
-    wanted = address or os.environ.get("RAY_ADDRESS")
-    local = wanted is None
-    if wanted is not None:
-        _check_listens(wanted)
+    cluster_address = address or os.environ.get("RAY_ADDRESS")
+    local = cluster_address is None
+    if cluster_address is not None:
+        _check_listens(cluster_address)
     own: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     try:
         ray.init("local" if local else address, log_to_driver=False, configure_logging=False, **(own if local else {}))
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise FedcoreError(f"fc.runtime.ray: no cluster at {wanted}: {error}") from error
+        raise FedcoreError(f"fc.runtime.ray: no cluster at {cluster_address}: {error}") from error
     return ray.shutdown
 
 

@@ -31,7 +31,7 @@ def _instruction_set() -> str:
     return " ".join([platform.machine(), *(name for name in _INSTRUCTIONS if name in flags)])
 
 
-def differences(of_worker: Mapping[str, str], of_driver: Mapping[str, str]) -> list[str]:
+def differences(worker_properties: Mapping[str, str], driver_properties: Mapping[str, str]) -> list[str]:
     """For each property that differs, a line with both sides."""
-    return [f"{name} {of_worker.get(name)}, the driver's is {own}" for name, own in of_driver.items()
-            if of_worker.get(name) != own]  # fmt: skip
+    return [f"{name} {worker_properties.get(name)}, the driver's is {own}" for name, own in driver_properties.items()
+            if worker_properties.get(name) != own]  # fmt: skip

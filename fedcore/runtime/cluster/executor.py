@@ -25,7 +25,7 @@ from fedcore.runtime.clients import SlicedClientsExecutor
 from fedcore.runtime.cluster.broadcasts import Broadcasts
 from fedcore.runtime.cluster.members import CONTROL, Member, Members, Settings
 from fedcore.runtime.cluster.messages import Missing, Sent, Source
-from fedcore.runtime.cluster.shipping import Parcel, packed, unpacked
+from fedcore.runtime.cluster.shipping import Parcel, pack, unpack
 from fedcore.runtime.cluster.worker import MAX_PLANS, MAX_SOURCES
 from fedcore.runtime.device_stage import DeviceSliceExecutor
 from fedcore.runtime.faults import ClientIds, FaultPolicy, Run
@@ -93,16 +93,16 @@ class RayClientsExecutor:
             for note in worker.member.notes:
                 report.note(note)
         work, sources = self._by_reference(work)
-        with self._shipped(work, sources, work.slice_size(len(sliced.executors))):
+        with self._ship(work, sources, work.slice_size(len(sliced.executors))):
             return sliced.run(work, report, stop)
 
-    def sent(self, work: ClientWork) -> Sent:
-        """What the object store has of a stage that runs."""
+    def references(self, work: ClientWork) -> Sent:
+        """References to the parts of a running stage in the object store."""
         return self._sent[id(work)]
 
     def parcel(self, clients: ClientSlice) -> Parcel:
         """A run, packed once while it lives."""
-        return self._parcels.get("parcel", [clients], functools.partial(packed, clients, names_arrays=True))
+        return self._parcels.get("parcel", [clients], functools.partial(pack, clients, names_arrays=True))
 
     def slice_seconds(self, work: ClientWork) -> float:
         """Seconds of a worker for a slice of the stage, in earlier runs; infinite if there are none."""
@@ -130,11 +130,11 @@ class RayClientsExecutor:
     def _over(self, members: list[Member]) -> "_Runs":
         """The executor of runs over these workers."""
         with self._lock:
-            before = self._sliced
-            if before is None or [w.member for w in before.workers_of_stage] != members:
+            previous_runs = self._sliced
+            if previous_runs is None or [w.member for w in previous_runs.workers_of_stage] != members:
                 self._sliced = _Runs([_WorkerExecutor(m, self) for m in members], self._settings, self)
-                if before is not None:
-                    self._sliced.slices = before.slices
+                if previous_runs is not None:
+                    self._sliced.slices = previous_runs.slices
             assert self._sliced is not None
             return self._sliced
 
@@ -156,9 +156,9 @@ class RayClientsExecutor:
         return attrs.evolve(work, cohorts=tuple(cohorts)) if any(sources) else work, tuple(sources)
 
     @contextlib.contextmanager
-    def _shipped(self, work: ClientWork, sources: tuple[Source | None, ...], size: int) -> Iterator[None]:
+    def _ship(self, work: ClientWork, sources: tuple[Source | None, ...], size: int) -> Iterator[None]:
         plan = self._put(self._plans, work.digest, lambda: to_bytes(work.module))
-        parcel = packed(work, names_arrays=True)
+        parcel = pack(work, names_arrays=True)
         bundles = self._broadcasts.bundles((work.digest, work.stage), parcel.arrays)
         reference = ray.put(parcel.without(parcel.names))
         self._sent[id(work)] = Sent(uuid.uuid4().hex, work.digest, plan, reference, bundles, sources, size)
@@ -225,7 +225,7 @@ class _WorkerExecutor:
         return not self.member.has_ended
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
-        sent = self._cluster.sent(work)
+        sent = self._cluster.references(work)
         members, ids = self._cluster.members, work.client_ids
 
         def run(clients: ClientSlice) -> SliceResult:
@@ -239,7 +239,7 @@ class _WorkerExecutor:
             try:
                 result, seconds = _answer(member, work.stage, sent, parcel, client_ids, report, stop)
             except ray.exceptions.RayActorError:
-                members.ended(member)
+                members.note_ended(member)
                 present = clients.present
                 ended = f"{member.name} ended while it computed the clients {present[0]} to {present[-1]}"
                 report.note(f"{ended}; they were computed again")
@@ -270,18 +270,18 @@ def _answer(
     """
     with member.lock:
         member.requests += 1
-        known = {d for d in parcel.names if member.sent.find(d, False)}
+        sent_digests = {d for d in parcel.names if member.sent.find(d, False)}
         for digest in parcel.names:
             member.sent.put(digest, True)
     try:
-        answer = _ask(member, sent, parcel.without(known), client_ids, stop)
+        answer = _ask(member, sent, parcel.without(sent_digests), client_ids, stop)
         if isinstance(answer, Missing):
             answer = _ask(member, sent, parcel, client_ids, stop)
     finally:
         with member.lock:
             member.requests -= 1
-    result, cause, of_worker = unpacked(answer.result)
-    report.include(of_worker)
+    result, cause, worker_report = unpack(answer.result)
+    report.include(worker_report)
     if report.recording is not None:
         report.recording.add("worker", stage, answer.seconds, member.name)
     if isinstance(result, Exception):

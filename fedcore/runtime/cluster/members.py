@@ -61,7 +61,7 @@ class Member:
     requests: int = 0
     has_ended: bool = False
 
-    def joined(self, description: dict[str, str], node: str) -> None:
+    def note_joined(self, description: dict[str, str], node: str) -> None:
         self.name = f"worker {self.number} on node {node}"
         listed = "; ".join(differences(description, environment()))
         self.notes = (f"{self.name} differs from the driver, so bits may differ: {listed}",) if listed else ()
@@ -140,11 +140,11 @@ class Members:
             raise ClusterLost(f"no worker has started within {START_S:g} s; {self._room()}")
         return self.ready
 
-    def successor(self, taken: Collection[Member]) -> Member | None:
+    def successor(self, excluded: Collection[Member]) -> Member | None:
         """A worker that has started and is none of those taken; None if there is none now."""
         with self._lock:
             self._join()
-            return next((m for m in self._ready if m not in taken), None)
+            return next((m for m in self._ready if m not in excluded), None)
 
     def least_busy(self, than: Member, stop: Stop) -> Member:
         """The worker with the fewest requests, in the place of one that has ended; waits until one is ready.
@@ -162,7 +162,7 @@ class Members:
             self._wait(stop)
         raise ClusterLost(f"{than.name} has ended, and no other worker has started; {self._room()}")
 
-    def ended(self, member: Member) -> None:
+    def note_ended(self, member: Member) -> None:
         """Notes that a worker has ended, and starts another where there is room."""
         with self._lock:
             member.has_ended = True
@@ -201,9 +201,9 @@ class Members:
         while len(self._starting) > max(0, target - len(self._ready)):
             ray.kill(self._starting.pop().actor)
         while len(self._ready) + len(self._starting) < target:
-            self._starting.append(self._started())
+            self._starting.append(self._start())
 
-    def _started(self) -> Member:
+    def _start(self) -> Member:
         settings = self._settings
         actor = _actor_class().options(num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker).remote(
             ray.get, intra_op_threads(), settings.policy, settings.masked, settings.timeout_s, settings.deterministic,
@@ -229,11 +229,11 @@ class Members:
         if not self._starting:
             return
         starting = [m.described[-1] for m in self._starting]
-        done, _ = ray.wait(starting, num_returns=len(starting), timeout=0)
-        for member in [m for m in self._starting if m.described[-1] in done]:
+        ready, _ = ray.wait(starting, num_returns=len(starting), timeout=0)
+        for member in [m for m in self._starting if m.described[-1] in ready]:
             self._starting.remove(member)
             try:
-                member.joined(*ray.get(member.described))
+                member.note_joined(*ray.get(member.described))
             except ray.exceptions.RayActorError:
                 continue
             self._ready.append(member)

@@ -103,8 +103,8 @@ def ray(
         raise
 
 
-def _amount(name: str, given: Any) -> float:
-    number = python_scalar(given)
+def _amount(name: str, value: Any) -> float:
+    number = python_scalar(value)
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < float("inf"):
-        raise FedcoreError(f"{name} is a number, 0 or more, not {brief(given)}")
+        raise FedcoreError(f"{name} is a number, 0 or more, not {brief(value)}")
     return number

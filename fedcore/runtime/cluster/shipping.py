@@ -49,7 +49,7 @@ class Parcel:
         return attrs.evolve(self, arrays={d: a for d, a in self.arrays.items() if d not in digests})
 
 
-def packed(value: Any, *, names_arrays: bool = False) -> Parcel:
+def pack(value: Any, *, names_arrays: bool = False) -> Parcel:
     """Pickles an object.
 
     Args:
@@ -72,7 +72,7 @@ def packed(value: Any, *, names_arrays: bool = False) -> Parcel:
     return Parcel(stream.getvalue(), buffers, list(arrays), arrays)
 
 
-def unpacked(
+def unpack(
     parcel: Parcel,
     *,
     plan: Callable[[str], Module] | None = None,

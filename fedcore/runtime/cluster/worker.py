@@ -22,7 +22,7 @@ from fedcore.runtime.clients import SliceResults
 from fedcore.runtime.cluster.broadcasts import MAX_STAGES
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.messages import Answer, Missing, Sent, Source
-from fedcore.runtime.cluster.shipping import Parcel, checked_plan, packed, unpacked
+from fedcore.runtime.cluster.shipping import Parcel, checked_plan, pack, unpack
 from fedcore.runtime.device_stage import DeviceSliceExecutor
 from fedcore.runtime.failures import where_clients_run
 from fedcore.runtime.faults import ClientIds, Drop, FaultPolicy
@@ -117,7 +117,7 @@ class Worker:
         Args:
             client_ids: see `FaultPolicy`.
         """
-        arrays = self._received(parcel)
+        arrays = self._receive(parcel)
         if arrays is None:
             return Missing()
         began = time.perf_counter()
@@ -138,7 +138,7 @@ class Worker:
             answer = error, error.__cause__, report
         return Answer(_packed_answer(answer), time.perf_counter() - began)
 
-    def _received(self, parcel: Parcel) -> dict[str, np.ndarray] | None:
+    def _receive(self, parcel: Parcel) -> dict[str, np.ndarray] | None:
         """The arrays of a parcel by digest, which are cached; None if some are missing."""
         arrays: dict[str, np.ndarray] = {}
         for digest in parcel.names:
@@ -159,7 +159,7 @@ class Worker:
         key = content.digest(), block, size
         slices = self._runs.find(key, None)
         if slices is None:
-            clients: ClientSlice = unpacked(parcel, arrays=arrays)
+            clients: ClientSlice = unpack(parcel, arrays=arrays)
             slices = {(s.first - clients.first) // s.places: s for s in clients.parts(block, size)}
             if parcel.names:
                 self._runs.put(key, slices, sum(array.nbytes for array in arrays.values()))
@@ -171,7 +171,7 @@ class Worker:
         stage = self._executor.prepare(work, report, stop)
 
         def run(clients: ClientSlice) -> SliceResult:
-            return stage(self._opened(sent, work, clients, report, stop))
+            return stage(self._open(sent, work, clients, report, stop))
 
         run_checked = checked_finite(run) if faults.drops else run
         results = SliceResults(work, MergeTree(stage.merge), report)
@@ -192,7 +192,7 @@ class Worker:
         if work is None:
             (parcel,) = self._get([sent.work])
             tensors = self._broadcast_tensors(sent, parcel)
-            work = unpacked(parcel, plan=lambda digest: self._plan(digest, sent), tensor=tensors.__getitem__)
+            work = unpack(parcel, plan=lambda digest: self._plan(digest, sent), tensor=tensors.__getitem__)
             on_device = tf.nest.map_structure(lambda tensor: self._executor.device.put([tensor])[0], work.broadcasts)
             work = attrs.evolve(work, broadcasts=on_device)
             self._works.put(sent.key, work)
@@ -218,7 +218,7 @@ class Worker:
             self._plans.put(digest, plan)
         return plan
 
-    def _opened(self, sent: Sent, work: ClientWork, clients: ClientSlice, report: Report, stop: Stop) -> ClientSlice:
+    def _open(self, sent: Sent, work: ClientWork, clients: ClientSlice, report: Report, stop: Stop) -> ClientSlice:
         """The slice with the values of clients that are opened here."""
         if not any(sent.sources):
             return clients
@@ -250,7 +250,7 @@ class Worker:
 
 def _packed_answer(answer: tuple) -> Parcel:
     try:
-        return packed(answer)
+        return pack(answer)
     except Exception:  # an error of a class that does not pickle
         error, _, report = answer
-        return packed((ExecutionError(f"{type(error).__name__}: {error}"), None, report))
+        return pack((ExecutionError(f"{type(error).__name__}: {error}"), None, report))

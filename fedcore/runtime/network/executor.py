@@ -229,12 +229,12 @@ class _Stage:
         for note in reply.fact("notes", list):
             self._report.note(f"{site}: {note}")
         keeps = self._work.keeps or self._work.zero is None
-        kept = {index: SiteValue(site, reply.fact("value", str))} if keeps else {}
+        kept_values = {index: SiteValue(site, reply.fact("value", str))} if keeps else {}
         bits = {index: self._bits(reply)} if self._work.measured else {}
         partial = self._partial(reply)
         if self.sums is not None:
             self.sums.take(index, reply)
-        return SliceResult(partial, kept, bits, place=site)
+        return SliceResult(partial, kept_values, bits, place=site)
 
     def _bits(self, reply: Message) -> np.ndarray:
         """The sizes of what the client sends where types leave them open, int64 [measured]."""
@@ -244,7 +244,7 @@ class _Stage:
         return bits
 
     def _partial(self, reply: Message) -> Any:
-        """What the client sends: its partial where masks hide it; None if the stage has no fold."""
+        """The value that the client sends: its partial where masks hide it; None if the stage has no fold."""
         stage = ClientStageOf(self._work)
         type_ = stage.sent_type if self.sums is None else stage.partial_type
         if type_ is None:

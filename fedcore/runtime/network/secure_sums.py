@@ -104,8 +104,8 @@ class NetworkSums:
                 self._lose(client, phase, str(error))
                 return None
 
-        asked = {client: self._pool.submit(ask, client, message) for client, message in messages.items()}
-        replies = {client: future.result() for client, future in asked.items()}
+        futures = {client: self._pool.submit(ask, client, message) for client, message in messages.items()}
+        replies = {client: future.result() for client, future in futures.items()}
         with self._lock:
             self._received_bytes[PHASES[phase]] += sum(map(len, messages.values()))
         return {client: reply for client, reply in replies.items() if reply is not None}
@@ -149,7 +149,7 @@ class NetworkSums:
         """The reason for which a client's integers are not in the sum; None if they are, or may be."""
         return self._lost.get(client)
 
-    def masked(self, client: int, partial: Any) -> Any:
+    def mask(self, client: int, partial: Any) -> Any:
         """The partial as it is: the client's site has masked its integers."""
         return partial
 

@@ -26,7 +26,7 @@ from fedcore.runtime.secure.signed_messages import (
     MessageRefused,
     Signer,
     entries,
-    listed,
+    join_entries,
     sender_of,
 )
 from fedcore.runtime.secure.survivors import ACKNOWLEDGEMENT_BYTES
@@ -114,16 +114,19 @@ class MaskedClient:
             raise MessageRefused(f"client {self._index} gets keys of {count} neighbours, but the terms say {degree}")
         self._check_keys_differ()
         points = [i + 1 for i in (self._index, *self._keys)]
-        of_key, of_seed = (
+        key_shares, seed_shares = (
             shamir.split(s, self._terms.threshold, points) for s in (self._masking.private_bytes_raw(), self._seed)
         )
-        self._own_share = of_seed[self._index + 1]
+        self._own_share = seed_shares[self._index + 1]
         sealed = [
-            neighbour.to_bytes(4, "little") + self._seal(neighbour, of_key[neighbour + 1], of_seed[neighbour + 1])
+            neighbour.to_bytes(4, "little")
+            + self._seal(neighbour, key_shares[neighbour + 1], seed_shares[neighbour + 1])
             for neighbour in self._keys
         ]
         self._next = MASKED
-        return self._signer.message(SHARES, commitment(self._terms.session, self._index, self._seed), listed(sealed))
+        return self._signer.message(
+            SHARES, commitment(self._terms.session, self._index, self._seed), join_entries(sealed)
+        )
 
     def _add_neighbour(self, message: bytes) -> None:
         neighbour = sender_of(message)
@@ -147,10 +150,10 @@ class MaskedClient:
         """The cipher of what one neighbour seals for another; it encrypts one message."""
         other = receiver if sender == self._index else sender
         purpose = b"seal" + struct.pack("<II", sender, receiver)
-        return ChaCha20Poly1305(agreed(self._sealing, self._keys[other][0], self._terms.session, purpose))
+        return ChaCha20Poly1305(agree_key(self._sealing, self._keys[other][0], self._terms.session, purpose))
 
-    def _seal(self, neighbour: int, of_key: bytes, of_seed: bytes) -> bytes:
-        text = _SHARES.pack(self._index, neighbour, of_key, of_seed)
+    def _seal(self, neighbour: int, key_share: bytes, seed_share: bytes) -> bytes:
+        text = _SHARES.pack(self._index, neighbour, key_share, seed_share)
         return self._cipher(self._index, neighbour).encrypt(bytes(12), text, self._terms.session)
 
     def mask(self, message: bytes, vector: Vector) -> bytes:
@@ -167,7 +170,7 @@ class MaskedClient:
             neighbour = int.from_bytes(entry[:4], "little")
             if neighbour not in self._keys or neighbour in self._held:
                 raise MessageRefused(f"client {self._index} gets shares of a client that is no neighbour")
-            self._held[neighbour] = self._opened(neighbour, bytes(entry[4:]))
+            self._held[neighbour] = self._open(neighbour, bytes(entry[4:]))
         # Of the other holders of its seed, threshold - 1 could recover it with the client: they must include one of the
         # neighbours with whom it shares a mask.
         holders, threshold = len(self._keys) + 1, self._terms.threshold
@@ -182,16 +185,18 @@ class MaskedClient:
         self._next = SURVIVORS
         return self._signer.message(MASKED, masks.to_bytes(vector, layout))
 
-    def _opened(self, neighbour: int, sealed: bytes) -> tuple[bytes, bytes]:
+    def _open(self, neighbour: int, sealed: bytes) -> tuple[bytes, bytes]:
         """The shares that a neighbour sealed for this client."""
         try:
             text = self._cipher(neighbour, self._index).decrypt(bytes(12), sealed, self._terms.session)
         except InvalidTag:
             raise MessageRefused(f"client {self._index} cannot open the shares of client {neighbour}") from None
-        sender, receiver, of_key, of_seed = _SHARES.unpack(text)
-        if (sender, receiver) != (neighbour, self._index) or not (shamir.is_share(of_key) and shamir.is_share(of_seed)):
+        sender, receiver, key_share, seed_share = _SHARES.unpack(text)
+        if (sender, receiver) != (neighbour, self._index) or not (
+            shamir.is_share(key_share) and shamir.is_share(seed_share)
+        ):
             raise MessageRefused(f"client {self._index} gets wrong shares from client {neighbour}")
-        return of_key, of_seed
+        return key_share, seed_share
 
     def acknowledge(self, message: bytes) -> bytes:
         """Phase `survivors`: the signed digest of the set of clients whose integers arrived.
@@ -231,9 +236,9 @@ class MaskedClient:
             agreeing.add(neighbour)
         if len(agreeing) + 1 < self._terms.threshold:
             raise MessageRefused(f"too few neighbours of client {self._index} are told of its survivors")
-        given = [GIVEN.pack(n, arrived := n in self._survivors, shares[arrived]) for n, shares in self._held.items()]
-        given.append(GIVEN.pack(self._index, ARRIVED, self._own_share))
-        return self._signer.message(UNMASKING, listed(given))
+        parts = [GIVEN.pack(n, arrived := n in self._survivors, shares[arrived]) for n, shares in self._held.items()]
+        parts.append(GIVEN.pack(self._index, ARRIVED, self._own_share))
+        return self._signer.message(UNMASKING, join_entries(parts))
 
 
 def _public(key: X25519PrivateKey) -> bytes:
@@ -245,13 +250,13 @@ def curve_point(key: bytes | memoryview) -> int:
     return int.from_bytes(key, "little") % 2**255 % _CURVE_PRIME
 
 
-def _derived(secret: bytes, session: bytes, purpose: bytes) -> bytes:
+def _derive(secret: bytes, session: bytes, purpose: bytes) -> bytes:
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=session, info=b"fedcore secure sum " + purpose).derive(
         secret
     )
 
 
-def agreed(own: X25519PrivateKey, other: bytes, session: bytes, purpose: bytes) -> bytes:
+def agree_key(own: X25519PrivateKey, other: bytes, session: bytes, purpose: bytes) -> bytes:
     """The key that two clients agree on.
 
     Raises:
@@ -261,21 +266,21 @@ def agreed(own: X25519PrivateKey, other: bytes, session: bytes, purpose: bytes) 
         secret = own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
         raise MessageRefused("a client's public key is of small order") from None
-    return _derived(secret, session, purpose)
+    return _derive(secret, session, purpose)
 
 
 def shared_mask_key(session: bytes, own: X25519PrivateKey, other: bytes, pair: tuple[int, int]) -> bytes:
     """The key of the mask that two clients share. It names them, so that masks with a copy of a key do not cancel."""
-    return agreed(own, other, session, b"mask" + struct.pack("<II", *sorted(pair)))
+    return agree_key(own, other, session, b"mask" + struct.pack("<II", *sorted(pair)))
 
 
 def own_mask_key(session: bytes, seed: bytes) -> bytes:
     """The key of a client's own mask."""
-    return _derived(seed, session, b"own mask")
+    return _derive(seed, session, b"own mask")
 
 
 def commitment(session: bytes, index: int, seed: bytes) -> bytes:
-    """What a client tells the server of its seed beforehand, so that wrong shares of it are found."""
+    """Commitment of a client to its seed, sent beforehand, so that wrong shares of it are found."""
     return hashlib.sha256(b"fedcore seed" + session + struct.pack("<I", index) + seed).digest()
 
 

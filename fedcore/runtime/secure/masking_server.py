@@ -33,7 +33,7 @@ from fedcore.runtime.secure.signed_messages import (
     MessageRefused,
     Signer,
     entries,
-    listed,
+    join_entries,
 )
 from fedcore.runtime.secure.terms import Terms
 
@@ -117,7 +117,9 @@ class MaskingServer:
         """For each client the keys of its neighbours, as those signed them."""
         self._end(KEYS, len(self._keys))
         self._neighbours = neighbours.graph(list(self._keys), self._terms.degree)
-        return {c: self._signer.message(KEYS, listed([self._keys[o] for o in n])) for c, n in self._neighbours.items()}
+        return {
+            c: self._signer.message(KEYS, join_entries([self._keys[o] for o in n])) for c, n in self._neighbours.items()
+        }
 
     def take_shares(self, client: int, message: bytes) -> None:
         """Raises MessageRefused if the client does not seal shares for each neighbour."""
@@ -138,7 +140,7 @@ class MaskingServer:
         return {
             c: self._signer.message(
                 SHARES,
-                listed(
+                join_entries(
                     [o.to_bytes(4, "little") + self._sealed[o][c] for o in self._neighbours[c] if o in self._sealed]
                 ),
             )
@@ -181,7 +183,7 @@ class MaskingServer:
         return {
             c: self._signer.message(
                 SURVIVORS,
-                listed([self._acknowledgements[o] for o in self._partners(c) if o in self._acknowledgements]),
+                join_entries([self._acknowledgements[o] for o in self._partners(c) if o in self._acknowledgements]),
             )
             for c in self._acknowledgements
         }
@@ -193,14 +195,14 @@ class MaskingServer:
     def take_unmasking(self, client: int, message: bytes) -> None:
         """Raises MessageRefused if the client does not give the shares that it was asked for."""
         self._expect(client, UNMASKING, self._acknowledgements, self._unmasking)
-        given = [
+        shares = [
             GIVEN.unpack(e) for e in entries(self._directory.body(message, UNMASKING, client), GIVEN.size, "shares")
         ]
-        asked = [(o, ARRIVED if o in self._arrived else DROPPED) for o in (*self._partners(client), client)]
-        if [(o, kind) for o, kind, _ in given] != asked or not all(shamir.is_share(s) for _, _, s in given):
+        expected = [(o, ARRIVED if o in self._arrived else DROPPED) for o in (*self._partners(client), client)]
+        if [(o, kind) for o, kind, _ in shares] != expected or not all(shamir.is_share(s) for _, _, s in shares):
             raise MessageRefused(f"client {client} gives other shares than it was asked for")
         self._unmasking.add(client)
-        for other, _, share in given:
+        for other, _, share in shares:
             self._shares.setdefault(other, {})[client + 1] = share
 
     def result(self) -> Vector:
@@ -217,7 +219,7 @@ class MaskingServer:
             masks.add_mask(self._sum, own_mask_key(self._terms.session, seed), self._terms.layout, negative=True)
         for client in sorted(self._sealed.keys() - self._arrived):
             self._remove_masks_of(client)
-        return [s.reduced(array) for s, array in zip(self._terms.layout, self._sum, strict=True)]
+        return [s.reduce(array) for s, array in zip(self._terms.layout, self._sum, strict=True)]
 
     def _remove_masks_of(self, client: int) -> None:
         """Removes the masks that a client that dropped out shares with clients whose vectors arrived."""

@@ -45,7 +45,7 @@ class Segment:
     def size_bytes(self) -> int:
         return self.length * self.width
 
-    def reduced(self, array: np.ndarray) -> np.ndarray:
+    def reduce(self, array: np.ndarray) -> np.ndarray:
         """The elements modulo the modulus."""
         whole = not self.wraps or self.modulus == 1 << (8 * self.dtype.itemsize)
         return array if whole else array & self.dtype.type(self.modulus - 1)
@@ -63,11 +63,11 @@ class Segment:
         if self.wraps:
             np.subtract(total, array, out=total)
             return
-        rest = self.dtype.type(self.modulus) - array
-        np.copyto(total, np.where(total >= array, total - array, total + rest))
+        complement = self.dtype.type(self.modulus) - array
+        np.copyto(total, np.where(total >= array, total - array, total + complement))
 
     def to_bytes(self, array: np.ndarray) -> bytes:
-        reduced = np.ascontiguousarray(self.reduced(array))
+        reduced = np.ascontiguousarray(self.reduce(array))
         if self.width == self.dtype.itemsize:
             return reduced.tobytes()
         return reduced.view(np.uint8).reshape(-1, self.dtype.itemsize)[:, : self.width].tobytes()

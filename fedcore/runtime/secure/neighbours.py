@@ -40,10 +40,12 @@ def complete_threshold(holders: int) -> int:
     return 2 * holders // 3 + 1
 
 
-def _at_least(wanted: int, population: int, marked: int, drawn: int) -> float:
-    """The probability that at least `wanted` of the drawn are marked (hypergeometric)."""
+def _at_least(minimum: int, population: int, marked: int, drawn: int) -> float:
+    """The probability that at least `minimum` of the drawn are marked (hypergeometric)."""
     total = math.comb(population, drawn)
-    below = sum(math.comb(marked, i) * math.comb(population - marked, drawn - i) for i in range(min(wanted, drawn + 1)))
+    below = sum(
+        math.comb(marked, i) * math.comb(population - marked, drawn - i) for i in range(min(minimum, drawn + 1))
+    )
     return (total - below) / total
 
 

@@ -51,7 +51,7 @@ class _Leaf:
     def unsigned(self) -> np.dtype:
         return np.dtype(f"<u{self.type.dtype.numpy.itemsize}")
 
-    def encoded(self, value: np.ndarray) -> np.ndarray:
+    def encode(self, value: np.ndarray) -> np.ndarray:
         """The integers as elements.
 
         Raises:
@@ -63,7 +63,7 @@ class _Leaf:
             raise SecureSumError(f"secure sum: a client's integers are not in the range {self.range} of the plan")
         return flat.view(self.unsigned)
 
-    def decoded(self, elements: np.ndarray) -> np.ndarray:
+    def decode(self, elements: np.ndarray) -> np.ndarray:
         return elements.astype(self.unsigned).view(self.type.dtype.numpy).reshape(self.shape)
 
 
@@ -107,7 +107,7 @@ class SecureLeaves:
         leaves = flatten(partial)
         vector: Vector = []
         for segment, group in zip(self.layout, self._groups, strict=True):
-            parts = [self._leaves[i].encoded(np.asarray(leaves[i])) for i in group]
+            parts = [self._leaves[i].encode(np.asarray(leaves[i])) for i in group]
             vector.append(np.concatenate(parts, dtype=segment.dtype, casting="unsafe"))
         return vector
 
@@ -129,7 +129,7 @@ class SecureLeaves:
             start = 0
             for i in group:
                 leaf = self._leaves[i]
-                leaves[i] = leaf.decoded(elements[start : start + leaf.size])
+                leaves[i] = leaf.decode(elements[start : start + leaf.size])
                 start += leaf.size
         return unflatten(leaves, self.type)
 
@@ -177,7 +177,7 @@ class SecurePartials:
         """The reason for which a client's integers are not in the sum; None if they are, or may be."""
         return self._session.lost.get(client)
 
-    def masked(self, client: int, partial: Any) -> Any:
+    def mask(self, client: int, partial: Any) -> Any:
         """Contributes the secure leaves of a client's partial; returns the partial with zeros in their place.
 
         If a message is lost or refused, the client has a reason in `why_lost`.

@@ -99,10 +99,10 @@ class Session:
     ) -> None:
         """Gives a client the server's message, and the server the client's answer."""
         try:
-            asked = self._carried(phase, client, self._inbox[client], False)
-            if asked is None:
+            request = self._carry(phase, client, self._inbox[client], False)
+            if request is None:
                 raise MessageRefused("the server's message was lost")
-            answered = self._carried(phase, client, answer(asked), True)
+            answered = self._carry(phase, client, answer(request), True)
             if answered is None:
                 raise MessageRefused("its message was lost")
             take(client, answered)
@@ -111,7 +111,7 @@ class Session:
                 self.lost[client] = f"dropped out of the secure sum in phase {PHASES[phase]}: {error}"
                 self._clients.pop(client, None)
 
-    def _carried(self, phase: int, client: int, message: bytes, to_server: bool) -> bytes | None:
+    def _carry(self, phase: int, client: int, message: bytes, to_server: bool) -> bytes | None:
         counted = self.sent_bytes if to_server else self.received_bytes
         with self._lock:
             counted[PHASES[phase]] += len(message)

@@ -59,18 +59,18 @@ def masked(neighbours: int | None = None, threshold: int | None = None) -> Maske
     return Masked(neighbours, threshold)
 
 
-def settings_of(given: object) -> Masked | None:
+def settings_of(argument: object) -> Masked | None:
     """The settings that the argument `secure_aggregation` denotes.
 
     Raises:
         TypeMismatch: it is none of None, `'masked'` and the result of `masked()`.
         FedcoreError: the extra `secure` is not installed.
     """
-    if given is None:
+    if argument is None:
         return None
-    settings = Masked() if given == "masked" else given
+    settings = Masked() if argument == "masked" else argument
     if not isinstance(settings, Masked):
-        raise TypeMismatch(f"secure_aggregation is None, 'masked' or fc.runtime.masked(...), not {brief(given)}")
+        raise TypeMismatch(f"secure_aggregation is None, 'masked' or fc.runtime.masked(...), not {brief(argument)}")
     if importlib.util.find_spec("cryptography") is None:
         raise FedcoreError("secure_aggregation needs the package cryptography: pip install 'fedcore[secure]'")
     return settings

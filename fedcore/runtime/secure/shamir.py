@@ -20,8 +20,8 @@ def split(secret: bytes, threshold: int, points: Sequence[int]) -> dict[int, byt
     """
     constant = int.from_bytes(secret, "little")
     # 49 bytes reduced modulo PRIME are within 2**-135 of uniform.
-    rest = [int.from_bytes(os.urandom(49), "little") % PRIME for _ in range(threshold - 1)]
-    return {x: _value([*rest, constant], x).to_bytes(SHARE_BYTES, "little") for x in points}
+    coefficients = [int.from_bytes(os.urandom(49), "little") % PRIME for _ in range(threshold - 1)]
+    return {x: _value([*coefficients, constant], x).to_bytes(SHARE_BYTES, "little") for x in points}
 
 
 def _value(coefficients: list[int], x: int) -> int:
@@ -47,12 +47,12 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
 @functools.lru_cache(maxsize=512)
 def _factors(points: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's factors of the points at 0."""
-    found = []
+    factors = []
     for x in points:
         above, below = 1, 1
         for other in points:
             if other != x:
                 above = above * other % PRIME
                 below = below * (other - x) % PRIME
-        found.append(above * pow(below, -1, PRIME) % PRIME)
-    return tuple(found)
+        factors.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(factors)

@@ -105,6 +105,6 @@ def entries(body: memoryview, size: int, what: str) -> list[memoryview]:
     return [body[4 + i * size : 4 + (i + 1) * size] for i in range(count)]
 
 
-def listed(parts: Sequence[bytes]) -> bytes:
+def join_entries(parts: Sequence[bytes]) -> bytes:
     """The body that `entries` parses."""
     return len(parts).to_bytes(4, "little") + b"".join(parts)

@@ -424,8 +424,8 @@ class ArrayClientData(ClientData):
             return self._from_python_id(client_id)
         bounds = tf.constant([self._ranges[i] for i in self._ids], tf.int64)
         is_client = tf.constant(self._ids) == client_id
-        known = tf.Assert(tf.reduce_any(is_client), [f"no such client among {len(self._ids)}:", client_id])
-        with tf.control_dependencies([known]):
+        assertion = tf.Assert(tf.reduce_any(is_client), [f"no such client among {len(self._ids)}:", client_id])
+        with tf.control_dependencies([assertion]):
             start, stop = tf.unstack(tf.gather(bounds, tf.argmax(tf.cast(is_client, tf.int32))))
         rows = map_leaves(lambda column: tf.constant(column)[start:stop], self._columns)
         return tf.data.Dataset.from_tensor_slices(rows)
@@ -503,6 +503,6 @@ def _sorted_ids(client_ids: Iterable[str]) -> list[str]:
     if not all(isinstance(client_id, str) for client_id in ids):
         raise TypeMismatch("client ids must be strings")
     ids.sort()
-    if any(one == other for one, other in itertools.pairwise(ids)):
+    if any(previous == other for previous, other in itertools.pairwise(ids)):
         raise InvalidValue("a client id is given twice")
     return ids

@@ -111,8 +111,8 @@ def from_huggingface(dataset: Any, client_column: str, columns: Sequence[str] | 
     arrays = dataset.select_columns(fields).with_format("numpy")
 
     def read(rows: np.ndarray) -> Structure:
-        found = arrays[rows]
-        return {name: _column(f"from_huggingface: the column {name!r}", found[name]) for name in fields}
+        batch = arrays[rows]
+        return {name: _column(f"from_huggingface: the column {name!r}", batch[name]) for name in fields}
 
     clients = _rows_of_clients(f"from_huggingface: the column {client_column!r}", ids)
     return StoredClientData(_Rows(clients, read))
@@ -144,7 +144,7 @@ def from_torch(dataset: Any, client_ids: Sequence | np.ndarray) -> ClientData:
 
     def read(rows: np.ndarray) -> Structure:
         examples = [_as_structure(dataset[int(row)]) for row in rows]
-        return map_leaves(_stacked, examples[0], *examples[1:])
+        return map_leaves(_stack, examples[0], *examples[1:])
 
     return StoredClientData(_Rows(_rows_of_clients("from_torch: client_ids", client_ids), read))
 
@@ -194,12 +194,12 @@ def _vector(role: str, client_ids: Sequence | np.ndarray) -> np.ndarray:
     return ids
 
 
-def _fields(user: str, has: Sequence[str], client_column: str, wanted: Sequence[str] | None) -> list[str]:
-    asked = [client_column, *(wanted or ())]
-    unknown = [name for name in asked if name not in has]
+def _fields(user: str, has: Sequence[str], client_column: str, columns: Sequence[str] | None) -> list[str]:
+    names = [client_column, *(columns or ())]
+    unknown = [name for name in names if name not in has]
     if unknown:
         raise InvalidValue(f"{user}: there is no column {unknown[0]!r}; there are {', '.join(map(repr, has))}")
-    fields = list(wanted) if wanted is not None else [name for name in has if name != client_column]
+    fields = list(columns) if columns is not None else [name for name in has if name != client_column]
     if not fields:
         raise InvalidValue(f"{user}: an example needs at least one column beside {client_column!r}")
     return fields
@@ -248,7 +248,7 @@ def _as_structure(example: Any) -> Structure:
     return example
 
 
-def _stacked(*values: Any) -> np.ndarray:
+def _stack(*values: Any) -> np.ndarray:
     if isinstance(values[0], str | bytes):
         return as_bytes(np.array(values, object))
     arrays = [np.asarray(value) for value in values]

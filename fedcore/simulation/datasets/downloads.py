@@ -64,18 +64,18 @@ def cached_members(user: str, archive: Archive, cache_dir: str | os.PathLike | N
         FedcoreError: the archive can neither be found nor downloaded, has another checksum, or lacks a file.
     """
     directory = cache_directory(cache_dir)
-    found = [directory / name for name in archive.members]
-    if all(path.exists() for path in found):
-        return found
+    paths = [directory / name for name in archive.members]
+    if all(path.exists() for path in paths):
+        return paths
     directory.mkdir(parents=True, exist_ok=True)
     packed = directory / archive.name
     if packed.exists():
         _check(packed.name, str(packed), _checksum(packed), archive.sha256)
     else:
         _download(user, archive, packed)
-    _unpack(packed, found)
+    _unpack(packed, paths)
     packed.unlink(missing_ok=True)
-    return found
+    return paths
 
 
 def cached_database(name: str, cache_dir: str | os.PathLike | None) -> Path | None:
@@ -139,14 +139,14 @@ def _unpacked_pieces(source: IO[bytes]) -> Iterator[bytes]:
     """
     size = os.fstat(source.fileno()).st_size
     decompressor = lzma.LZMADecompressor(memlimit=_LZMA_BYTES)
-    taken = 0
+    size_bytes = 0
     while not decompressor.eof:
         data = source.read(_PIECE) if decompressor.needs_input else b""
         if decompressor.needs_input and not data:
             raise EOFError("it ends too soon")
         piece = decompressor.decompress(data, max_length=_PIECE)
-        taken += len(piece)
-        check_taken("its content", taken, size)
+        size_bytes += len(piece)
+        check_taken("its content", size_bytes, size)
         yield piece
 
 
@@ -165,9 +165,9 @@ def _check(name: str, place: str, has: str, wants: str) -> None:
         )
 
 
-def _unpack(packed: Path, wanted: Sequence[Path]) -> None:
+def _unpack(packed: Path, paths: Sequence[Path]) -> None:
     """Writes the wanted files of an archive; the archive names no path that is written."""
-    missing = {path.name: path for path in wanted}
+    missing = {path.name: path for path in paths}
     with tarfile.open(packed, "r:bz2") as archive:
         for member in archive:
             path = missing.pop(os.path.basename(member.name), None) if member.isfile() else None

@@ -212,10 +212,10 @@ def _group(owner, name: str):
     Raises:
         ValueError: there is none.
     """
-    found = member(owner, name)
-    if not hasattr(found, "keys"):
+    group = member(owner, name)
+    if not hasattr(group, "keys"):
         raise ValueError(f"there is no group {brief(name)}")
-    return found
+    return group
 
 
 class _Groups:
@@ -303,9 +303,9 @@ class _Columns:
         width = math.prod(shape)
         if dtype != "str":
             return self._slice(column, "values", dtype, start * width, stop * width).reshape(stop - start, *shape)
-        before = self._slice(column, "ends", "int64", start * width - 1, start * width) if start * width else [0]
+        previous_end = self._slice(column, "ends", "int64", start * width - 1, start * width) if start * width else [0]
         ends = self._slice(column, "ends", "int64", start * width, stop * width)
-        first, last = int(before[0]), int(ends[-1]) if len(ends) else int(before[0])
+        first, last = int(previous_end[0]), int(ends[-1]) if len(ends) else int(previous_end[0])
         content = self._slice(column, "values", "uint8", first, last).tobytes()
         return texts_of(content, ends - first).reshape(stop - start, *shape)
 

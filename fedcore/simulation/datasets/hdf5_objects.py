@@ -95,10 +95,12 @@ def values_of(datasets: Mapping[str, Any], file_bytes: int) -> dict[str, np.ndar
         if dataset.shape is None or not (dataset.dtype.kind in "biufcS" or _is_text(dataset)):
             raise ValueError(f"{brief(name)} holds neither numbers nor text, but {dataset.dtype}")
         check_taken(f"a chunk of {brief(name)}", _size_bytes(dataset, dataset.chunks or ()), file_bytes)
-    taken = sum(_size_bytes(dataset, dataset.shape) for dataset in datasets.values())
+    size_bytes = sum(_size_bytes(dataset, dataset.shape) for dataset in datasets.values())
     allowed = min(MAX_RATIO * file_bytes, _allowed_bytes(datasets.values(), file_bytes))
-    if taken > max(ALWAYS_TAKEN_BYTES, allowed):
-        raise ValueError(f"{', '.join(map(brief, datasets))} take {taken} bytes of memory, far more than in the file")
+    if size_bytes > max(ALWAYS_TAKEN_BYTES, allowed):
+        raise ValueError(
+            f"{', '.join(map(brief, datasets))} take {size_bytes} bytes of memory, far more than in the file"
+        )
     return {name: _values(name, dataset, file_bytes) for name, dataset in datasets.items()}
 
 
@@ -139,11 +141,11 @@ def _values(name: str, dataset: Any, file_bytes: int) -> np.ndarray:
         values = dataset[()]
         return as_bytes(values) if values.dtype.kind == "S" else values
     texts = np.empty(dataset.shape, object)
-    taken = 0
+    size_bytes = 0
     for place in _pieces(dataset.shape, max(_TEXTS_AT_ONCE, ALWAYS_TAKEN_BYTES // max(1, file_bytes))):
         texts[place] = dataset[place]
-        taken += sum(map(len, np.ravel(texts[place])))
-        check_taken(f"the text of {brief(name)}", taken, file_bytes, ratio=1)
+        size_bytes += sum(map(len, np.ravel(texts[place])))
+        check_taken(f"the text of {brief(name)}", size_bytes, file_bytes, ratio=1)
     return as_bytes(texts)
 
 

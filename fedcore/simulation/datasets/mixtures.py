@@ -36,8 +36,8 @@ def build_dataset_mixture(
     limit = int(real_number("a_probability", a_probability) * _DRAWS)
     draws = tf.data.Dataset.random(seed=None if seed is None else seed_number("seed", seed))
 
-    def pick(one, other, draw):
-        return tf.cond(draw < limit, lambda: one, lambda: other)
+    def pick(first, other, draw):
+        return tf.cond(draw < limit, lambda: first, lambda: other)
 
     return tf.data.Dataset.zip((a, b, draws)).map(pick)
 

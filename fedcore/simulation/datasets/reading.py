@@ -41,14 +41,14 @@ class ReadingFunction:
 
     def __call__(self, client_id):
         if active_builder() is not None:
-            return self._of_constants(client_id)
+            return self._constant_computation(client_id)
         return self._data.create_tf_dataset_for_client(_text(client_id))
 
     def __fedcore_function__(self, builder: Builder, parameter_type: Type | None) -> Value:
-        return self._of_constants.__fedcore_function__(builder, parameter_type)
+        return self._constant_computation.__fedcore_function__(builder, parameter_type)
 
     @functools.cached_property
-    def _of_constants(self) -> Computation:
+    def _constant_computation(self) -> Computation:
         """The computation whose graph holds all examples.
 
         Raises:
@@ -62,9 +62,9 @@ class ReadingFunction:
                 "fc.simulation.compose_dataset_computation_with_computation(data.dataset_computation, computation) "
                 "makes reads the clients of a call when it is called"
             )
-        made = held.dataset_computation
-        assert isinstance(made, Computation)  # of data in memory
-        return made
+        computation = held.dataset_computation
+        assert isinstance(computation, Computation)  # of data in memory
+        return computation
 
     def cohort(self, client_ids: Iterable) -> Cohort:
         """The data sets of clients, read when they are needed."""
@@ -108,12 +108,12 @@ class ComputationOfIds(Computation):
                 f"{self.__name__} reads clients' data from files when it is called, which cannot be done inside a "
                 "computation: call it from Python"
             )
-        return self._body(*self._opened(args, kwargs))
+        return self._body(*self._open(args, kwargs))
 
     def invoke(self, /, *args, seed: int | None = None, **kwargs):
-        return self._body.invoke(*self._opened(args, kwargs), seed=seed)
+        return self._body.invoke(*self._open(args, kwargs), seed=seed)
 
-    def _opened(self, args: tuple, kwargs: dict) -> list:
+    def _open(self, args: tuple, kwargs: dict) -> list:
         """The arguments, with data sets in place of ids."""
         arguments = self._bound(args, kwargs)
         first, *inner = self._path

@@ -69,7 +69,7 @@ class SqlClientData(StoredClientData):
 
     def __init__(self, database_filepath: str | os.PathLike, split_name: str | None = None):
         path = existing_file("SqlClientData", database_filepath)
-        super().__init__(_opened(path, split_name, _as_they_are))
+        super().__init__(_open_store(path, split_name, _as_they_are))
 
 
 def load_and_parse_sql_client_data(
@@ -91,7 +91,7 @@ def load_and_parse_sql_client_data(
         [1, 2]
     """
     path = existing_file("load_and_parse_sql_client_data", database_filepath)
-    return StoredClientData(_opened(path, split_name, _Parser(element_spec)))
+    return StoredClientData(_open_store(path, split_name, _Parser(element_spec)))
 
 
 def save_sqlite(data: ClientData | Mapping[str, ClientData], path: str | os.PathLike) -> None:
@@ -130,7 +130,7 @@ def _rows(connection, split: str, clients: ClientData) -> Iterable[tuple[str, st
             layout = has
             connection.execute("INSERT INTO layouts VALUES (?, ?)", (split, json.dumps(vars(layout))))
         check_layout("save_sqlite", client_id, has, layout)
-        content = b"".join(_packed(column) for column in flat_columns(columns).values())
+        content = b"".join(_pack(column) for column in flat_columns(columns).values())
         yield split, client_id, num_rows(columns, f"client {brief(client_id)}: "), content
     if layout is None:
         raise InvalidValue("save_sqlite: there are no clients to store")
@@ -187,7 +187,7 @@ def save_to_sql_client_data(
             split = _DEFAULT_SPLIT if split_names_by_client_id is None else split_names_by_client_id.get(client_id)
             if split is None:
                 raise InvalidValue(f"save_to_sql_client_data: client {brief(client_id)} has no split")
-            protos = [_serialized(example) for example in dataset.as_numpy_iterator()]
+            protos = [_serialize(example) for example in dataset.as_numpy_iterator()]
             connection.executemany("INSERT INTO examples VALUES (?, ?, ?)", ((split, client_id, p) for p in protos))
             connection.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", (client_id, split, len(protos)))
         connection.execute("CREATE INDEX examples_by_client ON examples (client_id, split_name)")
@@ -222,7 +222,7 @@ class _Connection:
             raise OSError(number, os.strerror(number), os.fspath(self._path)) from error
 
 
-def _opened(path: str, split: str | None, decode: Callable[[np.ndarray], Structure]) -> StoreOfFile:
+def _open_store(path: str, split: str | None, decode: Callable[[np.ndarray], Structure]) -> StoreOfFile:
     store = StoreOfFile(functools.partial(_store, split=split, decode=decode), path)
     store.get()
     return store
@@ -283,27 +283,27 @@ class _ClientRows:
 
     def read(self, client_id: str) -> Structure | None:
         query = "SELECT num_examples, content FROM clients WHERE split_name = ? AND client_id = ? LIMIT 1"
-        found = self._tables.rows(query, self._split, client_id)
-        if not found:
+        matches = self._tables.rows(query, self._split, client_id)
+        if not matches:
             return None
-        ((rows, content),) = found
+        ((rows, content),) = matches
         if type(rows) is not int or rows < 0 or not isinstance(content, bytes):
             raise ValueError("its row has no number of examples, or no bytes")
         columns, start = [], 0
         for dtype, shape in zip(self._layout.dtypes, self._layout.shapes, strict=True):
-            column, start = _unpacked(content, start, dtype, (rows, *shape))
+            column, start = _unpack(content, start, dtype, (rows, *shape))
             columns.append(column)
         return self._layout.structured(columns)
 
 
-def _packed(column: np.ndarray) -> bytes:
+def _pack(column: np.ndarray) -> bytes:
     if column.dtype.kind != "O":
         return np.ascontiguousarray(column).tobytes()
     texts = column.ravel()
     return ends_of(texts).tobytes() + b"".join(texts)
 
 
-def _unpacked(content: bytes, start: int, dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
+def _unpack(content: bytes, start: int, dtype: str, shape: tuple[int, ...]) -> tuple[np.ndarray, int]:
     """A column that starts at a byte of a row's content, and the byte after it."""
     count = math.prod(shape)
     if dtype != "str":
@@ -328,42 +328,42 @@ class _Examples:
         self._tables.close()
 
     def client_ids(self) -> Iterable[str]:
-        query = "SELECT DISTINCT client_id FROM client_metadata" + self._of_split("WHERE")
+        query = "SELECT DISTINCT client_id FROM client_metadata" + self._split_condition("WHERE")
         return [_text(client_id) for (client_id,) in self._tables.rows(query, *self._arguments())]
 
     def read(self, client_id: str) -> Structure | None:
         protos: list[bytes] = []
-        taken = 0
+        size_bytes = 0
         for (proto,) in self._protos(client_id):
             if not isinstance(proto, bytes):
                 raise ValueError(f"an example is bytes, not {brief(proto)}")
-            taken += len(proto)
-            check_taken("it", taken, self._tables.size_bytes, ratio=1)
+            size_bytes += len(proto)
+            check_taken("it", size_bytes, self._tables.size_bytes, ratio=1)
             protos.append(proto)
         if not protos and not self._is_client(client_id):
             return None
-        made = np.empty(len(protos), dtype=object)
-        made[:] = protos
-        return self._decode(made)
+        array = np.empty(len(protos), dtype=object)
+        array[:] = protos
+        return self._decode(array)
 
     def _is_client(self, client_id: str) -> bool:
-        query = "SELECT 1 FROM client_metadata WHERE client_id = ?" + self._of_split("AND")
+        query = "SELECT 1 FROM client_metadata WHERE client_id = ?" + self._split_condition("AND")
         return bool(self._tables.rows(f"{query} LIMIT 1", *self._arguments(client_id)))
 
     def _protos(self, client_id: str) -> Iterable[tuple[Any]]:
-        of_client = "SELECT serialized_example_proto FROM examples WHERE client_id = ?" + self._of_split("AND")
+        query = "SELECT serialized_example_proto FROM examples WHERE client_id = ?" + self._split_condition("AND")
         if self._runs is None:
-            plan = self._tables.rows(f"EXPLAIN QUERY PLAN {of_client}", *self._arguments(client_id))
-            self._runs = {} if any(step[-1].startswith("SEARCH") for step in plan) else self._located()
+            plan = self._tables.rows(f"EXPLAIN QUERY PLAN {query}", *self._arguments(client_id))
+            self._runs = {} if any(step[-1].startswith("SEARCH") for step in plan) else self._locate_runs()
         if not self._runs:
-            return self._tables.rows(f"{of_client} ORDER BY rowid", *self._arguments(client_id))
-        in_run = f"{of_client} AND rowid BETWEEN ? AND ? ORDER BY rowid"
+            return self._tables.rows(f"{query} ORDER BY rowid", *self._arguments(client_id))
+        in_run = f"{query} AND rowid BETWEEN ? AND ? ORDER BY rowid"
         runs = self._runs.get(client_id, [])
         return itertools.chain.from_iterable(
             self._tables.rows(in_run, *self._arguments(client_id), *run) for run in runs
         )
 
-    def _located(self) -> dict[str, list[list[int]]]:
+    def _locate_runs(self) -> dict[str, list[list[int]]]:
         """For each client the first and the last row of its runs, in a table that has no index by client."""
         runs: dict[str, list[list[int]]] = {}
         last: str | None = None
@@ -377,11 +377,11 @@ class _Examples:
                 runs.setdefault(client_id, []).append([rowid, rowid])
             last = client_id
 
-        query = "SELECT rowid, client_id FROM examples" + self._of_split("WHERE") + " ORDER BY rowid"
+        query = "SELECT rowid, client_id FROM examples" + self._split_condition("WHERE") + " ORDER BY rowid"
         self._tables.visit(add, query, *self._arguments())
         return runs
 
-    def _of_split(self, word: str) -> str:
+    def _split_condition(self, word: str) -> str:
         return "" if self._split is None else f" {word} split_name = ?"
 
     def _arguments(self, *first: str) -> tuple[str, ...]:
@@ -420,14 +420,14 @@ class _Parser:
         import tensorflow as tf
 
         if self._parse is None:
-            self._parse = tf.function(self._parsed, input_signature=[tf.TensorSpec([None], tf.string)])
+            self._parse = tf.function(self._parse_protos, input_signature=[tf.TensorSpec([None], tf.string)])
         try:
             return {name: column.numpy() for name, column in self._parse(tf.constant(protos, tf.string)).items()}
         except tf.errors.InvalidArgumentError as error:
             problem = error.message.split("\n\n")[-1].split("\n")[0]  # before it stands a stack
             raise FedcoreError(f"a client's examples are not what element_spec says: {problem}") from None
 
-    def _parsed(self, protos):
+    def _parse_protos(self, protos):
         import tensorflow as tf
 
         features = {name: tf.io.FixedLenFeature(leaf.shape, _kind(leaf.dtype)) for name, leaf in self._spec.items()}
@@ -444,7 +444,7 @@ def _kind(dtype):
     return tf.float32 if dtype.is_floating else tf.int64
 
 
-def _serialized(example: Mapping[str, Any]) -> bytes:
+def _serialize(example: Mapping[str, Any]) -> bytes:
     import tensorflow as tf
 
     features = {}

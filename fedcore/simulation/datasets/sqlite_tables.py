@@ -87,9 +87,9 @@ class Tables:
         Raises:
             ValueError, sqlite3.DatabaseError: they cannot be read.
         """
-        found: list[tuple] = []
-        self.visit(found.append, query, *arguments)
-        return found
+        rows: list[tuple] = []
+        self.visit(rows.append, query, *arguments)
+        return rows
 
     def visit(self, visitor: Callable[[tuple], object], query: str, *arguments: Any) -> None:
         """Calls the visitor with each row of a query.
@@ -97,13 +97,13 @@ class Tables:
         Raises:
             ValueError, sqlite3.DatabaseError: they cannot be read.
         """
-        taken = 0
+        size_bytes = 0
         with self._lock:
             self._steps.calls = 0
             try:
                 for row in self._connection.execute(query, arguments):
-                    taken += sum(len(value) for value in row if isinstance(value, str | bytes))
-                    check_taken("a query", taken, self.size_bytes, ratio=1)
+                    size_bytes += sum(len(value) for value in row if isinstance(value, str | bytes))
+                    check_taken("a query", size_bytes, self.size_bytes, ratio=1)
                     visitor(row)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:

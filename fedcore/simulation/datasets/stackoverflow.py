@@ -120,12 +120,12 @@ def get_synthetic() -> ClientData:
 
 def get_synthetic_word_counts() -> collections.OrderedDict[str, int]:
     """Word -> how often it occurs in `get_synthetic`, the most frequent first."""
-    return _counted("tokens", " ")
+    return _count_parts("tokens", " ")
 
 
 def get_synthetic_tag_counts() -> collections.OrderedDict[str, int]:
     """Tag -> how often it occurs in `get_synthetic`, the most frequent first."""
-    return _counted("tags", "|")
+    return _count_parts("tags", "|")
 
 
 def _client(*sentences: tuple[str, int, str, str, str, str]) -> dict:
@@ -133,10 +133,10 @@ def _client(*sentences: tuple[str, int, str, str, str, str]) -> dict:
     return {**columns, "score": np.array(columns["score"], np.int64)}
 
 
-def _counted(field: str, separator: str) -> collections.OrderedDict[str, int]:
+def _count_parts(field: str, separator: str) -> collections.OrderedDict[str, int]:
     texts = get_synthetic().in_memory()._columns[field]
-    found = collections.Counter(part for text in texts for part in text.decode().split(separator))
-    return _most_frequent_first(found)
+    counts = collections.Counter(part for text in texts for part in text.decode().split(separator))
+    return _most_frequent_first(counts)
 
 
 def _most_frequent_first(counts: dict[str, int]) -> collections.OrderedDict[str, int]:

@@ -152,8 +152,8 @@ def _close(opened: Store, process: int) -> None:
 
 def stamp_of(file: str | IO[bytes]) -> tuple[int, int]:
     """Size in bytes and time of the last change (ns) of a file, by its path or open."""
-    found = os.stat(file if isinstance(file, str) else file.fileno())
-    return found.st_size, found.st_mtime_ns
+    status = os.stat(file if isinstance(file, str) else file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def existing_file(reader: str, path: str | os.PathLike) -> str:
@@ -172,19 +172,19 @@ def by_split(data: ClientData | Mapping[str, ClientData]) -> Mapping[str, Client
     return {ONE_SPLIT: data} if isinstance(data, ClientData) else data
 
 
-def chosen_split(reader: str, path: str, splits: Iterable[str], wanted: str | None) -> str:
-    """The split to read: `wanted`, or the only one.
+def chosen_split(reader: str, path: str, splits: Iterable[str], split: str | None) -> str:
+    """The split to read: `split`, or the only one.
 
     Raises:
         InvalidValue: there is no such split, or there are several to choose from.
     """
     names = sorted(splits)
-    if wanted is None and len(names) == 1:
+    if split is None and len(names) == 1:
         return names[0]
-    if wanted not in names:
-        problem = "name one" if wanted is None else f"there is no {wanted!r}"
+    if split not in names:
+        problem = "name one" if split is None else f"there is no {split!r}"
         raise InvalidValue(f"{reader}: {path} has the splits {', '.join(names)}; {problem}")
-    return wanted
+    return split
 
 
 _KINDS = ("dict", "tuple", "array")
@@ -296,14 +296,14 @@ def texts_of(content: bytes, ends: np.ndarray) -> np.ndarray:
     """
     if len(ends) and (ends[0] < 0 or np.any(ends[1:] < ends[:-1]) or ends[-1] > len(content)):
         raise ValueError("the ends of its texts do not ascend to the end of the content")
-    made = np.empty(len(ends), dtype=object)
+    texts = np.empty(len(ends), dtype=object)
     stops = ends.tolist()
-    made[:] = [content[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
-    return made
+    texts[:] = [content[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+    return texts
 
 
 def parent_made(path: str | os.PathLike) -> Path:
     """The path, with its directory there."""
-    made = Path(path)
-    made.parent.mkdir(parents=True, exist_ok=True)
-    return made
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target

@@ -21,9 +21,9 @@ def map_leaves(fn: Callable[..., Any], structure: Structure, *others: Structure)
 
 
 def leaves_of(structure: Structure) -> list[Any]:
-    found: list[Any] = []
-    map_leaves(found.append, structure)
-    return found
+    leaves: list[Any] = []
+    map_leaves(leaves.append, structure)
+    return leaves
 
 
 def row_type(structure: Structure) -> Structure:
@@ -69,9 +69,9 @@ def as_tensorflow_has_it(value: Any) -> np.ndarray:
 def as_bytes(column: np.ndarray) -> np.ndarray:
     """An array of text as an array of bytes objects, in UTF-8."""
     encoded = [v.encode() if isinstance(v, str) else v for v in column.ravel().tolist()]
-    made = np.empty(len(encoded), dtype=object)
-    made[:] = encoded
-    return made.reshape(column.shape)
+    array = np.empty(len(encoded), dtype=object)
+    array[:] = encoded
+    return array.reshape(column.shape)
 
 
 def rows_of(dataset) -> Structure:
@@ -90,14 +90,14 @@ def rows_of(dataset) -> Structure:
     if not elements:
         return map_leaves(_no_rows, dataset.element_spec)
     try:
-        return map_leaves(lambda *parts: _stacked(parts), elements[0], *elements[1:])
+        return map_leaves(lambda *parts: _stack(parts), elements[0], *elements[1:])
     except ValueError:
         raise InvalidValue(
             "the examples of a client differ in shape, so they are no columns; fix: store them before they are batched"
         ) from None
 
 
-def _stacked(parts: tuple) -> np.ndarray:
+def _stack(parts: tuple) -> np.ndarray:
     if isinstance(parts[0], bytes):
         return as_bytes(np.array(parts, dtype=object))
     return np.stack(parts)

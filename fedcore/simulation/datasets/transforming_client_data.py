@@ -61,13 +61,13 @@ class TransformingClientData(ClientData):
 
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
         own = self._require(client_id)
-        of_base = own if self._reduce is None else python_id(self._reduce(own))
-        return self._base.create_tf_dataset_for_client(of_base).map(self._make_transform_fn(own))
+        base_id = own if self._reduce is None else python_id(self._reduce(own))
+        return self._base.create_tf_dataset_for_client(base_id).map(self._make_transform_fn(own))
 
     @property
     def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
         return self._in_graph
 
     def _in_graph(self, client_id) -> tf.data.Dataset:
-        of_base = client_id if self._reduce is None else self._reduce(client_id)
-        return self._base.serializable_dataset_fn(of_base).map(self._make_transform_fn(client_id))
+        base_id = client_id if self._reduce is None else self._reduce(client_id)
+        return self._base.serializable_dataset_fn(base_id).map(self._make_transform_fn(client_id))

@@ -52,13 +52,13 @@ class Chunker:
 
     def encode_tensorflow(self, input_strings) -> tuple[tf.Tensor, tf.Tensor]:
         """The integers of strings, of shape [strings, chunks], and the strings cut to the bytes that were kept."""
-        kept = tf.strings.substr(input_strings, 0, self.string_max_bytes)
-        raw = tf.cast(tf.io.decode_raw(kept, tf.uint8, fixed_length=self.max_length), self.dtype)
+        prefixes = tf.strings.substr(input_strings, 0, self.string_max_bytes)
+        raw = tf.cast(tf.io.decode_raw(prefixes, tf.uint8, fixed_length=self.max_length), self.dtype)
         places = tf.constant([256**i for i in range(self.chunk_bytes)], self.dtype)
         chunks = tf.reduce_sum(tf.reshape(raw, [-1, self.max_length // self.chunk_bytes, self.chunk_bytes]) * places, 2)
         if self.has_length:
-            chunks = tf.concat([tf.cast(tf.strings.length(kept), self.dtype)[:, None], chunks], 1)
-        return chunks, kept
+            chunks = tf.concat([tf.cast(tf.strings.length(prefixes), self.dtype)[:, None], chunks], 1)
+        return chunks, prefixes
 
     def decode_tensorflow(self, encoded_chunks) -> tf.Tensor:
         """The strings of integers of shape [strings, chunks]; integers of no string give some string."""

@@ -129,12 +129,12 @@ def build_iblt_computation(
         return strings, clients, counts, left
 
     now = tf_computation(lambda: tf.cast(tf.timestamp(), tf.int64))
-    one = tf_computation(lambda: tf.constant(1))
+    count_client = tf_computation(lambda: tf.constant(1))
 
     @federated_computation(FederatedType(STRINGS, CLIENTS))
     def heavy_hitters_round(examples):
         began = federated_eval(now, SERVER)
-        here = federated_eval(one, CLIENTS)
+        here = federated_eval(count_client, CLIENTS)
         sketch, table = federated_map(compute_sketch, examples)
         if secure_sum_bitwidth is None:
             clients, sketch, table = federated_sum(here), federated_sum(sketch), federated_sum(table)
@@ -142,7 +142,9 @@ def build_iblt_computation(
             clients = federated_secure_sum(here, 1)
             sketch = federated_secure_modular_sum(sketch, DEFAULT_FIELD_SIZE)
             table = federated_secure_sum(table, 2**secure_sum_bitwidth - 1)
-        found = federated_map(decode_heavy_hitters, (sketch, table))
-        return federated_zip(ServerOutput(clients, found[0], found[1], found[2], found[3], began))
+        heavy_hitters = federated_map(decode_heavy_hitters, (sketch, table))
+        return federated_zip(
+            ServerOutput(clients, heavy_hitters[0], heavy_hitters[1], heavy_hitters[2], heavy_hitters[3], began)
+        )
 
     return heavy_hitters_round

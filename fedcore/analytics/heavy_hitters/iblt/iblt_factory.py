@@ -191,15 +191,18 @@ class ClippingIbltFactory(UnweightedAggregationFactory):
             raise TypeMismatch(f"ClippingIbltFactory aggregates {STRINGS}, not {value_type}")
 
         @tf_computation(value_type)
-        def counted(dataset):
+        def count_strings(dataset):
             strings, counts = clipped_counts(dataset, *self._clip)
             values = [counts, tf.ones_like(counts)] if self._unique_counts else [counts]
             rows = {DATASET_KEY: strings, DATASET_VALUE: tf.stack(values, 1)}
             return tf.data.Dataset.from_tensor_slices(rows)
 
-        inner = self._inner.create(counted.type_signature.result)
+        inner = self._inner.create(count_strings.type_signature.result)
         return aggregation_process(
-            inner.initialize, value_type, None, lambda state, value, _: inner.next(state, federated_map(counted, value))
+            inner.initialize,
+            value_type,
+            None,
+            lambda state, value, _: inner.next(state, federated_map(count_strings, value)),
         )
 
 

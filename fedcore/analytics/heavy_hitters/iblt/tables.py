@@ -88,12 +88,12 @@ class _Table:
         Args:
             keep: whether strings that are too long are cut; otherwise they are left out.
         """
-        chunks, kept = self.chunker.encode_tensorflow(strings)
-        mask = tf.ones_like(counts, tf.bool) if keep else tf.equal(kept, strings)
+        chunks, prefixes = self.chunker.encode_tensorflow(strings)
+        mask = tf.ones_like(counts, tf.bool) if keep else tf.equal(prefixes, strings)
         counts = tf.where(mask, counts % self.field_size, 0)
-        positions = self.positions(kept)
+        positions = self.positions(prefixes)
         return (
-            tf.scatter_nd(positions, self.entries(kept, chunks, counts), self.shape) % self.field_size,
+            tf.scatter_nd(positions, self.entries(prefixes, chunks, counts), self.shape) % self.field_size,
             positions,
             mask,
         )
@@ -118,7 +118,7 @@ class _Table:
                 power = power * power % size
             return result
 
-        def step(turn, idle, table, values, *found):
+        def step(turn, idle, table, values, *results):
             repetition = turn % self.repetitions
             cells = table[repetition]
             counts = cells[:, n]
@@ -136,7 +136,7 @@ class _Table:
             positions = self.positions(strings)
             table = tf.tensor_scatter_nd_sub(table, positions, self.entries(strings, chunks, counts)) % size
             values = tf.tensor_scatter_nd_sub(values, positions, tf.repeat(sums, self.repetitions, axis=0))
-            more = [tf.concat([a, b], 0) for a, b in zip(found, (strings, counts, sums), strict=True)]
+            more = [tf.concat([a, b], 0) for a, b in zip(results, (strings, counts, sums), strict=True)]
             return turn + 1, tf.where(tf.size(where) > 0, 0, idle + 1), table, values, *more
 
         table = tf.ensure_shape(tf.cast(table, tf.int64) % size, self.shape)
@@ -254,9 +254,9 @@ class IbltTensorEncoder:
     def compute_iblt(self, input_strings, input_values) -> tuple[tf.Tensor, tf.Tensor]:
         """The table of the strings and the table of the values."""
         strings, table = _strings(input_strings), self._encoder._table
-        found, positions, mask = table.encode(strings, tf.ones_like(strings, tf.int64), self._encoder._cut)
+        sketch, positions, mask = table.encode(strings, tf.ones_like(strings, tf.int64), self._encoder._cut)
         if not self._value_shape:
-            return found, tf.constant([], tf.int64)
+            return sketch, tf.constant([], tf.int64)
         values = tf.convert_to_tensor(input_values)
         if not (values.dtype.is_integer or values.dtype.is_floating):
             raise TypeMismatch(f"compute_iblt takes values that are numbers, not {values.dtype.name}")
@@ -268,7 +268,7 @@ class IbltTensorEncoder:
         rows = tf.reshape(values, [-1, math.prod(self._value_shape)])
         rows = tf.where(mask[:, None], rows, tf.zeros_like(rows))
         shape = [table.repetitions, table.table_size, rows.shape[1]]
-        return found, tf.scatter_nd(positions, tf.repeat(rows, table.repetitions, axis=0), shape)
+        return sketch, tf.scatter_nd(positions, tf.repeat(rows, table.repetitions, axis=0), shape)
 
 
 class IbltDecoder:
@@ -315,7 +315,7 @@ class IbltDecoder:
     def get_freq_estimates(self) -> dict[str | None, int]:
         """The counts by string, in Python; what was not decoded is at None, if there is any."""
         strings, counts, left = (x.numpy() for x in self.get_freq_estimates_tf())
-        return _by_string(strings, counts) | _left(left)
+        return _by_string(strings, counts) | _undecoded_count(left)
 
 
 class IbltTensorDecoder:
@@ -359,7 +359,7 @@ class IbltTensorDecoder:
     def get_freq_estimates(self) -> tuple[dict[str | None, int], dict[str | None, list]]:
         """The counts and the sums of the values by string, in Python; what was not decoded is counted at None."""
         strings, counts, values, left = (x.numpy() for x in self.get_freq_estimates_tf())
-        return _by_string(strings, counts) | _left(left), _by_string(strings, values)
+        return _by_string(strings, counts) | _undecoded_count(left), _by_string(strings, values)
 
 
 def decode_iblt_tf(
@@ -411,10 +411,12 @@ def decode_iblt_tensor_tf(
 
 
 def _strings(value) -> tf.Tensor:
-    found = tf.convert_to_tensor(value)
-    if found.dtype != tf.string or found.shape.rank != 1:
-        raise TypeMismatch(f"compute_iblt takes strings of shape [n], not {found.dtype.name} of shape {found.shape}")
-    return found
+    strings = tf.convert_to_tensor(value)
+    if strings.dtype != tf.string or strings.shape.rank != 1:
+        raise TypeMismatch(
+            f"compute_iblt takes strings of shape [n], not {strings.dtype.name} of shape {strings.shape}"
+        )
+    return strings
 
 
 def _counts(value, strings: tf.Tensor, field_size: int) -> tf.Tensor:
@@ -452,5 +454,5 @@ def _by_string(strings, numbers) -> dict:
     return {s.decode("utf-8", "ignore"): n for s, n in zip(strings.tolist(), numbers.tolist(), strict=True)}
 
 
-def _left(number) -> dict:
+def _undecoded_count(number) -> dict:
     return {None: int(number)} if number else {}

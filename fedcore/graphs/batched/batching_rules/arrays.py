@@ -138,8 +138,8 @@ def _(
     if not x.batched:
         known_bounds = [(bound, evaluation.known_value(bound)) for bound in (begin, end, strides)]
         tensors = [
-            evaluation.tensor(bound) if known is None else ops.constant(known.values[0])
-            for bound, known in known_bounds
+            evaluation.tensor(bound) if bound_value is None else ops.constant(bound_value.values[0])
+            for bound, bound_value in known_bounds
         ]
         (part,) = emit(node.op, [evaluation.tensor(x), *tensors], node.attributes)
     else:

@@ -25,7 +25,7 @@ from fedcore.graphs.graphdef.parsed_graph import Body, Node
 @batching_rule("PartitionedCall", "StatefulPartitionedCall")
 def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
     """A call is evaluated in place: the operations of the function are emitted for all clients."""
-    return evaluation.run(body.called(node["f"].name), values)
+    return evaluation.run(body.function_body(node["f"].name), values)
 
 
 @batching_rule("Assert")
@@ -59,7 +59,7 @@ def _(
     """
     if not condition.client_invariant:
         raise NoBatchingRule(node.op, "clients may take different branches")
-    branches = [body.called(node[name].name) for name in ("then_branch", "else_branch")]
+    branches = [body.function_body(node[name].name) for name in ("then_branch", "else_branch")]
     known_condition = evaluation.known_value(condition)
     if known_condition is not None:
         return evaluation.run(branches[0 if known_condition.values[0] else 1], values)
@@ -89,7 +89,7 @@ def _(
 
     A number out of range selects the last branch, as in TensorFlow.
     """
-    branches = [body.called(branch.name) for branch in node["branches"]]
+    branches = [body.function_body(branch.name) for branch in node["branches"]]
     if any(x.padded_axis is not None for x in values):
         raise NoBatchingRule(node.op, "a branch reads a batch")
     branch_numbers = evaluation.with_client_axis(index)
@@ -173,7 +173,7 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
     returns unchanged are not carried. Products that only add to a loop variable are computed behind the loop. If the
     number of iterations is known, several are built as one.
     """
-    loop_body, condition = body.called(node["body"].name), body.called(node["cond"].name)
+    loop_body, condition = body.function_body(node["body"].name), body.function_body(node["cond"].name)
     loop_body, condition, initial = join_products(evaluation, loop_body, condition, values)
     counter_starts = known_counters(evaluation, loop_body, initial)
     iterations = trip_count(evaluation, loop_body, condition, initial, counter_starts)
@@ -207,7 +207,7 @@ def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedVal
         results[i] = attrs.evolve(results[i], has_elements=results[i].tensor.dtype == tf.variant)
     if iterations is not None:
         for i, first in counter_starts.items():
-            last = KnownValue.of_constant(first + first.dtype.type(iterations))
+            last = KnownValue.from_constant(first + first.dtype.type(iterations))
             results[i] = attrs.evolve(results[i], known=last)
     return [product_results.get(i, results[i]) for i in range(len(values))]
 

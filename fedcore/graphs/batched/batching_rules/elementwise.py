@@ -296,8 +296,8 @@ def _broadcasts_to(tensor: Value, target: Value) -> bool:
     """Whether the tensor has the target's shape [K, …] or broadcasts to it, as far as static shapes tell."""
     if len(tensor.shape) > len(target.shape):
         return False
-    own, wanted = [*tensor.shape], [*target.shape][len(target.shape) - len(tensor.shape) :]
-    return all(size in (1, other) or None in (size, other) for size, other in zip(own, wanted, strict=True))
+    own, target_sizes = [*tensor.shape], [*target.shape][len(target.shape) - len(tensor.shape) :]
+    return all(size in (1, other) or None in (size, other) for size, other in zip(own, target_sizes, strict=True))
 
 
 def _padding_of_selection(

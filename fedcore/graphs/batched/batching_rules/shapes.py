@@ -60,7 +60,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 @batching_rule("Rank")
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The number of axes of one client's value, which is static."""
-    return BatchedValue(None, known=KnownValue.of_constant(np.int32(evaluation.rank(x))))
+    return BatchedValue(None, known=KnownValue.from_constant(np.int32(evaluation.rank(x))))
 
 
 def reshape_target(evaluation: BatchedEvaluation, x: BatchedValue, shape: BatchedValue) -> KnownValue | None:

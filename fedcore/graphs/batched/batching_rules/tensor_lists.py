@@ -182,7 +182,7 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> Batche
     """The recorded shape of one client's element as a known value; -1 if the rank is unknown."""
     dtype = node["shape_type"].as_numpy_dtype
     if handle.element_shape is None:
-        return BatchedValue(None, known=KnownValue.of_constant(dtype(-1)))
+        return BatchedValue(None, known=KnownValue.from_constant(dtype(-1)))
     element_shape = KnownValue.from_probes([v.astype(dtype) for v in handle.element_shape.values])
     return BatchedValue(None, not element_shape.is_constant, known=element_shape)
 
@@ -259,4 +259,4 @@ def _known_element_shape(evaluation: BatchedEvaluation, item: BatchedValue) -> K
     static_shape = evaluation.known_shape(item)
     if static_shape is not None or item.tensor is None or item.tensor.shape.rank is None:
         return static_shape
-    return KnownValue.of_constant(np.array([-1 if s is None else s for s in evaluation.shape(item)], np.int64))
+    return KnownValue.from_constant(np.array([-1 if s is None else s for s in evaluation.shape(item)], np.int64))
