@@ -91,13 +91,13 @@ def measure(clients: int, workers: int, rounds: int, *, in_runs: bool = True) ->
         in_runs: requests have runs of slices; False for one slice each.
     """
     import fedcore as fc
-    from fedcore.runtime.client_source import ClientSource
+    from fedcore.runtime.clients.client_source import ClientSource
+    from fedcore.runtime.clients.merge_tree import MergeTree
+    from fedcore.runtime.clients.run_lengths import RunLengths
+    from fedcore.runtime.clients.slice_reader import SliceReader
     from fedcore.runtime.cluster import executor
     from fedcore.runtime.cluster.broadcasts import Broadcasts
-    from fedcore.runtime.merge_tree import MergeTree
     from fedcore.runtime.plan_executor import PlanExecutor
-    from fedcore.runtime.run_lengths import RunLengths
-    from fedcore.runtime.slice_reader import SliceReader
 
     runtime = fc.runtime.ray(num_workers=workers, cpus_per_worker=0.5)
     sizes: list[int] = []

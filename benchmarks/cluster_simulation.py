@@ -43,7 +43,7 @@ class Pieces:
 def measure_slices(clients: int) -> np.ndarray:
     """CPU seconds of slices of the MLP, computed one at a time."""
     import fedcore as fc
-    from fedcore.runtime.device_stage import DeviceStage
+    from fedcore.runtime.clients.device_stage import DeviceStage
 
     seconds: list[float] = []
     call = DeviceStage.__call__
@@ -94,11 +94,11 @@ def simulate(clients: int, workers: int, pieces: Pieces, *, in_runs: bool) -> di
     Args:
         in_runs: requests have runs of slices; False for one slice each.
     """
-    from fedcore.runtime.client_source import ClientSource
     from fedcore.runtime.client_work import ClientSlice
+    from fedcore.runtime.clients.client_source import ClientSource
+    from fedcore.runtime.clients.run_lengths import RunLengths
     from fedcore.runtime.cluster.executor import REQUEST_S
     from fedcore.runtime.cluster.shipping import pack
-    from fedcore.runtime.run_lengths import RunLengths
     from fedcore.runtime.stopping import Stop
 
     rng = np.random.default_rng(0)

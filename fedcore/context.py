@@ -27,13 +27,15 @@ from fedcore.ir import Module, Operation, Ref, verify
 from fedcore.ir.first_use import in_a_thread
 from fedcore.ir.registry import declarations
 from fedcore.lru_cache import LruCache
-from fedcore.runtime.client_watch import ClientRecorder, active_watch, round_of, traced_clients
-from fedcore.runtime.forked import check_not_forked
-from fedcore.runtime.non_finite import NON_FINITE_CLIENTS as NON_FINITE_CLIENTS  # for learning: it imports no runtime
-from fedcore.runtime.non_finite import note_non_finite
-from fedcore.runtime.protocols import Runtime, check_runtime
-from fedcore.runtime.recording import Recording, record_compilation, trace_directory
-from fedcore.runtime.report import Report
+from fedcore.runtime.clients.client_watch import ClientRecorder, active_watch, round_of, traced_clients
+from fedcore.runtime.clients.non_finite import (
+    NON_FINITE_CLIENTS as NON_FINITE_CLIENTS,  # for learning: it imports no runtime
+)
+from fedcore.runtime.clients.non_finite import note_non_finite
+from fedcore.runtime.clients.protocols import Runtime, check_runtime
+from fedcore.runtime.devices.forked import check_not_forked
+from fedcore.runtime.reports.recording import Recording, record_compilation, trace_directory
+from fedcore.runtime.reports.report import Report
 from fedcore.scalars import seed_number
 from fedcore.seeds import fold_in
 from fedcore.slow_steps import slow_step

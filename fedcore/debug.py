@@ -14,8 +14,8 @@ import numpy as np
 from fedcore import context
 from fedcore.errors import FedcoreError, TracingError, brief
 from fedcore.ir.values import Value
-from fedcore.runtime.client_watch import ClientRecorder, NumericsCheck, WatchedValue, watching
-from fedcore.runtime.operation_times import OperationProfiler, Profile
+from fedcore.runtime.clients.client_watch import ClientRecorder, NumericsCheck, WatchedValue, watching
+from fedcore.runtime.reports.operation_times import OperationProfiler, Profile
 
 __all__ = ["Profile", "WatchedValue", "check_numerics", "print", "profile", "record_clients"]
 

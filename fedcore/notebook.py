@@ -11,13 +11,13 @@ import numpy as np
 
 from fedcore.cli.page.markup import Child, Markup, element, join, recorded_text
 from fedcore.cli.page.units import bits, seconds
-from fedcore.cli.show import coloured_console, highlight
+from fedcore.cli.printing import coloured_console, highlight
 from fedcore.computation import Computation
 from fedcore.computation.computation import PolymorphicComputation
 from fedcore.errors import FedcoreError
 from fedcore.ir.module import STAGES, Module
 from fedcore.learning.process import LearningAlgorithmState
-from fedcore.runtime.report import Report
+from fedcore.runtime.reports.report import Report
 from fedcore.types import Type
 
 MAX_ROWS = 40

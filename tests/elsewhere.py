@@ -9,8 +9,8 @@ from tensorflow.core.framework import graph_pb2
 import fedcore as fc
 from fedcore.computation.tracing import graph_module
 from fedcore.graphs.capture.graph_capture import TracedGraph
-from fedcore.graphs.graphdef.canonical_form import canonical_graph
-from fedcore.graphs.graphdef.side_effects import side_effects_of
+from fedcore.graphs.graphdef.analysis.side_effects import side_effects_of
+from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
 from fedcore.ir import Module
 from fedcore.ir.module import digest_of
 

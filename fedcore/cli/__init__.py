@@ -3,28 +3,28 @@
 import click
 
 from fedcore import __version__
-from fedcore.cli.demo import demo
-from fedcore.cli.deploy import deploy
-from fedcore.cli.diff import diff
-from fedcore.cli.doctor import doctor
-from fedcore.cli.dump import dump
-from fedcore.cli.evaluate import evaluate
 from fedcore.cli.exit_codes import EXIT_CODES, GuardedGroup
-from fedcore.cli.lint import lint
-from fedcore.cli.list_runs import list_runs
-from fedcore.cli.new import new
-from fedcore.cli.opt import opt
-from fedcore.cli.policy import policy
-from fedcore.cli.report import report
-from fedcore.cli.resume import resume
-from fedcore.cli.run import run
-from fedcore.cli.show_run import show_run
-from fedcore.cli.show_values import show_values
-from fedcore.cli.site import site
-from fedcore.cli.sweep import sweep
-from fedcore.cli.train import train
-from fedcore.cli.tune import tune
-from fedcore.cli.verify import verify
+from fedcore.cli.verbs.demo import demo
+from fedcore.cli.verbs.deploy import deploy
+from fedcore.cli.verbs.diff import diff
+from fedcore.cli.verbs.doctor import doctor
+from fedcore.cli.verbs.dump import dump
+from fedcore.cli.verbs.evaluate import evaluate
+from fedcore.cli.verbs.lint import lint
+from fedcore.cli.verbs.list_runs import list_runs
+from fedcore.cli.verbs.new import new
+from fedcore.cli.verbs.opt import opt
+from fedcore.cli.verbs.policy import policy
+from fedcore.cli.verbs.report import report
+from fedcore.cli.verbs.resume import resume
+from fedcore.cli.verbs.run import run
+from fedcore.cli.verbs.show_run import show_run
+from fedcore.cli.verbs.show_values import show_values
+from fedcore.cli.verbs.site import site
+from fedcore.cli.verbs.sweep import sweep
+from fedcore.cli.verbs.train import train
+from fedcore.cli.verbs.tune import tune
+from fedcore.cli.verbs.verify import verify
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meaning in EXIT_CODES.items())
 

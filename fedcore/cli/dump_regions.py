@@ -15,12 +15,12 @@ def print_regions(work: Work, module, pipeline: str, sizes: dict[str, int], *, p
         sizes: fields of `AssumedClients`.
     """
     from fedcore.cli.loading import quiet_start
-    from fedcore.cli.show import show
+    from fedcore.cli.printing import show
     from fedcore.compiler import compile_module
 
     work.pipeline = pipeline
     with quiet_start():
-        from fedcore.runtime.stage_regions import AssumedClients, stage_regions
+        from fedcore.runtime.devices.stage_regions import AssumedClients, stage_regions
 
         plan = module if module.stage == "planned" else compile_module(module, pipeline)
         assumed = AssumedClients(**sizes)
@@ -45,7 +45,7 @@ def _reason(function) -> str:
 def optimize_regions(path: str, pipeline: str, *, after_all: bool, after_change: bool) -> None:
     """Runs stage passes on the regions of a text, and prints them."""
     from fedcore.cli.loading import quiet_start
-    from fedcore.cli.show import show
+    from fedcore.cli.printing import show
     from fedcore.compiler import parse_pipeline
     from fedcore.errors import FedcoreError, ParseError
 

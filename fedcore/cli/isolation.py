@@ -238,8 +238,8 @@ def _import_each(file: str, note: mmap.mmap, *, trusted: bool) -> None:
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     import fedcore.intrinsics  # noqa: F401  declares the operations that a file may hold
-    from fedcore.graphs.graphdef.allow_list import check_graphs
-    from fedcore.graphs.graphdef.stepwise_import import import_each
+    from fedcore.graphs.graphdef.validation.allow_list import check_graphs
+    from fedcore.graphs.graphdef.validation.stepwise_import import import_each
     from fedcore.ir import bundle, verify
 
     def write_note(operation: str) -> None:

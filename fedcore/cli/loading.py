@@ -108,7 +108,7 @@ def read_module(path: str, work: Work, *, trusted: bool = False) -> "Module":
         module = verify(bundle.from_bytes(data))
         if module.blobs:
             with quiet_start():
-                from fedcore.graphs.graphdef.allow_list import check_graphs  # brings TensorFlow in
+                from fedcore.graphs.graphdef.validation.allow_list import check_graphs  # brings TensorFlow in
 
             check_graphs(module, trusted=trusted, advice="add --trusted")
     except ParseError as error:

@@ -98,7 +98,7 @@ def _computation(digests: tuple[str, str], source: tuple, calls: list[CallRecord
 def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> Computation:
     """A computation without calls, from a module and the passes over it."""
     from fedcore.ir.sources import sources_of
-    from fedcore.runtime.recording import graph_texts, stages_of
+    from fedcore.runtime.reports.recording import graph_texts, stages_of
 
     pass_records, modules = stages_of(module, passes)
     plan = modules[-1]

@@ -186,7 +186,7 @@ class Span:
 
 @attrs.frozen(kw_only=True)
 class CrossingRecord:
-    """A tensor that crossed between placements; see `fedcore.runtime.metering.Crossing`."""
+    """A tensor that crossed between placements; see `fedcore.runtime.reports.metering.Crossing`."""
 
     op: str = attrs.field(metadata=_by(_text))
     kind: str = attrs.field(metadata=_by(_text))
@@ -198,7 +198,7 @@ class CrossingRecord:
 
 @attrs.frozen(kw_only=True)
 class ValueRecord:
-    """An intermediate value of a client; see `fedcore.runtime.client_watch.WatchedValue`.
+    """An intermediate value of a client; see `fedcore.runtime.clients.client_watch.WatchedValue`.
 
     Args:
         entries: the first of its entries, as text.

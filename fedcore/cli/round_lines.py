@@ -42,7 +42,7 @@ class RoundLine:
 @contextlib.contextmanager
 def round_lines(rounds: int) -> Iterator[Callable[[RoundLine], None]]:
     """Gives the function that prints a round's line."""
-    from fedcore.cli.show import has_colours
+    from fedcore.cli.printing import has_colours
 
     if not (sys.stdout.isatty() and has_colours(sys.stdout)):
         click.echo(_HEAD)

@@ -32,7 +32,7 @@ class Size:
 
 def sizes(plan: Module) -> list[Size]:
     """The sizes of the parts of a plan, for one client."""
-    from fedcore.runtime.metering import crossings
+    from fedcore.runtime.reports.metering import crossings
 
     found = [size for p in plan.main.parameters if _is_of_server(p.type) for size in _parts("state", p.name, p.type)]
     for stage in plan.stages():

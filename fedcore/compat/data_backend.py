@@ -14,7 +14,7 @@ from fedcore.data import Cohort
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.ir import Module
 from fedcore.runtime.local import local
-from fedcore.runtime.report import Report
+from fedcore.runtime.reports.report import Report
 from fedcore.types import CLIENTS, FederatedType, Type, fits, to_type
 
 

@@ -21,8 +21,8 @@ from fedcore.context import Runtime, current_runtime, use
 from fedcore.context import set_runtime as set_default_context
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module
-from fedcore.runtime.metering import Crossing
-from fedcore.runtime.report import Report
+from fedcore.runtime.reports.metering import Crossing
+from fedcore.runtime.reports.report import Report
 from fedcore.tff_names import tff_name
 from fedcore.types import Type
 

@@ -62,7 +62,7 @@ def _round_products(module: Module, graph: Graph, names: dict[NodeKey, NodeKey])
     Args:
         names: gets the new name of each node that remains.
     """
-    from fedcore.graphs.graphdef.bfloat16_products import with_rounded_products
+    from fedcore.graphs.graphdef.rewrites.bfloat16_products import with_rounded_products
 
     data = module.blobs.get(graph.digest)
     rounded = data if data is None else with_rounded_products(data, names)

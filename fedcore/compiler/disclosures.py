@@ -151,7 +151,7 @@ class ClientDataFlow:
 
     def _appends(self, stage: Function, live: Live) -> bool:
         """Whether an operation on live leaves of the partial puts rows together."""
-        from fedcore.graphs.graphdef.parsed_graph import operations_of
+        from fedcore.graphs.graphdef.form.parsed_graph import operations_of
 
         folded = {stage.parameters[0].name}
         for op in stage.operations:

@@ -122,7 +122,7 @@ def distinct_results(
         inputs: the names and types of its arguments, in order.
         results: the names and types of its results, in order. Results that are not sent are all computed.
     """
-    from fedcore.graphs.graphdef.result_origins import Argument, Constant, result_origins
+    from fedcore.graphs.graphdef.analysis.result_origins import Argument, Constant, result_origins
 
     arguments: list[tuple[InputLeaf, Type]] = []
     for name, type_ in inputs:

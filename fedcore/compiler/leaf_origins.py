@@ -63,7 +63,7 @@ class LeafOrigins:
         return own
 
     def _call(self, graph: Graph, operand_numbers: Numbers, types: list[Type], own: Numbers, name: str) -> Numbers:
-        from fedcore.graphs.graphdef.result_origins import Argument, Constant
+        from fedcore.graphs.graphdef.analysis.result_origins import Argument, Constant
 
         origins = self._graph_origins(graph)
         if origins is None:
@@ -87,7 +87,7 @@ class LeafOrigins:
         return results
 
     def _graph_origins(self, graph: Graph) -> list | None:
-        from fedcore.graphs.graphdef.result_origins import result_origins
+        from fedcore.graphs.graphdef.analysis.result_origins import result_origins
 
         if graph.name not in self._results:
             analysable = graph.digest in self._module.blobs and not contains(graph.type, _is_sequence)

@@ -97,7 +97,7 @@ class _Reads:
 
     def of(self, live_leaves: Leaves) -> Leaves:
         """The leaves of the parameter that some leaves of the result depend on."""
-        from fedcore.graphs.graphdef.dependencies import positions
+        from fedcore.graphs.graphdef.analysis.dependencies import positions
 
         union = functools.reduce(operator.or_, (self.masks[i] for i in live_leaves), 0)
         return frozenset(self.leaf_of[i] for i in positions(union))
@@ -177,7 +177,7 @@ class Liveness:
         if contains(graph.type, lambda t: isinstance(t, SequenceType)):
             return None
         if graph.name not in self._reads:
-            from fedcore.graphs.graphdef.dependencies import dependencies_of
+            from fedcore.graphs.graphdef.analysis.dependencies import dependencies_of
 
             masks = dependencies_of(self.module.blobs[graph.digest])
             self._reads[graph.name] = _Reads(

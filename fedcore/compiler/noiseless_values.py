@@ -58,7 +58,7 @@ class _Draws:
 
 def _seeded_leaves(data: bytes, type_: Type) -> Leaves:
     from fedcore.compiler.leaf_sets import flat
-    from fedcore.graphs.graphdef.dependencies import seeded_results
+    from fedcore.graphs.graphdef.analysis.dependencies import seeded_results
 
     if contains(type_, lambda t: isinstance(t, SequenceType)):
         return everything(type_)

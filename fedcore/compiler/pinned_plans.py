@@ -85,7 +85,7 @@ def _read(file: Path, *, trusted: bool) -> Module:
     try:
         module = verify(bundle.read(file))
         if module.graphs:
-            from fedcore.graphs.graphdef.allow_list import check_graphs  # brings TensorFlow in
+            from fedcore.graphs.graphdef.validation.allow_list import check_graphs  # brings TensorFlow in
 
             check_graphs(module, trusted=trusted, advice="name it by fc.use(plans=..., trusted=True)")
     except OSError as error:

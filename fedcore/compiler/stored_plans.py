@@ -34,7 +34,7 @@ class StoredPlans:
         self.directory = Path(directory)
 
     def get(self, module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module | None:
-        from fedcore.graphs.graphdef.allow_list import check_graphs  # brings TensorFlow in
+        from fedcore.graphs.graphdef.validation.allow_list import check_graphs  # brings TensorFlow in
 
         key = _key(module, pipeline)
         if key is None:

@@ -44,11 +44,11 @@ def computation_from(module: Module, trusted: bool, *, isolated: bool = False) -
     """The computation of a module that was read from a file, after the checks of `load`."""
     verify(module)
     if module.graphs and isolated:
-        from fedcore.graphs.graphdef.isolated_import import check_in_child
+        from fedcore.graphs.graphdef.validation.isolated_import import check_in_child
 
         check_in_child(module, trusted=trusted)
     if module.graphs:
-        from fedcore.graphs.graphdef.allow_list import check_graphs  # imports TensorFlow
+        from fedcore.graphs.graphdef.validation.allow_list import check_graphs  # imports TensorFlow
 
         check_graphs(module, trusted=trusted)
     return Computation(module)

@@ -20,7 +20,7 @@ from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import graph_callable
 from fedcore.graphs.frontend.function_tracing import trace_function
-from fedcore.graphs.graphdef.side_effects import TiedToProcess
+from fedcore.graphs.graphdef.analysis.side_effects import TiedToProcess
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.reading_order import UNKNOWN

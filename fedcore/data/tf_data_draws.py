@@ -24,7 +24,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.side_effects import callees, is_stateful, with_callers
+from fedcore.graphs.graphdef.analysis.side_effects import callees, is_stateful, with_callers
 from fedcore.seeds import fold_in
 
 _OP_SEED = 87654321

@@ -23,21 +23,21 @@ from fedcore.deployment.site_settings import SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
 from fedcore.deployment.site_values import SiteValues
 from fedcore.errors import FedcoreError, InvalidValue
-from fedcore.graphs.graphdef.allow_list import check_graphs
-from fedcore.graphs.graphdef.isolated_import import check_in_child
+from fedcore.graphs.graphdef.validation.allow_list import check_graphs
+from fedcore.graphs.graphdef.validation.isolated_import import check_in_child
 from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module, Symbol, verify
 from fedcore.ir.bundle import from_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.client_work import SliceResult
+from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest
-from fedcore.runtime.device_stage import DeviceSliceExecutor
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
-from fedcore.runtime.report import Report
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
 
 MAX_PLANS = 64

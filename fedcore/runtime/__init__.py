@@ -5,16 +5,16 @@ examples/process_pool.py implement a `SliceExecutor`.
 """
 
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
-from fedcore.runtime.clients import SlicedClientsExecutor
+from fedcore.runtime.clients.device_stage import DeviceSliceExecutor, DeviceStage
+from fedcore.runtime.clients.faults import FaultPolicy, drop
+from fedcore.runtime.clients.merge_tree import MergeTree
+from fedcore.runtime.clients.protocols import ClientsExecutor, Runtime, SliceExecutor
+from fedcore.runtime.clients.sliced_executor import SlicedClientsExecutor
 from fedcore.runtime.cluster.ray_runtime import ray
-from fedcore.runtime.device_stage import DeviceSliceExecutor, DeviceStage
-from fedcore.runtime.faults import FaultPolicy, drop
 from fedcore.runtime.local import LocalRuntime, local
-from fedcore.runtime.merge_tree import MergeTree
 from fedcore.runtime.network.network_runtime import network
-from fedcore.runtime.protocols import ClientsExecutor, Runtime, SliceExecutor
 from fedcore.runtime.reference import ReferenceRuntime, reference
-from fedcore.runtime.report import Report
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import masked
 from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.site_value import SiteValue

@@ -16,16 +16,16 @@ from fedcore.ir import Module
 from fedcore.ir.target import parse_target
 from fedcore.processor import has_bfloat16_products
 from fedcore.runtime.arguments import ClientValues, prepare, restore
-from fedcore.runtime.blocked import blocked_threads
-from fedcore.runtime.clients import LocalClientsExecutor
-from fedcore.runtime.device import DeviceExecutor, default_devices, device_name
-from fedcore.runtime.executable_cache import ExecutableCache
-from fedcore.runtime.faults import Drop
-from fedcore.runtime.memory_budget import memory_budget
-from fedcore.runtime.metering import meter
+from fedcore.runtime.clients.blocked import blocked_threads
+from fedcore.runtime.clients.faults import Drop
+from fedcore.runtime.clients.memory_budget import memory_budget
+from fedcore.runtime.clients.protocols import ClientsExecutor, check_clients_executor
+from fedcore.runtime.clients.sliced_executor import LocalClientsExecutor
+from fedcore.runtime.devices.device import DeviceExecutor, default_devices, device_name
+from fedcore.runtime.devices.executable_cache import ExecutableCache
 from fedcore.runtime.plan_executor import PlanExecutor
-from fedcore.runtime.protocols import ClientsExecutor, check_clients_executor
-from fedcore.runtime.report import Report
+from fedcore.runtime.reports.metering import meter
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import Masked, settings_of
 from fedcore.runtime.stopping import current_stop
 from fedcore.scalars import python_scalar, whole_number

@@ -18,12 +18,12 @@ from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.runtime.arguments import ClientValues, leaf_numbers
 from fedcore.runtime.client_count import ClientCount
 from fedcore.runtime.client_work import ClientWork
-from fedcore.runtime.device import DeviceExecutor
-from fedcore.runtime.failures import failures_of
-from fedcore.runtime.protocols import ClientsExecutor, checked_run
-from fedcore.runtime.report import Report
+from fedcore.runtime.clients.failures import failures_of
+from fedcore.runtime.clients.protocols import ClientsExecutor, checked_run
+from fedcore.runtime.clients.workers import Workers
+from fedcore.runtime.devices.device import DeviceExecutor
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
-from fedcore.runtime.workers import Workers
 from fedcore.types import FederatedType, SequenceType, Type, leaves, member_of
 
 MAX_PLANS = 64

@@ -17,8 +17,8 @@ from fedcore.ir.calls import check_inlined_size
 from fedcore.ir.interpret import Callee, Interpreter, Seed, require_seed
 from fedcore.runtime.arguments import ClientValues, leaf_numbers, prepare, restore
 from fedcore.runtime.client_count import ClientCount
-from fedcore.runtime.failures import reason
-from fedcore.runtime.report import Report
+from fedcore.runtime.clients.failures import reason
+from fedcore.runtime.reports.report import Report
 from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, SequenceType, StructType, Type, contains, leaves, strip_placement

@@ -11,7 +11,7 @@ from fedcore.ir import Symbol
 from fedcore.ir.interpret import Interpreter
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.reference import evaluator
-from fedcore.runtime.result_difference import difference
+from fedcore.runtime.reports.result_difference import difference
 from fedcore.testing.laws import LawBroken
 from fedcore.types import FederatedType, Type, member_of, to_type
 

@@ -7,7 +7,7 @@ from fedcore.aggregators.factory import (
     WeightedAggregationFactory,
 )
 from fedcore.errors import TypeMismatch, brief
-from fedcore.runtime.result_difference import difference
+from fedcore.runtime.reports.result_difference import difference
 from fedcore.templates import AggregationProcess
 from fedcore.testing.generated import Values
 from fedcore.testing.laws import LawBroken

@@ -13,7 +13,7 @@ from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
 from fedcore.ir import Value
 from fedcore.runtime import Runtime
-from fedcore.runtime.result_difference import difference
+from fedcore.runtime.reports.result_difference import difference
 from fedcore.types import (
     CLIENTS,
     DTYPES,

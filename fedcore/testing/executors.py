@@ -19,9 +19,9 @@ from fedcore.runtime import (
     SliceExecutor,
     Stop,
 )
-from fedcore.runtime.protocols import check_clients_executor as check_clients_members
-from fedcore.runtime.protocols import check_slice_executor as check_members
-from fedcore.runtime.result_difference import difference
+from fedcore.runtime.clients.protocols import check_clients_executor as check_clients_members
+from fedcore.runtime.clients.protocols import check_slice_executor as check_members
+from fedcore.runtime.reports.result_difference import difference
 from fedcore.testing.laws import LawBroken
 from fedcore.types import FederatedType, SequenceType
 

@@ -14,13 +14,13 @@ from fedcore import context
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.batched.batched_value import batching_rules
-from fedcore.graphs.graphdef.parsed_graph import operations_of
+from fedcore.graphs.graphdef.form.parsed_graph import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.ir import Intrinsic, Module, lookup, parse_module
 from fedcore.ir.module import Graph
 from fedcore.ir.operations import LOCAL
 from fedcore.runtime import Report
-from fedcore.runtime.result_difference import difference
+from fedcore.runtime.reports.result_difference import difference
 from fedcore.testing.batching_rules import check_batching_rule
 from fedcore.testing.generated import Call, Values, calls_of, wrong_types
 from fedcore.testing.intrinsic_programs import Program, program_at_clients, program_with, programs_of, traced_with

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.op_signature import Argument, signature
-from fedcore.graphs.graphdef.parsed_graph import attribute_value
+from fedcore.graphs.graphdef.form.parsed_graph import attribute_value
 from fedcore.testing.rule_cases import operand_names
 
 RANKED_SHAPES = ((), (6,), (6, 3), (4, 6, 3), (6, 4, 4, 2), (2, 4, 4, 4, 2))

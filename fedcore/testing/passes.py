@@ -20,7 +20,7 @@ from fedcore.ir.registry import registered
 from fedcore.ir.values import is_placed
 from fedcore.runtime import Report
 from fedcore.runtime.reference import evaluator
-from fedcore.runtime.result_difference import difference
+from fedcore.runtime.reports.result_difference import difference
 from fedcore.testing.covering_programs import covering_programs
 from fedcore.testing.generated import Values
 from fedcore.testing.laws import LawBroken

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.graphdef.checked_operations import emit
+from fedcore.graphs.graphdef.form.checked_operations import emit
 from fedcore.testing.rule_cases import RuleCase
 from fedcore.testing.rule_layouts import padded_layouts
 from fedcore.testing.rule_operands import Cases

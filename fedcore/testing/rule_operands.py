@@ -9,8 +9,8 @@ import tensorflow as tf
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.op_signature import signature
-from fedcore.graphs.graphdef.op_classes import op_class
-from fedcore.graphs.graphdef.parsed_graph import attribute_value, body_of
+from fedcore.graphs.graphdef.analysis.op_classes import op_class
+from fedcore.graphs.graphdef.form.parsed_graph import attribute_value, body_of
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.locations import describe
 from fedcore.ir.module import Graph

@@ -24,10 +24,10 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value, new_region
 from fedcore.graphs.emission.realize import emit_body
 from fedcore.graphs.frontend.function_tracing import trace_function
-from fedcore.graphs.graphdef.checked_operations import add_operation, emit
-from fedcore.graphs.graphdef.grappler import without_function_optimisation
-from fedcore.graphs.graphdef.operand_checks import CHECKED
-from fedcore.graphs.graphdef.parsed_graph import Node, body_of, operations_of
+from fedcore.graphs.graphdef.form.checked_operations import add_operation, emit
+from fedcore.graphs.graphdef.form.operand_checks import CHECKED
+from fedcore.graphs.graphdef.form.parsed_graph import Node, body_of, operations_of
+from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
 from fedcore.graphs.tensors.specs import tensor_type
 from fedcore.testing.rule_layouts import Form, Layout
 from fedcore.types import StructType

@@ -12,7 +12,7 @@ from fedcore.graphs.dataflow.rewriting import logging_patterns
 from fedcore.graphs.dataflow.stage_passes import StagePass, all_stage_passes, get_stage_pass
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.dataflow.text_parser import parse_region
-from fedcore.runtime.result_difference import difference
+from fedcore.runtime.reports.result_difference import difference
 from fedcore.testing.laws import LawBroken
 from fedcore.testing.passes import Checked
 from fedcore.testing.regions import argument_values, node_count, results_function

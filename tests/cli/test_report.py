@@ -163,7 +163,7 @@ def test_calls_of_an_earlier_process_with_this_id_stay(tmp_path, monkeypatch):
     """In a container, a program has the same process id each time."""
     monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))
     weighted_sum([1.0], 2.0)
-    monkeypatch.setattr("fedcore.runtime.recording._numbers", itertools.count(calls(tmp_path)[0]["number"]))
+    monkeypatch.setattr("fedcore.runtime.reports.recording._numbers", itertools.count(calls(tmp_path)[0]["number"]))
     weighted_sum([1.0, 2.0], 2.0)
     first, second = calls(tmp_path)
     assert (first["clients"], second["clients"]) == (1, 2)

@@ -84,8 +84,8 @@ def test_tune_all_says_for_each_client_stage_of_a_module_how_fast_the_rules_choi
 
 
 def test_comparisons_name_the_fastest_strategy_and_its_share(capsys):
-    from fedcore.cli.tune import _print_comparisons
     from fedcore.cli.tuning import Trial, Tuned
+    from fedcore.cli.verbs.tune import _print_comparisons
 
     rules = Trial({"strategy": "vectorised", "width": 4, "block": 8}, rounds_s=[0.2, 0.2])
     loop = Trial({"strategy": "loop", "block": 8, "parallel": 4}, rounds_s=[0.13, 0.13], chosen=True)
@@ -99,8 +99,8 @@ def test_comparisons_name_the_fastest_strategy_and_its_share(capsys):
 
 
 def test_a_narrow_terminal_cuts_no_column_of_the_table(capsys, monkeypatch):
-    from fedcore.cli.tune import _print
     from fedcore.cli.tuning import Trial, Tuned
+    from fedcore.cli.verbs.tune import _print
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")

@@ -18,7 +18,7 @@ from fedcore.graphs.batched import batching_policy
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_value import batching_rules
 from fedcore.graphs.batched.stage_fold import split_stage
-from fedcore.graphs.graphdef.allow_list import check_graphs
+from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.ir import Function, Operation, Parameter, Ref, bundle, parse_module, verify
 from fedcore.ir.limits import MAX_INLINED
 from fedcore.lru_cache import LruCache

@@ -6,7 +6,7 @@ import pytest
 import fedcore as fc
 from fedcore import context
 from fedcore.errors import TypeMismatch
-from fedcore.runtime.result_difference import difference
+from fedcore.runtime.reports.result_difference import difference
 
 C, S = fc.CLIENTS, fc.SERVER
 XS, SV, SHARED = fc.FederatedType("float32", C), fc.FederatedType("float32", S), fc.FederatedType("float32", C, True)

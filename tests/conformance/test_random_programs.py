@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedcore as fc
-from fedcore.runtime.result_difference import difference
+from fedcore.runtime.reports.result_difference import difference
 from fedcore.testing.differential import CLIENT_COUNTS, Batch, differences, value_of
 from fedcore.types import DTYPES, TensorType
 

@@ -13,7 +13,7 @@ from fedcore.deployment.site_data import Batches, FunctionData
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import read_settings
 from fedcore.deployment.site_sums import Identity
-from fedcore.runtime.device_stage import DeviceSliceExecutor
+from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
 from fedcore.runtime.network.exchange import NoReply
 
 ELEMENT = "<x=float32[?,6],y=int32[?]>"

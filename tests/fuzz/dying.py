@@ -95,7 +95,7 @@ def main() -> None:
     import tensorflow  # noqa: F401  before any fork
 
     from fedcore.graphs.capture import graph_import  # noqa: F401
-    from fedcore.graphs.graphdef import op_classes
+    from fedcore.graphs.graphdef.analysis import op_classes
 
     seed, count, *ops = sys.argv[1:]
     named = ops or sorted(op_classes._allowed_operations())

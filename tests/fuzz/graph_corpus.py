@@ -7,9 +7,9 @@ from tensorflow.python.eager import context
 
 import fedcore as fc
 from fedcore.graphs.capture.graph_import import call_leaves
-from fedcore.graphs.graphdef.allow_list import check_graphs
-from fedcore.graphs.graphdef.canonical_form import with_content_names
-from fedcore.graphs.graphdef.parsed_graph import body_of
+from fedcore.graphs.graphdef.form.canonical_form import with_content_names
+from fedcore.graphs.graphdef.form.parsed_graph import body_of
+from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.ir import Module
 from fedcore.ir.module import digest_of
 

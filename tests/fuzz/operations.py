@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2, types_pb2
 from tensorflow.python.framework import op_def_registry
 
-from fedcore.graphs.graphdef.side_effects import side_effects_of
+from fedcore.graphs.graphdef.analysis.side_effects import side_effects_of
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol, digest_of
 from fedcore.types import FunctionType, StructType, TensorType, tensor_leaves
 from fedcore.types.dtypes import DTYPES
@@ -325,7 +325,7 @@ def run(given: Case) -> str:
         FedcoreError: it is refused, or TensorFlow cannot import it.
     """
     from fedcore.graphs.capture.graph_import import call_leaves
-    from fedcore.graphs.graphdef.allow_list import check_graphs
+    from fedcore.graphs.graphdef.validation.allow_list import check_graphs
     from fedcore.graphs.tensors.specs import spec
 
     check_graphs(given.module, trusted=False)

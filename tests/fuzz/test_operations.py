@@ -10,8 +10,8 @@ import warm_processes
 from operations import case, with_main
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.graphdef import op_classes
-from fedcore.graphs.graphdef.allow_list import check_graphs
+from fedcore.graphs.graphdef.analysis import op_classes
+from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.ir import bundle
 
 pytestmark = pytest.mark.slow  # imports TensorFlow

@@ -17,7 +17,7 @@ from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.emission.realize import emit_body
 from fedcore.graphs.frontend.function_tracing import trace_function
-from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
 from fedcore.types import StructType, TensorType
 
 WIDTHS = (2, 3, 4, 5, 6, 7) if os.environ.get("FEDCORE_SOAK") else (3, 5)

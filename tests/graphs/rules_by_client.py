@@ -9,8 +9,8 @@ import fedcore.graphs.batched.batching_rules  # noqa: F401  registers the rules
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, batched, batching_rules, shared
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.checked_operations import add_operation
-from fedcore.graphs.graphdef.parsed_graph import Node
+from fedcore.graphs.graphdef.form.checked_operations import add_operation
+from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 CLIENTS = 4
 SIZES = (5, 2, 0, 3)

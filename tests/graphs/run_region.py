@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from fedcore.graphs import private_api
 from fedcore.graphs.emission.realize import emit_body
-from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
 
 
 def run_region(body: Callable, *arrays: np.ndarray, shapes: dict[int, tuple] | None = None) -> list[np.ndarray]:

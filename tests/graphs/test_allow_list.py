@@ -11,9 +11,9 @@ from tensorflow.python.client import pywrap_tf_session
 
 import fedcore as fc
 from fedcore.errors import FedcoreError
-from fedcore.graphs.graphdef import op_classes
-from fedcore.graphs.graphdef.allow_list import check_graphs
-from fedcore.graphs.graphdef.op_classes import op_class
+from fedcore.graphs.graphdef.analysis import op_classes
+from fedcore.graphs.graphdef.analysis.op_classes import op_class
+from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.ir import Module, bundle, parse_module
 from fedcore.ir.module import digest_of
 

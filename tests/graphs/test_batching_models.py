@@ -21,7 +21,7 @@ from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.parsed_graph import Node
+from fedcore.graphs.graphdef.form.parsed_graph import Node
 from fedcore.types import tensor_leaves
 
 

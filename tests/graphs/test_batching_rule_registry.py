@@ -9,7 +9,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_value import batching_rule, batching_rules
-from fedcore.graphs.graphdef.parsed_graph import emit
+from fedcore.graphs.graphdef.form.parsed_graph import emit
 from fedcore.ir.registry import declarations, note_declaration
 
 

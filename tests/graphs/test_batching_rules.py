@@ -24,7 +24,7 @@ from fedcore.graphs.batched.batching_rules import gathers, randomness, reduction
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.parsed_graph import Node
+from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 def integers(most: int, *shape, dtype=np.int32) -> np.ndarray:

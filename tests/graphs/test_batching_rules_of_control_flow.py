@@ -8,7 +8,7 @@ from rules_by_client import normal, operations_of
 
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batching_rules import control_flow
-from fedcore.graphs.graphdef.parsed_graph import operations_of as operations_of_graph
+from fedcore.graphs.graphdef.form.parsed_graph import operations_of as operations_of_graph
 
 X, INDICES = normal(8, 3, 5), np.array([0, 1, 2, 1, -1, 7, 0, 2], np.int32)
 

@@ -12,7 +12,7 @@ from fedcore.graphs.batched.batching_rules.convolutions import image_batch_axis,
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.parsed_graph import Node
+from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 F = {"T": tf.float32}
 PLANE = {**F, "strides": [1, 1, 1, 1], "padding": b"SAME"}

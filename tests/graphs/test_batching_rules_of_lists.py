@@ -11,7 +11,7 @@ from fedcore.graphs.batched.batching_rules import tensor_lists
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.parsed_graph import Node
+from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 SHAPE_TYPE = {"shape_type": tf.int32}
 

@@ -12,7 +12,7 @@ from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.low_rank import LowRank, low_rank_rules
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.parsed_graph import Body, Node
+from fedcore.graphs.graphdef.form.parsed_graph import Body, Node
 
 N, M, R = 6, 4, max(SIZES)
 F = {"T": tf.float32}

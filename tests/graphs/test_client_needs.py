@@ -7,7 +7,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore import context
 from fedcore.graphs.batched.client_needs import client_needs, factor_rows
-from fedcore.graphs.graphdef.peak_bytes import DENSE, FactoredKernels, peak_bytes
+from fedcore.graphs.graphdef.analysis.peak_bytes import DENSE, FactoredKernels, peak_bytes
 from fedcore.graphs.stages.client_stage import ClientStage
 
 WEIGHTS = fc.to_type([("hidden", ("float32", (64, 256))), ("out", ("float32", (256, 1)))])

@@ -10,7 +10,7 @@ from elsewhere import module_of
 
 import fedcore as fc
 from fedcore.errors import FedcoreError
-from fedcore.graphs.graphdef import isolated_import
+from fedcore.graphs.graphdef.validation import isolated_import
 from fedcore.ir import bundle
 
 pytestmark = pytest.mark.slow  # each starts a process with TensorFlow

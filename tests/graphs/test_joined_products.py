@@ -12,7 +12,7 @@ from fedcore.graphs.batched.joined_products import MAX_ROWS, join_products
 from fedcore.graphs.batched.low_rank import LowRank
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.parsed_graph import Body, body_of
+from fedcore.graphs.graphdef.form.parsed_graph import Body, body_of
 
 N, H = 4, 6
 

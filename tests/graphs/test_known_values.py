@@ -8,7 +8,7 @@ from fedcore.graphs.batched import known_values
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
-from fedcore.graphs.graphdef.parsed_graph import Node, emit
+from fedcore.graphs.graphdef.form.parsed_graph import Node, emit
 
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 MATRIX = np.arange(12, dtype=np.int64).reshape(3, 4)

@@ -12,7 +12,7 @@ from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.loop_products import MIN_RANK, ProductsBehindLoop, products_behind
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.parsed_graph import Body, Node, body_of
+from fedcore.graphs.graphdef.form.parsed_graph import Body, Node, body_of
 
 B, N, M = 3, 40, 48  # a kernel whose factors break even at rank 21
 

@@ -12,7 +12,7 @@ from fedcore.graphs.batched.low_rank_policy import (
     low_rank_kernels,
 )
 from fedcore.graphs.frontend.function_tracing import trace_function
-from fedcore.graphs.graphdef.parsed_graph import body_of
+from fedcore.graphs.graphdef.form.parsed_graph import body_of
 from fedcore.types import StructType, TensorType
 
 SHAPES = [(784, 200), (256, 64), (128, 128), (1024, 16), (8192, 2), (20000, 1), (100, 100), (64, 64), (10, 10)]

@@ -15,8 +15,8 @@ import fedcore as fc
 from fedcore.compiler import DEFAULT_PIPELINE, compile_module
 from fedcore.compiler.pinned_plans import pin_plan
 from fedcore.errors import FedcoreError, TracingError
-from fedcore.graphs.graphdef.allow_list import check_graphs
-from fedcore.graphs.graphdef.canonical_form import ANONYMOUS, with_content_names
+from fedcore.graphs.graphdef.form.canonical_form import ANONYMOUS, with_content_names
+from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.ir import Module, bundle
 from fedcore.learning import models
 
@@ -300,10 +300,10 @@ def test_no_module_imports_a_library_under_names_that_are_not_made_from_content(
         for match in gives.findall(path.read_text())
     }
     assert found == {
-        ("graphs/graphdef/process_functions.py", "private_api.define_function("),
+        ("graphs/graphdef/form/process_functions.py", "private_api.define_function("),
         ("graphs/capture/graph_import.py", "import_graph_def("),
-        ("graphs/graphdef/sequence_operands.py", "import_graph_def("),
-        ("graphs/graphdef/stepwise_import.py", "import_graph_def("),
-        ("graphs/graphdef/grappler.py", "private_api.optimize_graph("),
-        ("graphs/graphdef/parsed_graph.py", "private_api.function_body("),
+        ("graphs/graphdef/analysis/sequence_operands.py", "import_graph_def("),
+        ("graphs/graphdef/validation/stepwise_import.py", "import_graph_def("),
+        ("graphs/graphdef/rewrites/grappler.py", "private_api.optimize_graph("),
+        ("graphs/graphdef/form/parsed_graph.py", "private_api.function_body("),
     }

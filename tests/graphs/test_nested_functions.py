@@ -7,10 +7,10 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 import fedcore as fc
-from fedcore.graphs.graphdef.canonical_form import canonical_graph
-from fedcore.graphs.graphdef.dependencies import dependencies_of, positions
-from fedcore.graphs.graphdef.result_origins import Argument, Computed, Constant, result_origins
-from fedcore.graphs.graphdef.side_effects import stateful_functions
+from fedcore.graphs.graphdef.analysis.dependencies import dependencies_of, positions
+from fedcore.graphs.graphdef.analysis.result_origins import Argument, Computed, Constant, result_origins
+from fedcore.graphs.graphdef.analysis.side_effects import stateful_functions
+from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
 
 DEEP = 3000  # functions, each of which calls the next: deeper than Python's stack
 

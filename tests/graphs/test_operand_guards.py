@@ -11,11 +11,11 @@ from tensorflow.core.protobuf import config_pb2
 import fedcore as fc
 from fedcore.computation.computation import Computation
 from fedcore.errors import FedcoreError
-from fedcore.graphs.graphdef.allow_list import check_graphs
-from fedcore.graphs.graphdef.grappler import optimised_graph
-from fedcore.graphs.graphdef.operand_checks import SIZE_OPERANDS
-from fedcore.graphs.graphdef.operand_guards import guard_graph
-from fedcore.runtime.failures import reason
+from fedcore.graphs.graphdef.form.operand_checks import SIZE_OPERANDS
+from fedcore.graphs.graphdef.form.operand_guards import guard_graph
+from fedcore.graphs.graphdef.rewrites.grappler import optimised_graph
+from fedcore.graphs.graphdef.validation.allow_list import check_graphs
+from fedcore.runtime.clients.failures import reason
 
 OPEN = fc.TensorType("float32", None)
 RANKS = fc.TensorType("int32", None)

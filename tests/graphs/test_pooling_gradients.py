@@ -8,7 +8,7 @@ from tensorflow.core.framework import graph_pb2
 import fedcore as fc
 from fedcore.compiler import compile_module
 from fedcore.graphs.capture.graph_import import eager_callable
-from fedcore.graphs.graphdef.pooling_gradients import with_pooled_gradients
+from fedcore.graphs.graphdef.rewrites.pooling_gradients import with_pooled_gradients
 
 IMAGES = fc.TensorType(np.float32, (None, 9, 8, 3))
 POOLINGS = {

@@ -10,7 +10,7 @@ from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.util import tf_stack
 
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
 
 
 def _loop(x):

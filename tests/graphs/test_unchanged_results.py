@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.graphs.graphdef.unchanged_results import unchanged_results
+from fedcore.graphs.graphdef.analysis.unchanged_results import unchanged_results
 
 VECTOR = ("float32", [3])
 

@@ -10,7 +10,7 @@ from separate_process import in_process
 import fedcore as fc
 from fedcore.errors import FedcoreError
 from fedcore.runtime import Report
-from fedcore.runtime.device import DeviceExecutor
+from fedcore.runtime.devices.device import DeviceExecutor
 from fedcore.runtime.stopping import Stop
 
 CNN = """
@@ -60,7 +60,7 @@ def test_neither_devices_nor_workers_nor_the_order_of_completion_show_in_the_bit
 import hashlib, random, threading
 import numpy as np, tensorflow as tf
 import fedcore as fc
-from fedcore.runtime.device import DeviceExecutor
+from fedcore.runtime.devices.device import DeviceExecutor
 
 random.seed(3)
 call, finished = DeviceExecutor.call, []
@@ -151,7 +151,7 @@ def test_nothing_is_put_on_a_device_that_clients_are_not_pinned_to():
         """
 import numpy as np
 import fedcore as fc
-from fedcore.runtime.device import DeviceExecutor
+from fedcore.runtime.devices.device import DeviceExecutor
 
 call, given = DeviceExecutor.call, set()
 

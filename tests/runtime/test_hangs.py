@@ -11,9 +11,9 @@ import tensorflow as tf
 from separate_process import in_process
 
 import fedcore as fc
-from fedcore.runtime.blocked import MAX_BLOCKED, blocked_threads
+from fedcore.runtime.clients.blocked import MAX_BLOCKED, blocked_threads
+from fedcore.runtime.clients.workers import Workers, users_code
 from fedcore.runtime.stopping import Stop
-from fedcore.runtime.workers import Workers, users_code
 
 FLOATS = fc.FederatedType("float32", fc.CLIENTS)
 SEQUENCES = fc.FederatedType(fc.SequenceType("float32"), fc.CLIENTS)

@@ -13,8 +13,8 @@ from fedcore.data import columns_of
 from fedcore.errors import ClientError, FedcoreError, TypeMismatch
 from fedcore.runtime import Report
 from fedcore.runtime.arguments import prepare
-from fedcore.runtime.clients import LocalClientsExecutor
-from fedcore.runtime.device import DeviceExecutor
+from fedcore.runtime.clients.sliced_executor import LocalClientsExecutor
+from fedcore.runtime.devices.device import DeviceExecutor
 from fedcore.runtime.plan_executor import PlanExecutor
 from fedcore.runtime.stopping import Stop
 

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from fedcore.runtime.machine_memory import memory_limit_bytes
-from fedcore.runtime.memory import DeviceMemory
-from fedcore.runtime.memory_budget import MemoryBudget
+from fedcore.runtime.clients.memory import DeviceMemory
+from fedcore.runtime.clients.memory_budget import MemoryBudget
+from fedcore.runtime.devices.machine_memory import memory_limit_bytes
 from fedcore.runtime.stopping import Stop, Stopped
 
 

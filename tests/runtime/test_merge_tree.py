@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcore.runtime.merge_tree import ABSENT, MergeTree
-from fedcore.runtime.run_lengths import RunLengths
+from fedcore.runtime.clients.merge_tree import ABSENT, MergeTree
+from fedcore.runtime.clients.run_lengths import RunLengths
 
 
 def modelled(blocks: list):

@@ -5,7 +5,7 @@ import pytest
 
 import fedcore as fc
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch
-from fedcore.runtime.result_difference import difference
+from fedcore.runtime.reports.result_difference import difference
 from fedcore.types import as_dtype
 
 C, S = fc.CLIENTS, fc.SERVER

@@ -261,7 +261,7 @@ import hashlib, random, threading
 import numpy as np, tensorflow as tf
 import fedcore as fc
 from fedcore import context
-from fedcore.runtime.device import DeviceExecutor
+from fedcore.runtime.devices.device import DeviceExecutor
 from fedcore.testing.faults import Faults, act, out_of_memory
 
 random.seed(3)

@@ -11,12 +11,12 @@ import fedcore as fc
 from fedcore.errors import ClientError, FedcoreError
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.runtime import ClientSlice, FaultPolicy, Report, SliceResult, Stop
-from fedcore.runtime.batching_fallback import BatchingFallback
 from fedcore.runtime.client_work import ClientWork
-from fedcore.runtime.deadlines import deadline
-from fedcore.runtime.finite_check import NotFinite, checked_finite
-from fedcore.runtime.memory import DeviceMemory, FittingSlices
-from fedcore.runtime.reader import TooLate
+from fedcore.runtime.clients.batching_fallback import BatchingFallback
+from fedcore.runtime.clients.deadlines import deadline
+from fedcore.runtime.clients.finite_check import NotFinite, checked_finite
+from fedcore.runtime.clients.memory import DeviceMemory, FittingSlices
+from fedcore.runtime.clients.reader import TooLate
 from fedcore.runtime.stopping import Stopped
 
 NO_MEMORY = tf.errors.ResourceExhaustedError(None, None, "full")

@@ -10,7 +10,7 @@ from local_runtimes import local_runtime
 
 import fedcore as fc
 from fedcore.errors import ClientError, FedcoreError, SecureSumError, TypeMismatch
-from fedcore.runtime.merge_tree import MergeTree
+from fedcore.runtime.clients.merge_tree import MergeTree
 from fedcore.testing.faults import lossy
 
 READING = fc.to_type({"small": "uint8", "row": ("int32", (3,)), "wide": "int64"})

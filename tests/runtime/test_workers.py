@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from fedcore.errors import FedcoreError
+from fedcore.runtime.clients.workers import Workers, dispatch
 from fedcore.runtime.stopping import Stop, Stopped
-from fedcore.runtime.workers import Workers, dispatch
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def test_no_other_module_of_fedcore_writes_files():
         found += [f"{file.relative_to(root)}: {word}" for word in words if word in text]
     assert sorted(found) == [
         'cli/exit_codes.py: "w")',  # the null device
-        'cli/tune.py: "w")',  # a terminal
+        'cli/verbs/tune.py: "w")',  # a terminal
         'deployment/trial.py: "wb"',  # what a child process prints
         'whole_files.py: "wb"',
         "whole_files.py: .write_bytes(",

@@ -8,7 +8,7 @@ from fedcore.computation import Computation, invoke_async
 from fedcore.errors import TypeMismatch, brief
 from fedcore.ir import Module
 from fedcore.runtime import Report
-from fedcore.runtime.device import default_devices
+from fedcore.runtime.devices.device import default_devices
 from fedcore.runtime.local import LocalRuntime, default_workers, local
 from fedcore.scalars import whole_number
 from fedcore.tff_names import tff_name

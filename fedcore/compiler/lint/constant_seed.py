@@ -21,8 +21,8 @@ def constant_seed(program: Program) -> Iterator[Finding]:
         def add_noise(x):
             return x + tf.random.normal([])  # seeded by the call, the client and the operation
     """
-    from fedcore.graphs.graphdef.constant_draws import constant_draws
-    from fedcore.graphs.graphdef.parsed_graph import body_of
+    from fedcore.graphs.graphdef.form.parsed_graph import body_of
+    from fedcore.graphs.graphdef.rewrites.constant_draws import constant_draws
 
     if not program.module.main.parameters:
         return

@@ -14,7 +14,7 @@ from fedcore.ir import Function, Graph, Operation, Ref
 from fedcore.types import SequenceType, StructType, TensorType, Type, contains
 
 if TYPE_CHECKING:
-    from fedcore.graphs.graphdef.parsed_graph import Body
+    from fedcore.graphs.graphdef.form.parsed_graph import Body
 
 _HALVES = ("float16", "bfloat16")
 
@@ -34,8 +34,8 @@ def lossy_cast(program: Program) -> Iterator[Finding]:
         def in_cents(price):
             return tf.cast(tf.round(price * 100.0), tf.int32)
     """
-    from fedcore.graphs.graphdef.lossy_casts import round_trips
-    from fedcore.graphs.graphdef.parsed_graph import body_of
+    from fedcore.graphs.graphdef.analysis.lossy_casts import round_trips
+    from fedcore.graphs.graphdef.form.parsed_graph import body_of
 
     for call in program.graph_calls:
         for cast in round_trips(body_of(call.graph.digest, program.stages.blob(call.graph.digest))):
@@ -78,7 +78,7 @@ def _fix_of_fractions(target: str) -> str:
 
 def _casts_of(program: Program, stage: Function, name: str) -> Iterator[tuple[str, str]]:
     """Source and target of the lossy casts that make leaves of a value of a stage."""
-    from fedcore.graphs.graphdef.lossy_casts import cast_of_result
+    from fedcore.graphs.graphdef.analysis.lossy_casts import cast_of_result
 
     op = next((op for op in stage.operations if op.name == name), None)
     if op is not None and op.kind == "cast":
@@ -104,7 +104,7 @@ def _casts_of_types(source: Type, target: Type) -> Iterator[tuple[str, str]]:
 
 def _is_whole(program: Program, stage: Function, name: str) -> bool:
     """Whether a value of a stage has whole numbers, as far as the stage tells."""
-    from fedcore.graphs.graphdef.lossy_casts import is_whole_result
+    from fedcore.graphs.graphdef.analysis.lossy_casts import is_whole_result
 
     by_name, types = {op.name: op for op in stage.operations}, stage.types()
     visited, waiting = {name}, [name]
@@ -131,7 +131,7 @@ def _is_whole(program: Program, stage: Function, name: str) -> bool:
 
 def _results_of_graphs(program: Program, stage: Function, name: str) -> Iterator[tuple["Body", int]]:
     """For the leaves of a value that a graph returns, the graph's body and the position of its result."""
-    from fedcore.graphs.graphdef.parsed_graph import body_of
+    from fedcore.graphs.graphdef.form.parsed_graph import body_of
 
     start, op = _origin({op.name: op for op in stage.operations}, name)
     callee = program.stages[op.operands[0].name] if op is not None and op.kind == "call" else None

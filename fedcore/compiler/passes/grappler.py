@@ -13,6 +13,6 @@ def grappler(module: Module) -> Module:
     """
     if module.stage != "planned":
         return module
-    from fedcore.graphs.graphdef.grappler import optimised_graph
+    from fedcore.graphs.graphdef.rewrites.grappler import optimised_graph
 
     return with_rewritten_graphs(module, lambda graph, data, _: optimised_graph(graph, data) or data)

@@ -11,6 +11,6 @@ def hoist_relu_gradients(module: Module) -> Module:
     """
     if module.stage != "planned" or not any(b"MaxPoolGrad" in data for data in module.blobs.values()):
         return module
-    from fedcore.graphs.graphdef.pooling_gradients import with_pooled_gradients
+    from fedcore.graphs.graphdef.rewrites.pooling_gradients import with_pooled_gradients
 
     return with_rewritten_graphs(module, lambda _, data, names: with_pooled_gradients(data, names))

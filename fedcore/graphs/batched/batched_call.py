@@ -13,7 +13,7 @@ from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import call
 from fedcore.graphs.dataflow.graph import Block, Value, building
-from fedcore.graphs.graphdef.parsed_graph import body_of
+from fedcore.graphs.graphdef.form.parsed_graph import body_of
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.module import Graph
 from fedcore.types import tensor_leaves

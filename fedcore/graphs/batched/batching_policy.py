@@ -18,7 +18,7 @@ from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.stage_fold import result_names, split_stage
-from fedcore.graphs.graphdef.parsed_graph import (
+from fedcore.graphs.graphdef.form.parsed_graph import (
     Body,
     body_of,
     has_loops,

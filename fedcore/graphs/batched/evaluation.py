@@ -28,8 +28,8 @@ from fedcore.graphs.batched.low_rank import low_rank_rules
 from fedcore.graphs.batched.own_rows import JOINED
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value, from_source
-from fedcore.graphs.graphdef.checked_operations import emit
-from fedcore.graphs.graphdef.parsed_graph import Body, Node
+from fedcore.graphs.graphdef.form.checked_operations import emit
+from fedcore.graphs.graphdef.form.parsed_graph import Body, Node
 from fedcore.ir.module import NodeKey, NodeSource
 
 NO_SOURCES: Mapping[NodeKey, NodeSource] = MappingProxyType({})

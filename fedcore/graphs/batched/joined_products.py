@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
+from fedcore.graphs.graphdef.form.parsed_graph import Body, Node, Ref
 
 MAX_ROWS = 32
 """Rows of the smaller matrix, at most; with 64 the two products are as fast."""

@@ -26,7 +26,7 @@ from fedcore.graphs.batched.batched_value import BatchedValue, Padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
+from fedcore.graphs.graphdef.form.parsed_graph import Body, Node, Ref
 
 MOST_PACKED = 64
 """Most elements of a list that are read one by one and packed; a longer list is stacked and transposed."""

@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable, Sequence
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.graphdef.parsed_graph import Body, Node, Ref
+from fedcore.graphs.graphdef.form.parsed_graph import Body, Node, Ref
 from fedcore.types import Type, tensor_leaves
 
 MIN_ENTRIES = 1 << 14

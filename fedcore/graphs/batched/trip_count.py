@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.graphdef.parsed_graph import Body, Ref
+from fedcore.graphs.graphdef.form.parsed_graph import Body, Ref
 
 MOST_UNROLLED = 4
 """Iterations that are built as one, at most."""

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import Location, TracingError
-from fedcore.graphs.graphdef.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
 from fedcore.ir.module import Prints
 
 _TABLE = "fedcore_prints"

@@ -15,11 +15,16 @@ from fedcore.graphs.capture.keras_seeds import default_seeds
 from fedcore.graphs.capture.node_sources import traced_sources
 from fedcore.graphs.capture.randomness import seed_random_operations
 from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
-from fedcore.graphs.graphdef.canonical_form import canonical_graph
-from fedcore.graphs.graphdef.lowered_loops import keep_whole_loops
-from fedcore.graphs.graphdef.operand_guards import without_checks
-from fedcore.graphs.graphdef.sequence_operands import ElementAccess, SequenceOperand, operand_specs, sequence_specs
-from fedcore.graphs.graphdef.side_effects import TiedToProcess, refuse, side_effects_of, stateful_nodes
+from fedcore.graphs.graphdef.analysis.sequence_operands import (
+    ElementAccess,
+    SequenceOperand,
+    operand_specs,
+    sequence_specs,
+)
+from fedcore.graphs.graphdef.analysis.side_effects import TiedToProcess, refuse, side_effects_of, stateful_nodes
+from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.form.operand_guards import without_checks
+from fedcore.graphs.graphdef.rewrites.lowered_loops import keep_whole_loops
 from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.active import no_builder

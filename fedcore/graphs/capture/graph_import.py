@@ -12,11 +12,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.debug_prints import Printed, is_traced, note_prints
 from fedcore.graphs.capture.node_sources import note_imported
-from fedcore.graphs.graphdef.canonical_form import with_content_names
-from fedcore.graphs.graphdef.operand_guards import checks_operands, guard_graph
-from fedcore.graphs.graphdef.parsed_graph import operations_in
-from fedcore.graphs.graphdef.process_functions import define
-from fedcore.graphs.graphdef.sequence_operands import (
+from fedcore.graphs.graphdef.analysis.sequence_operands import (
     SequenceOperand,
     bind,
     from_tensor_lists,
@@ -25,7 +21,11 @@ from fedcore.graphs.graphdef.sequence_operands import (
     sequence_specs,
     to_tensor_lists,
 )
-from fedcore.graphs.graphdef.sum_terms import sums_explode
+from fedcore.graphs.graphdef.analysis.sum_terms import sums_explode
+from fedcore.graphs.graphdef.form.canonical_form import with_content_names
+from fedcore.graphs.graphdef.form.operand_guards import checks_operands, guard_graph
+from fedcore.graphs.graphdef.form.parsed_graph import operations_in
+from fedcore.graphs.graphdef.form.process_functions import define
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten

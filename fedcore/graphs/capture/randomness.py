@@ -32,7 +32,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, typ
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.keras_seeds import is_default_seed
-from fedcore.graphs.graphdef.side_effects import (
+from fedcore.graphs.graphdef.analysis.side_effects import (
     STATELESS_CALL,
     TiedToProcess,
     callees,

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.canonical_form import ANONYMOUS
+from fedcore.graphs.graphdef.form.canonical_form import ANONYMOUS
 
 _traced: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_own_variables", default=False)
 

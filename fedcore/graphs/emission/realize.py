@@ -12,8 +12,8 @@ from fedcore.graphs.dataflow.region_log import run_logged_passes
 from fedcore.graphs.dataflow.shape_inference import encoded_attributes
 from fedcore.graphs.emission import tf_control_flow
 from fedcore.graphs.emission.source_names import operation_name
-from fedcore.graphs.graphdef.checked_operations import add_operation
-from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.graphdef.form.checked_operations import add_operation
+from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
 
 Tensors = dict[Value, tf.Tensor]
 """Value of a region -> the tensor that has been emitted for it."""

@@ -26,7 +26,7 @@ import tensorflow as tf
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import call_as_function, call_unordered
 from fedcore.graphs.dataflow.selection import FAST_PATH_ENTRIES
-from fedcore.graphs.graphdef.grappler import without_function_optimisation
+from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
 
 
 def counted_loop(

@@ -26,8 +26,8 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.dataflow.graph import Block, Region, Value, from_source
 from fedcore.graphs.dataflow.text import count_operations, print_region
 from fedcore.graphs.dataflow.text_attributes import print_attributes, type_text
-from fedcore.graphs.graphdef.parsed_graph import attribute_value
-from fedcore.graphs.graphdef.stepwise_import import import_body
+from fedcore.graphs.graphdef.form.parsed_graph import attribute_value
+from fedcore.graphs.graphdef.validation.stepwise_import import import_body
 from fedcore.ir.module import Graph, Module, NodeKey, NodeSource, Symbol
 from fedcore.ir.printer import symbol
 from fedcore.types import SequenceType, leaves

@@ -20,9 +20,9 @@ import tensorflow as tf
 from fedcore.graphs.capture.graph_import import graph_callable
 from fedcore.graphs.dataflow.graph import Node, Region
 from fedcore.graphs.dataflow.graph import Value as RegionValue
-from fedcore.graphs.graphdef.checked_operations import add_operation
+from fedcore.graphs.graphdef.analysis.sequence_operands import ACCESS_PREFIX, is_element_access
+from fedcore.graphs.graphdef.form.checked_operations import add_operation
 from fedcore.graphs.graphdef.graph_region import graph_regions
-from fedcore.graphs.graphdef.sequence_operands import ACCESS_PREFIX, is_element_access
 from fedcore.graphs.sequences import layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.kernels import evaluate

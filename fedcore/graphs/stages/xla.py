@@ -3,7 +3,7 @@
 Decision 0062.
 """
 
-from fedcore.graphs.graphdef.parsed_graph import body_of
+from fedcore.graphs.graphdef.form.parsed_graph import body_of
 from fedcore.ir.module import Graph
 
 _NAMES = """

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
-from fedcore.graphs.graphdef.unchanged_results import unchanged_results
+from fedcore.graphs.graphdef.analysis.unchanged_results import unchanged_results
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.types import explain, fits
 

@@ -21,20 +21,20 @@ from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
-from fedcore.runtime.clients import SlicedClientsExecutor
+from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
+from fedcore.runtime.clients.faults import ClientIds, FaultPolicy, Run
+from fedcore.runtime.clients.merge_tree import ABSENT
+from fedcore.runtime.clients.protocols import WorkerEnded
+from fedcore.runtime.clients.run_lengths import RunLengths
+from fedcore.runtime.clients.slice_reader import MAX_SLICES
+from fedcore.runtime.clients.sliced_executor import SlicedClientsExecutor
 from fedcore.runtime.cluster.broadcasts import Broadcasts
 from fedcore.runtime.cluster.members import CONTROL, Member, Members, Settings
 from fedcore.runtime.cluster.messages import Missing, Sent, Source
 from fedcore.runtime.cluster.shipping import Parcel, pack, unpack
 from fedcore.runtime.cluster.worker import MAX_PLANS, MAX_SOURCES
-from fedcore.runtime.device_stage import DeviceSliceExecutor
-from fedcore.runtime.faults import ClientIds, FaultPolicy, Run
-from fedcore.runtime.merge_tree import ABSENT
-from fedcore.runtime.protocols import WorkerEnded
-from fedcore.runtime.report import Report
-from fedcore.runtime.run_lengths import RunLengths
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import Masked
-from fedcore.runtime.slice_reader import MAX_SLICES
 from fedcore.runtime.stopping import Stop, Stopped
 
 RUNS_EACH = 2

@@ -13,9 +13,9 @@ import ray
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.intra_op_threads import intra_op_threads
 from fedcore.lru_cache import LruEntries
+from fedcore.runtime.clients.faults import Drop
 from fedcore.runtime.cluster.environment import differences, environment
 from fedcore.runtime.cluster.worker import Worker
-from fedcore.runtime.faults import Drop
 from fedcore.runtime.stopping import Stop, Stopped
 
 START_S = 120.0

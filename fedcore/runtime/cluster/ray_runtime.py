@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from fedcore.errors import FedcoreError, brief
-from fedcore.runtime.faults import Drop
+from fedcore.runtime.clients.faults import Drop
 from fedcore.runtime.local import LocalRuntime, client_settings, local
 from fedcore.runtime.secure.settings import Masked, settings_of
 from fedcore.scalars import python_scalar, whole_number

@@ -18,18 +18,18 @@ from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
-from fedcore.runtime.clients import SliceResults
+from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
+from fedcore.runtime.clients.failures import where_clients_run
+from fedcore.runtime.clients.faults import ClientIds, Drop, FaultPolicy
+from fedcore.runtime.clients.finite_check import checked_finite
+from fedcore.runtime.clients.merge_tree import MergeTree
+from fedcore.runtime.clients.reader import Reader
+from fedcore.runtime.clients.sliced_executor import SliceResults
 from fedcore.runtime.cluster.broadcasts import MAX_STAGES
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.messages import Answer, Missing, Sent, Source
 from fedcore.runtime.cluster.shipping import Parcel, checked_plan, pack, unpack
-from fedcore.runtime.device_stage import DeviceSliceExecutor
-from fedcore.runtime.failures import where_clients_run
-from fedcore.runtime.faults import ClientIds, Drop, FaultPolicy
-from fedcore.runtime.finite_check import checked_finite
-from fedcore.runtime.merge_tree import MergeTree
-from fedcore.runtime.reader import Reader
-from fedcore.runtime.report import Report
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
 
 MAX_PLANS = 64

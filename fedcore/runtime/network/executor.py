@@ -16,16 +16,16 @@ from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
-from fedcore.runtime.clients import SlicedClientsExecutor
+from fedcore.runtime.clients.faults import Drop
+from fedcore.runtime.clients.merge_tree import MergeTree
+from fedcore.runtime.clients.sliced_executor import SlicedClientsExecutor
 from fedcore.runtime.cluster.environment import differences, environment
 from fedcore.runtime.cluster.shipping import SMALL_BYTES, array_digest
-from fedcore.runtime.faults import Drop
-from fedcore.runtime.merge_tree import MergeTree
 from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.plan_runner import ClientStageOf, ClientSums
-from fedcore.runtime.report import Report
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import Masked
 from fedcore.runtime.stopping import Stop
 from fedcore.site_value import SiteValue

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcore.errors import FedcoreError, TypeMismatch, brief
-from fedcore.runtime.faults import Drop
+from fedcore.runtime.clients.faults import Drop
 from fedcore.runtime.local import LocalRuntime, client_settings, local
 from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.secure.settings import Masked, settings_of

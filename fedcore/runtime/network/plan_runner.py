@@ -10,10 +10,10 @@ import numpy as np
 from fedcore.intrinsics.stage_cut import StageCut, cut_stage
 from fedcore.ir import Module
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
-from fedcore.runtime.device_stage import DeviceSliceExecutor
-from fedcore.runtime.merge_tree import ABSENT, MergeTree
+from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
+from fedcore.runtime.clients.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.plan_executor import client_work
-from fedcore.runtime.report import Report
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.types import StructType, Type
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from fedcore.errors import FedcoreError, SecureSumError
 from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.network.messages import Message
-from fedcore.runtime.report import Report
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.masking_server import MaskingServer
 from fedcore.runtime.secure.secure_partials import SecureLeaves, check_number, traffic
 from fedcore.runtime.secure.settings import PHASES, Masked

@@ -14,7 +14,7 @@ from fedcore.errors import FedcoreError, SecureSumError
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.intrinsics.secure_ranges import OPEN, SecureRange
 from fedcore.runtime.client_work import ClientWork
-from fedcore.runtime.report import Report, SecureTraffic
+from fedcore.runtime.reports.report import Report, SecureTraffic
 from fedcore.runtime.secure.masks import Segment, Vector
 from fedcore.runtime.secure.session import Session
 from fedcore.runtime.secure.settings import Masked

@@ -76,7 +76,7 @@ class FilePerUserClientData(ClientData):
         import tensorflow as tf
 
         from fedcore.data import ClientDataset
-        from fedcore.runtime.failures import reason
+        from fedcore.runtime.clients.failures import reason
 
         path = self._files[self._require(client_id)]
         if self._dataset_fn in (_records, tf.data.TFRecordDataset) and (problem := _find_problem(path)):

@@ -18,8 +18,8 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import cond, while_loop
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.dataflow.selection import select_by_client
-from fedcore.graphs.graphdef.checked_operations import emit
-from fedcore.graphs.graphdef.parsed_graph import Body, Node
+from fedcore.graphs.graphdef.form.checked_operations import emit
+from fedcore.graphs.graphdef.form.parsed_graph import Body, Node
 
 
 @batching_rule("PartitionedCall", "StatefulPartitionedCall")

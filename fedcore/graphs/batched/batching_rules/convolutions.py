@@ -9,8 +9,8 @@ from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, P
 from fedcore.graphs.batched.evaluation import BatchedEvaluation, without_client_axis
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.checked_operations import emit
-from fedcore.graphs.graphdef.parsed_graph import Node
+from fedcore.graphs.graphdef.form.checked_operations import emit
+from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 def unrolled_over_clients(

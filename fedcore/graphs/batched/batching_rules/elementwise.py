@@ -24,8 +24,8 @@ from fedcore.graphs.batched.evaluation import BatchedEvaluation, without_client_
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.dataflow.selection import select_by_client
-from fedcore.graphs.graphdef.checked_operations import emit
-from fedcore.graphs.graphdef.parsed_graph import Node
+from fedcore.graphs.graphdef.form.checked_operations import emit
+from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 _EXACT_UNARY = (
     "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu IsFinite IsInf IsNan LogicalNot Invert Real Imag "

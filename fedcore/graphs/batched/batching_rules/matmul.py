@@ -19,8 +19,8 @@ from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.own_rows import product_with_shared
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.checked_operations import emit
-from fedcore.graphs.graphdef.parsed_graph import Node
+from fedcore.graphs.graphdef.form.checked_operations import emit
+from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 MANY_CLASSES = 32
 """Classes from which a softmax and a few operations are quicker than TensorFlow's kernel of a cross-entropy."""

@@ -11,8 +11,8 @@ from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrol
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.checked_operations import emit
-from fedcore.graphs.graphdef.parsed_graph import Node
+from fedcore.graphs.graphdef.form.checked_operations import emit
+from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 def _lowest(dtype: tf.DType):

@@ -14,7 +14,7 @@ from fedcore.graphs.batched.batched_value import (
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.parsed_graph import Node
+from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 @batching_rule("Shape")

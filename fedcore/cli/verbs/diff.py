@@ -1,0 +1,89 @@
+"""`fedcore diff`: the differences of two modules."""
+
+import click
+
+from fedcore.cli.exit_codes import OK, WRONG_PROGRAM
+from fedcore.cli.isolation import FileCommand
+from fedcore.cli.loading import load_option, trusted_option
+from fedcore.cli.reproducer import Work
+
+
+@click.command(cls=FileCommand, short_help="Prints the differences of two computations.")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option("--stage", type=click.Choice(["traced", "lowered", "planned"]), help="Compile both to this stage first.")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@load_option
+@trusted_option
+@click.pass_context
+def diff(ctx, a, b, stage, format_, extensions, trusted):
+    """Compares two computations, each a file or MODULE:NAME; exits with 0 if they are equal and with 1 if not.
+
+    Names of bindings, parameters, functions and graphs do not count, nor do source locations. Graphs are equal if their
+    digests are equal; of graphs that differ, the operations are compared. The last line has figures of both: their
+    operations, and for plans the stages and the bits that a client receives and sends in a round.
+
+    \b
+    Examples:
+      fedcore diff before.fed after.fed
+      fedcore diff my_module:next_round round.fed --stage planned
+    """
+    import json
+
+    from fedcore.cli.comparing import comparison, summary
+    from fedcore.cli.loading import import_extension, quiet_start
+
+    for name in extensions:
+        import_extension(name)
+    left, right = (_module(path, stage, trusted) for path in (a, b))
+    with quiet_start():
+        result = comparison(left, right)
+    if format_ == "json":
+        click.echo(json.dumps({"equal": result.equal, "changes": result.changes}, indent=2))
+    else:
+        _show(result, a, b)
+        if not result.equal:
+            click.echo(f"// {summary(left, right)}")
+    ctx.exit(OK if result.equal else WRONG_PROGRAM)
+
+
+def _module(path: str, stage: str | None, trusted: bool):
+    from fedcore.cli.loading import quiet_start, read_target
+
+    module = read_target(path, Work(), trusted=trusted)
+    stages = ("traced", "lowered", "planned")
+    if stage is None or module.stage == stage:
+        return module
+    if stages.index(stage) < stages.index(module.stage):
+        raise click.BadParameter(f"{path} is {module.stage}: it holds no {stage} module", param_hint="--stage")
+    from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module
+
+    with quiet_start():
+        return compile_module(module, LOWERING if stage == "lowered" else DEFAULT_PIPELINE)
+
+
+def _show(result, a: str, b: str) -> None:
+    import sys
+
+    from fedcore.cli.printing import has_colours
+
+    if result.equal:
+        click.echo("equal" + ("" if result.same_text else ", up to names"))
+        return
+    if not has_colours(sys.stdout):
+        click.echo(f"--- {a}\n+++ {b}")
+        for line in result.diff_lines():
+            click.echo(line)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(expand=True, box=None, padding=(0, 1), show_edge=False)
+    for title in (a, b):
+        table.add_column(title, ratio=1, overflow="fold")
+    for kind, left, right in result.rows():
+        style = {"same": "", "gap": "bright_black"}.get(kind)
+        cells = (Text(left, style=style or "red"), Text(right, style=style or "green"))
+        table.add_row(*(cells if style is None else (Text(left, style=style), Text(right, style=style))))
+    Console(file=sys.stdout).print(table)

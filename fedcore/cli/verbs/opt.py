@@ -1,0 +1,239 @@
+"""`fedcore opt`: runs chosen passes on a module."""
+
+import textwrap
+
+import click
+
+from fedcore.cli.exit_codes import InternalError
+from fedcore.cli.isolation import FileCommand
+from fedcore.cli.loading import load_option, target_option, trusted_option
+from fedcore.cli.output_path import OutputPath
+from fedcore.cli.reproducer import Work
+
+REGION = ".region"
+"""The suffix of texts of regions."""
+
+
+@click.command(cls=FileCommand, short_help="Runs passes on a module.")
+@click.argument("target", metavar="MODULE:NAME|FILE.fed|FILE.region", required=False)
+@click.option(
+    "-p",
+    "--passes",
+    "pipeline",
+    metavar="PASSES",
+    default="",
+    help="'a,b{option=1}'; 'default' names the default pipeline. Default: no pass.",
+)
+@click.option("-o", "--output", type=OutputPath(dir_okay=False, allow_dash=True), help="Write this file; - is stdout.")
+@click.option("--print-after-all", is_flag=True, help="Print the module after every pass, on stderr.")
+@click.option("--print-after-change", is_flag=True, help="Print it after passes that changed it, on stderr.")
+@click.option("--verify-each", is_flag=True, help="Check the module after every pass.")
+@click.option("--check-each", is_flag=True,
+              help="Run the program after every pass, and name the first pass that changes a result.")  # fmt: skip
+@click.option("--arg", "arguments", multiple=True, metavar="[NAME=]VALUE",
+              help="Argument for --check-each, as of fedcore run. Default: generated, for 3 clients.")  # fmt: skip
+@target_option
+@load_option
+@click.option("--list", "list_", is_flag=True, help="Print passes, their options, and batching rules.")
+@trusted_option
+@click.pass_obj
+def opt(
+    work: Work,
+    target,
+    pipeline,
+    output,
+    print_after_all,
+    print_after_change,
+    verify_each,
+    check_each,
+    arguments,
+    machine,
+    extensions,
+    list_,
+    trusted,
+):
+    """Runs passes on a computation, or stage passes on a .region text, and prints the result as text.
+
+    TARGET is a file (text or bundle; - is stdin), or a name in a Python module that can be imported from the current
+    directory. Text has the names of graphs but not their bytes, which some passes read; -o writes the bytes, too.
+
+    \b
+    Examples:
+      fedcore opt my_module:next_round -p 'inline,lower-intrinsics' --print-after-change
+      fedcore opt round.fed -p 'inline,lower-intrinsics,cse,dce,partition,fuse' -o planned.fed
+      fedcore opt round.fed -p 'lowering,mine,planning' --load my_passes -o planned.fed
+      fedcore opt my_module:next_round -p 'lowering,mine' --load my_passes --check-each
+      fedcore dump my_module:next_round --stage batched > round.region; fedcore opt round.region -p cse,dce
+      fedcore opt --list
+    """
+    from fedcore.cli.loading import import_extensions, parsed_pipeline, read_target, with_target
+
+    import_extensions(extensions, work)
+    if list_:
+        _print_passes()
+        return
+    if target is None:
+        raise click.UsageError("Missing argument 'MODULE:NAME|FILE.fed|FILE.region'.")
+    if target.endswith(REGION):
+        from fedcore.cli.dump_regions import optimize_regions
+
+        if output or verify_each or check_each or machine:
+            raise click.UsageError("-o, --verify-each, --check-each and --target are for modules, not for regions")
+        optimize_regions(target, pipeline, after_all=print_after_all, after_change=print_after_change)
+        return
+    passes = parsed_pipeline(with_target(pipeline, machine))
+    work.options += ("--verify-each",) * verify_each + ("--check-each",) * check_each + ("--trusted",) * trusted
+    work.options += tuple(part for argument in arguments for part in ("--arg", argument))
+    module = read_target(target, work, trusted=trusted)
+    results = _Results(module, arguments) if check_each else None
+    if arguments and results is None:
+        raise click.UsageError("--arg is for --check-each; fedcore run calls a program")
+    for i, (pass_, options) in enumerate(passes):
+        work.pipeline = ",".join(_format_pass(*p) for p in passes[i:])
+        result = _run(pass_, options, module, verify_each)
+        if print_after_all or (print_after_change and result is not module):
+            _print_after(_format_pass(pass_, options), result, unchanged=result is module)
+        if results is not None and result is not module:
+            results.check(pass_, module, result)
+        work.module = module = result
+    if results is not None:
+        click.echo(f"{results.count} results are the same after every pass", err=True)
+    _write(module, output)
+
+
+def _format_pass(pass_, options) -> str:
+    texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
+    settings = ",".join(f"{key}={text}" for key, text in texts.items())
+    return f"{pass_.name}{{{settings}}}" if settings else pass_.name
+
+
+def _run(pass_, options, module, verify_each: bool):
+    from fedcore.cli.loading import quiet_start
+    from fedcore.compiler import run_pass
+    from fedcore.errors import VerifyError
+
+    try:
+        with quiet_start():
+            return run_pass(pass_, module, options, verify_each=verify_each)
+    except VerifyError as error:  # the module was valid before the pass
+        raise InternalError(str(error)) from error
+
+
+class _Results:
+    """The results of a program, which no pass may change.
+
+    Args:
+        arguments: as `fedcore run` takes them; if there are none, several lists are generated.
+    """
+
+    def __init__(self, module, arguments):
+        from fedcore.cli.json_values import bind_arguments, read_argument
+        from fedcore.cli.loading import quiet_start
+        from fedcore.cli.synthetic_arguments import argument_lists
+
+        if arguments:
+            self.inputs = [bind_arguments([read_argument(text) for text in arguments], module.main.parameters)]
+            self._shown = "for the arguments of --arg"
+        with quiet_start():
+            if not arguments:
+                self.inputs = argument_lists(module.main, lambda inputs: self._result(module, inputs))
+                self._shown = "for generated arguments; --arg gives others"
+            self._wanted = [self._result(module, inputs) for inputs in self.inputs]
+
+    @property
+    def count(self) -> int:
+        return len(self.inputs)
+
+    def check(self, one, before, after) -> None:
+        """Raises an error that shows the difference, and the lines that the pass changed."""
+        from fedcore.cli.loading import quiet_start
+        from fedcore.errors import FedcoreError
+        from fedcore.runtime.reports.result_difference import difference
+
+        for inputs, wanted in zip(self.inputs, self._wanted, strict=True):
+            try:
+                with quiet_start():
+                    problem = difference(self._result(after, inputs), wanted)
+            except FedcoreError as error:
+                problem = f"the program fails: {error}"
+            if problem is not None:
+                lines = "".join(f"\n    {line}" for line in _changed_lines(before, after))
+                text = f"{one} changes the result: {problem}\n  {self._shown}\n  what it changed:{lines}"
+                raise InternalError(text) if one.is_built_in else FedcoreError(text)
+
+    def _result(self, module, inputs: list):
+        import numpy as np
+
+        from fedcore.runtime import Report, reference
+
+        with np.errstate(all="ignore"):
+            return reference(default_num_clients=0).run(module, inputs, Report(seed=0))
+
+
+_MAX_CHANGED_LINES = 12
+
+
+def _changed_lines(before, after) -> list[str]:
+    import difflib
+
+    old, new = str(before).split("\n"), str(after).split("\n")
+    lines = [line for line in difflib.unified_diff(old, new, n=0, lineterm="") if line[:2] not in ("--", "++", "@@")]
+    more = len(lines) - _MAX_CHANGED_LINES
+    return lines if more <= 0 else [*lines[:_MAX_CHANGED_LINES], f"… and {more} lines more"]
+
+
+def _print_after(name: str, module, *, unchanged: bool) -> None:
+    from fedcore.cli.printing import heading, show
+
+    show(heading(f"after {name}", module, unchanged=unchanged) + ("" if unchanged else f"{module}\n"), err=True)
+
+
+def _write(module, output) -> None:
+    from fedcore.cli.printing import show, write_bytes
+    from fedcore.ir import bundle
+
+    if output is None:
+        show(str(module))
+    elif output == "-":
+        write_bytes(bundle.to_bytes(module))
+    else:
+        try:
+            bundle.write(module, output)
+        except OSError as error:
+            raise click.BadParameter(f"cannot write {output}: {error.strerror}", param_hint="-o") from None
+
+
+def _print_passes() -> None:
+    from fedcore.cli.loading import quiet_start
+    from fedcore.compiler import all_passes
+
+    with quiet_start():
+        from fedcore.graphs.dataflow.stage_passes import all_stage_passes
+
+        stage_passes = all_stage_passes()
+    rows = [(_signature(pass_), pass_.summary) for pass_ in all_passes()]
+    stage_rows = [(_signature(pass_), pass_.summary) for pass_ in stage_passes]
+    width = max(len(left) for left, _ in (*rows, *stage_rows))
+    for left, summary in rows:
+        click.echo(f"{left:<{width}}  {summary}")
+    click.echo("\nstage passes, on the regions of vectorised client stages; plan{without=NAME} switches one off:")
+    for left, summary in stage_rows:
+        click.echo(f"{left:<{width}}  {summary}")
+    click.echo("\nbatching rules, of the operations that clients beside each other may use:")
+    click.echo(textwrap.fill(" ".join(_operations_with_rules()), 100, break_long_words=False))
+
+
+def _operations_with_rules() -> list[str]:
+    """The operations with batching rules; those of extensions with their files and lines."""
+    from fedcore.cli.loading import quiet_start
+
+    with quiet_start():
+        import fedcore.graphs.batched.batching_rules  # noqa: F401  registers them
+        from fedcore.graphs.batched.batched_value import batching_rules, place_of_rule
+
+        extensions = {op for op, fn in batching_rules.items() if not fn.__module__.startswith("fedcore.graphs.")}
+        return [f"{op} ({place_of_rule(op)})" if op in extensions else op for op in sorted(batching_rules)]
+
+
+def _signature(pass_) -> str:
+    return _format_pass(pass_, pass_.options())

@@ -1,0 +1,33 @@
+"""`fedcore resume`: goes on with a training."""
+
+from pathlib import Path
+
+import click
+
+from fedcore.cli.verbs.train import format_option, runtime_option
+
+
+@click.command(short_help="Goes on with a training.")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--rounds", type=click.IntRange(min=1), help="Train up to this round. Default: as when it began.")
+@runtime_option
+@format_option
+def resume(directory: Path, rounds: int | None, runtime_name: str, format_: str):
+    """Goes on with a training after its last checkpoint, to the result of a run that was not interrupted.
+
+    \b
+    Examples:
+      fedcore resume runs/001
+      fedcore resume runs/001 --rounds 200
+    """
+    import attrs
+
+    from fedcore.cli.runs import read_run
+    from fedcore.cli.verbs.train import go_on, summarize
+
+    run = read_run(directory)
+    if rounds is not None:
+        changed = {**run.configuration, "run": {**run.configuration["run"], "rounds": rounds}}
+        run = attrs.evolve(run, configuration=changed)
+        run.write()
+    summarize([go_on(run, format_, runtime_name)], format_)

@@ -1,0 +1,1 @@
+"""What a graph tells of its operations: effects, origins, dtypes."""

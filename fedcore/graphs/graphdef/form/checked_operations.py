@@ -1,0 +1,47 @@
+"""Adds single operations by name, behind the checks that their operands need."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.graph import active_block
+from fedcore.graphs.dataflow.operations import add_node
+from fedcore.graphs.dataflow.tf_keywords import keywords_of
+from fedcore.graphs.graphdef.form.operand_checks import CHECKED
+from fedcore.graphs.graphdef.form.operand_guards import guarded_operands
+
+
+def emit(op: str, operands: Sequence, attributes: Mapping[str, Any]) -> list:
+    """The results of an operation: nodes of the block being built, or tensors where none is built.
+
+    Args:
+        operands: flat, also where the operation takes lists.
+        attributes: all that are not their defaults.
+    """
+    checked = guarded_operands(op, operands, emit) if op in CHECKED else list(operands)
+    return add_operation(op, checked, attributes) if active_block() is None else add_node(op, checked, attributes)
+
+
+def add_operation(op: str, tensors: Sequence, attributes: Mapping[str, Any]) -> list[tf.Tensor]:
+    """Runs one operation: adds it to the TensorFlow graph being built, or executes it where tensors are eager."""
+    definition = private_api.op_definition(op)
+    names = keywords_of(op)
+    inferred, keywords, remaining = set(), {}, list(tensors)
+    for argument in definition.input_arg:
+        name = names[argument.name]
+        inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
+        if argument.number_attr or argument.type_list_attr:
+            many = attributes[argument.number_attr or argument.type_list_attr]
+            count = int(many) if argument.number_attr else len(many)
+            keywords[name], remaining = remaining[:count], remaining[count:]
+        else:
+            keywords[name] = remaining.pop(0)
+    for attribute in definition.attr:
+        if attribute.name in attributes and attribute.name not in inferred:
+            keywords[names[attribute.name]] = attributes[attribute.name]
+    out = getattr(tf.raw_ops, op)(**keywords)
+    if out is None or isinstance(out, tf.Operation):
+        return []
+    return list(out) if isinstance(out, tuple | list) else [out]

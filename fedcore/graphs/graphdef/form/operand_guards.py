@@ -1,0 +1,212 @@
+"""Puts checks in front of operations whose kernels end the process, or take all memory, where operands do not fit.
+
+A shape that inference claims may be false, so the checks run with the graph: see `operand_checks`. A GraphDef's bytes
+and digest stay as they are: checks are put in when TensorFlow gets the graph.
+
+Decision 0111.
+"""
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+
+from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.constant_values import static_value
+from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.graphdef.form.canonical_form import canonical_functions
+from fedcore.graphs.graphdef.form.operand_checks import CHECKED, MAX_ELEMENTS, RANKED, SIZE_OPERANDS, Checks
+
+# A size that is a shape, or that these operations compute from one shape and a few small constants, needs no check.
+_SELECTIONS = ("Identity", "Pack", "ConcatV2", "StridedSlice", "Slice", "Cast", "Squeeze", "ExpandDims", "Reshape")
+_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+_MAX_SELECTIONS = 32  # operations between a size and the shape from which it is computed
+_SMALL = 2**16
+
+_tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", default=False)
+
+
+@contextlib.contextmanager
+def without_checks() -> Iterator[None]:
+    """While a graph is traced: its bytes hold no checks, which are put in when it runs."""
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
+def checks_operands() -> bool:
+    """Whether a graph that is imported now gets checks."""
+    return not _tracing.get()
+
+
+def guard_graph(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    """The graph with checks in front of the operations of `CHECKED`; the same object where none needs a check."""
+    out = graph_pb2.GraphDef()
+    out.CopyFrom(graph_def)
+    added = _guard(out.node, in_function=False, used_names=set())
+    for function in out.library.function:
+        added += _guard_function(function)
+    return out if added else graph_def
+
+
+def checked_function(functions: Mapping[str, function_pb2.FunctionDef], name: str) -> tuple[str, tuple]:
+    """A function with checks in its body and in those that it calls: its content name, and all of these functions."""
+    checked = {}
+    for key, function in functions.items():
+        checked[key] = function_pb2.FunctionDef()
+        checked[key].CopyFrom(function)
+        _guard_function(checked[key])
+    return canonical_functions(checked, name, digest_digits=64)
+
+
+def guarded_operands(op: str, tensors: Sequence, emit: Callable) -> list:
+    """The operands of one operation behind its checks, which `emit` makes."""
+    tensors = list(tensors)
+    if _needs_none(op, tensors, _tensor_source):
+        return tensors
+    checks = Checks(lambda op, operands, attributes: emit(op, operands, attributes)[0])
+    for index, tensor in checks.of(op, tensors, [t.dtype for t in tensors]):
+        tensors[index] = tensor
+    return tensors
+
+
+def _guard_function(function: function_pb2.FunctionDef) -> int:
+    return _guard(function.node_def, in_function=True, used_names={a.name for a in function.signature.input_arg})
+
+
+def _guard(nodes, *, in_function: bool, used_names: set[str]) -> int:
+    """Adds the checks to a body; returns the number of operations added."""
+    if not any(node.op in CHECKED for node in nodes):
+        return 0
+    by_name = {n.name: n for n in nodes}
+    added = _Added(in_function, used_names | by_name.keys())
+    for node in nodes:
+        data = [i for i in node.input if not i.startswith("^")]
+        if node.op not in CHECKED or _needs_none(node.op, data, lambda name: _node_source(name, by_name)):
+            continue
+        added.controls = node.input[len(data) :]
+        for index, source in Checks(added.make).of(node.op, data, _dtypes(node)):
+            node.input[index] = source
+    nodes.extend(added.nodes)
+    return len(added.nodes)
+
+
+def _dtypes(node: node_def_pb2.NodeDef) -> list[tf.DType]:
+    """The dtype of each operand."""
+    declared = private_api.op_definition(node.op)
+    values = {a.name: a.default_value for a in declared.attr} | dict(node.attr)
+    dtypes: list[tf.DType] = []
+    for argument in declared.input_arg:
+        if argument.type_list_attr:
+            dtypes += map(tf.as_dtype, values[argument.type_list_attr].list.type)
+            continue
+        dtype = tf.as_dtype(values[argument.type_attr].type if argument.type_attr else argument.type)
+        dtypes += [dtype] * (values[argument.number_attr].i if argument.number_attr else 1)
+    return dtypes
+
+
+# Where an operand comes from: the operation, its operands, and its value where it is a constant.
+_Source = tuple[str, list, np.ndarray | None]
+
+
+def _node_source(name: str, by_name: Mapping[str, node_def_pb2.NodeDef]) -> _Source | None:
+    node = by_name.get(name.split(":")[0])
+    if node is None:
+        return None
+    value = tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
+    return node.op, [i for i in node.input if not i.startswith("^")], value
+
+
+def _tensor_source(tensor) -> _Source | None:
+    if isinstance(tensor, Value):
+        value, node = static_value(tensor), tensor.node
+        if value is None:
+            return None if node is None else (node.op, list(node.inputs), None)
+        return "Const", [], value
+    value = tf.get_static_value(tensor)
+    return ("Const", [], value) if value is not None else (tensor.op.type, list(tensor.op.inputs), None)
+
+
+def _needs_none(op: str, operands: Sequence, source: Callable[[Any], _Source | None]) -> bool:
+    """Whether the operands of an operation are seen to fit."""
+    if op == "Transpose":
+        permutation = source(operands[1])
+        return permutation is not None and permutation[2] is not None and permutation[2].ndim == 1
+    if op not in SIZE_OPERANDS or op in RANKED:
+        return False
+    if op == "Range":
+        step = source(operands[2])
+        whole = step is not None and step[2] is not None and step[2].dtype.kind in "iu" and bool(step[2].all())
+        return whole and all(_is_small(operand, source) for operand in operands[:2])
+    return _is_small(operands[SIZE_OPERANDS[op]], source)
+
+
+def _is_small(size, source: Callable[[Any], _Source | None]) -> bool:
+    """Whether a size is a constant that is not too large, or is selected from one shape and small constants."""
+    first = source(size)
+    if first is not None and first[2] is not None:
+        return _product(first[2]) <= MAX_ELEMENTS
+    waiting, shapes, product = [size], 0, 1.0
+    for _ in range(_MAX_SELECTIONS):
+        if not waiting:
+            return shapes <= 1 and product <= _SMALL
+        origin = source(waiting.pop())
+        if origin is None:
+            return False
+        op, operands, value = origin
+        if value is not None:
+            product *= _product(value)
+        elif op in _SHAPES:
+            shapes += 1
+        elif op in _SELECTIONS:
+            waiting += operands
+        else:
+            return False
+    return False
+
+
+def _product(numbers: np.ndarray) -> float:
+    return math.prod(max(1.0, abs(float(n))) for n in numbers.flat) if numbers.size <= _MAX_SELECTIONS else math.inf
+
+
+class _Added:
+    """The nodes that check operands, under names that the body does not have.
+
+    Attributes:
+        controls: the control inputs of the operation that is checked; a variable is read after these too.
+    """
+
+    def __init__(self, in_function: bool, used_names: set[str]):
+        self.in_function = in_function
+        self.used_names = used_names
+        self.nodes: list[node_def_pb2.NodeDef] = []
+        self.controls: Sequence[str] = ()
+
+    def make(self, op: str, operands: list[str], attributes: Mapping[str, Any]) -> str:
+        """Adds a node; returns the name of its first result."""
+        number = len(self.used_names)
+        while f"check{number}" in self.used_names:
+            number += 1
+        node = node_def_pb2.NodeDef(name=f"check{number}", op=op, input=operands)
+        if op == "VariableShape":
+            node.input.extend(self.controls)
+        for name, value in attributes.items():
+            if isinstance(value, tf.DType):
+                node.attr[name].type = value.as_datatype_enum
+            elif isinstance(value, tf.TensorShape):
+                node.attr[name].shape.CopyFrom(value.as_proto())
+            elif isinstance(value, int):
+                node.attr[name].i = value
+            else:
+                node.attr[name].tensor.CopyFrom(value)
+        self.used_names.add(node.name)
+        self.nodes.append(node)
+        (result, *_) = private_api.op_definition(op).output_arg
+        return f"{node.name}:{result.name}:0" if self.in_function else node.name

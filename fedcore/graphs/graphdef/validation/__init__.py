@@ -1,0 +1,1 @@
+"""Graphs from elsewhere: what is allowed, and how they are imported."""

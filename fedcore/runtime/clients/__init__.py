@@ -1,0 +1,1 @@
+"""Client stages: clients are read, packed into calls, run, and merged."""

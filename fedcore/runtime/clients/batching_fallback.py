@@ -1,0 +1,61 @@
+"""Fallback of a vectorised stage: blocks that have no batched graph, or much padding, run client by client.
+
+Decisions 0050, 0210, 0266 and 0267.
+"""
+
+import itertools
+from collections.abc import Callable
+
+from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.graphs.batched.schedule import pads_too_much
+from fedcore.graphs.sequences.streams import is_large
+from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
+from fedcore.runtime.clients.memory import Merge, Run, in_halves
+
+
+class BatchingFallback:
+    """Runs slices vectorised where possible, else client by client.
+
+    Guarantees:
+      - A block runs client by client if its clients' layouts differ, if one has more than `HELD_BYTES` of data, if its
+        batches, whose sizes the data decide, would be padded too much, or if the vectorised run raises NoBatchingRule.
+      - Bits do not depend on the other blocks of a slice: one with such a block runs in halves, down to its blocks.
+      - A stage tries layouts without batching rules once; a note in the report has the reason.
+    """
+
+    def __init__(
+        self, work: ClientWork, vectorised: Run, client_by_client: Run, merge: Merge, note: Callable[[str], None]
+    ):
+        self._work = work
+        self._vectorised = vectorised
+        self._client_by_client = client_by_client
+        self._merge = merge
+        self._note = note
+
+    def __call__(self, clients: ClientSlice) -> SliceResult:
+        layouts = clients.common_layouts
+        differ = layouts is None or self._are_large(clients) or self._are_padded_too_much(clients)
+        if differ and clients.places > self._work.block:
+            return in_halves(clients, self._work.block, self, self._merge)
+        if layouts is None or differ or layouts in self._work.without_rules:
+            return self._client_by_client(clients)
+        try:
+            return self._vectorised(clients)
+        except NoBatchingRule as error:
+            self._work.without_rules.add(layouts)
+            self._note(f"@{self._work.stage} runs client by client: {error}")
+            return self._client_by_client(clients)
+
+    def _are_large(self, clients: ClientSlice) -> bool:
+        """Whether the data of a client are not packed, since a group has other lanes with as many rows."""
+        return self._work.is_vectorised and any(map(is_large, itertools.chain.from_iterable(clients.leaves.each)))
+
+    def _are_padded_too_much(self, clients: ClientSlice) -> bool:
+        """Whether a block of a slice is; or whether the other blocks of the slice would decide the rows of products."""
+        work = self._work
+        if not work.is_vectorised or not clients.leaves.has_ragged_batches:
+            return False
+        blocks = clients.parts(work.block, work.block)
+        if len(blocks) > 1 and work.products:
+            return True
+        return any(pads_too_much(block.leaves, work.schedule_rules) for block in blocks)

@@ -1,0 +1,304 @@
+"""Reads the cohorts of a client stage, run by run; the values are not converted here.
+
+Decision 0040.
+"""
+
+import functools
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.data import ClientDataset, Cohort, client_name
+from fedcore.errors import ClientError, brief
+from fedcore.runtime.arguments import ClientValues
+from fedcore.runtime.client_work import ClientWork
+from fedcore.runtime.clients.reader import Reader, TooLate
+from fedcore.runtime.clients.run_lengths import RunLengths
+from fedcore.runtime.stopping import Stop, stops_from_elsewhere
+
+MAX_RUN_BYTES = 2**24
+"""Bytes of clients' values, sent or returned, that a run may have, unless one slice has more."""
+
+
+@attrs.frozen
+class UnreadRun:
+    """The clients of consecutive slices, as the user gave them.
+
+    Args:
+        index: index of the first slice in its stage.
+        slices: number of slices. The last slice of a stage may have fewer clients than the others.
+        first: index of the first client.
+        clients: for each client a tuple with its value of each cohort.
+        losses: how many workers ended while they computed these clients.
+    """
+
+    index: int
+    slices: int
+    first: int
+    clients: list[tuple]
+    losses: int = 0
+
+    @property
+    def last(self) -> int:
+        """Index of the last client."""
+        return self.first + len(self.clients) - 1
+
+    def cut(self, slices: int, size: int) -> "tuple[UnreadRun, UnreadRun]":
+        """The first slices, and the others.
+
+        Args:
+            size: clients of a slice.
+        """
+        clients = slices * size
+        head = attrs.evolve(self, slices=slices, clients=self.clients[:clients])
+        tail = attrs.evolve(
+            self,
+            index=self.index + slices,
+            slices=self.slices - slices,
+            first=self.first + clients,
+            clients=self.clients[clients:],
+        )
+        return head, tail
+
+
+@attrs.frozen
+class _Raised:
+    """Stands in for the value of a client for which the cohort raised an error."""
+
+    error: Exception
+
+
+_ENDED = object()
+
+
+class ClientSource:
+    """Cuts the cohorts of a stage into runs of slices; a client has one value of each cohort.
+
+    Guarantees:
+      - Clients are read in the thread that asks for a run. Exception: a generator or an `fc.Cohort` may block, so it
+        is read in a second thread if the call has a deadline or may be stopped by another thread.
+      - A run has at most `MAX_RUN_BYTES`, or one slice, as values have whose size is not known before they are read.
+      - A run that was put back comes next, in runs of the lengths that are left then. After an iterator has ended, a
+        run may be put back, and be taken.
+      - An error of a generator is raised. With `drops`, an error of an `fc.Cohort` is a fault of that client.
+
+    Args:
+        size: clients of a slice.
+        lengths: chooses the slices of a run.
+        drops: the fault policy leaves out clients that fail.
+        timeout_s: seconds that reading a client may take; None is no deadline.
+    """
+
+    def __init__(
+        self,
+        work: ClientWork,
+        size: int,
+        lengths: RunLengths,
+        *,
+        drops: bool,
+        timeout_s: float | None,
+        stop: Stop,
+    ):
+        self.clients = 0
+        self._work = work
+        self._size = size
+        self._lengths = lengths
+        self._read_slices = 0
+        self._put_back: deque[UnreadRun] = deque()
+        self._drops = drops
+        self._timeout_s = timeout_s
+        self._stop = stop
+        self._reader = Reader("fedcore-cohort")
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all clients are in memory already, so that reading them early costs nothing."""
+        return all(map(_is_in_memory, self._work.cohorts))
+
+    def __enter__(self) -> "ClientSource":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._reader.__exit__(*error)
+
+    def __iter__(self) -> Iterator[UnreadRun]:
+        return self
+
+    def __next__(self) -> UnreadRun:
+        return self._cut(self._put_back.popleft()) if self._put_back else next(self._runs)
+
+    def put_back(self, unread: UnreadRun, *, singly: bool) -> None:
+        """Has a run of which the worker ended be taken again; any thread may call.
+
+        Args:
+            singly: its slices are taken one by one.
+        """
+        parts = [unread]
+        while singly and parts[-1].slices > 1:
+            parts[-1:] = parts[-1].cut(1, self._size)
+        self._put_back.extend(parts)
+
+    def _cut(self, unread: UnreadRun) -> UnreadRun:
+        """The first slices of a run that was put back; the others are put back again."""
+        length = self._length(unread.index, unread.slices)
+        if length >= unread.slices:
+            return unread
+        head, tail = unread.cut(length, self._size)
+        self._put_back.appendleft(tail)
+        return head
+
+    def _length(self, start: int, next_slices: int = 0) -> int:
+        """Slices of the next run.
+
+        Args:
+            next_slices: slices that were put back, and are to be taken next.
+        """
+        waiting = sum(run.slices for run in [*self._put_back])
+        return self._lengths.length(start, self._read_slices - waiting - next_slices)
+
+    @functools.cached_property
+    def _runs(self) -> Iterator[UnreadRun]:
+        return self._unread_runs()
+
+    def _unread_runs(self) -> Iterator[UnreadRun]:
+        clients = self._zip_cohorts() if self._work.cohorts else (() for _ in _placeholders(self._work.counted))
+        first = self._work.cohorts[0] if self._work.cohorts else self._work.counted
+        name = first.path if first is not None else ""
+        while True:
+            index, unread = self._read_slices, list(itertools.islice(clients, self._size))
+            slices, longest = 1, self._length(index)
+            while slices < longest and 2 * _size_bytes([*itertools.chain.from_iterable(unread)]) <= MAX_RUN_BYTES:
+                unread += itertools.islice(clients, slices * self._size)
+                slices *= 2
+            if not unread:
+                self._work.count.check_ended(name, self.clients)
+                return
+            self._read_slices += slices
+            self.clients += len(unread)
+            self._work.count.check_reading(name, self.clients)
+            yield UnreadRun(index, slices, index * self._size, unread)
+
+    def _zip_cohorts(self) -> Iterator[tuple]:
+        """For each client the tuple of its values."""
+        cohorts = [c.given if _is_in_memory(c) else self._read(c) for c in self._work.cohorts]
+        return zip(*cohorts, strict=True) if len(cohorts) == 1 else self._zipped_equal(cohorts)
+
+    def _zipped_equal(self, cohorts: list[Iterable]) -> Iterator[tuple]:
+        """For each client the tuple of its values. Cohorts of different lengths are refused."""
+        for index, client in enumerate(itertools.zip_longest(*cohorts, fillvalue=_ENDED)):
+            ended = [c.path for c, value in zip(self._work.cohorts, client, strict=True) if value is _ENDED]
+            if ended:
+                self._work.count.check_ended(ended[0], index)
+                longer = next(c.path for c in self._work.cohorts if c.path not in ended)
+                self._work.count.check_reading(longer, index + 1)
+            yield client
+
+    def _read(self, values: ClientValues) -> Iterator:
+        """The values of a cohort that may block or raise. Only an `fc.Cohort` can go on after an error."""
+        iterator = iter(values.given)
+        in_thread = self._timeout_s is not None or stops_from_elsewhere()
+        read = functools.partial(next, iterator, _ENDED)
+        for index in itertools.count():
+            try:
+                value = self._reader.call(read, self._timeout_s, self._stop, [values.given]) if in_thread else read()
+            except Exception as error:
+                if isinstance(error, TooLate) and not self._survives_errors(values):
+                    raise ClientError(f"client {index} was not read from {brief(values.given)}: {error}") from None
+                if not self._survives_errors(values):
+                    error.add_note(f"while {client_name(getattr(values.given, 'client_ids', None), index)} was read")
+                    raise
+                value = _Raised(error)
+            if value is _ENDED:
+                return
+            yield value
+
+    def _survives_errors(self, values: ClientValues) -> bool:
+        return self._drops and isinstance(values.given, Cohort)
+
+
+LONGEST_FIRST_OF = 8
+"""Slices of which the longest is taken first. More would keep more partials waiting for their neighbours."""
+
+
+def longest_first(slices: Iterator[UnreadRun]) -> Iterator[UnreadRun]:
+    """The slices; of each few, those with the most examples first, so that the workers end at about the same time."""
+    while several := list(itertools.islice(slices, LONGEST_FIRST_OF)):
+        yield from sorted(several, key=_examples, reverse=True)
+
+
+def _examples(unread: UnreadRun) -> int:
+    datasets = [v for client in unread.clients for v in client if isinstance(v, ClientDataset)]
+    return sum(len(d.columns.arrays[0]) for d in datasets if d.columns.arrays)
+
+
+def _is_in_memory(values: ClientValues) -> bool:
+    return isinstance(values.given, Sequence | np.ndarray)
+
+
+def convert_client(values: ClientValues, index: int, value: object) -> object:
+    """A client's value in the runtime's form.
+
+    Raises:
+        Exception: the cohort raised this error for the client, or the conversion did.
+    """
+    if isinstance(value, _Raised):
+        raise value.error
+    return values.convert_client(index, value)
+
+
+_VALUES = (int, float, complex, str, bytes, np.ndarray, np.generic, tf.Tensor, ClientDataset, type(None))
+
+
+def may_block(values: Sequence) -> bool:
+    """Whether reading the values may run user code, such as a dataset's function or an `__array__` method."""
+    if all(issubclass(kind, _VALUES) for kind in set(map(type, values))):
+        return False
+    return not all(isinstance(leaf, _VALUES) for leaf in tf.nest.flatten(values))
+
+
+def _size_bytes(values: Sequence) -> float:
+    """About the bytes of values in tuples, lists and dictionaries; infinite if they have others than `_VALUES`."""
+    kinds = set(map(type, values))
+    if kinds <= _SMALL:
+        return 16 * len(values)
+    if kinds == {str}:
+        return sum(map(len, values))
+    return sum(map(_value_bytes, values))
+
+
+_SMALL = {int, float, complex, bool, type(None), np.float32, np.float64, np.int32, np.int64}
+
+
+def _value_bytes(value: object) -> float:
+    match value:
+        case tuple() | list():
+            return _size_bytes(value)
+        case dict():
+            return _size_bytes([*value.values()])
+        case ClientDataset():
+            return sum(_value_bytes(array) for array in value.columns.arrays)
+        case np.ndarray() | np.generic():
+            return value.nbytes if value.dtype != object else math.inf
+        case tf.Tensor():
+            return value.shape.num_elements() * value.dtype.size
+        case str() | bytes():
+            return len(value)
+        case _:
+            return 16 if type(value) in _SMALL else math.inf
+
+
+def is_read_once(client: tuple) -> bool:
+    """Whether a client's values can be read only once."""
+    return any(isinstance(leaf, Iterator | _Raised) for leaf in tf.nest.flatten(client))
+
+
+def _placeholders(values: ClientValues | None) -> Iterable:
+    """An iterable with one element for each client; its elements are not used."""
+    if values is None:
+        return ()
+    return values.given if values.size is None else range(values.size)

@@ -1,0 +1,102 @@
+"""Runs user code that may block in a thread that the call can abandon."""
+
+import contextvars
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from fedcore.errors import FedcoreError
+from fedcore.runtime.clients.blocked import blocked_threads
+from fedcore.runtime.stopping import Stop, Stopped
+
+Result = TypeVar("Result")
+
+
+class TooLate(FedcoreError):
+    """A client has passed its deadline."""
+
+
+MAX_LEFT = 2
+"""Number of threads that may be blocked on one client's value. More than one: a second reading may succeed."""
+
+
+class Reader:
+    """Runs tasks (Python functions), one after the other, in a separate thread.
+
+    Guarantees:
+      - The thread is made when first needed, and ends with the `with` block of the reader.
+      - A task that blocks past its deadline, or past the end of its call, is abandoned with its daemon thread. The next
+        task gets a new thread.
+      - A task runs in the context of the caller, so the caller's `fc.use` holds.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+        self._tasks: queue.SimpleQueue | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self._tasks is not None:
+            self._tasks.put(None)
+            self._tasks = None
+
+    def call(self, task: Callable[[], Result], seconds: float | None, stop: Stop, read: Iterable = ()) -> Result:
+        """Runs a task; returns its result or raises its error.
+
+        Args:
+            seconds: the deadline; None is no deadline.
+            read: the values that the task reads.
+        Raises:
+            TooLate, Stopped: the task blocks; the message names its thread.
+        """
+        earlier = blocked_threads.reading(read)
+        if len(earlier) >= MAX_LEFT:
+            raise TooLate(f"the threads {', '.join(earlier)} still wait for the data, which earlier readings asked for")
+        if self._tasks is None:
+            self._tasks = queue.SimpleQueue()
+            self._thread = threading.Thread(target=_serve, args=(self._tasks,), name=self._name, daemon=True)
+            self._thread.start()
+        answer: queue.SimpleQueue = queue.SimpleQueue()
+        self._tasks.put((contextvars.copy_context(), task, answer))
+        until = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = 0.1 if until is None else min(0.1, until - time.monotonic())
+            try:
+                result, error = answer.get(timeout=max(0.0, left))
+            except queue.Empty:
+                if stop.is_stopped:
+                    self._abandon(answer, read)
+                    raise Stopped(f"the call was stopped; the thread {self._name} still waits for data") from None
+                if until is not None and time.monotonic() >= until:
+                    self._abandon(answer, read)
+                    raise TooLate(
+                        f"the data were not there within {seconds:g} s, and the thread {self._name} still waits for "
+                        "them"
+                    ) from None
+                continue
+            if error is not None:
+                raise error
+            return result
+
+    def _abandon(self, answer: queue.SimpleQueue, read: Iterable) -> None:
+        assert self._thread is not None
+        blocked_threads.add(self._thread, read)
+        if not answer.empty():  # the task has ended meanwhile
+            blocked_threads.discard(self._thread)
+        self.__exit__()
+
+
+def _serve(tasks: queue.SimpleQueue) -> None:
+    while (request := tasks.get()) is not None:
+        context, task, answer = request
+        try:
+            answer.put((context.run(task), None))
+        except BaseException as error:
+            answer.put((None, error))
+        blocked_threads.discard(threading.current_thread())
+        del request, context, task, answer

@@ -1,0 +1,1 @@
+"""Devices, and the executables that they hold."""

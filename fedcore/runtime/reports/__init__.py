@@ -1,0 +1,1 @@
+"""What a call tells: its report, its recording, and what crossed."""
