@@ -44,7 +44,7 @@ def main(clients=30):
 
 def report_of(report):
     (why,) = set(report.dropped.values())
-    return f"{sorted(report.dropped)}, as {why!r}"
+    return f"{sorted(report.dropped)}, as {' '.join(why.split())!r}"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from fedcore.ir.locations import user_location
 from fedcore.ir.module import STAGES, Parameter
 from fedcore.ir.structural import struct_type
 from fedcore.ir.values import is_placed
+from fedcore.lazy_imports import import_in_thread
 from fedcore.types import (
     FunctionType,
     StructType,
@@ -29,6 +30,9 @@ from fedcore.types import (
     strip_placement,
     to_type,
 )
+
+_CALLS = ("fedcore.context", "fedcore.graphs.frontend.calls_in_graphs")
+"""What calls need: they import TensorFlow, which tracing a federated computation does without."""
 
 
 class Computation(HtmlDisplay):
@@ -93,6 +97,7 @@ class Computation(HtmlDisplay):
         builder = active_builder()
         if builder is not None:
             return self._in_trace(builder, args, kwargs)
+        import_in_thread(*_CALLS)
         from fedcore.graphs.frontend.calls_in_graphs import call_in_graph, inside_graph
 
         if inside_graph() and not is_placed(self.type_signature):
@@ -123,6 +128,7 @@ class Computation(HtmlDisplay):
                 f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "
                 "Python: call this in another computation and give it there"
             )
+        import_in_thread(*_CALLS)
         from fedcore import context
 
         arguments = self._bound(args, kwargs)

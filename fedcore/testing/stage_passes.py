@@ -66,7 +66,7 @@ def check_stage_pass(
             f"{checked.name} changes a region",
             f"it changed none of {len(changed)}: nothing was checked. Give regions that it changes in cases=",
         )
-    unmatched = log.unmatched_patterns()
+    unmatched = log.unmatched()
     if unmatched:
         patterns = "\n".join(unmatched)
         raise LawBroken(

@@ -8,7 +8,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore import context
 from fedcore.context import plan_of
-from fedcore.runtime.clients.sliced_executor import finite_check
+from fedcore.runtime.clients import finite_check
 
 INPUTS, OUTPUTS = 256, 64  # a kernel that is kept low-rank
 

@@ -14,7 +14,7 @@ from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages import client_loop
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.cancellation import Cancellation
-from fedcore.runtime.clients.sliced_executor import client_calls
+from fedcore.runtime.clients import client_calls
 from fedcore.testing.faults import out_of_memory
 
 BATCH = fc.StructType([("x", fc.TensorType("float32", (None, 6))), ("y", fc.TensorType("float32", (None,)))])

@@ -18,8 +18,8 @@ from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.known_inputs import KnownInputs
 from fedcore.graphs.batched.low_rank import LowRank, negative, product_of_factors, times
 from fedcore.graphs.batched.schedule import MAX_JOINED_ROWS
+from fedcore.runtime.clients import client_calls
 from fedcore.runtime.clients.device_stage import DeviceStage
-from fedcore.runtime.clients.sliced_executor import client_calls
 from fedcore.testing.faults import out_of_memory
 
 own_plans = pytest.mark.usefixtures("plans_for_this_machine")

@@ -16,7 +16,7 @@ from separate_process import in_process
 import fedcore as fc
 from fedcore.compiler.host_target import host_target
 from fedcore.graphs.batched import schedule
-from fedcore.runtime.clients.sliced_executor import client_calls, device_stage
+from fedcore.runtime.clients import client_calls, device_stage
 
 pytestmark = pytest.mark.usefixtures("plans_for_this_machine")
 

@@ -37,7 +37,7 @@ from two_machines import (
 import fedcore as fc
 from fedcore.cli import main
 from fedcore.errors import ExecutionError, FedcoreError
-from fedcore.runtime.clients.sliced_executor import sliced_executor as clients
+from fedcore.runtime.clients import sliced_executor as clients
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest, checked_plan, pack, unpack
 from fedcore.runtime.cluster.worker import Missing, Worker

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import fedcore as fc
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_count import ClientCount
+from fedcore.runtime.clients import client_source
 from fedcore.runtime.clients.client_source import ClientSource, UnreadRun
 from fedcore.runtime.clients.run_lengths import RunLengths
-from fedcore.runtime.clients.sliced_executor import client_source
 from fedcore.runtime.stopping import Stop
 
 SIZE = 3

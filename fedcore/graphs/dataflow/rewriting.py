@@ -49,7 +49,7 @@ class PatternLog:
     def note_match(self, rule: str, number: int) -> None:
         self._matched.add((rule, number))
 
-    def unmatched_patterns(self) -> list[str]:
+    def unmatched(self) -> list[str]:
         """The patterns that matched nothing, each with its rule."""
         return [f"{rule}: {p}" for (rule, i), p in self._patterns.items() if (rule, i) not in self._matched]
 

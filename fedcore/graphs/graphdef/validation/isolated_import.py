@@ -23,7 +23,7 @@ MAX_SECONDS = 60  # of CPU time, plus a second for each million bytes of graphs
 # TensorFlow would import Keras, which no graph needs. At the end Python would free TensorFlow object by object.
 _CHILD = """import os, sys
 sys.modules["keras"] = None
-from fedcore.graphs.graphdef import isolated_import
+from fedcore.graphs.graphdef.validation import isolated_import
 isolated_import.main()
 os._exit(0)"""
 
