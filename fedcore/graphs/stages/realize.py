@@ -224,20 +224,25 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
     if from_partial:
         flag = tf.TensorSpec([], tf.bool)
         specs = [flag, flag, *specs, *(spec(t) for t in tensor_leaves(stage.partial_type))]
-    return Realized(with_kernels_of(stage.function, stage_function(stage.module, stage.name, body, specs)), type_)
+    streams = any(layout is not None and layout.streamed for leaf in layouts for layout in leaf)
+    function = stage_function(stage.module, stage.name, body, specs, is_ordered=streams)
+    return Realized(with_kernels_of(stage.function, function), type_)
 
 
 def stage_function(
-    module: Module, stage: str, body: Callable, specs: SequenceOf[tf.TensorSpec]
+    module: Module, stage: str, body: Callable, specs: SequenceOf[tf.TensorSpec], *, is_ordered: bool = False
 ) -> tf.types.experimental.ConcreteFunction:
     """The TensorFlow function of a stage.
 
     Effects keep their order by automatic control dependencies, for which TensorFlow looks at each operation, a seventh
     of the time of a trace; other stages have none.
+
+    Args:
+        is_ordered: the body has effects that the stage has not, such as iterators of streams.
     """
     name = profiler_name(module, stage)
     with private_api.quick_operations(shares_constants=True), without_collection():
-        if stage not in effectful_symbols(module) | stateful_symbols(module):
+        if not is_ordered and stage not in effectful_symbols(module) | stateful_symbols(module):
             return private_api.unordered_function(body, specs, name=name)
         body.__name__ = name
         return tf.function(body, autograph=False, input_signature=specs).get_concrete_function()

@@ -1,1 +1,1 @@
-"""What a call tells: its report, its recording, and what crossed."""
+"""Reports of a call: what it ran, what it recorded, what crossed."""

@@ -1,1 +1,1 @@
-"""What a graph tells of its operations: effects, origins, dtypes."""
+"""Facts of a graph's operations: effects, origins, dtypes, bytes."""

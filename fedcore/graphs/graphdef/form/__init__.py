@@ -1,1 +1,1 @@
-"""What a graph is: its canonical form, its parsed form, and the checks of its operands that are operations."""
+"""The form of a graph: canonical, parsed, and with the checks of its operands that are operations."""
