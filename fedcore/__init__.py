@@ -97,7 +97,7 @@ if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
     type_at_server = _at_server
 else:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         if name == "__all__":
             return sorted((*_LAZY.names, *_intrinsics()))
         if name in _IPYTHON:

@@ -53,7 +53,7 @@ class PlanCache:
       - Threads that ask for a module at once share one compilation. A thread waits for its own module only.
     """
 
-    def __init__(self, max_entries: int = MAX_PLANS):
+    def __init__(self, max_entries: int = MAX_PLANS) -> None:
         self._plans: LruCache[tuple, Module] = LruCache(max_entries)
 
     def get(
@@ -200,7 +200,9 @@ def current_runtime() -> Runtime:
 class _Use(contextlib.ContextDecorator):
     """The context manager that `use` returns. It may be entered several times, also nested and in several threads."""
 
-    def __init__(self, runtime: Runtime | None, seed: int | None, pins: PinnedPlans | None, pipeline: str | None):
+    def __init__(
+        self, runtime: Runtime | None, seed: int | None, pins: PinnedPlans | None, pipeline: str | None
+    ) -> None:
         self._runtime = runtime
         self._seed = seed
         self._pins = pins
@@ -217,7 +219,7 @@ class _Use(contextlib.ContextDecorator):
         _in_use.set(_InUse(runtime, seeds, pins, pipeline, outer))
         return runtime
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         used = _in_use.get()
         assert used is not None
         _in_use.set(used.outer)
@@ -417,7 +419,7 @@ _needing_count: IdentityCache[Operation | None] = IdentityCache(MAX_PLANS)
 """Results of `_first_needing_count` for the modules that ran last."""
 
 
-def _run_recorded(directory: Path, runtime: Runtime, module: Module, arguments: list, report: Report):
+def _run_recorded(directory: Path, runtime: Runtime, module: Module, arguments: list, report: Report) -> Any:
     """`invoke` under FEDCORE_TRACE: runs the call, and writes its recording when it ends."""
     recording = report.recording = Recording(directory, module.main.name, module.source_digest())
     if report.watch is None and (clients := traced_clients()):

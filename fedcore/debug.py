@@ -20,7 +20,7 @@ from fedcore.runtime.reports.operation_times import OperationProfiler, Profile
 __all__ = ["Profile", "WatchedValue", "check_numerics", "print", "profile", "record_clients"]
 
 
-def print(value, label: str = "value") -> None:
+def print(value: object, label: str = "value") -> None:
     """Prints a value of a client's work, with the client's index, id, round and step.
 
     Stands in code that clients run: in a `tf_computation`, in a model or a loss. The program computes what it computes

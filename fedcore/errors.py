@@ -99,7 +99,7 @@ class ParseError(FedcoreError, ValueError):
         expected: what could have stood there.
     """
 
-    def __init__(self, problem: str, text: str, line: int, column: int, expected: Sequence[str] = ()):
+    def __init__(self, problem: str, text: str, line: int, column: int, expected: Sequence[str] = ()) -> None:
         self.problem = problem
         self.text = text
         self.line = line
@@ -107,7 +107,7 @@ class ParseError(FedcoreError, ValueError):
         self.expected = tuple(expected)
         super().__init__(self._message())
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type, tuple]:
         # Exceptions pickle as cls(*args), and args is the rendered message.
         return type(self), (self.problem, self.text, self.line, self.column, self.expected)
 
@@ -124,17 +124,17 @@ class ParseError(FedcoreError, ValueError):
 class _Brief(reprlib.Repr):
     """`repr` of bounded length; tensors, arrays and tables by their class, dtype and shape."""
 
-    def repr1(self, x, level):
+    def repr1(self, x: Any, level: int) -> str:
         shape = getattr(x, "shape", None)
         if shape is not None and not isinstance(x, type):
             return _array(x, shape)
         return super().repr1(x, level)
 
-    def repr_int(self, x, level):
+    def repr_int(self, x: int, level: int) -> str:
         # Python writes no integer of more than 4,300 digits.
         return super().repr_int(x, level) if x.bit_length() < 4096 else f"an integer of {x.bit_length()} bits"
 
-    def repr_instance(self, x, level):
+    def repr_instance(self, x: object, level: int) -> str:
         try:
             text = repr(x)
         except Exception:  # the repr of someone else's class
@@ -146,12 +146,12 @@ _brief = _Brief()
 _brief.maxstring = _brief.maxother = _BRIEF
 
 
-def brief(value) -> str:
+def brief(value: object) -> str:
     """A value as it stands in a message: `repr`, but never more than a line; arrays by dtype and shape."""
     return shorten(_brief.repr(value), 2 * _BRIEF)
 
 
-def _array(x, shape) -> str:
+def _array(x: object, shape: Any) -> str:
     name = type(x).__name__
     dtype = getattr(getattr(x, "dtype", None), "name", None)
     try:

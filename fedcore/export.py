@@ -167,7 +167,7 @@ def _layouts(types: Sequence[Type], client: Any) -> list[Layout | None]:
 @tf.function(
     autograph=False, input_signature=[tf.TensorSpec([], tf.int64, n) for n in ("count", "batch_size", "epochs")]
 )
-def _reading_order(count, batch_size, epochs):
+def _reading_order(count: tf.Tensor, batch_size: tf.Tensor, epochs: tf.Tensor) -> dict[str, tf.Tensor]:
     """The rows of each batch of `repeat(epochs).batch(batch_size)`, padded with row 0, and the sizes of the batches."""
     total = count * epochs
     batches = (total + batch_size - 1) // batch_size

@@ -19,7 +19,7 @@ class LazyImports:
         package: `__name__` of the package, from its own `__init__.py`.
     """
 
-    def __init__(self, package: str):
+    def __init__(self, package: str) -> None:
         self._package = package
         source = sys.modules[package].__loader__.get_source(package)  # type: ignore[union-attr]
         self._places = {

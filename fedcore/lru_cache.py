@@ -26,7 +26,7 @@ class LruEntries(Generic[Key, Value]):
     Not thread-safe: its owner holds a lock.
     """
 
-    def __init__(self, max_size: float):
+    def __init__(self, max_size: float) -> None:
         self.max_size = max_size
         self.size = 0.0
         self._entries: OrderedDict[Key, tuple[Value, float]] = OrderedDict()
@@ -83,7 +83,7 @@ class LruCache(Generic[Key, Value]):
       - A computation that raises leaves no entry; a thread that waited for it computes the value itself.
     """
 
-    def __init__(self, max_entries: int):
+    def __init__(self, max_entries: int) -> None:
         self._entries: LruEntries[Key, Value] = LruEntries(max_entries)
         self._lock = threading.RLock()
         self._computing: dict[Key, _Computation] = {}

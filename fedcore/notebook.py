@@ -100,7 +100,7 @@ def _(state: LearningAlgorithmState) -> Markup:
     )
 
 
-def _norm(weights) -> str:
+def _norm(weights: object) -> str:
     values = np.asarray(weights)
     return f"{np.linalg.norm(values.astype(np.float64)):.4g}" if values.dtype.kind in "fiub" else ""
 
@@ -122,7 +122,7 @@ def _highlight(text: str) -> Markup:
     return recorded_text(console)
 
 
-def load_ipython_extension(shell) -> None:
+def load_ipython_extension(shell: Any) -> None:
     """Adds the magic `dump`; IPython calls it for `%load_ext fedcore`.
 
     `%dump NAME [--stage traced|lowered|planned]` shows a computation. `%%dump [--stage …]` runs the cell and shows
@@ -131,13 +131,13 @@ def load_ipython_extension(shell) -> None:
     shell.register_magic_function(functools.partial(_dump, shell), "line_cell", "dump")
 
 
-def unload_ipython_extension(shell) -> None:
+def unload_ipython_extension(shell: Any) -> None:
     """Removes the magic again; for `%unload_ext fedcore`."""
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("dump", None)
 
 
-def _dump(shell, line: str, cell: str | None = None) -> None:
+def _dump(shell: Any, line: str, cell: str | None = None) -> None:
     from IPython.display import HTML, display
 
     words = [part for word in shlex.split(line) for part in re.split("(?<=^--stage)=", word)]

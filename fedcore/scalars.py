@@ -5,6 +5,7 @@ Decision 0081.
 
 import operator
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from fedcore.errors import InvalidValue, TypeMismatch, brief
 _SEEDS = range(-(1 << 63), 1 << 63)
 
 
-def whole_number(name: str, value, *, at_least: int | None = None, at_most: int | None = None) -> int:
+def whole_number(name: str, value: object, *, at_least: int | None = None, at_most: int | None = None) -> int:
     """`value` as an int.
 
     Args:
@@ -32,7 +33,7 @@ def whole_number(name: str, value, *, at_least: int | None = None, at_most: int 
     return number
 
 
-def _index(value) -> int | None:
+def _index(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     try:
@@ -41,7 +42,7 @@ def _index(value) -> int | None:
         return None
 
 
-def real_number(name: str, value, *, at_least: float | None = None, above: float | None = None) -> float | int:
+def real_number(name: str, value: object, *, at_least: float | None = None, above: float | None = None) -> float | int:
     """`value` as a finite float, or an int where it is one.
 
     Raises:
@@ -59,7 +60,7 @@ def real_number(name: str, value, *, at_least: float | None = None, above: float
     return real
 
 
-def _float(value) -> float | None:
+def _float(value: Any) -> float | None:
     kind = getattr(getattr(value, "dtype", None), "name", "")
     if isinstance(value, bool | str | bytes) or kind == "bool" or getattr(value, "shape", ()) != ():
         return None
@@ -70,7 +71,7 @@ def _float(value) -> float | None:
     return number if isinstance(number, float) else None  # AutoGraph makes a tensor of a symbolic one
 
 
-def seed_number(name: str, value) -> int:
+def seed_number(name: str, value: object) -> int:
     """`value` as a seed: an integer of 64 bits, negative ones too.
 
     Raises:
@@ -83,7 +84,7 @@ def seed_number(name: str, value) -> int:
     return number
 
 
-def seed_or_drawn(name: str, value) -> int:
+def seed_or_drawn(name: str, value: object) -> int:
     """`value` as a seed, or one that is drawn where it is None.
 
     Raises:
@@ -92,7 +93,7 @@ def seed_or_drawn(name: str, value) -> int:
     return int(np.random.default_rng().integers(2**63)) if value is None else seed_number(name, value)
 
 
-def python_scalar(value):
+def python_scalar(value: Any) -> Any:
     """A numpy scalar, or an array or tensor of rank 0, as the Python number that it holds; anything else as it is."""
     if isinstance(value, bool | int | float | complex | str | bytes | type | None) or not hasattr(value, "dtype"):
         return value

@@ -3,9 +3,10 @@
 import importlib
 import pkgutil
 import sys
+from typing import Any
 
 
-def tff_name(module: str, name: str):
+def tff_name(module: str, name: str) -> Any:
     """The value of TFF's name `name` in the public module `module`, for the end of the module's `__getattr__`.
 
     The table of names stands above all layers, so it is loaded here, when a name is not found.

@@ -31,7 +31,7 @@ EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meani
 
 @click.group(cls=GuardedGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="fedcore", message="%(package)s %(version)s")
-def main():
+def main() -> None:
     """Runs, compiles, inspects and tunes federated computations. Trains models.
 
     \b

@@ -9,7 +9,7 @@ from typing import TypeVar
 import attrs
 
 from fedcore.cli.line_matcher import LineMatcher
-from fedcore.ir import Function, Graph, Module, Ref, Symbol
+from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.printer import print_value, symbol
 from fedcore.ir.renaming import form_of
 
@@ -95,7 +95,7 @@ def _forms(module: Module) -> dict[str, Hashable]:
     return forms
 
 
-def _changes(left: Module, right: Module, forms) -> list[str]:
+def _changes(left: Module, right: Module, forms: list[dict[str, Hashable]]) -> list[str]:
     pairs = _pairs_of_graphs(left, right)
     differences = [f"the operations of the graph @{graph.name} differ" for graph in pairs.values()]
     paired = [{graph.name for graph in pairs.values()}, {*pairs}]
@@ -114,7 +114,7 @@ def _changes(left: Module, right: Module, forms) -> list[str]:
     return differences or ["the main functions differ"]
 
 
-def _aligned_lines(left: Module, right: Module, forms) -> tuple[list[str], list[str]]:
+def _aligned_lines(left: Module, right: Module, forms: list[dict[str, Hashable]]) -> tuple[list[str], list[str]]:
     """The lines of both modules, in which corresponding functions and bindings have equal names.
 
     Names are the positions in the left module. An operation that only the right module has is named after the operation
@@ -193,7 +193,7 @@ def _graph_texts(left: Module, graph: Graph, right: Module, other: Graph) -> tup
     return "".join(texts), "".join(other_texts)
 
 
-def _pairs_of_functions(left: Module, right: Module, forms) -> dict[str, Function]:
+def _pairs_of_functions(left: Module, right: Module, forms: list[dict[str, Hashable]]) -> dict[str, Function]:
     """Function of the right module -> corresponding function of the left module.
 
     Pairs, in order of preference: the main functions, functions that are equal up to names, functions with equal names,
@@ -273,7 +273,7 @@ def _operation_keys(function: Function, names: dict[str, str]) -> list[tuple[str
 
 
 def _function(function: Function, names: dict[str, str], bound: dict[str, str]) -> list[str]:
-    def operand(o) -> str:
+    def operand(o: Ref | Symbol) -> str:
         return bound[o.name] if isinstance(o, Ref) else names[o.name]
 
     where = "" if function.placement is None else f" at {function.placement}"
@@ -285,6 +285,6 @@ def _function(function: Function, names: dict[str, str], bound: dict[str, str]) 
     return [*lines, f"  return {operand(function.result)}"]
 
 
-def _attributes(node) -> str:
+def _attributes(node: Function | Operation) -> str:
     attributes = ", ".join(f"{key}={print_value(value)}" for key, value in sorted(node.attributes.items()))
     return f" {{{attributes}}}" if attributes else ""

@@ -1,13 +1,19 @@
 """The regions of client stages on the command line: `dump --stage batched`, and `opt` on their text."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fedcore.cli.reproducer import Work
 
+if TYPE_CHECKING:
+    from fedcore.ir import Function, Module
 
-def print_regions(work: Work, module, pipeline: str, sizes: dict[str, int], *, print_after_change: bool) -> None:
+
+def print_regions(
+    work: Work, module: "Module", pipeline: str, sizes: dict[str, int], *, print_after_change: bool
+) -> None:
     """Prints the region of each client stage that has one after the stage passes, below its schedule as a comment.
 
     Args:
@@ -38,7 +44,7 @@ def print_regions(work: Work, module, pipeline: str, sizes: dict[str, int], *, p
             show(f"// stage @{function.name} has no region: its clients run one after another, {_reason(function)}")
 
 
-def _reason(function) -> str:
+def _reason(function: "Function") -> str:
     return f"since {function.attributes['why']}" if function.attributes.get("why") else "as the plan says"
 
 

@@ -106,7 +106,7 @@ def _tensorflow() -> tuple[list[str], dict, list[str]]:
 def _limits() -> dict:
     import resource
 
-    def limit(which) -> str:
+    def limit(which: int) -> str:
         soft, _ = resource.getrlimit(which)
         return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
 

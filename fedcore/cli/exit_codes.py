@@ -8,13 +8,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Never
 
 import click
 
 from fedcore.cli.isolation import child_ends_here
 from fedcore.cli.reproducer import Work
 from fedcore.errors import FedcoreError
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 OK, WRONG_PROGRAM, USAGE, INTERNAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 
@@ -47,7 +51,14 @@ class GuardedGroup(click.Group):
       - Commands get a `Work` by `click.pass_obj`, which they keep up to date for the reproducer.
     """
 
-    def main(self, args=None, prog_name=None, complete_var=None, standalone_mode: bool = True, **extra):
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         if standalone_mode:
             atexit.register(gc.freeze)  # Python's search for cycles at the end takes a second where TensorFlow is
             _open_missing_streams()
@@ -61,10 +72,18 @@ class GuardedGroup(click.Group):
                     raise
                 sys.exit(_report_refusal(error))
 
-    def make_context(self, info_name, args, parent=None, *, is_program=False, **extra):
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        *,
+        is_program: bool = False,
+        **extra: Any,
+    ) -> click.Context:
         return super().make_context(info_name, args, parent, obj=Work(is_program=is_program), **extra)
 
-    def invoke(self, ctx):
+    def invoke(self, ctx: click.Context) -> Any:
         try:
             with _sigterm_interrupts():
                 return super().invoke(ctx)
@@ -106,10 +125,10 @@ def _sigterm_interrupts() -> Iterator[None]:
         yield
         return
 
-    def handle(number, frame):
+    def handle(number: int, frame: "FrameType | None") -> Never:
         raise _Terminated
 
-    def raise_interrupts(unraisable):
+    def raise_interrupts(unraisable: "sys.UnraisableHookArgs") -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
             while True:
                 try:
@@ -133,7 +152,7 @@ def _raise_later(interrupt: type[BaseException]) -> None:
     if not hasattr(signal, "setitimer"):
         return
 
-    def handle(number, frame):
+    def handle(number: int, frame: "FrameType | None") -> Never:
         raise interrupt
 
     signal.signal(signal.SIGALRM, handle)

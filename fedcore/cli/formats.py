@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 
-from fedcore.ir import Constant, Function, Graph, Module, Ref, Symbol, to_networkx
+from fedcore.ir import Constant, Function, Graph, Module, Operation, Ref, Symbol, to_networkx
 from fedcore.ir.module import TEXT_VERSION, Blob
 from fedcore.ir.printer import print_value
 
@@ -51,7 +51,7 @@ def _function(function: Function) -> dict:
     }
 
 
-def _location(node) -> dict | None:
+def _location(node: Function | Operation) -> dict | None:
     if node.location is None:
         return None
     library = node.location.library
@@ -59,11 +59,11 @@ def _location(node) -> dict | None:
     return line if library is None else {**line, "library": {"file": library.file, "line": library.line}}
 
 
-def _attributes(node) -> dict:
+def _attributes(node: Function | Operation | Graph) -> dict:
     return {key: _json_value(value) for key, value in node.attributes.items()}
 
 
-def _json_value(value):
+def _json_value(value: object) -> object:
     if isinstance(value, tuple):
         return [_json_value(v) for v in value]
     if isinstance(value, Constant | Blob):

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -43,7 +43,7 @@ class FileCommand(click.Command):
       - The child uses standard input, output and error directly.
     """
 
-    def invoke(self, ctx):
+    def invoke(self, ctx: click.Context) -> Any:
         work = ctx.find_object(Work)
         if work is not None and work.is_program and _has_own_streams() and _can_fork():
             ended_by = _in_child()

@@ -29,7 +29,7 @@ def read_argument(text: str) -> tuple[str | None, Any]:
     return name, _file(value[1:]) if value.startswith("@") else _json(value, value)
 
 
-def _json(text: str, label: str):
+def _json(text: str, label: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -38,7 +38,7 @@ def _json(text: str, label: str):
         raise click.BadParameter(f"{short!r} is no JSON: {why}", param_hint="--arg") from None
 
 
-def _file(path: str):
+def _file(path: str) -> Any:
     try:
         if path.endswith((".npy", ".npz")):
             return _arrays(path)
@@ -55,7 +55,7 @@ def _unreadable(path: str, error: Exception) -> click.BadParameter:
     return click.BadParameter(f"cannot read {Path(path).name or path}: {error}", param_hint="--arg")
 
 
-def _arrays(path: str):
+def _arrays(path: str) -> np.ndarray | dict[str, np.ndarray]:
     """The array of an .npy file, or the arrays of an .npz file by name."""
     try:
         loaded = np.load(path, allow_pickle=False)
@@ -93,7 +93,7 @@ def bind_arguments(arguments: list[tuple[str | None, Any]], parameters: Sequence
     return [named[p.name] if p.name in named else next(positional) for p in parameters]
 
 
-def as_json(value):
+def as_json(value: Any) -> Any:
     """Nested Python containers and arrays as JSON values for `json.dumps`; NaN and infinities become strings."""
     if isinstance(value, Mapping):
         return {str(k): as_json(v) for k, v in value.items()}

@@ -3,7 +3,7 @@
 import collections
 import difflib
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 MAX_PAIRS = 1_000_000  # of equal lines; difflib goes over all of them for each run of lines that it finds
 
@@ -11,7 +11,7 @@ MAX_PAIRS = 1_000_000  # of equal lines; difflib goes over all of them for each 
 class LineMatcher(difflib.SequenceMatcher):
     """The longest runs of equal lines; where too many lines are equal, the runs at both ends alone."""
 
-    def __init__(self, left: Sequence[Hashable], right: Sequence[Hashable]):
+    def __init__(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
         super().__init__(None, left, right, autojunk=False)
         self._left, self._right = left, right
 
@@ -26,6 +26,6 @@ class LineMatcher(difflib.SequenceMatcher):
         return [*(end for end in ends if end.size), difflib.Match(*sizes, 0)]
 
 
-def _equal(left, right) -> int:
+def _equal(left: Iterable[Hashable], right: Iterable[Hashable]) -> int:
     """The number of lines at the beginning that are equal."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))

@@ -8,7 +8,8 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +18,7 @@ from fedcore.cli.reproducer import Work
 from fedcore.errors import FedcoreError, ParseError, VerifyError
 
 if TYPE_CHECKING:
+    from fedcore.compiler.pipeline import Pass
     from fedcore.ir import Module
 
 
@@ -69,7 +71,7 @@ def with_target(pipeline: str, machine: str | None) -> str:
     return pipeline_with(options, pipeline)
 
 
-def parsed_pipeline(text: str):
+def parsed_pipeline(text: str) -> "list[tuple[Pass, dict]]":
     """The passes of a pipeline with their options.
 
     Raises:
@@ -169,7 +171,7 @@ def _lines_of_bindings(text: str) -> dict[tuple[str, str], tuple[int, int, str]]
     return places
 
 
-def import_computation(target: str):
+def import_computation(target: str) -> Any:
     """The computation `MODULE:NAME`, whose module can be imported from the current directory.
 
     Raises:
@@ -223,7 +225,7 @@ def import_extensions(names: Sequence[str], work: Work) -> None:
         work.options += ("--load", name)
 
 
-def import_extension(name: str):
+def import_extension(name: str) -> ModuleType:
     """Imports a Python module; the current directory comes first in the search path.
 
     Raises:

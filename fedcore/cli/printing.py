@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fedcore.cli.exit_codes import printable
 
@@ -42,7 +42,7 @@ _TOKENS = r"""(?x)
 """
 
 
-def has_colours(stream) -> bool:
+def has_colours(stream: TextIO) -> bool:
     """Whether the stream gets colours; obeys NO_COLOR, FORCE_COLOR and TERM=dumb."""
     if os.environ.get("NO_COLOR"):
         return False
@@ -68,7 +68,7 @@ def highlight(text: str) -> "Text":
     return marked
 
 
-def coloured_console(**options) -> "Console":
+def coloured_console(**options: Any) -> "Console":
     """A console that shows marked tokens in colours, without wrapping."""
     from rich.console import Console
     from rich.theme import Theme

@@ -168,7 +168,7 @@ def _translate_errors(file: Path, what: str, *, only_own: bool = False) -> Itera
         raise FedcoreError(f"{what} fails: {type(error).__name__}: {error}{at}") from error
 
 
-def run_training(directory: Path, file: Path, project: Project, configuration: Configuration, *, progress: bool):
+def run_training(directory: Path, file: Path, project: Project, configuration: Configuration, *, progress: bool) -> Any:
     """The history of a training in a directory, begun or resumed.
 
     Raises:

@@ -1,6 +1,7 @@
 """Generates arguments of a type, for measurements in which shapes matter and values do not."""
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import numpy as np
@@ -28,7 +29,7 @@ class Sizes:
     integers: int = 2
 
 
-def synthetic_argument(type_: Type, sizes: Sizes, rng: np.random.Generator):
+def synthetic_argument(type_: Type, sizes: Sizes, rng: np.random.Generator) -> Any:
     """A value of the type: small normally distributed floats, integers from 0, bools, empty strings.
 
     Raises:
@@ -73,7 +74,7 @@ def argument_lists(main: Function, run: Callable[[list], object]) -> list[list]:
     return lists
 
 
-def _struct(type_: StructType, parts: list):
+def _struct(type_: StructType, parts: list) -> dict | tuple:
     if parts and None not in type_.names:
         return dict(zip(type_.names, parts, strict=True))
     return tuple(parts)
@@ -84,7 +85,7 @@ def _sequence(type_: SequenceType, sizes: Sizes, rng: np.random.Generator) -> Cl
     batched = all(t.shape and t.shape[0] is None for t in tensor_leaves(type_.element))
     count = sizes.steps * (sizes.rows if batched else 1)
 
-    def columns(element: Type):
+    def columns(element: Type) -> Any:
         if isinstance(element, StructType):
             return _struct(element, [columns(t) for t in element.types])
         if not isinstance(element, TensorType) or element.shape is None:
@@ -96,7 +97,7 @@ def _sequence(type_: SequenceType, sizes: Sizes, rng: np.random.Generator) -> Cl
     return dataset.batch(sizes.rows) if batched else dataset
 
 
-def _array(type_: TensorType, shape: list[int], sizes: Sizes, rng: np.random.Generator):
+def _array(type_: TensorType, shape: list[int], sizes: Sizes, rng: np.random.Generator) -> np.ndarray:
     if type_.dtype.name == "str":
         return np.full(shape, b"", object)
     if type_.dtype.is_inexact:

@@ -14,7 +14,7 @@ from fedcore.compiler.passes.plan import BLOCK
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.cost_model import PARALLEL
 from fedcore.ir import Module, Operation, verify
-from fedcore.runtime import Report
+from fedcore.runtime import Report, Runtime
 
 WORTH_IT = 0.97
 """A strategy replaces the compiler's strategy if it takes at most this fraction of its time."""
@@ -164,7 +164,9 @@ def _with(plan: Module, stage: str, attributes: dict[str, object]) -> Module:
     return verify(attrs.evolve(plan, functions=functions))
 
 
-def _measure(plan: Module, stage: str, trials: list[Trial], arguments: list, rounds: int, seed: int, say) -> None:
+def _measure(
+    plan: Module, stage: str, trials: list[Trial], arguments: list, rounds: int, seed: int, say: Callable[[str], object]
+) -> None:
     """Runs each strategy once, which traces it; then measures them in alternation, so that other load affects all."""
     runtime = context.current_runtime()
     plans = [_with(plan, stage, t.attributes) for t in trials]
@@ -190,7 +192,7 @@ def _measure(plan: Module, stage: str, trials: list[Trial], arguments: list, rou
                 trial.rounds_s.append(_time_run(runtime, candidate_plan, arguments, Report(seed=seed))[0])
 
 
-def _time_run(runtime, plan: Module, arguments: list, report: Report) -> tuple[float, object]:
+def _time_run(runtime: Runtime, plan: Module, arguments: list, report: Report) -> tuple[float, object]:
     began = time.perf_counter()
     result = runtime.run(plan, arguments, report)
     return time.perf_counter() - began, result

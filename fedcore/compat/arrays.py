@@ -16,12 +16,12 @@ Array: TypeAlias = bool | int | float | complex | str | bytes | np.generic | np.
 _CLASSES = {bool: "bool", int: "int64", float: "float64", complex: "complex128", str: "str", bytes: "str"}
 
 
-def is_valid_dtype(dtype) -> bool:
+def is_valid_dtype(dtype: object) -> bool:
     """Whether a tensor can have the dtype."""
     return find_dtype(dtype) is not None
 
 
-def can_cast_dtype(value: bool | int | float | complex | str | bytes, dtype) -> bool:
+def can_cast_dtype(value: bool | int | float | complex | str | bytes, dtype: object) -> bool:
     """Whether the dtype holds a Python scalar; a float may round.
 
     Unlike in TFF, no integer dtype holds a float, and only bool holds a bool.
@@ -51,7 +51,7 @@ def infer_dtype(obj: bool | int | float | complex | str | bytes) -> type:
     return dtype.type
 
 
-def array_is_compatible_dtype(value: Array, dtype) -> bool:
+def array_is_compatible_dtype(value: Array, dtype: object) -> bool:
     """Whether a value is of the dtype's kind, such as integer or float, and no wider than the dtype."""
     dtype = as_dtype(dtype)
     if isinstance(value, np.generic | np.ndarray):

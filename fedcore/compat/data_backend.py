@@ -3,8 +3,9 @@
 import abc
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import attrs
 import tensorflow as tf
@@ -35,7 +36,7 @@ class DataBackend(abc.ABC):
     """
 
     @abc.abstractmethod
-    async def materialize(self, data: Data, type_spec: Type):
+    async def materialize(self, data: Data, type_spec: Type) -> Any:
         """The data that `data.uri` names, as a client's value of the type `type_spec`.
 
         It is called whenever a stage of a call reads the client; equal URIs must give equal data within a call. A
@@ -54,7 +55,7 @@ class DataDescriptor:
         return len(self.uris)
 
 
-def CreateDataDescriptor(arg_uris: Sequence[str], arg_type) -> DataDescriptor:
+def CreateDataDescriptor(arg_uris: Sequence[str], arg_type: object) -> DataDescriptor:
     """Client data by their URIs.
 
     Args:
@@ -92,7 +93,7 @@ class DataExecutor:
 class _DataRuntime:
     """A runtime that reads the clients of a `DataDescriptor` from a backend, and passes calls on to another runtime."""
 
-    def __init__(self, runtime: Runtime, backend: DataBackend):
+    def __init__(self, runtime: Runtime, backend: DataBackend) -> None:
         self.compiles = runtime.compiles
         self._runtime = runtime
         self._backend = backend
@@ -102,10 +103,10 @@ class _DataRuntime:
         return getattr(self._runtime, "default_num_clients", 0)
 
     @property
-    def plan_options(self):
+    def plan_options(self) -> Mapping[str, object]:
         return self._runtime.plan_options
 
-    def run(self, module: Module, arguments: list, report: Report):
+    def run(self, module: Module, arguments: list, report: Report) -> Any:
         values = [
             self._cohort(value, parameter.type, parameter.name) if isinstance(value, DataDescriptor) else value
             for value, parameter in zip(arguments, module.main.parameters, strict=True)
@@ -122,7 +123,7 @@ class _DataRuntime:
         self._runtime.close()
 
 
-def _materialize(backend: DataBackend, data: Data, type_: Type):
+def _materialize(backend: DataBackend, data: Data, type_: Type) -> Any:
     value: object = backend.materialize(data, type_)
     if not inspect.isawaitable(value):
         return value
@@ -130,7 +131,7 @@ def _materialize(backend: DataBackend, data: Data, type_: Type):
         return thread.submit(asyncio.run, _wait_for(value)).result()
 
 
-async def _wait_for(value):
+async def _wait_for(value: Awaitable) -> Any:
     return await value
 
 

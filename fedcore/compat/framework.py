@@ -66,7 +66,7 @@ class SizingEnvironment:
 
     compiles = True
 
-    def __init__(self, runtime: Runtime):
+    def __init__(self, runtime: Runtime) -> None:
         if not runtime.compiles:
             raise FedcoreError(f"{type(runtime).__name__} runs no plans, which say what crosses: take fc.runtime.local")
         self._runtime = runtime
@@ -81,7 +81,7 @@ class SizingEnvironment:
     def plan_options(self) -> Mapping[str, object]:
         return self._runtime.plan_options
 
-    def run(self, module: Module, arguments: list, report: Report):
+    def run(self, module: Module, arguments: list, report: Report) -> Any:
         result = self._runtime.run(module, arguments, report)
         if report.crossings:
             with self._lock:
@@ -198,5 +198,5 @@ if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
     TypeNotAssignableError = TypesNotEquivalentError = UnexpectedTypeError = TypeMismatch
 else:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         return tff_name("fedcore.framework", name)

@@ -1,23 +1,27 @@
 """The older builders of learning, with the results that they had."""
 
+from collections.abc import Callable
+
 from fedcore.aggregators import AggregationFactory, as_weighted_aggregator
 from fedcore.computation import Computation, federated_computation
 from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
+from fedcore.ir import Value
 from fedcore.learning.algorithms import build_weighted_fed_avg
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.training import build_evaluation, weights_type_of
 from fedcore.learning.weighting import ClientWeighting, Weighting
+from fedcore.templates import MeasuredProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
 
 def build_federated_averaging_process(
-    model_fn,
-    client_optimizer_fn,
-    server_optimizer_fn=None,
+    model_fn: Callable,
+    client_optimizer_fn: Callable,
+    server_optimizer_fn: Callable | None = None,
     client_weighting: Weighting | None = None,
-    broadcast_process=None,
+    broadcast_process: MeasuredProcess | None = None,
     model_update_aggregation_factory: AggregationFactory | None = None,
     use_experimental_simulation_loop: bool = False,
 ) -> LearningProcess:
@@ -55,7 +59,7 @@ def build_federated_averaging_process(
     state_type, data_type = (p.type for p in modern.next.module.main.parameters)
 
     @federated_computation(state_type, data_type)
-    def next_round(state, data):
+    def next_round(state: Value, data: Value) -> LearningProcessOutput:
         output = modern.next(state, data)
         train = output.metrics.client_work.train
         metrics = {
@@ -69,7 +73,7 @@ def build_federated_averaging_process(
     return LearningProcess(modern.initialize, next_round, hyperparameters=modern.hyperparameters)
 
 
-def build_federated_evaluation(model_fn) -> Computation:
+def build_federated_evaluation(model_fn: Callable) -> Computation:
     """The computation that evaluates a model on the clients' data.
 
     Types, for weights W, batches B and metrics M of the model:
@@ -86,7 +90,7 @@ def build_federated_evaluation(model_fn) -> Computation:
     evaluate, aggregate = build_evaluation(model, weights_type), sum_then_finalize(model)
 
     @federated_computation(FederatedType(weights_type, SERVER), FederatedType(SequenceType(model.batch_type), CLIENTS))
-    def evaluation(model, data):
+    def evaluation(model: Value, data: Value) -> Value:
         _, metrics = aggregate(federated_map(evaluate, (federated_broadcast(model), data)))
         return federated_zip({"eval": metrics})
 

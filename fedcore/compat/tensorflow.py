@@ -13,7 +13,7 @@ from fedcore.tff_names import tff_name
 from fedcore.types import StructType, TensorType, Type, to_type
 
 
-def structure_from_tensor_type_tree(fn: Callable[[TensorType], Any], type_spec) -> Any:
+def structure_from_tensor_type_tree(fn: Callable[[TensorType], Any], type_spec: object) -> Any:
     """The structure of a type, in its Python containers, with `fn` applied to each tensor type, in order.
 
     Args:
@@ -72,5 +72,5 @@ __all__ = [
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         return tff_name("fedcore.tensorflow", name)

@@ -19,7 +19,9 @@ class TypedObject(Protocol):
         """The type of the object."""
 
 
-def to_value(arg, type_spec=None, *, parameter_type_hint=None, zip_if_needed: bool = False) -> Value:
+def to_value(
+    arg: object, type_spec: object = None, *, parameter_type_hint: object = None, zip_if_needed: bool = False
+) -> Value:
     """Converts a Python object to a value of the computation that is being traced.
 
     Args:

@@ -10,7 +10,7 @@ import attrs
 from fedcore.compiler.reachable import named_by, reachable
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.module import NodeKey, digest_of
-from fedcore.types import SequenceType, contains
+from fedcore.types import SequenceType, Type, contains
 
 SUFFIX = "_bfloat16"
 
@@ -83,7 +83,7 @@ def _readers(module: Module, function: Function) -> set[str]:
     return readers
 
 
-def _is_sequence(type_) -> bool:
+def _is_sequence(type_: Type) -> bool:
     return isinstance(type_, SequenceType)
 
 
@@ -115,7 +115,7 @@ def _fresh(module: Module, added: dict[str, Function | Graph], name: str) -> str
     return fresh
 
 
-def _with_copies(node, copies: dict[str, list[str]], added: dict):
+def _with_copies(node: Function | Graph, copies: dict[str, list[str]], added: dict) -> list:
     """The node, unless it is replaced under its own name, and its copies."""
     names = dict.fromkeys(copies.get(node.name, ()))
     return [*([] if node.name in names else [node]), *(added[n] for n in names)]

@@ -12,6 +12,7 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -100,11 +101,11 @@ class _Walk:
         self._numbers: dict[int, int] = {}
         self._alive: list[object] = []  # keeps the ids in use
 
-    def add(self, *values) -> None:
+    def add(self, *values: object) -> None:
         for value in values:
             self._add(value)
 
-    def _add(self, value) -> None:
+    def _add(self, value: object) -> None:
         """Adds an object; a repeated object adds only its number."""
         if isinstance(value, str | bytes | int | float | complex | None | types.EllipsisType):
             self.found.append(f"{type(value).__name__} {value!r}")
@@ -117,7 +118,7 @@ class _Walk:
         self.found.append(type(value).__qualname__)
         self.add(*self._parts(value))
 
-    def _parts(self, value) -> Iterator:
+    def _parts(self, value: Any) -> Iterator:
         installed = _installed_identity(value)
         if installed is not None:
             yield installed
@@ -162,7 +163,7 @@ class _Walk:
             raise NoDigest
 
 
-def _is_foreign(fn) -> bool:
+def _is_foreign(fn: object) -> bool:
     return fn is not None and _top(getattr(fn, "__module__", None)) != "fedcore"
 
 
@@ -170,7 +171,7 @@ def _top(name: str | None) -> str:
     return (name or "").partition(".")[0]
 
 
-def _installed_identity(value) -> str | None:
+def _installed_identity(value: object) -> str | None:
     """Identity of an object that fedcore, Python or an installed package defines; None for every other object.
 
     It is the qualified name; for an installed package also its version and the digest of the source file.

@@ -4,12 +4,13 @@ Decision 0077.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 
 from fedcore.errors import FedcoreError
-from fedcore.ir import Module, Operation, Symbol
+from fedcore.ir import Module, Operation, Ref, Symbol
 from fedcore.ir.calls import repeatable_symbols
 from fedcore.ir.operations import PLACED, TO_CLIENTS, TO_SERVER, lookup
 from fedcore.types import FederatedType, StructType, TensorType, Type, leaves, member_of
@@ -70,7 +71,7 @@ class Node:
         return [n for i in self.inputs for n in nodes_of(i)]
 
 
-def nodes_of(tree) -> Iterator[Node]:
+def nodes_of(tree: object) -> Iterator[Node]:
     """The nodes of an operand; a symbol has none."""
     if isinstance(tree, tuple):
         for part in tree:
@@ -79,7 +80,7 @@ def nodes_of(tree) -> Iterator[Node]:
         yield tree
 
 
-def _result_nodes(tree, type_: Type) -> Iterator[tuple[Node, Type]]:
+def _result_nodes(tree: Any, type_: Type) -> Iterator[tuple[Node, Type]]:
     """The nodes of a result, each with the type that the function declares for it."""
     if isinstance(tree, tuple):
         assert isinstance(type_, StructType)
@@ -96,7 +97,7 @@ class Dataflow:
       - Linear in the operations: each fact about a node is computed once, from the nodes before it.
     """
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Module) -> None:
         self._repeatable = repeatable_symbols(module)
         self.nodes: list[Node] = []
         self.parameters: list = []
@@ -130,20 +131,20 @@ class Dataflow:
     def depths(self) -> range:
         return range(max(self._by_depth, default=0) + 1)
 
-    def _parameter(self, name: str, type_: Type):
+    def _parameter(self, name: str, type_: Type) -> Any:
         if isinstance(type_, StructType) and _has_placement(type_):
             return tuple(self._parameter(f"{name}.{i}", t) for i, t in enumerate(type_.types))
         at_clients = isinstance(type_, FederatedType) and type_.placement.name == AT_CLIENTS
         return self._add(Node(name, AT_CLIENTS if at_clients else AT_SERVER, int(at_clients), member_of(type_)))
 
-    def _operand(self, operand, trees):
+    def _operand(self, operand: Ref | Symbol, trees: Mapping[str, Any]) -> Any:
         return operand.name if isinstance(operand, Symbol) else trees[operand.name]
 
     def _add(self, node: Node) -> Node:
         self.nodes.append(node)
         return node
 
-    def _operation(self, op: Operation, inputs: list):
+    def _operation(self, op: Operation, inputs: list) -> Any:
         if op.kind == "item" and isinstance(inputs[0], tuple):
             return inputs[0][op.attributes["index"]]
         if op.kind == "struct" and _has_placement(op.type):

@@ -57,7 +57,7 @@ def disclosures(module: Module) -> list[Disclosure]:
 class ClientDataFlow:
     """Follows clients' data through a plan, leaf by leaf."""
 
-    def __init__(self, plan: Module):
+    def __init__(self, plan: Module) -> None:
         self.plan = plan
         self.live = Liveness(plan)
         self.types = plan.main.types()

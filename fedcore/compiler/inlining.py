@@ -1,7 +1,7 @@
 """Inliner: copies functions into a new module, with each call of a function replaced by its body."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -48,7 +48,7 @@ class Inliner:
         FedcoreError: the program is too large after inlining.
     """
 
-    def __init__(self, module: Module, target: ModuleBuilder):
+    def __init__(self, module: Module, target: ModuleBuilder) -> None:
         check_inlined_size(module)
         self.symbols = module.symbols()
         self.target = target
@@ -86,7 +86,7 @@ class Inliner:
             location=function.location,
         )
 
-    def body(self, builder: Builder, function: Function, arguments: list, salt: str = ""):
+    def body(self, builder: Builder, function: Function, arguments: list, salt: str = "") -> Any:
         """Appends the function's operations on `arguments`; returns its result, a Value or a `Bound`.
 
         Args:
@@ -126,7 +126,7 @@ class Inliner:
         result = function.result
         return (yield self._symbol(builder, result.name)) if isinstance(result, Symbol) else bindings[result.name]
 
-    def _conform(self, builder: Builder, value, parameter_type: Type):
+    def _conform(self, builder: Builder, value: Any, parameter_type: Type) -> Any:
         """Converts an argument to its parameter's type, up to shapes, so that the function's result keeps its type.
 
         Changes names and containers, and maps an all-equal value to a value of each client.
@@ -194,11 +194,11 @@ class Inliner:
         """The function or graph of the source module whose copy has the name in the target."""
         return self._sources[name]
 
-    def materialize(self, builder: Builder, value) -> Value:
+    def materialize(self, builder: Builder, value: Value | Bound) -> Value:
         """The value in the target; a function with captures becomes an operation `bind`."""
         return run_steps(self._materialized(builder, value))
 
-    def _materialized(self, builder: Builder, value, consumer: Operation | None = None) -> Steps:
+    def _materialized(self, builder: Builder, value: Value | Bound, consumer: Operation | None = None) -> Steps:
         """Steps of `materialize`, which also write captured known functions into a function.
 
         Args:
@@ -260,7 +260,7 @@ class Inliner:
             captured = [lookup("federated_value")(v, where) for v in captured_values]
             zipped = lookup("federated_zip")((*captured, argument)) if captured else argument
 
-            def apply(*parts):
+            def apply(*parts: Any) -> Any:
                 remaining = iter(parts)
                 own = run_steps(self._with_captured_values(function, remaining))
                 return self.body(parts[0].builder, target, [*own.captured, *remaining])
@@ -298,10 +298,10 @@ def element(builder: Builder, value: Value, index: int) -> Value:
     return item.emit([value], builder=builder, index=index)
 
 
-def with_parameters(fn, count: int):
+def with_parameters(fn: Callable, count: int) -> Callable:
     """`fn` with a `__signature__` of `count` parameters, which tracing inspects."""
 
-    def call_fn(*arguments):
+    def call_fn(*arguments: object) -> Any:
         return fn(*arguments)
 
     names = [inspect.Parameter(f"x{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(count)]

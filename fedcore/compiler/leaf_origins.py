@@ -23,7 +23,7 @@ class LeafOrigins:
       - Visits the operations of a stage once for each run of it.
     """
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Module) -> None:
         self.constants: set[int] = set()
         self._module = module
         self._numbers: dict[Hashable, int] = {}

@@ -54,7 +54,7 @@ Live = dict[str, Leaves]
 class _Needs:
     """Sets of needed leaves by value, which grow during the analysis."""
 
-    def __init__(self, types: Mapping[str, Type]):
+    def __init__(self, types: Mapping[str, Type]) -> None:
         self.count = 0
         """The number of needed leaves of all values."""
         self._types = types
@@ -106,7 +106,7 @@ class _Reads:
 class Liveness:
     """Backward analysis from results to parameters, leaf by leaf."""
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Module) -> None:
         self.module = module
         self.symbols = module.symbols()
         self.effects = effectful_symbols(module)

@@ -31,7 +31,7 @@ def noiseless_values(plan: Module) -> list[Disclosure]:
 class _Draws:
     """Finds the leaves that depend on random numbers."""
 
-    def __init__(self, plan: Module, flow: ClientDataFlow):
+    def __init__(self, plan: Module, flow: ClientDataFlow) -> None:
         self._plan = plan
         self._flow = flow
         self._seeded = seeded_symbols(plan)

@@ -30,7 +30,7 @@ class PinnedPlans:
       - A program never gets a plan that was made for another program.
     """
 
-    def __init__(self, plans: Iterable[tuple[str, Module]]):
+    def __init__(self, plans: Iterable[tuple[str, Module]]) -> None:
         """`plans`: pairs of a source, for messages, and a plan."""
         self._plans: dict[str, tuple[str, Module]] = {}
         for source, plan in plans:

@@ -110,7 +110,7 @@ def compiler_pass(name: str, *, idempotent: bool = True) -> Callable[[Callable],
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise FedcoreError(f"a pass cannot be called {brief(name)}: pipelines name passes by letters, digits, _ and -")
 
-    def register(fn):
+    def register(fn: Callable) -> Callable:
         global _registrations
         if name in _registry or name not in BUILT_IN:
             _registrations += 1
@@ -195,7 +195,7 @@ def _options(pass_: Pass, texts: dict[str, str]) -> dict[str, object]:
     return {key: _option_value(pass_, key, value, defaults[key]) for key, value in texts.items()}
 
 
-def _option_value(pass_: Pass, key: str, value: str, default):
+def _option_value(pass_: Pass, key: str, value: str, default: object) -> bool | int | str:
     if isinstance(default, bool):
         if value not in ("true", "false"):
             raise FedcoreError(f"the option {key} of {pass_.name} is true or false, not {brief(value)}")

@@ -30,7 +30,7 @@ class StoredPlans:
       - Without write access to the directory, nothing is stored and no call fails.
     """
 
-    def __init__(self, directory: str | os.PathLike):
+    def __init__(self, directory: str | os.PathLike) -> None:
         self.directory = Path(directory)
 
     def get(self, module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module | None:

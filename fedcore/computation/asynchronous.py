@@ -5,10 +5,13 @@ import concurrent.futures
 import contextvars
 import functools
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedcore.errors import TracingError
 from fedcore.ir.active import active_builder
+
+if TYPE_CHECKING:
+    from fedcore.runtime.reports.report import Report
 
 Result = TypeVar("Result")
 
@@ -43,7 +46,7 @@ async def invoke_async(computation: Any, *args: Any, seed: int | None = None, **
 
     stop = Stop()
 
-    def run():
+    def run() -> tuple[Any, "Report | None"]:
         with stopped_by(stop):
             return call(*args, **kwargs), context.last_report()
 

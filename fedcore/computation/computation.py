@@ -46,7 +46,7 @@ class Computation(HtmlDisplay):
       - Two computations are equal if their programs are equal; locations do not count.
     """
 
-    def __init__(self, module: Module, python_name: str | None = None):
+    def __init__(self, module: Module, python_name: str | None = None) -> None:
         self.module = module
         self.__name__ = python_name or module.main.name
 
@@ -204,7 +204,7 @@ def _bound(name: str, signature: inspect.Signature, args: tuple, kwargs: dict) -
         raise TypeMismatch(f"{name} takes {takes}, but is called with {count}: {error}") from None
 
 
-def _argument(builder: Builder, argument, type_: Type) -> Value:
+def _argument(builder: Builder, argument: object, type_: Type) -> Value:
     """The value of an argument in the computation that is being traced; a function value for a function parameter."""
     if isinstance(type_, FunctionType) and callable(argument):
         return builder.function(argument, type_.parameter)
@@ -214,7 +214,7 @@ def _argument(builder: Builder, argument, type_: Type) -> Value:
 class PolymorphicComputation(HtmlDisplay):
     """A computation whose parameter types come from the arguments of a call; traced once for each tuple of types."""
 
-    def __init__(self, fn: Callable, trace: Callable[[list[Type]], Computation]):
+    def __init__(self, fn: Callable, trace: Callable[[list[Type]], Computation]) -> None:
         self._trace = trace
         self._traced: dict[tuple[Type, ...], Computation] = {}
         self.__name__ = function_name(fn, "computation")
@@ -283,7 +283,7 @@ class PolymorphicComputation(HtmlDisplay):
         return self._for_parameter(parameter_type).__fedcore_function__(builder, parameter_type)
 
 
-def type_of(value) -> Type:
+def type_of(value: object) -> Type:
     """The type of an argument: `to_type` with values, such as Python's numbers, in place of what stands for types."""
     container = elements_and_class(value)
     if container is not None:

@@ -7,7 +7,7 @@ from fedcore.errors import TypeMismatch, brief
 from fedcore.ir import Module, bundle, verify
 
 
-def save(computation, path: str | os.PathLike) -> None:
+def save(computation: object, path: str | os.PathLike) -> None:
     """Writes a computation to a `.fed` file. Equal programs give equal bytes, in every process.
 
     Raises:

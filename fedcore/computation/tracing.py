@@ -15,6 +15,9 @@ from fedcore.types import FederatedType, FunctionType, StructType, Type, contain
 
 if TYPE_CHECKING:
     from fedcore.graphs.capture.graph_capture import TracedGraph
+    from fedcore.ir.locations import Location
+
+    _Traced = Computation | PolymorphicComputation
 
 
 @overload
@@ -68,13 +71,13 @@ def tf_computation(*args: Any) -> Any:
     return _decorate(args, _trace_tensorflow)
 
 
-def _decorate(args: tuple, trace: Callable):
+def _decorate(args: tuple, trace: Callable) -> "_Traced | Callable[[Callable], _Traced]":
     if args and _is_function(args[0]):
         fn, *types = args
         return _computation(fn, _given_types(types), trace, is_typed=bool(types))
     types = [to_type(t) for t in _given_types(args)]
 
-    def decorator(fn: Callable):
+    def decorator(fn: Callable) -> "_Traced":
         if not _is_function(fn):
             raise TracingError(f"{brief(fn)} is no function, of which a computation is made")
         return _computation(fn, types, trace, is_typed=bool(args))
@@ -87,12 +90,12 @@ def _given_types(args: Sequence) -> list:
     return [] if len(args) == 1 and args[0] is None else list(args)
 
 
-def _is_function(x) -> bool:
+def _is_function(x: object) -> bool:
     """Whether x is a function, not something that stands for a type, as a class of numbers does."""
     return callable(x) and not isinstance(x, type)
 
 
-def _computation(fn: Callable, types: list, trace: Callable, *, is_typed: bool):
+def _computation(fn: Callable, types: list, trace: Callable, *, is_typed: bool) -> "_Traced":
     if isinstance(fn, Computation | PolymorphicComputation):
         raise TracingError(f"{fn!r} is a computation already")
     names = parameter_names(fn)
@@ -104,7 +107,7 @@ def _computation(fn: Callable, types: list, trace: Callable, *, is_typed: bool):
     return trace(fn, names, types)
 
 
-def _check_arity(fn, names: list[str], types: list[Type]) -> None:
+def _check_arity(fn: Callable, names: list[str], types: list[Type]) -> None:
     if len(names) != len(types):
         raise TracingError(
             f"{describe(fn)} has {len(names)} parameter{'s' * (len(names) != 1)} ({', '.join(names) or 'none'}), "
@@ -145,7 +148,9 @@ def _trace_tensorflow(fn: Callable, names: list[str], types: list[Type]) -> Comp
     return Computation(graph_module(traced, name, names, types, traced_location(python)), name)
 
 
-def graph_module(traced: "TracedGraph", name: str, names: list[str], types: list[Type], location) -> Module:
+def graph_module(
+    traced: "TracedGraph", name: str, names: list[str], types: list[Type], location: "Location | None"
+) -> Module:
     """A module whose main function calls a single graph."""
     module = ModuleBuilder("traced")
     module.blobs[traced.digest] = traced.data
@@ -159,7 +164,7 @@ def graph_module(traced: "TracedGraph", name: str, names: list[str], types: list
     return module.build()
 
 
-def _convert_tf_function(builder: Builder, fn, parameter_type: Type | None, name: str | None) -> Value | None:
+def _convert_tf_function(builder: Builder, fn: Callable, parameter_type: Type | None, name: str | None) -> Value | None:
     """Traces a `tf.function` that is passed as a function argument, as a `tf_computation`; None for other objects."""
     if not hasattr(fn, "python_function"):
         return None

@@ -6,8 +6,8 @@ Decision 0215.
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, SupportsIndex
 
 import attrs
 import numpy as np
@@ -50,7 +50,7 @@ class ClientDataset(private_api.LazyDataset):
         >>> client = fc.data.ClientDataset.from_columns({'x': images, 'y': labels}).repeat(5).shuffle(100).batch(20)
     """
 
-    def __init__(self, columns: Columns, before: "ClientDataset | None" = None):
+    def __init__(self, columns: Columns, before: "ClientDataset | None" = None) -> None:
         """A dataset over columns.
 
         Args:
@@ -62,11 +62,11 @@ class ClientDataset(private_api.LazyDataset):
         self._before = before
         self._cached_real: tf.data.Dataset | None = None
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type["ClientDataset"], tuple[Columns]]:
         return ClientDataset, (self._columns,)
 
     @classmethod
-    def from_columns(cls, columns) -> "ClientDataset":
+    def from_columns(cls, columns: object) -> "ClientDataset":
         """A dataset whose examples are the rows of arrays of equal length.
 
         Args:
@@ -223,17 +223,17 @@ class ClientDataset(private_api.LazyDataset):
             dataset = _REAL[step.kind](dataset, step)
         return dataset
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator:
         return iter(self._real())
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         steps = "".join(f".{s.kind}" for s in self._columns.steps)
         return f"<ClientDataset {self.element_type}*{' ' + steps if steps else ''}>"
 
     __str__ = __repr__
 
 
-def _buffer_size(size) -> int:
+def _buffer_size(size: SupportsIndex | tf.Tensor | None) -> int:
     if size is None:
         return 0
     try:
@@ -245,7 +245,7 @@ def _buffer_size(size) -> int:
     return number
 
 
-def shuffle_seeds(seed) -> tuple[int, int]:
+def shuffle_seeds(seed: SupportsIndex | tf.Tensor) -> tuple[int, int]:
     """TensorFlow's two seeds, from the seed of a shuffle and the global seed."""
     try:
         number = operator.index(seed.numpy() if isinstance(seed, tf.Tensor) else seed)
@@ -259,7 +259,7 @@ _plain_step = functools.lru_cache(maxsize=1024)(Step)
 """A step without a function. Cached, so that the pipelines of all clients share its object."""
 
 
-def _as_column(x) -> np.ndarray | tf.Tensor:
+def _as_column(x: object) -> np.ndarray | tf.Tensor:
     if isinstance(x, tf.Tensor):
         return x
     problem = not_dense(x)
@@ -274,11 +274,11 @@ def _as_column(x) -> np.ndarray | tf.Tensor:
     return frozen(array) if isinstance(x, list | tuple) else immutable(array)
 
 
-def _rows_of(column) -> str:
+def _rows_of(column: np.ndarray | tf.Tensor) -> str:
     return f"{len(column):,} rows" if column.shape else f"{str(column)[:40]!r}, which has no rows"
 
 
-def _row_form(columns, leaves: list) -> tuple:
+def _row_form(columns: object, leaves: list) -> tuple:
     """Hashable key for the row type of nested columns: containers, dtypes and shapes.
 
     Args:
@@ -362,7 +362,7 @@ def _mask(layout: Layout, predicate: TracedGraph) -> Callable:
     """A function (columns) -> bool [rows], shared by all clients of a layout."""
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), *layout.column_specs()])
-    def mask(rows, *columns):
+    def mask(rows: tf.Tensor, *columns: tf.Tensor) -> tf.Tensor:
         call = graph_callable(predicate.with_name("row"), predicate.data)
         return tf.map_fn(lambda row: call(layout.example(list(columns), row)), rows, fn_output_signature=tf.bool)
 
@@ -383,12 +383,12 @@ def _base(columns: Columns) -> tf.data.Dataset:
     return rows.map(lambda b, e: to_python(unflatten([c[b:e] for c in arrays], element), element))
 
 
-def _real_map(dataset, step: Step, *, filters: bool = False):
+def _real_map(dataset: tf.data.Dataset, step: Step, *, filters: bool = False) -> tf.data.Dataset:
     graph = step.traced
     call = graph_callable(graph.with_name("map"), graph.data)
     element, result = graph.parameter, graph.type.result
 
-    def apply(*parts):
+    def apply(*parts: object) -> Any:
         value = parts if len(parts) > 1 else parts[0]
         seed = tf.random.uniform([], tf.int64.min, tf.int64.max, tf.int64) if graph.seeded else None
         return to_python(call(unflatten(leaves_of(value, element), element), seed=seed), result)
@@ -396,7 +396,7 @@ def _real_map(dataset, step: Step, *, filters: bool = False):
     return dataset.filter(apply) if filters else dataset.map(apply)
 
 
-def _real_shuffle(dataset, step: Step):
+def _real_shuffle(dataset: tf.data.Dataset, step: Step) -> tf.data.Dataset:
     size = step.number or max(1, int(dataset.cardinality()))
     if step.seeds is None:
         return dataset.shuffle(size, reshuffle_each_iteration=step.reshuffles)

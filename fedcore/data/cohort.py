@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from fedcore.errors import ClientError, FedcoreError, brief
 
@@ -28,7 +29,7 @@ class Cohort:
         >>> total(fc.Cohort(100_000, lambda i: np.float32(i % 7)))
     """
 
-    def __init__(self, size: int, client: Callable[[int], object], client_ids: Sequence | None = None):
+    def __init__(self, size: int, client: Callable[[int], object], client_ids: Sequence | None = None) -> None:
         if isinstance(size, bool) or not hasattr(size, "__index__") or operator.index(size) < 0:
             raise FedcoreError(f"the size of a cohort is a number of clients, 0 or more, not {brief(size)}")
         if not callable(client):
@@ -43,19 +44,19 @@ class Cohort:
     def __iter__(self) -> Iterator:
         return map(self._client_at, range(self._size))
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> Any:
         """The value of one client."""
         if not 0 <= index < self._size:
             raise IndexError(f"client {index} of a cohort of {self._size}")
         return self._client_at(index)
 
-    def _client_at(self, index: int):
+    def _client_at(self, index: int) -> Any:
         try:
             return self._client(index)
         except StopIteration as error:  # StopIteration would end the reading at this client
             raise ClientError(f"client {index} of {self!r} raised StopIteration") from error
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"fc.Cohort({self._size}, {getattr(self._client, '__qualname__', self._client)})"
 
 
@@ -72,7 +73,7 @@ class OpenedElsewhere(Cohort):
         open_client: id -> the client's value.
     """
 
-    def __init__(self, client_ids: Iterable[str], open_client: Callable[[str], object]):
+    def __init__(self, client_ids: Iterable[str], open_client: Callable[[str], object]) -> None:
         ids = list(client_ids)
         self.open_client = open_client
         super().__init__(len(ids), lambda index: open_client(ids[index]), ids)

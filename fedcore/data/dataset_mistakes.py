@@ -1,6 +1,7 @@
 """Errors for arguments that are no dataset of a client: they describe the argument and suggest a conversion."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,17 +11,17 @@ from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.types import SequenceType, StructType, TensorType, Type, explain, fits, map_tensors, tensor_leaves, to_type
 
 
-def is_table(value) -> bool:
+def is_table(value: object) -> bool:
     """Whether the value is a DataFrame of pandas or a similar library."""
     return hasattr(value, "columns") and hasattr(value, "to_numpy") and hasattr(value, "__getitem__")
 
 
-def is_array(value) -> bool:
+def is_array(value: object) -> bool:
     """Whether the value is a numpy array or a tensor with rows."""
     return isinstance(value, np.ndarray | tf.Tensor) and len(value.shape) > 0
 
 
-def are_columns(value, type_: SequenceType) -> bool:
+def are_columns(value: object, type_: SequenceType) -> bool:
     """Whether the value is a collection of columns (one array for each leaf of an element), not of elements."""
     if isinstance(value, Mapping) or is_table(value):
         return True
@@ -29,7 +30,7 @@ def are_columns(value, type_: SequenceType) -> bool:
     return is_array(value) or (isinstance(value, list | tuple) and bool(value) and all(map(is_array, value)))
 
 
-def no_dataset(value, type_: SequenceType, path: str) -> TypeMismatch:
+def no_dataset(value: object, type_: SequenceType, path: str) -> TypeMismatch:
     """The error for an argument that is no dataset, such as arrays."""
     have, arrays = _as_columns(value)
     if have is None:
@@ -75,7 +76,7 @@ def _row(type_: Type) -> Type:
     return map_tensors(lambda t: TensorType(t.dtype, (t.shape or (None,))[1:]), type_)
 
 
-def _as_columns(value) -> tuple[Type | None, object]:
+def _as_columns(value: Any) -> tuple[Type | None, object]:
     """The type of a row, and the arrays; (None, None) if the value is not a collection of columns."""
     forms = [dict(value.items()), value.to_numpy()] if is_table(value) else [value]
     if not (is_table(value) or isinstance(value, Mapping | list | tuple) or is_array(value)):
@@ -88,7 +89,7 @@ def _as_columns(value) -> tuple[Type | None, object]:
     return None, None
 
 
-def _describe(value) -> str:
+def _describe(value: Any) -> str:
     """A short description of the value."""
     if is_table(value):
         return f"a {type(value).__name__} of {len(value):,} rows"

@@ -62,7 +62,7 @@ def _values(values: Iterable, names: list[str], above: tuple) -> Hashable:
     return tuple(_value(v, names, above) for v in values)
 
 
-def _value(value, names: list[str], above: tuple) -> Hashable:
+def _value(value: object, names: list[str], above: tuple) -> Hashable:
     if isinstance(value, _CONSTANT):
         return type(value), value
     if isinstance(value, tuple):

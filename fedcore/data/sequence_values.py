@@ -4,7 +4,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -34,7 +34,7 @@ from fedcore.types import (
 
 
 def columns_of(
-    value, type_: SequenceType, path: str = "value", note: Callable[[str], None] = lambda text: None
+    value: object, type_: SequenceType, path: str = "value", note: Callable[[str], None] = lambda text: None
 ) -> "Columns | Stream | DrawnAtCall":
     """Converts a sequence to columns; a dataset of more than `HELD_BYTES` to a stream.
 
@@ -140,7 +140,7 @@ def _iterated(dataset: tf.data.Dataset, max_bytes: int, path: str) -> ClientData
     return ClientDataset(_from_elements(elements, type_))
 
 
-def _size_bytes(element) -> int:
+def _size_bytes(element: object) -> int:
     return sum(np.asarray(leaf).nbytes for leaf in flatten(element))
 
 
@@ -179,14 +179,14 @@ def _elements(value: Iterable, type_: SequenceType, path: str) -> list:
     return elements
 
 
-def _type_of(element) -> Type | None:
+def _type_of(element: object) -> Type | None:
     try:
         return to_type(tf.nest.map_structure(np.asarray, element))
     except (FedcoreError, ValueError, TypeError):
         return None
 
 
-def _element(x, type_: Type, path: str):
+def _element(x: object, type_: Type, path: str) -> Any:
     if isinstance(type_, StructType):
         parts = zip(elements_of(x, type_, path), type_.types, strict=True)
         return tuple(_element(part, t, path) for part, t in parts)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.analysis.side_effects import callees, is_stateful, with_callers
@@ -89,11 +89,11 @@ def draws(dataset: tf.data.Dataset) -> bool:
     return any(map(_is_random, _nodes(graph_def))) or any(True for _ in _seed_variables(graph_def))
 
 
-def _is_random(node) -> bool:
+def _is_random(node: node_def_pb2.NodeDef) -> bool:
     return node.op in _SEED_OPERANDS or _takes_seeds(node)
 
 
-def _why_it_varies(node) -> str | None:
+def _why_it_varies(node: node_def_pb2.NodeDef) -> str | None:
     if node.op in _PYTHON:
         return "it calls Python"
     if node.op.startswith(_FILES):
@@ -108,7 +108,7 @@ def _why_it_varies(node) -> str | None:
     )
 
 
-def has_seeds_of_its_own(fn: Callable, element_spec) -> bool:
+def has_seeds_of_its_own(fn: Callable, element_spec: object) -> bool:
     """Whether a function of an element has random operations for which the user set a seed."""
     with tf.Graph().as_default():  # without the global seed, which hides that of an operation
         variant = tf.compat.v1.placeholder(tf.variant, [])
@@ -156,12 +156,12 @@ def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator:
         yield from function.node_def
 
 
-def _takes_seeds(node) -> bool:
+def _takes_seeds(node: node_def_pb2.NodeDef) -> bool:
     """Whether the node is a random operation with seeds in its attributes."""
     return "seed" in node.attr and "seed2" in node.attr and is_stateful(node.op)
 
 
-def _is_unseeded(node) -> bool:
+def _is_unseeded(node: node_def_pb2.NodeDef) -> bool:
     return _takes_seeds(node) and not (node.attr["seed"].i or node.attr["seed2"].i)
 
 
@@ -213,7 +213,7 @@ def _seed_variables(graph_def: graph_pb2.GraphDef) -> Iterator[_SeedVariable]:
                     yield _SeedVariable(variable, 3)
 
 
-def _assigned_inputs(function, node) -> list[str]:
+def _assigned_inputs(function: function_pb2.FunctionDef, node: node_def_pb2.NodeDef) -> list[str]:
     """The inputs of a node that its function takes as variables and assigns."""
     arguments = [argument.name for argument in function.signature.input_arg]
     assigned = {n.input[0] for n in function.node_def if n.op.startswith("Assign") or n.op == "RngReadAndSkip"}
@@ -238,7 +238,7 @@ def _initial(graph_def: graph_pb2.GraphDef, variable: str) -> tf.TensorSpec | No
     return tf.TensorSpec([d.size for d in tensor.tensor_shape.dim], tensor.dtype)
 
 
-def _initial_constant(graph_def: graph_pb2.GraphDef, variable: str):
+def _initial_constant(graph_def: graph_pb2.GraphDef, variable: str) -> node_def_pb2.NodeDef | None:
     nodes = {node.name: node for node in graph_def.node}
     for node in graph_def.node:
         if node.op == "AssignVariableOp" and node.input[0].split(":")[0] == variable:
@@ -277,7 +277,7 @@ class _Restart:
         seed: of what differs from call to call.
     """
 
-    def __init__(self, graph_def: graph_pb2.GraphDef, seed: int):
+    def __init__(self, graph_def: graph_pb2.GraphDef, seed: int) -> None:
         self._graph_def = graph_def
         self._fixed = _content_seed(graph_def)
         self._seed = seed
@@ -316,7 +316,7 @@ class _Restart:
     def _next(self, *, fixed: bool) -> int:
         return fold_in(self._fixed if fixed else self._seed, next(self._numbers))
 
-    def _seed_dataset(self, node, *, fixed: bool) -> None:
+    def _seed_dataset(self, node: node_def_pb2.NodeDef, *, fixed: bool) -> None:
         position = _SEED_OPERANDS[node.op]
         nodes = dict(_by_name(self._graph_def))
         operands = [nodes[node.input[position + i].split(":")[0]] for i in (0, 1)]
@@ -329,7 +329,7 @@ class _Restart:
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(self._next(fixed=fixed), tf.int64))
             node.input[position + i] = name
 
-    def _seed_function(self, function, *, fixed: bool) -> None:
+    def _seed_function(self, function: function_pb2.FunctionDef, *, fixed: bool) -> None:
         nodes = {node.name: node for node in function.node_def}
         for node in list(function.node_def):
             if _is_unseeded(node):
@@ -343,7 +343,7 @@ class _Restart:
             for i in (0, 1):  # every call of the function makes a dataset with other seeds
                 node.input[position + i] = self._drawn_number(function, f"{node.name}_seed{i}", fixed=fixed)
 
-    def _drawn_number(self, function, name: str, *, fixed: bool) -> str:
+    def _drawn_number(self, function: function_pb2.FunctionDef, name: str, *, fixed: bool) -> str:
         """Adds an operation that draws an int64 in each call of the function; returns its output."""
         constants = {"shape": tf.constant([], tf.int32), "low": tf.constant(1, tf.int64), "high": tf.int64.max}
         for part, value in constants.items():
@@ -358,12 +358,13 @@ class _Restart:
         self._set_seeds(node, fixed=fixed)
         return f"{name}:output:0"
 
-    def _set_seeds(self, node, *, fixed: bool) -> None:
+    def _set_seeds(self, node: node_def_pb2.NodeDef, *, fixed: bool) -> None:
         node.attr["seed"].i, node.attr["seed2"].i = self._next(fixed=fixed), self._next(fixed=fixed)
 
     def _reseed_variables(self) -> None:
         for place in {place.variable: place for place in _seed_variables(self._graph_def)}.values():
             constant = _initial_constant(self._graph_def, place.variable)
+            assert constant is not None  # `_seed_variables` leaves out variables without
             seed = self._next(fixed=False) & 0x7FFFFFFF
             value = [seed, 0] if place.size == 2 else [0, 0, seed]
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int64))
@@ -373,7 +374,7 @@ def _by_name(graph_def: graph_pb2.GraphDef) -> Iterator[tuple]:
     return ((node.name, node) for node in graph_def.node)
 
 
-def _has_one_order(node) -> bool:
+def _has_one_order(node: node_def_pb2.NodeDef) -> bool:
     """Whether all iterations of a dataset operation without a seed draw the same numbers."""
     anew = "rerandomize_each_iteration" if node.op.startswith("Random") else "reshuffle_each_iteration"
     return not node.attr[anew].b
@@ -390,7 +391,7 @@ def _reachable(functions: dict, names: Iterable[str]) -> set[str]:
     return visited
 
 
-def _make_sequential(node) -> None:
+def _make_sequential(node: node_def_pb2.NodeDef) -> None:
     """Turns a parallel map into a map: calls at the same time would draw in a random order."""
     node.op = "MapDataset"
     node.input.pop()

@@ -10,6 +10,7 @@ unknown step is iterated in every call, and the report has a note.
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -42,7 +43,7 @@ class _Imported:
       - The lock is not held while a dataset is iterated.
     """
 
-    def __init__(self, max_bytes: int):
+    def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.size_bytes = 0
         self._found: dict[int, ClientDataset | str] = {}
@@ -184,58 +185,58 @@ def _name(dataset: tf.data.Dataset) -> str:
     return name.strip("_").removesuffix("Dataset").removeprefix("Parallel")
 
 
-def _number(dataset: tf.data.Dataset, name: str):
+def _number(dataset: tf.data.Dataset, name: str) -> Any:
     value = tf.get_static_value(private_api.dataset_part(dataset, name))
     if value is None:
         raise _Unknown(f"its step {type(dataset).__name__.strip('_')} has an argument that is not a constant")
     return value
 
 
-def _repeat(dataset) -> Callable:
+def _repeat(dataset: tf.data.Dataset) -> Callable:
     count = int(_number(dataset, "_count"))
     return lambda d: d.repeat(None if count < 0 else count)
 
 
-def _shuffle(dataset) -> Callable:
+def _shuffle(dataset: tf.data.Dataset) -> Callable:
     seeds = int(_number(dataset, "_seed")), int(_number(dataset, "_seed2"))
     size = int(_number(dataset, "_buffer_size"))
     reshuffles = private_api.dataset_part(dataset, "_reshuffle_each_iteration") is not False
     return lambda d: d.shuffled(size, seeds if any(seeds) else None, reshuffles=reshuffles)
 
 
-def _batch(dataset) -> Callable:
+def _batch(dataset: tf.data.Dataset) -> Callable:
     size, drop = int(_number(dataset, "_batch_size")), bool(_number(dataset, "_drop_remainder"))
     return lambda d: d.batch(size, drop_remainder=drop)
 
 
-def _function(dataset, name: str) -> Callable:
+def _function(dataset: tf.data.Dataset, name: str) -> Callable:
     fn = private_api.dataset_function(dataset, name)
     if fn is None:
         raise _Unknown(f"the function of its step {type(dataset).__name__.strip('_')} is not accessible")
     return fn
 
 
-def _map(dataset) -> Callable:
+def _map(dataset: tf.data.Dataset) -> Callable:
     fn = _function(dataset, "_map_func")
     return lambda d: d.map(fn)
 
 
-def _filter(dataset) -> Callable:
+def _filter(dataset: tf.data.Dataset) -> Callable:
     predicate = _function(dataset, "_predicate")
     return lambda d: d.filter(predicate)
 
 
-def _take(dataset) -> Callable:
+def _take(dataset: tf.data.Dataset) -> Callable:
     count = int(_number(dataset, "_count"))
     return lambda d: d.take(count)
 
 
-def _skip(dataset) -> Callable:
+def _skip(dataset: tf.data.Dataset) -> Callable:
     count = int(_number(dataset, "_count"))
     return lambda d: d.skip(count)
 
 
-def _cache(dataset) -> Callable:
+def _cache(dataset: tf.data.Dataset) -> Callable:
     if _number(dataset, "_filename"):
         raise _Unknown("it caches in a file")
     return lambda d: d.cache()

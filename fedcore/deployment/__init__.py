@@ -3,7 +3,7 @@
 The runtime is `fc.runtime.network(exchange)`. docs/deployment.md leads from one machine to several.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedcore.lazy_imports import LazyImports
 
@@ -22,11 +22,11 @@ _LAZY = LazyImports(__name__)
 __all__ = [*_LAZY.names]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name in _LAZY.names:
         return _LAZY.load(name)
     raise AttributeError(f"module 'fedcore.deployment' has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return __all__

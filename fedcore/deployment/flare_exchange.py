@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 from nvflare.apis.signal import Signal
@@ -33,6 +33,12 @@ from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.whole_files import write_whole
 
 _CHANNEL, _TOPIC = "fedcore", "ask"
+
+
+class _Peer(Protocol):
+    """FLARE's record of another cell."""
+
+    def get_fqcn(self) -> str: ...
 
 
 @attrs.frozen
@@ -112,7 +118,7 @@ class FlareExchange:
       - Sites send nothing to each other through the server.
     """
 
-    def __init__(self, kit: Kit, sites: Sequence[str]):
+    def __init__(self, kit: Kit, sites: Sequence[str]) -> None:
         self._sites = tuple(sorted(sites))
         self._online: set[str] = set()
         self._asked: dict[str, set[Signal]] = {site: set() for site in self._sites}
@@ -176,14 +182,14 @@ class FlareExchange:
     def close(self) -> None:
         self._cell.core_cell.stop()
 
-    def _on_connect(self, agent, *_) -> None:
+    def _on_connect(self, agent: _Peer, *_: object) -> None:
         site = agent.get_fqcn()
         if site in self._asked:
             with self._changed:
                 self._online.add(site)
                 self._changed.notify_all()
 
-    def _on_disconnect(self, agent, *_) -> None:
+    def _on_disconnect(self, agent: _Peer, *_: object) -> None:
         site = agent.get_fqcn()
         with self._changed:
             self._online.discard(site)
@@ -201,7 +207,7 @@ def _refuse_between_sites(message: Any, *_: Any) -> Any:
 class _Trigger:
     """Ends the wait for a reply when a call is stopped."""
 
-    def __init__(self, ended: Signal):
+    def __init__(self, ended: Signal) -> None:
         self._ended = ended
 
     def cancel(self) -> None:

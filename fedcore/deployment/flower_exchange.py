@@ -39,7 +39,7 @@ class FlowerExchange:
         nodes: by site the id of its node.
     """
 
-    def __init__(self, grid: "Grid", nodes: Mapping[str, int]):
+    def __init__(self, grid: "Grid", nodes: Mapping[str, int]) -> None:
         self._grid = grid
         self._nodes = dict(nodes)
         self._lock = threading.Lock()

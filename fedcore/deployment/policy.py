@@ -53,11 +53,11 @@ class Refusal(FedcoreError):
         rule: its name, one of `RULES`.
     """
 
-    def __init__(self, rule: str, why: str):
+    def __init__(self, rule: str, why: str) -> None:
         super().__init__(why)
         self.rule = rule
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type["Refusal"], tuple[str, str]]:
         return Refusal, (self.rule, str(self))
 
 
@@ -314,7 +314,7 @@ def _at(location: Location | None) -> str:
 class _Plan:
     """A plan, as rules look at it."""
 
-    def __init__(self, plan: Module):
+    def __init__(self, plan: Module) -> None:
         self.plan = plan
         self.by_name = {op.name: op for op in plan.main.operations}
         self.types = plan.main.types()

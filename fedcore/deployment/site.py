@@ -74,7 +74,7 @@ class Site:
         log: SiteLog,
         identity: Identity | None = None,
         executor: DeviceSliceExecutor | None = None,
-    ):
+    ) -> None:
         self.name = name
         self._data = data
         self._policy = policy

@@ -19,7 +19,7 @@ class Sites:
       - Nothing is read here: an element of a cohort is the name of a site's data.
     """
 
-    def __init__(self, exchange: Exchange, element_type: Type):
+    def __init__(self, exchange: Exchange, element_type: Type) -> None:
         self._exchange = exchange
         self.element_type = element_type
 

@@ -129,7 +129,7 @@ class FunctionData:
 
     version = 0
 
-    def __init__(self, function: Callable[[], Any], batches: Batches):
+    def __init__(self, function: Callable[[], Any], batches: Batches) -> None:
         self._function = function
         self._batches = batches
 

@@ -20,7 +20,7 @@ class SiteLog:
         path: the file; it is made when the first line is written.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
 

@@ -31,7 +31,7 @@ class SiteValues:
         folder: of the files; made when the first value is stored.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._memory: LruEntries[str, Any] = LruEntries(MAX_VALUES)
 

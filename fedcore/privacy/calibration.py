@@ -5,7 +5,7 @@ from typing import Any
 
 from fedcore.aggregators import DifferentiallyPrivateFactory
 from fedcore.errors import InvalidValue, TypeMismatch, brief
-from fedcore.privacy.events import Round, account, epsilon_of
+from fedcore.privacy.events import Accounted, Round, account, epsilon_of
 from fedcore.privacy.ledger import participation_of, valid_delta
 from fedcore.privacy.mechanism import mechanism_of_factory
 from fedcore.scalars import real_number, whole_number
@@ -51,7 +51,7 @@ def calibrate(
     cohort = whole_number("clients_per_round", 1 if clients_per_round is None else clients_per_round, at_least=1)
     build = factory or (lambda z: DifferentiallyPrivateFactory.gaussian_fixed(z, cohort, 1.0))
 
-    def event(z: float):
+    def event(z: float) -> Accounted:
         aggregator = build(z)
         if not isinstance(aggregator, DifferentiallyPrivateFactory):
             raise TypeMismatch(f"factory makes a DifferentiallyPrivateFactory, not {brief(aggregator)}")

@@ -28,7 +28,7 @@ class EpsilonCallback(Callback):
         >>> callback = fc.privacy.EpsilonCallback(fc.privacy.Ledger(process, sampler, delta=1e-5))
     """
 
-    def __init__(self, ledger: Ledger):
+    def __init__(self, ledger: Ledger) -> None:
         if not isinstance(ledger, Ledger):
             raise TypeMismatch(f"EpsilonCallback takes a fc.privacy.Ledger, not {brief(ledger)}")
         self.ledger = ledger

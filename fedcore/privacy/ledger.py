@@ -60,7 +60,7 @@ class Ledger:
         (2, 1.2)
     """
 
-    def __init__(self, process: IterativeProcess, sampler: Any, *, delta: float, first_round: int = 0):
+    def __init__(self, process: IterativeProcess, sampler: Any, *, delta: float, first_round: int = 0) -> None:
         if not isinstance(process, IterativeProcess):
             raise TypeMismatch(f"a ledger follows a LearningProcess or an AggregationProcess, not {brief(process)}")
         self._process, self._path = process, private_state_path(process)

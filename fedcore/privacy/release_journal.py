@@ -63,7 +63,7 @@ class ReleaseJournal:
         path: of the file; None for releases in memory only.
     """
 
-    def __init__(self, path: Path | None):
+    def __init__(self, path: Path | None) -> None:
         self._path = path
         self._releases: tuple[Release, ...] = ()
         if path is not None and path.exists():

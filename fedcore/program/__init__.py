@@ -74,7 +74,7 @@ __all__ = list(_LAZY.names)
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         return _LAZY.load(name) if name in _LAZY.names else tff_name("fedcore.program", name)
 
 

@@ -23,7 +23,7 @@ class ClientIdDataSourceIterator(FederatedDataSourceIterator):
         TypeMismatch: one is no text.
     """
 
-    def __init__(self, client_ids: Sequence[str], seed: int | None = None):
+    def __init__(self, client_ids: Sequence[str], seed: int | None = None) -> None:
         self._client_ids = _check_ids(client_ids)
         self._seed = secrets.randbits(63) if seed is None else seed_number("seed", seed)
         self._selections = 0
@@ -85,7 +85,7 @@ class ClientIdDataSource(FederatedDataSource):
         ('{str}@CLIENTS', 2)
     """
 
-    def __init__(self, client_ids: Sequence[str], seed: int | None = None):
+    def __init__(self, client_ids: Sequence[str], seed: int | None = None) -> None:
         self._client_ids = _check_ids(client_ids)
         self._seed = seed if seed is None else seed_number("seed", seed)
 

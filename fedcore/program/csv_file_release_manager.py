@@ -25,7 +25,7 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,100}")
 class CSVKeyFieldnameNotFoundError(InvalidValue):
     """The file has no column of the keys, so it is not that of a `CSVFileReleaseManager`."""
 
-    def __init__(self, file_path: str | os.PathLike, key_fieldname: str):
+    def __init__(self, file_path: str | os.PathLike, key_fieldname: str) -> None:
         super().__init__(f"{os.fspath(file_path)} has no column {key_fieldname}: take another file or key_fieldname")
 
 
@@ -69,7 +69,7 @@ class CSVFileReleaseManager(ReleaseManager[ReleasableStructure, int]):
         file_path: str | os.PathLike,
         save_mode: CSVSaveMode = CSVSaveMode.APPEND,
         key_fieldname: str = "key",
-    ):
+    ) -> None:
         if not os.fspath(file_path) or not key_fieldname:
             raise InvalidValue("file_path and key_fieldname are not empty")
         self._path = Path(file_path)

@@ -30,7 +30,9 @@ class DatasetDataSourceIterator(FederatedDataSourceIterator):
         TypeMismatch: their elements differ in type.
     """
 
-    def __init__(self, datasets: Sequence["tf.data.Dataset"], federated_type: FederatedType, seed: int | None = None):
+    def __init__(
+        self, datasets: Sequence["tf.data.Dataset"], federated_type: FederatedType, seed: int | None = None
+    ) -> None:
         _check(datasets)
         self._datasets = list(datasets)
         self._federated_type = federated_type
@@ -106,7 +108,7 @@ class DatasetDataSource(FederatedDataSource):
         ('{int64*}@CLIENTS', 2)
     """
 
-    def __init__(self, datasets: Sequence["tf.data.Dataset"], seed: int | None = None):
+    def __init__(self, datasets: Sequence["tf.data.Dataset"], seed: int | None = None) -> None:
         _check(datasets)
         self._datasets = list(datasets)
         self._seed = seed if seed is None else seed_number("seed", seed)
@@ -131,7 +133,7 @@ def _check(datasets: Sequence["tf.data.Dataset"]) -> None:
             raise TypeMismatch(explain(title, type_, first, want_label="data set 0", have_label=f"data set {index}"))
 
 
-def _element_spec(type_: Any):
+def _element_spec(type_: Any) -> Any:
     from fedcore.graphs.tensors.specs import spec
     from fedcore.graphs.tensors.values import container
 
@@ -140,7 +142,7 @@ def _element_spec(type_: Any):
     return spec(type_)
 
 
-def _dataset(elements: list, spec) -> "tf.data.Dataset":
+def _dataset(elements: list, spec: Any) -> "tf.data.Dataset":
     import tensorflow as tf
 
     return tf.data.Dataset.from_generator(lambda: iter(elements), output_signature=spec)

@@ -17,7 +17,7 @@ class DelayedReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         InvalidValue: `delay` is less than 1.
     """
 
-    def __init__(self, release_manager: ReleaseManager, delay: int):
+    def __init__(self, release_manager: ReleaseManager, delay: int) -> None:
         self._delay = whole_number("delay", delay, at_least=1)
         self._release_manager = release_manager
         self._count = 0

@@ -78,7 +78,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         keep_total: int = 5,
         keep_first: bool = True,
         keep_every_k: int = 1,
-    ):
+    ) -> None:
         if not os.fspath(root_dir):
             raise InvalidValue("root_dir is the path of a directory, not empty")
         if os.path.basename(prefix) != prefix:

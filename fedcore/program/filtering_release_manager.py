@@ -32,7 +32,7 @@ class FilteringReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         {1: {'loss': 0.5}}
     """
 
-    def __init__(self, release_manager: ReleaseManager, filter_fn: Callable[[tuple[str | int, ...]], bool]):
+    def __init__(self, release_manager: ReleaseManager, filter_fn: Callable[[tuple[str | int, ...]], bool]) -> None:
         self._release_manager = release_manager
         self._filter_fn = filter_fn
 

@@ -16,7 +16,7 @@ class GroupingReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         InvalidValue: there are no managers.
     """
 
-    def __init__(self, release_managers: Sequence[ReleaseManager]):
+    def __init__(self, release_managers: Sequence[ReleaseManager]) -> None:
         if not release_managers:
             raise InvalidValue("release_managers is a list of one manager or more, not empty")
         self._release_managers = list(release_managers)

@@ -18,7 +18,7 @@ class MLflowReleaseManager(ReleaseManager[ReleasableStructure, int]):
         InvalidValue: mlflow is not installed.
     """
 
-    def __init__(self, run_id: str | None = None):
+    def __init__(self, run_id: str | None = None) -> None:
         self._mlflow = optional_package("mlflow", "MLflowReleaseManager", extra="mlflow")
         self._run_id = run_id
 

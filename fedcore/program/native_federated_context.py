@@ -6,7 +6,7 @@ Decision 0131.
 import asyncio
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedcore import context
 from fedcore.computation import Computation, invoke_async
@@ -17,11 +17,16 @@ from fedcore.program.federated_context import FederatedContext, contains_only_se
 from fedcore.program.value_reference import MaterializableValueReference, materialize_value
 from fedcore.types import FederatedType, StructType, Type
 
+if TYPE_CHECKING:
+    from fedcore.runtime.reports.report import Report
+
 
 class NativeValueReference(MaterializableValueReference):
     """A reference to a part of the result of a task."""
 
-    def __init__(self, task: asyncio.Task, type_signature: Type, part: Callable[[Any], Any] = lambda result: result):
+    def __init__(
+        self, task: asyncio.Task, type_signature: Type, part: Callable[[Any], Any] = lambda result: result
+    ) -> None:
         self._task = task
         self._type_signature = type_signature
         self._part = part
@@ -65,7 +70,7 @@ class NativeFederatedContext(FederatedContext):
     defers = True
     plan_options: Mapping[str, object] = MappingProxyType({})
 
-    def __init__(self, context: context.Runtime):
+    def __init__(self, context: context.Runtime) -> None:
         self._runtime = context
 
     @property
@@ -76,7 +81,7 @@ class NativeFederatedContext(FederatedContext):
         with context.use(self):
             return comp() if arg is None else comp(arg)
 
-    def run(self, module: Module, arguments: list, report) -> Any:
+    def run(self, module: Module, arguments: list, report: "Report") -> Any:
         """Begins a call; see `fc.runtime.Runtime`.
 
         Raises:

@@ -20,7 +20,7 @@ class PeriodicReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         TypeMismatch: it is neither a whole number nor a `datetime.timedelta`.
     """
 
-    def __init__(self, release_manager: ReleaseManager, periodicity: int | datetime.timedelta):
+    def __init__(self, release_manager: ReleaseManager, periodicity: int | datetime.timedelta) -> None:
         if isinstance(periodicity, bool) or not isinstance(periodicity, int | datetime.timedelta):
             raise TypeMismatch(f"periodicity is a whole number or a datetime.timedelta, not {brief(periodicity)}")
         least = 1 if isinstance(periodicity, int) else datetime.timedelta(seconds=1)

@@ -12,14 +12,14 @@ from fedcore.program.type_variables import ProgramStateStructure
 class ProgramStateExistsError(InvalidValue):
     """A state was saved under this version before."""
 
-    def __init__(self, *, version: int, path: str):
+    def __init__(self, *, version: int, path: str) -> None:
         super().__init__(f"there is a program state of version {version} in {path}")
 
 
 class ProgramStateNotFoundError(NotFound):
     """No state was saved under this version."""
 
-    def __init__(self, version: int):
+    def __init__(self, version: int) -> None:
         super().__init__(f"there is no program state of version {version}")
 
 

@@ -10,7 +10,7 @@ from fedcore.program.type_variables import Key, ReleasableStructure
 class ReleasedValueNotFoundError(NotFound):
     """No value was released under this key."""
 
-    def __init__(self, key: object):
+    def __init__(self, key: object) -> None:
         super().__init__(f"no value was released under the key {brief(key)}")
 
 

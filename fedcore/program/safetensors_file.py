@@ -42,7 +42,7 @@ class SafetensorsFile:
         metadata: texts by name. Default: none.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None):
+    def __init__(self, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
         self._metadata = dict(metadata or {})
         stored = {name: _as_stored(array) for name, array in arrays.items()}
         self._arrays = dict(sorted(stored.items(), key=lambda item: (_RANKS[item[1].dtype.name], item[0])))

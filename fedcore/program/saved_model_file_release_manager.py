@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.file_errors import as_os_errors
@@ -13,6 +13,9 @@ from fedcore.program.release_manager import ReleasedValueNotFoundError, ReleaseM
 from fedcore.program.structures import leaves_with_names, map_leaves
 from fedcore.program.type_variables import Key, ReleasableStructure
 from fedcore.program.value_reference import materialize_value
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _OPERATIONS = {"Placeholder", "Const", "Identity", "NoOp"}
 """The operations of a function that gives released values."""
@@ -31,7 +34,7 @@ class SavedModelFileReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         InvalidValue: `root_dir` is empty.
     """
 
-    def __init__(self, root_dir: str | os.PathLike, prefix: str = "release_"):
+    def __init__(self, root_dir: str | os.PathLike, prefix: str = "release_") -> None:
         if not os.fspath(root_dir):
             raise InvalidValue("root_dir is the path of a directory, not empty")
         self._root = Path(root_dir)
@@ -56,7 +59,7 @@ class SavedModelFileReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         places = iter(range(len(module.leaves)))
         indices = map_leaves(lambda leaf: None if leaf is None else next(places), value)
 
-        def leaf_at(index: int | None):
+        def leaf_at(index: int | None) -> "tf.Tensor | None":
             return None if index is None else tf.identity(module.leaves[index])
 
         module.value = tf.function(lambda: map_leaves(leaf_at, indices), [])
@@ -91,7 +94,7 @@ class SavedModelFileReleaseManager(ReleaseManager[ReleasableStructure, Key]):
         return tf.nest.map_structure(lambda leaf: None if leaf is None else leaf.numpy(), loaded.value())
 
 
-def _tensor(name: str, leaf: Any):
+def _tensor(name: str, leaf: Any) -> "tf.Tensor":
     import tensorflow as tf
 
     try:

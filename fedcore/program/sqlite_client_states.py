@@ -80,7 +80,7 @@ class SQLiteClientStates(ClientStates):
         {'client_a': np.float32(1.0)}
     """
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike) -> None:
         self._path = Path(path)
         self._structure: Any = None
         self._identity = ""

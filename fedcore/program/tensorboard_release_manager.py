@@ -31,7 +31,7 @@ class TensorBoardReleaseManager(ReleaseManager[ReleasableStructure, int]):
         OSError: the directory cannot be written.
     """
 
-    def __init__(self, summary_dir: str | os.PathLike, *, hparams: Mapping[str, Any] | None = None):
+    def __init__(self, summary_dir: str | os.PathLike, *, hparams: Mapping[str, Any] | None = None) -> None:
         if not os.fspath(summary_dir):
             raise InvalidValue("summary_dir is the path of a directory, not empty")
         import tensorflow as tf

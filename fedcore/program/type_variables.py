@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 else:
     from typing import TypeVar as _TypeVar
 
-    def TypeVar(name, default):
+    def TypeVar(name: str, default: object) -> _TypeVar:
         """A type variable. Type checkers alone see its default, which `typing` has from Python 3.13 on."""
         return _TypeVar(name)
 

@@ -18,7 +18,7 @@ class WandbReleaseManager(ReleaseManager[ReleasableStructure, int]):
         InvalidValue: wandb is not installed.
     """
 
-    def __init__(self, run: Any = None):
+    def __init__(self, run: Any = None) -> None:
         wandb = optional_package("wandb", "WandbReleaseManager", extra="wandb")
         self._run = run or wandb.run or wandb.init()
 

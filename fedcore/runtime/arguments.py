@@ -47,7 +47,7 @@ class ClientValues:
     member_type: Type | None = None
     is_opened_elsewhere: bool = False
 
-    def convert_client(self, index: int, value) -> object:
+    def convert_client(self, index: int, value: object) -> object:
         """A client's value in the runtime's form."""
         return self.convert(value, f"{self.path}[{index}]")
 
@@ -68,14 +68,14 @@ class ClientValues:
     def part(self, index: int) -> "ClientValues":
         """One element of every client's value; None for a client that was dropped."""
 
-        def convert(value, path: str):
+        def convert(value: object, path: str) -> Any:
             whole = self.convert(value, path)
             return None if whole is None else whole[index]
 
         return attrs.evolve(self, convert=convert, member_type=None)
 
 
-def prepare(value, type_: Type, path: str, sequence: Callable):
+def prepare(value: Any, type_: Type, path: str, sequence: Callable) -> Any:
     """The value in the runtime's form: structs as tuples, client values as `ClientValues`.
 
     Args:
@@ -106,7 +106,7 @@ def _element_path(path: str, index: int, name: str | None) -> str:
     return f"{path}[{index}]" if name is None else f"{path}.{name}"
 
 
-def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientValues:
+def _client_values(value: Any, type_: FederatedType, path: str, sequence: Callable) -> ClientValues:
     no_list = isinstance(value, str | bytes | dict) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0
     one_client = hasattr(value, "element_spec") or is_table(value)
     if no_list or one_client:
@@ -118,7 +118,7 @@ def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientVa
     if _is_column(value, type_.member):
         return ClientValues(value, lambda x, _: np.asarray(x), path, type_.member)
 
-    def convert(client_value, client_path: str):
+    def convert(client_value: object, client_path: str) -> Any:
         if isinstance(client_value, SiteValue):
             return client_value
         return prepare(client_value, type_.member, client_path, sequence)
@@ -126,7 +126,7 @@ def _client_values(value, type_: FederatedType, path: str, sequence) -> ClientVa
     return ClientValues(value, convert, path, type_.member)
 
 
-def _is_column(value, member: Type) -> bool:
+def _is_column(value: object, member: Type) -> bool:
     """Whether a value is an array of numbers of all clients, whose rows have the member's type as they are."""
     return (
         type(value) is np.ndarray
@@ -162,7 +162,7 @@ def leaf_numbers(main: Function) -> dict[str, int]:
     return numbers
 
 
-def restore(value, type_: Type):
+def restore(value: Any, type_: Type) -> Any:
     """The result in the containers of its type. Client values become lists, sequences become datasets."""
     if isinstance(type_, FederatedType):
         if type_.placement.name == "CLIENTS" and not type_.all_equal:

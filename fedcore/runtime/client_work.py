@@ -84,7 +84,7 @@ class ClientWork:
     without_rules: set[tuple[Layout, ...]] = attrs.field(factory=set, eq=False, init=False)
     without_streams: set[str] = attrs.field(factory=set, eq=False, init=False)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple[dict[str, Any]]]:
         not_pickled = ("cohorts", "counted", "count", "without_rules", "without_streams")
         fields = {f.name: getattr(self, f.name) for f in attrs.fields(ClientWork) if f.name not in not_pickled}
         return _without_cohorts, (fields,)
@@ -234,7 +234,7 @@ class ClientSlice:
     clients: tuple[tuple | None, ...]
     is_of_one_call: bool = False
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return ClientSlice, (self.first, self.places, self.clients)
 
     @functools.cached_property
@@ -399,7 +399,7 @@ class SliceResult:
     sent_bits: Mapping[int, np.ndarray] = _NOTHING
     place: str = attrs.field(default="", repr=False)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return SliceResult, (self.partial, dict(self.kept), dict(self.sent_bits), self.place)
 
 

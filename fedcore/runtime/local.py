@@ -57,7 +57,7 @@ class LocalRuntime:
         plan_options: Mapping[str, object],
         notes: Sequence[str] = (),
         default_num_clients: int | None = None,
-    ):
+    ) -> None:
         self.default_num_clients = default_num_clients
         self.plan_options = dict(plan_options)
         self._notes = tuple(notes)
@@ -97,7 +97,7 @@ class LocalRuntime:
 
 
 def local(
-    server_device=None,
+    server_device: str | tf.config.LogicalDevice | None = None,
     client_devices: Sequence | None = None,
     workers_per_device: int | None = None,
     *,
@@ -216,7 +216,12 @@ def local(
 
 
 def _check_left_to_executor(
-    client_devices, workers_per_device, memory_bytes, on_client_failure, client_timeout_s, secure_aggregation
+    client_devices: object,
+    workers_per_device: object,
+    memory_bytes: object,
+    on_client_failure: object,
+    client_timeout_s: object,
+    secure_aggregation: object,
 ) -> None:
     """Refuses the settings that a clients executor decides."""
     settings = {
@@ -262,11 +267,11 @@ def _compute_dtype(dtype: Any) -> str:
     raise FedcoreError(f"compute_dtype is 'float32' or 'bfloat16', not {brief(dtype)}")
 
 
-def _is_auto(value) -> bool:
+def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _is_whole(value) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -294,7 +299,7 @@ def _timeout_s(client_timeout_s: Any) -> float | None:
     return seconds
 
 
-def _to_numpy(value, type_: Type):
+def _to_numpy(value: Any, type_: Type) -> Any:
     if isinstance(value, SiteValue):
         return value
     if isinstance(value, ClientValues) and isinstance(type_, FederatedType):
@@ -306,7 +311,7 @@ def _to_numpy(value, type_: Type):
     return _leaf(value)
 
 
-def _leaf(value):
+def _leaf(value: Any) -> Any:
     if isinstance(value, tf.Tensor):
         return returned.show(value)
     # A client's scalar that the plan returns unchanged.

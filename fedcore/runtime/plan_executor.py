@@ -1,7 +1,7 @@
 """Executes the operations of a plan: server stages on the server's device, client stages by a `ClientsExecutor`."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -75,7 +75,9 @@ class PlanExecutor:
       - A generator that several stages would read is refused before any stage runs.
     """
 
-    def __init__(self, server: DeviceExecutor, clients: ClientsExecutor, default_num_clients: int | None = None):
+    def __init__(
+        self, server: DeviceExecutor, clients: ClientsExecutor, default_num_clients: int | None = None
+    ) -> None:
         """Makes an executor of plans from an executor for each placement.
 
         Args:
@@ -88,7 +90,7 @@ class PlanExecutor:
         self._results: IdentityCache[tuple] = IdentityCache(MAX_RESULTS)
         self._server_thread = Workers(1, 1, name="fedcore-server")
 
-    def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop):
+    def run(self, module: Module, digest: str, arguments: list, report: Report, stop: Stop) -> Any:
         """The result as a nested tuple.
 
         Args:
@@ -124,8 +126,16 @@ class PlanExecutor:
         return [_with_tensors(value, placed) for value in arguments]
 
     def _run(
-        self, module: Module, digest: str, op: Operation, arguments: list, facts: _Facts, seed: int, report, stop: Stop
-    ):
+        self,
+        module: Module,
+        digest: str,
+        op: Operation,
+        arguments: list,
+        facts: _Facts,
+        seed: int,
+        report: Report,
+        stop: Stop,
+    ) -> Any:
         stage = op.operands[0].name
         if stage in facts.struct_stages:
             function = module.function(stage)
@@ -156,7 +166,7 @@ class PlanExecutor:
     def close(self) -> None:
         self._server_thread.close()
 
-    def _stage(self, op: Operation, work: ClientWork, report: Report, stop: Stop):
+    def _stage(self, op: Operation, work: ClientWork, report: Report, stop: Stop) -> Any:
         merged, kept_values = checked_run(self._clients, work, report, stop)
         values = ClientValues(kept_values, lambda value, path: value, work.stage)
         if op.kind == "collect":
@@ -164,14 +174,14 @@ class PlanExecutor:
         return (merged, values) if work.keeps else merged
 
 
-def _with_tensors(value, tensors: Iterator[tf.Tensor]):
+def _with_tensors(value: Any, tensors: Iterator[tf.Tensor]) -> Any:
     """The nested tuple with the next tensor in the place of each array."""
     if isinstance(value, tuple):
         return tuple([_with_tensors(part, tensors) for part in value])
     return next(tensors) if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _with_operands(result, realized: Realized, operands: list):
+def _with_operands(result: Any, realized: Realized, operands: list) -> Any:
     """The result with the operands themselves in place of the leaves that are operands.
 
     TensorFlow gives such a leaf as another tensor object, by which nothing that is kept by identity would be found.
@@ -194,7 +204,7 @@ def _has_only_struct_operations(function: Function) -> bool:
     )
 
 
-def _restructure(function: Function, arguments: list, server: DeviceExecutor):
+def _restructure(function: Function, arguments: list, server: DeviceExecutor) -> Any:
     """The result of a function of struct operations only."""
     scope, types = dict(zip((p.name for p in function.parameters), arguments, strict=True)), function.types()
     for op in function.operations:
@@ -206,7 +216,7 @@ def _restructure(function: Function, arguments: list, server: DeviceExecutor):
     return scope[function.result.name]
 
 
-def _measure(op: Operation, value, report: Report) -> None:
+def _measure(op: Operation, value: Any, report: Report) -> None:
     report.measure(op.name, [int(size) for size in measured_bits(value, member_of(op.type))])
 
 
@@ -241,7 +251,7 @@ def _check_readings(module: Module, arguments: list) -> None:
             )
 
 
-def _is_client_value(type_) -> bool:
+def _is_client_value(type_: Type) -> bool:
     return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
@@ -301,7 +311,7 @@ def _work(
     }
 
 
-def _without_graph_call(op: Operation, operands: list, types):
+def _without_graph_call(op: Operation, operands: list, types: Mapping[str, Type]) -> Any:
     """The result of an operation that needs no graph call: `struct`, `item`, `broadcast` or `merge`."""
     if op.kind == "struct":
         return tuple(operands)

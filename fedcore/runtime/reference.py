@@ -35,7 +35,7 @@ class ReferenceRuntime:
     compiles = False
     plan_options: Mapping[str, object] = MappingProxyType({})
 
-    def __init__(self, default_num_clients: int | None = None):
+    def __init__(self, default_num_clients: int | None = None) -> None:
         self.default_num_clients = default_num_clients
 
     def run(self, module: Module, arguments: list, report: Report) -> Any:
@@ -78,7 +78,7 @@ def evaluator(clients: int) -> Callable:
         clients: number of clients.
     """
 
-    def evaluate(op: Operation, types: list[Type], values: list, seed: Seed | None):
+    def evaluate(op: Operation, types: list[Type], values: list, seed: Seed | None) -> Any:
         if op.kind == "item" and isinstance(types[0], FederatedType) and types[0].placement.name == "CLIENTS":
             return _element(values[0], op.attributes["index"])
         values = [_per_member(op, types, i, v) if isinstance(v, Callee) else v for i, v in enumerate(values)]
@@ -123,7 +123,7 @@ def _is_client_value(type_: Type) -> bool:
     return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
-def _materialize(value, type_: Type, seed: int, number: int, count: ClientCount):
+def _materialize(value: Any, type_: Type, seed: int, number: int, count: ClientCount) -> Any:
     """The value with client values as lists, tensors as arrays, and sequences as lists of elements.
 
     Args:
@@ -150,7 +150,7 @@ def _client_values(values: ClientValues, member: Type, seed: int, number: int, c
     return results
 
 
-def _place(value, type_: Type, clients: int):
+def _place(value: Any, type_: Type, clients: int) -> Any:
     if isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and type_.all_equal:
         return AllEqual(value, clients)
     if isinstance(type_, StructType):
@@ -158,7 +158,7 @@ def _place(value, type_: Type, clients: int):
     return value
 
 
-def _one_of_equal(value, type_: Type):
+def _one_of_equal(value: Any, type_: Type) -> Any:
     if isinstance(type_, FederatedType):
         return value.value if type_.placement.name == "CLIENTS" and type_.all_equal else value
     if isinstance(type_, StructType):
@@ -166,7 +166,7 @@ def _one_of_equal(value, type_: Type):
     return value
 
 
-def _read_only(value):
+def _read_only(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         if value.shape == ():
             return value.item() if value.dtype == object else value[()]

@@ -76,7 +76,7 @@ if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
     FromTensorSlicesClientData = TestClientData
 else:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         return _LAZY.load(name) if name in _LAZY.names else tff_name("fedcore.simulation", name)
 
 

@@ -63,7 +63,7 @@ def compose_dataset_computation_with_computation(
         parameter = types[0] if len(types) == 1 else StructType(named_types)
         return ComputationOfIds(computation_body, dataset_computation, path, parameter)
 
-    def call_with_datasets(*arguments):
+    def call_with_datasets(*arguments: object) -> object:
         values = list(arguments)
         values[path[0]] = _map_datasets(dataset_computation, values[path[0]], parameters[path[0]].type, path[1:])
         return computation_body(*values)

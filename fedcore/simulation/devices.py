@@ -78,7 +78,7 @@ class Devices:
         open_hours: float | Sequence[float] | NDArray = 24.0,
         dropout: float | Sequence[float] | NDArray = 0.0,
         seed: int | None = None,
-    ):
+    ) -> None:
         self.client_ids = tuple(client_ids)
         number = len(self.client_ids)
         self._places = {client_id: place for place, client_id in enumerate(self.client_ids)}

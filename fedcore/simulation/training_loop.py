@@ -61,7 +61,7 @@ def run_training_process(
     every_saved = whole_number("rounds_per_saving_program_state", rounds_per_saving_program_state, at_least=1)
     managers = list(metrics_managers or ())
 
-    def evaluate(state, round_number: int) -> Metrics:
+    def evaluate(state: object, round_number: int) -> Metrics:
         if evaluation_fn is None or evaluation_selection_fn is None:
             return {}
         began = time.time()

@@ -66,7 +66,7 @@ class VirtualClock(ABC):
     is_buffered = False
     """Whether work counts that began in an earlier round: `train` then needs an `AsynchronousProcess`."""
 
-    def __init__(self, devices: Devices, seed: int | None = None):
+    def __init__(self, devices: Devices, seed: int | None = None) -> None:
         if not isinstance(devices, Devices):
             raise TypeMismatch(f"devices are a fc.simulation.Devices, not {brief(devices)}")
         self.devices = devices
@@ -95,7 +95,7 @@ class VirtualClock(ABC):
 class _Selection:
     """Selects clients, and counts the attempts of each."""
 
-    def __init__(self, devices: Devices, seed: int):
+    def __init__(self, devices: Devices, seed: int) -> None:
         self._devices = devices
         self._random = random_generator(seed)
         self._attempts: Counter[int] = Counter()
@@ -165,7 +165,7 @@ class SynchronousClock(VirtualClock):
         over_selection: float = 1.0,
         deadline_s: float | None = None,
         seed: int | None = None,
-    ):
+    ) -> None:
         super().__init__(devices, seed)
         self.clients_per_round = whole_number("clients_per_round", clients_per_round, at_least=1)
         self.over_selection = real_number("over_selection", over_selection, at_least=1)
@@ -234,7 +234,7 @@ class BufferedClock(VirtualClock):
         concurrency: int,
         max_staleness: int | None = None,
         seed: int | None = None,
-    ):
+    ) -> None:
         super().__init__(devices, seed)
         self.buffer_size = whole_number("buffer_size", buffer_size, at_least=1)
         self.concurrency = whole_number("concurrency", concurrency, at_least=1)

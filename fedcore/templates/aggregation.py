@@ -4,7 +4,7 @@ from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
 from fedcore.templates.iterative import label
 from fedcore.templates.measured import MeasuredProcess
-from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type, contains
+from fedcore.types import CLIENTS, SERVER, FederatedType, Placement, StructType, Type, contains
 
 
 class AggregationProcess(MeasuredProcess):
@@ -19,7 +19,7 @@ class AggregationProcess(MeasuredProcess):
         >>> process = fc.templates.AggregationProcess(initialize, next_fn)
     """
 
-    def __init__(self, initialize_fn: Computation, next_fn: Computation):
+    def __init__(self, initialize_fn: Computation, next_fn: Computation) -> None:
         super().__init__(initialize_fn, next_fn)
         parameters = next_fn.module.main.parameters
         who = label("next_fn", next_fn)
@@ -53,7 +53,7 @@ def _fix(type_: Type) -> str:
     return f"\n  fix: fc.federated_value({argument}, fc.SERVER)"
 
 
-def _is_at(type_: Type, where) -> bool:
+def _is_at(type_: Type, where: Placement) -> bool:
     return isinstance(type_, FederatedType) and type_.placement == where
 
 

@@ -1,11 +1,13 @@
 """Measured processes made of measured processes: one after the other, or side by side."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from fedcore.computation import federated_computation
+from fedcore.computation import Computation, federated_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_zip
+from fedcore.ir import Value
 from fedcore.templates.iterative import label
 from fedcore.templates.measured import MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import FederatedType, StructType, Type, explain, fits
@@ -39,7 +41,7 @@ def chain_measured_processes(processes: Mapping[str, MeasuredProcess]) -> Measur
     if not first:
         raise TypeMismatch(f"chain_measured_processes: next of `{names[0]}` takes a state only, and no value")
 
-    def chain(state, *values):
+    def chain(state: Value, *values: Value) -> MeasuredProcessOutput:
         outputs = {}
         for name, process in processes.items():
             outputs[name] = process.next(state[name], *values)
@@ -68,14 +70,14 @@ def concatenate_measured_processes(processes: Mapping[str, MeasuredProcess]) -> 
     types = [(n, _only_value(p, n, "concatenate_measured_processes")) for n, p in processes.items()]
 
     @federated_computation(_state_type(processes), StructType(types))
-    def next_fn(state, value):
+    def next_fn(state: Value, value: Value) -> MeasuredProcessOutput:
         outputs = {name: process.next(state[name], value[name]) for name, process in processes.items()}
         return _output(outputs, _zip_placed({n: o.result for n, o in outputs.items()}))
 
     return MeasuredProcess(_initialize(processes), next_fn)
 
 
-def _check(processes, name: str) -> None:
+def _check(processes: object, name: str) -> None:
     if not isinstance(processes, Mapping) or not processes:
         raise TypeMismatch(f"{name}: a dict of at least one process by name is wanted, not {brief(processes)}")
     for key, process in processes.items():
@@ -103,30 +105,30 @@ def _state_type(processes: Mapping[str, MeasuredProcess]) -> Type:
     return _initialize(processes).type_signature.result
 
 
-def _initialize(processes: Mapping[str, MeasuredProcess]):
+def _initialize(processes: Mapping[str, MeasuredProcess]) -> Computation:
     @federated_computation
-    def initialize():
+    def initialize() -> Any:
         return _zip_placed({name: process.initialize() for name, process in processes.items()})
 
     return initialize
 
 
-def _output(outputs: dict, result) -> MeasuredProcessOutput:
+def _output(outputs: dict, result: Value) -> MeasuredProcessOutput:
     states = _zip_placed({n: o.state for n, o in outputs.items()})
     return MeasuredProcessOutput(states, result, _zip_placed({n: o.measurements for n, o in outputs.items()}))
 
 
-def _zip_placed(values: dict):
+def _zip_placed(values: dict) -> Any:
     """One placed struct where all are at one placement, else a struct."""
     placements = {v.type.placement if isinstance(v.type, FederatedType) else None for v in values.values()}
     return federated_zip(values) if len(placements) == 1 and None not in placements else values
 
 
-def _with_parameters(fn, names: list[str]):
+def _with_parameters(fn: Callable, names: list[str]) -> Callable:
     """`fn(state, *values)` as a function of a state and named values."""
     import inspect
 
-    def next_fn(*arguments):
+    def next_fn(*arguments: Value) -> MeasuredProcessOutput:
         return fn(*arguments)
 
     parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ("state", *names)]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fedcore.computation import Computation, federated_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_map
+from fedcore.ir import Value
 from fedcore.templates.iterative import IterativeProcess, check_computation, label, state_parameter
 from fedcore.types import FederatedType, Type
 
@@ -21,7 +22,7 @@ class EstimationProcess(IterativeProcess):
         >>> estimate = process.report(process.initialize())
     """
 
-    def __init__(self, initialize_fn: Computation, next_fn: Computation, report_fn: Computation):
+    def __init__(self, initialize_fn: Computation, next_fn: Computation, report_fn: Computation) -> None:
         super().__init__(initialize_fn, next_fn)
         name = type(self).__name__
         check_computation(name, "report_fn", report_fn)
@@ -50,7 +51,7 @@ class EstimationProcess(IterativeProcess):
         report = self._report
 
         @federated_computation(self.state_type)
-        def map_report(state):
+        def map_report(state: Value) -> Value:
             estimate = report(state)
             return federated_map(map_fn, estimate) if isinstance(estimate.type, FederatedType) else map_fn(estimate)
 

@@ -19,7 +19,7 @@ class IterativeProcess:
         >>> state = process.next(process.initialize())
     """
 
-    def __init__(self, initialize_fn: Computation, next_fn: Computation):
+    def __init__(self, initialize_fn: Computation, next_fn: Computation) -> None:
         name = type(self).__name__
         check_computation(name, "initialize_fn", initialize_fn)
         check_computation(name, "next_fn", next_fn)
@@ -63,7 +63,7 @@ class IterativeProcess:
         process._next = type(self._next)(next_fn.module, next_fn.__name__) if type(next_fn) is Computation else next_fn
         return process
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} initialize : {self._initialize.type_signature}, next : "
             f"{self._next.type_signature}>"
@@ -78,12 +78,12 @@ def state_and_metrics(output: Any) -> tuple[Any, Any]:
     return state, metrics
 
 
-def label(role: str, fn) -> str:
+def label(role: str, fn: Any) -> str:
     """A function's role with the name that its author gave it."""
     return f"{role} (`{fn.__name__}`)"
 
 
-def check_computation(name: str, role: str, fn) -> None:
+def check_computation(name: str, role: str, fn: object) -> None:
     """Refuses what has no type yet."""
     if isinstance(fn, Computation):
         return

@@ -1,5 +1,7 @@
 """Measured processes: iterative ones that also give a result and say something about it."""
 
+from collections.abc import Iterator
+
 import attrs
 
 from fedcore.computation import Computation
@@ -16,7 +18,7 @@ class MeasuredProcessOutput:
     result: object
     measurements: object
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator:
         return iter((self.state, self.result, self.measurements))
 
 
@@ -30,7 +32,7 @@ class MeasuredProcess(IterativeProcess):
         >>> output.result, output.measurements
     """
 
-    def __init__(self, initialize_fn: Computation, next_fn: Computation):
+    def __init__(self, initialize_fn: Computation, next_fn: Computation) -> None:
         super().__init__(initialize_fn, next_fn)
         result = next_fn.type_signature.result
         names = result.names if isinstance(result, StructType) else ()

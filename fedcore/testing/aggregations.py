@@ -1,13 +1,14 @@
 """Checks the laws of an aggregation: its result does not depend on the division of clients into blocks."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Never
 
 import fedcore as fc
 from fedcore.computation.computation import type_of
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.graphs.tensors.values import to_python
-from fedcore.ir import Symbol
+from fedcore.ir import Symbol, Value
 from fedcore.ir.interpret import Interpreter
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.reference import evaluator
@@ -17,7 +18,14 @@ from fedcore.types import FederatedType, Type, member_of, to_type
 
 
 def check_aggregation(
-    zero, accumulate, merge, report, values: Iterable, *, value_type=None, tolerance: float = 64
+    zero: object,
+    accumulate: Callable,
+    merge: Callable,
+    report: Callable,
+    values: Iterable,
+    *,
+    value_type: object = None,
+    tolerance: float = 64,
 ) -> None:
     """Checks that merging the partials of two groups of clients equals accumulating all their values.
 
@@ -48,9 +56,18 @@ def check_aggregation(
 class _Aggregation:
     """The four traced functions of an aggregation, as functions over nested tuples of numpy arrays."""
 
-    def __init__(self, zero, accumulate, merge, report, type_: Type, values: list, tolerance: float):
+    def __init__(
+        self,
+        zero: object,
+        accumulate: Callable,
+        merge: Callable,
+        report: Callable,
+        type_: Type,
+        values: list,
+        tolerance: float,
+    ) -> None:
         @fc.federated_computation(FederatedType(type_, fc.CLIENTS))
-        def aggregate(xs):
+        def aggregate(xs: Value) -> Value:
             return fc.federated_aggregate(xs, zero, accumulate, merge, report)
 
         self.module = aggregate.to_module("lowered")
@@ -65,7 +82,7 @@ class _Aggregation:
         self.result_type = op.type
         self.values = [prepare(v, type_, f"values[{i}]", _no_sequence) for i, v in enumerate(values)]
 
-    def _zero(self, run: Interpreter, name: str):
+    def _zero(self, run: Interpreter, name: str) -> Any:
         """The zero: the result of the operations that do not depend on clients."""
         main = self.module.main
         values: dict = {}
@@ -77,13 +94,13 @@ class _Aggregation:
                 )
         return values[name]
 
-    def fold(self, values: list):
+    def fold(self, values: list) -> Any:
         total = self.zero
         for x in values:
             total = self.accumulate(total, x)
         return total
 
-    def tree(self, partials: list):
+    def tree(self, partials: list) -> Any:
         while len(partials) > 1:
             pairs = [partials[i : i + 2] for i in range(0, len(partials), 2)]
             partials = [self.merge(*p) if len(p) == 2 else p[0] for p in pairs]
@@ -103,7 +120,7 @@ class _Aggregation:
             blocks = [fold(values[i : i + size]) for i in range(0, len(values), size)]
             self._equal(f"a tree of blocks of {size} is the fold of all", self.tree(blocks), whole)
 
-    def _equal(self, law: str, have, want) -> None:
+    def _equal(self, law: str, have: object, want: object) -> None:
         member = member_of(self.result_type)
         reports = [to_python(self.report(state), member) for state in (have, want)]
         mismatch = difference(reports[0], reports[1], self.tolerance, "the report")
@@ -111,5 +128,5 @@ class _Aggregation:
             raise LawBroken(law, mismatch, program=self.module, inputs=self.shown)
 
 
-def _no_sequence(value, type_, path):
+def _no_sequence(value: object, type_: Type, path: str) -> Never:
     raise TypeMismatch(f"{path}: check_aggregation takes tensors and structs of them, not {type_}")

@@ -1,5 +1,7 @@
 """Checks the laws of an aggregator: a factory of aggregation processes."""
 
+from typing import Any
+
 import fedcore as fc
 from fedcore.aggregators.factory import (
     AggregationFactory,
@@ -7,6 +9,7 @@ from fedcore.aggregators.factory import (
     WeightedAggregationFactory,
 )
 from fedcore.errors import TypeMismatch, brief
+from fedcore.runtime import LocalRuntime, Runtime
 from fedcore.runtime.reports.result_difference import difference
 from fedcore.templates import AggregationProcess
 from fedcore.testing.generated import Values
@@ -17,7 +20,9 @@ CLIENTS = (0, 1, 2, 7)
 """Numbers of clients. Blocks have two clients, so that partials are merged."""
 
 
-def check_aggregator(factory: AggregationFactory, value_type, weight_type=None, *, tolerance: float = 64) -> None:
+def check_aggregator(
+    factory: AggregationFactory, value_type: object, weight_type: object = None, *, tolerance: float = 64
+) -> None:
     """Checks the laws of an aggregator, with generated values.
 
     Laws: `create` gives an `AggregationProcess` for the types, weighted if the factory is. `next` runs twice, for 0, 1,
@@ -65,7 +70,9 @@ def _check_types(name: str, process: AggregationProcess, types: list[Type]) -> N
         raise LawBroken(law, f"next takes {', '.join(map(str, parameter_types))}, not {', '.join(map(str, expected))}")
 
 
-def _check_rounds(name: str, process, clients: int, rounds: list[list], local, tolerance: float) -> None:
+def _check_rounds(
+    name: str, process: AggregationProcess, clients: int, rounds: list[list], local: LocalRuntime, tolerance: float
+) -> None:
     """Checks two rounds, each from the state of the reference runtime."""
     law = f"{name}: the local runtime gives the reference's %s, with {clients} clients"
     reference = fc.runtime.reference(default_num_clients=0)
@@ -82,7 +89,7 @@ def _check_rounds(name: str, process, clients: int, rounds: list[list], local, t
         state, own = want.state, have.state
 
 
-def _run(law: str, computation: fc.Computation, arguments: list, runtime, values):
+def _run(law: str, computation: fc.Computation, arguments: list, runtime: Runtime, values: object) -> Any:
     with fc.use(runtime, pipeline="default"):
         try:
             return computation.invoke(*arguments, seed=0)
@@ -92,7 +99,7 @@ def _run(law: str, computation: fc.Computation, arguments: list, runtime, values
             raise LawBroken(law, what, program=computation.module, inputs=values) from error
 
 
-def _equal(law: str, have, want, tolerance: float, program: fc.Computation, values) -> None:
+def _equal(law: str, have: object, want: object, tolerance: float, program: fc.Computation, values: object) -> None:
     mismatch = difference(have, want, tolerance)
     if mismatch is not None:
         raise LawBroken(law, mismatch, program=program.module, inputs=values)

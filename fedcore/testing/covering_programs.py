@@ -5,6 +5,7 @@ Decision 0277.
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import attrs
 import numpy as np
@@ -14,7 +15,7 @@ from fedcore.errors import FedcoreError
 from fedcore.intrinsics.federated_random_seed import random_seed
 from fedcore.intrinsics.federated_secure_aggregate import federated_secure_aggregate
 from fedcore.intrinsics.rows import append_rows, as_row, columns_of_sequence
-from fedcore.ir import Intrinsic, Module
+from fedcore.ir import Intrinsic, Module, Value
 from fedcore.ir.operations import LOCAL, PLAN
 from fedcore.ir.registry import declarations, registered
 from fedcore.runtime import Report
@@ -94,10 +95,10 @@ _SEQUENCES = FederatedType(SequenceType("float32"), fc.CLIENTS)
 _WRITTEN: list[Callable[[], fc.Computation]] = []
 
 
-def _written(*types) -> Callable:
+def _written(*types: object) -> Callable:
     """Adds a program whose parameters have these types."""
 
-    def add(body):
+    def add(body: Callable) -> Callable:
         _WRITTEN.append(functools.cache(lambda: fc.federated_computation(body, *types)))
         return body
 
@@ -105,21 +106,21 @@ def _written(*types) -> Callable:
 
 
 @_written(_PAIRS)
-def _elements(pairs):
+def _elements(pairs: Value) -> object:
     """Structs, their elements, constants, zeros and graphs with operands that do not commute."""
     difference = fc.tf_computation(lambda x, y: x - 2 * y, "float32", "float32")
 
-    def change(pair):
+    def change(pair: Value) -> object:
         return {"b": pair.b, "a": difference(pair.a, 3.0), "zero": fc.generic_zero(pair.type), "one": 1}
 
     return fc.federated_map(change, pairs)
 
 
 @_written(_SEQUENCES, _FLOATS)
-def _captured(sequences, readings):
+def _captured(sequences: Value, readings: Value) -> object:
     """Functions that take values from around them."""
 
-    def fold(sequence, reading):
+    def fold(sequence: Value, reading: Value) -> Value:
         away = fc.sequence_map(lambda x: fc.generic_minus(x, reading), sequence)
         return fc.sequence_reduce(away, reading, lambda total, x: fc.generic_minus(fc.generic_multiply(total, 2.0), x))
 
@@ -127,7 +128,7 @@ def _captured(sequences, readings):
 
 
 @_written(_FLOATS, FederatedType("float32", fc.SERVER))
-def _seeds(readings, centre):
+def _seeds(readings: Value, centre: Value) -> object:
     """Seeds that differ: two at the server, one for each client, two in a function of clients."""
     first, second = fc.federated_random_seed(fc.SERVER), fc.federated_random_seed(fc.SERVER)
     own = fc.federated_map(lambda x: (x, random_seed.emit([]), random_seed.emit([])), readings)
@@ -135,10 +136,10 @@ def _seeds(readings, centre):
 
 
 @_written(FederatedType(("float32", (3, 2)), fc.CLIENTS), _SEQUENCES)
-def _rows(matrices, sequences):
+def _rows(matrices: Value, sequences: Value) -> object:
     """Rows of tensors as elements of sequences, and back."""
 
-    def change(matrix, sequence):
+    def change(matrix: Value, sequence: Value) -> object:
         first, second = (as_row.emit([fc.cast(m, "float64")]) for m in (matrix, fc.generic_plus(matrix, matrix)))
         rows = append_rows.emit([first, second], at_most=2)
         groups = fc.sequence_from_groups(matrix, np.array([0, 2, 3]))
@@ -149,25 +150,25 @@ def _rows(matrices, sequences):
 
 
 @_written(_FLOATS, FederatedType("float32", fc.SERVER))
-def _called(readings, centre):
+def _called(readings: Value, centre: Value) -> object:
     """Computations that are called."""
 
     @fc.federated_computation("float32", "float32")
-    def away(x, c):
+    def away(x: Value, c: Value) -> Value:
         return fc.generic_minus(x, c)
 
     @fc.federated_computation(_FLOATS, FederatedType("float32", fc.SERVER))
-    def inner(xs, c):
+    def inner(xs: Value, c: Value) -> Value:
         return fc.federated_map(away, (xs, fc.federated_broadcast(c)))
 
     return fc.federated_sum(inner(readings, centre)), fc.federated_map(lambda c: away(c, away(1.0, c)), centre)
 
 
 @_written(_FLOATS)
-def _constants(readings):
+def _constants(readings: Value) -> object:
     """Operations on constants."""
 
-    def change(x):
+    def change(x: Value) -> object:
         seven = fc.generic_minus(10.0, fc.generic_plus(fc.generic_zero(x.type), fc.cast(3, "float32")))
         return fc.generic_multiply(
             x, fc.where(fc.less(seven, 9.0), fc.generic_divide(seven, 2.0), fc.maximum(1.0, 2.0))
@@ -177,10 +178,10 @@ def _constants(readings):
 
 
 @_written(_FLOATS, FederatedType("int32", fc.CLIENTS))
-def _neutral_elements(readings, counts):
+def _neutral_elements(readings: Value, counts: Value) -> object:
     """Operations whose result is an operand or a constant, if floats are finite and not -0.0."""
 
-    def change(x):
+    def change(x: Any) -> object:
         zero, one = fc.generic_zero(x.type), fc.cast(1, x.type.dtype)
         sums = fc.generic_minus(x, x), fc.generic_plus(x, x), fc.generic_plus(x, zero), fc.generic_minus(zero, x)
         products = [fc.generic_multiply(x, zero), fc.generic_multiply(x, one)]
@@ -193,22 +194,22 @@ def _neutral_elements(readings, counts):
 
 
 @_written(FederatedType("int32", fc.CLIENTS))
-def _secure(counts):
-    def add(left, right):
+def _secure(counts: Value) -> object:
+    def add(left: Value, right: Value) -> Value:
         return fc.generic_plus(left, right)
 
     return federated_secure_aggregate(counts, 0, add, add, lambda n: n, ("any",))
 
 
 @_written(_FLOATS, FederatedType("float32", fc.SERVER))
-def _aggregation(readings, centre):
+def _aggregation(readings: Value, centre: Value) -> object:
     """An aggregation whose four functions differ, over values that depend on a broadcast."""
     away = fc.federated_map(lambda x, c: fc.generic_minus(x, c), (readings, fc.federated_broadcast(centre)))
 
-    def accumulate(total, x):
+    def accumulate(total: Value, x: Value) -> object:
         return fc.generic_plus(total[0], fc.generic_multiply(x, x)), fc.maximum(total[1], x)
 
-    def merge(left, right):
+    def merge(left: Value, right: Value) -> object:
         return fc.generic_plus(left[0], right[0]), fc.maximum(left[1], right[1])
 
     return fc.federated_aggregate(
@@ -217,7 +218,7 @@ def _aggregation(readings, centre):
 
 
 @_written(_FLOATS, _FLOATS, FederatedType("float32", fc.SERVER))
-def _shared_work(left, right, centre):
+def _shared_work(left: Value, right: Value, centre: Value) -> object:
     """Equal operations, dead ones, and maps of maps with several users."""
     shared = fc.federated_broadcast(centre)
     once = fc.federated_map(lambda x, y: fc.generic_minus(x, y), (left, right))

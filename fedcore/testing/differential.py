@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -50,7 +51,7 @@ class Batch:
         """One computation that returns the result of each program."""
         types = self.types()
 
-        def body(*values: Value):
+        def body(*values: Value) -> tuple[Value, ...]:
             return tuple(_Program(np.random.default_rng([self.seed, n]), values).result() for n in self.programs)
 
         from fedcore.compiler.inlining import with_parameters
@@ -111,7 +112,7 @@ def _difference(batch: Batch, runtime: Runtime, clients: int) -> str | None:
     return difference(have, want)
 
 
-def _outcome(computation: Computation, runtime: Runtime, arguments: list):
+def _outcome(computation: Computation, runtime: Runtime, arguments: list) -> Any:
     with fc.use(runtime):
         try:
             return _with_lists(computation.invoke(*arguments, seed=0))
@@ -119,7 +120,7 @@ def _outcome(computation: Computation, runtime: Runtime, arguments: list):
             return error
 
 
-def _with_lists(value):
+def _with_lists(value: Any) -> Any:
     """A result with its sequences as lists."""
     if isinstance(value, tf.data.Dataset):
         return [_with_lists(x) for x in value.as_numpy_iterator()]
@@ -143,7 +144,7 @@ def _type(rng: np.random.Generator, depth: int) -> Type:
     return StructType([("abc"[i] if named else None, _type(rng, depth - 1)) for i in range(int(rng.integers(0, 3)))])
 
 
-def value_of(type_: Type, clients: int, rng: np.random.Generator):
+def value_of(type_: Type, clients: int, rng: np.random.Generator) -> Any:
     """A random value with edge cases: integer limits, infinities, NaN, -0.0, empty tensors, bytes that are no UTF-8.
 
     Finite floats are small and exact, so that a sum neither overflows nor rounds in any order.
@@ -164,7 +165,7 @@ def value_of(type_: Type, clients: int, rng: np.random.Generator):
     return _array(type_, shape, rng)
 
 
-def _array(type_: TensorType, shape: tuple[int, ...], rng: np.random.Generator):
+def _array(type_: TensorType, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     edges = _edges(type_.dtype.name)
     picked = np.empty(int(np.prod(shape)), object)
     picked[:] = [edges[i] for i in rng.integers(0, len(edges), picked.size)]
@@ -195,7 +196,7 @@ _WRONG = (TypeMismatch, TracingError)
 class _Program:
     """A random program: starts from one of the values and applies random steps that accept its type."""
 
-    def __init__(self, rng: np.random.Generator, values: Sequence[Value]):
+    def __init__(self, rng: np.random.Generator, values: Sequence[Value]) -> None:
         self.rng = rng
         self.values = values
 
@@ -205,7 +206,7 @@ class _Program:
             value = self._step(value)
         return self._without_sequence(value)
 
-    def _pick(self, options: Sequence):
+    def _pick(self, options: Sequence) -> Any:
         return options[int(self.rng.integers(len(options)))]
 
     def _step(self, value: Value) -> Value:
@@ -267,7 +268,7 @@ class _Program:
     def _zip(self, value: Value) -> Value:
         return fc.federated_zip((value, self._pick(self._at(_place(value)))))
 
-    def _at(self, place) -> list[Value]:
+    def _at(self, place: Placement) -> list[Value]:
         there = [v for v in self.values if isinstance(v.type, FederatedType) and v.type.placement == place]
         return [v for v in there if not isinstance(member_of(v.type), SequenceType)]
 
@@ -319,7 +320,7 @@ class _Program:
     def _in_tensorflow(self, value: Value) -> Value:
         """The value through a user's graph, which returns its argument and a constant."""
 
-        def graph(x):
+        def graph(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return x, tf.constant([1, 2], tf.int32)
 
         return fc.federated_map(fc.tf_computation(member_of(value.type))(graph), value)
@@ -368,10 +369,10 @@ class _Program:
         operations += [lambda v: fc.cast(v, self._pick(list(DTYPES)))] * 2
         return operations
 
-    def _other(self, x: Value, dtype: str):
+    def _other(self, x: Value, dtype: str) -> Any:
         return x if isinstance(x.type, StructType) or self.rng.random() < 0.4 else self._constant(dtype)
 
-    def _constant(self, dtype: str):
+    def _constant(self, dtype: str) -> Any:
         """A numpy scalar of the dtype."""
         edges = _edges(dtype)
         value = edges[int(self.rng.integers(len(edges)))]

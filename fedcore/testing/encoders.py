@@ -1,5 +1,7 @@
 """Checks the laws of an encoder."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -13,7 +15,7 @@ from fedcore.types import TensorType, to_type
 CLIENTS = 3
 
 
-def check_encoder(encoder: Encoder, value_type, *, relative_error: float = 0.0) -> None:
+def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float = 0.0) -> None:
     """Checks the laws of an encoder, with generated values of a type.
 
     Laws: neither side raises; the decoded value has the type; its squared error is at most `relative_error` of the
@@ -55,7 +57,7 @@ def _value(type_: TensorType, seed: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(type_.dtype.numpy)
 
 
-def _check_errors(codec, type_: TensorType, values: list[np.ndarray], relative_error: float) -> None:
+def _check_errors(codec: Any, type_: TensorType, values: list[np.ndarray], relative_error: float) -> None:
     state, errors = codec.initial_state(), []
     for seed, value in enumerate(values):
         code, _ = codec.encode(value, seed, state)
@@ -73,11 +75,11 @@ def _check_errors(codec, type_: TensorType, values: list[np.ndarray], relative_e
         raise LawBroken(law, f"wants at most {relative_error}, has {np.mean(errors):.3g}")
 
 
-def _bytes(code) -> list[bytes]:
+def _bytes(code: object) -> list[bytes]:
     return [np.asarray(t).tobytes() for t in tf.nest.flatten(code)]
 
 
-def _check_altered(codec, type_: TensorType, value: np.ndarray) -> None:
+def _check_altered(codec: Any, type_: TensorType, value: np.ndarray) -> None:
     state = codec.initial_state()
     (codes, seeds), _ = codec.encode(value, 1, state)
     flat = [np.asarray(t) for t in tf.nest.flatten(codes)]

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.context import last_report
 from fedcore.errors import ClientError
+from fedcore.ir import Value
 from fedcore.runtime import (
     ClientsExecutor,
     ClientWork,
@@ -136,7 +138,7 @@ class _LeftOpen(SlicedClientsExecutor):
 class _Borrowed(ClientsExecutor):
     """Leaves a clients executor open when it is closed."""
 
-    def __init__(self, executor: ClientsExecutor):
+    def __init__(self, executor: ClientsExecutor) -> None:
         check_clients_members(executor)
         self._executor = executor
 
@@ -171,16 +173,18 @@ def _check(name: str, case: _Case, own: LocalRuntime, local: tuple, hold: Callab
         raise LawBroken(f"{name}: the report has the graph calls, with {len(case.values)} clients", what)
 
 
-def _without_site_values(have, want):
+def _without_site_values(have: object, want: Any) -> object:
     """The result, with the wanted values where clients' values stay with the clients."""
     if isinstance(have, list) and isinstance(want, list) and len(have) == len(want):
         return [w if isinstance(h, fc.runtime.SiteValue) else h for h, w in zip(have, want, strict=True)]
     return tuple(map(_without_site_values, have, want)) if isinstance(have, tuple) else have
 
 
-def _run(case: _Case, cohort: Iterable, runtime: LocalRuntime):
+def _run(case: _Case, cohort: Iterable, runtime: LocalRuntime) -> tuple[Any, Report]:
     with fc.use(runtime, pipeline="default"):
-        return case.program.invoke(cohort, seed=case.seed), last_report()
+        result, report = case.program.invoke(cohort, seed=case.seed), last_report()
+        assert report is not None
+        return result, report
 
 
 def _programs(cohorts: Sequence[int]) -> Iterator[_Case]:
@@ -225,7 +229,7 @@ def _sum() -> fc.Computation:
 def _sum_and_each() -> fc.Computation:
     cube = fc.tf_computation(lambda x: x * x * x, "float32")
 
-    def both(xs):
+    def both(xs: Value) -> tuple[Value, Value]:
         cubes = fc.federated_map(cube, xs)
         return fc.federated_sum(cubes), cubes
 
@@ -237,7 +241,7 @@ def _deviation_of_cubes() -> fc.Computation:
     cube = fc.tf_computation(lambda x: x * x * x, "float32")
     away = fc.tf_computation(lambda x, centre: tf.abs(x - centre), "float32", "float32")
 
-    def deviation(xs):
+    def deviation(xs: Value) -> Value:
         cubes = fc.federated_map(cube, xs)
         centre = fc.federated_broadcast(fc.federated_sum(cubes))
         return fc.federated_sum(fc.federated_map(away, (cubes, centre)))
@@ -255,7 +259,7 @@ def _last() -> fc.Computation:
     accumulate = fc.tf_computation(lambda s, x: (s[0] + 1, x), ("int32", "float32"), "float32")
 
     @fc.tf_computation(("int32", "float32"), ("int32", "float32"))
-    def merge(left, right):
+    def merge(left: tuple[tf.Tensor, tf.Tensor], right: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         return left[0] + right[0], tf.where(right[0] > 0, right[1], left[1])
 
     return fc.federated_computation(
@@ -266,7 +270,7 @@ def _last() -> fc.Computation:
 def _deviation() -> fc.Computation:
     away = fc.tf_computation(lambda x, centre: tf.abs(x - centre), "float32", "float32")
 
-    def deviation(xs):
+    def deviation(xs: Value) -> Value:
         centre = fc.federated_broadcast(fc.federated_sum(xs))
         return fc.federated_sum(fc.federated_map(away, (xs, centre)))
 
@@ -287,7 +291,7 @@ def _text() -> fc.Computation:
 
 def _sum_of_quotients() -> fc.Computation:
     @fc.tf_computation("float32")
-    def quotient(x):  # 0 fails in the graph, and NaN in the finite check
+    def quotient(x: tf.Tensor) -> tf.Tensor:  # 0 fails in the graph, and NaN in the finite check
         return x * tf.cast(12 // tf.cast(tf.where(x == 0, x, 1), tf.int32), tf.float32)
 
     return fc.federated_computation(lambda xs: fc.federated_sum(fc.federated_map(quotient, xs)), FLOATS)

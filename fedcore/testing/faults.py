@@ -5,7 +5,7 @@ that run out of memory.
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Never
 
 import attrs
 import numpy as np
@@ -14,8 +14,10 @@ import tensorflow as tf
 from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.stages.realize import Realized
 from fedcore.runtime import LocalRuntime
 from fedcore.runtime.secure.settings import PHASES, Masked
+from fedcore.runtime.stopping import Stop
 from fedcore.scalars import random_generator, real_number, whole_number
 from fedcore.types import map_tensors
 
@@ -48,12 +50,12 @@ class Faults:
     _released: threading.Event = attrs.field(factory=threading.Event, init=False, repr=False, eq=False)
 
     @kind.validator
-    def _check_kind(self, attribute, kind) -> None:
+    def _check_kind(self, attribute: attrs.Attribute, kind: str) -> None:
         if kind not in KINDS:
             raise FedcoreError(f"the kind of a fault is one of {', '.join(KINDS)}, not {brief(kind)}")
 
     @fraction.validator
-    def _check_fraction(self, attribute, fraction) -> None:
+    def _check_fraction(self, attribute: attrs.Attribute, fraction: object) -> None:
         if not 0 <= real_number("fraction", fraction) <= 1:
             raise FedcoreError(f"fraction is a number from 0 to 1, not {brief(fraction)}")
 
@@ -83,7 +85,7 @@ class Faults:
         """Ends the hanging of clients: reading their data then raises."""
         self._released.set()
 
-    def _faulty(self, leaf):
+    def _faulty(self, leaf: Any) -> Any:
         if self.kind == "raise":
             return _Unreadable(None)
         if self.kind == "hang":
@@ -113,15 +115,15 @@ class _Unreadable:
         released: reading first waits for this event; None: no wait.
     """
 
-    def __init__(self, released: threading.Event | None):
+    def __init__(self, released: threading.Event | None) -> None:
         self._released = released
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: object = None, copy: object = None) -> Never:
         if self._released is not None:
             self._released.wait()
         raise InjectedFault("this client fails on purpose")
 
-    def __iter__(self):
+    def __iter__(self) -> Never:
         self.__array__()
 
 
@@ -204,7 +206,7 @@ def out_of_memory(
     running_bytes = begun = 0
     call = executor.call
 
-    def call_limited(function, tensors, stop):
+    def call_limited(function: Realized, tensors: Sequence, stop: Stop) -> tuple:
         nonlocal running_bytes, begun
         size_bytes = sum(int(t.dtype.size) * int(np.prod(t.shape)) for t in map(tf.convert_to_tensor, tensors))
         with lock:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import ml_dtypes
@@ -10,6 +11,8 @@ import numpy as np
 import fedcore as fc
 from fedcore.compiler.inlining import with_parameters
 from fedcore.errors import TypeMismatch
+from fedcore.ir import Value
+from fedcore.ir.operations import Intrinsic
 from fedcore.types import (
     AbstractType,
     Alternative,
@@ -55,7 +58,7 @@ class Call:
         return {k: v for k, v in self.arguments.items() if isinstance(v, Type)}
 
 
-def calls_of(op) -> Iterator[Call]:
+def calls_of(op: Intrinsic) -> Iterator[Call]:
     """Calls of each alternative of the signature, with types of every kind, with and without optional parameters."""
     names = [n for n in op.__signature__.parameters if n not in op.attributes]
     if op.signature is None:  # a function computes the result type: give all parameters the same type
@@ -87,7 +90,7 @@ def _bindings(alternative: Alternative, kinds: dict[str, str]) -> Iterator[dict[
             yield chosen
 
 
-def _attribute(name: str, alternative: Alternative | None):
+def _attribute(name: str, alternative: Alternative | None) -> Any:
     if name == "placement" and alternative is not None and isinstance(alternative.result, FederatedType):
         return alternative.result.placement
     return "float32" if name == "dtype" else ATTRIBUTE
@@ -103,7 +106,7 @@ def _argument(type_: Type, variables: dict[str, Type]) -> Type | Callable:
     parts: tuple[Type, ...] = parameter.types if isinstance(parameter, StructType) else (parameter,)
     folds = several and all(isinstance(t, AbstractType) for t in parts)
 
-    def fn(*arguments):
+    def fn(*arguments: Value) -> Value:
         first = arguments[0]
         if folds and all(a.type == first.type for a in arguments) and _numeric(first.type):
             return fc.generic_plus(*arguments)
@@ -148,14 +151,14 @@ class Values:
         spread: one of `SPREADS`, or "special".
     """
 
-    def __init__(self, clients: int, seed: Sequence[int], spread: str = "small"):
+    def __init__(self, clients: int, seed: Sequence[int], spread: str = "small") -> None:
         self._clients = clients
         self._rng = np.random.default_rng(seed)
         self._spread = spread
         self._lengths = itertools.cycle(_LENGTHS)
         self._specials = itertools.cycle(_SPECIAL_FLOATS)
 
-    def value(self, type_: Type):
+    def value(self, type_: Type) -> Any:
         if isinstance(type_, FederatedType):
             if type_.placement == fc.CLIENTS and not type_.all_equal:
                 return [self.value(type_.member) for _ in range(self._clients)]
@@ -170,7 +173,7 @@ class Values:
             raise TypeMismatch(f"no value of type {type_} is generated")
         return self._tensor(type_)
 
-    def _tensor(self, type_: TensorType):
+    def _tensor(self, type_: TensorType) -> Any:
         shape = tuple(s or 0 for s in type_.sizes)
         if type_.dtype.name == "str":
             letters = np.array([b"a", b"b"], object)[self._rng.integers(0, 2, shape)]
@@ -187,7 +190,7 @@ class Values:
             return (self._spread_out(numbers / 2, *_float_scales(type_.dtype))).astype(dtype)
         return self._spread_out(numbers, *_integer_scales(dtype)).astype(dtype)
 
-    def _spread_out(self, numbers: np.ndarray, offset, scales) -> np.ndarray:
+    def _spread_out(self, numbers: np.ndarray, offset: float, scales: Sequence[float]) -> np.ndarray:
         if self._spread == "offset":
             return np.asarray(numbers + offset)
         if self._spread == "mixed":

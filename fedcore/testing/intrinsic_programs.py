@@ -1,6 +1,7 @@
 """Programs that call an intrinsic, generated from its declaration."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -18,7 +19,7 @@ CLIENTS = (0, 1, 2, 3, 7)
 """Numbers of clients that programs run with."""
 
 
-def traced_with(body, types: list[Type]) -> Computation:
+def traced_with(body: Callable, types: list[Type]) -> Computation:
     """A computation with parameters of the types; `body` takes the tuple of the parameters' values."""
     return fc.federated_computation(with_parameters(lambda *values: body(values), len(types)), *types)
 
@@ -29,7 +30,7 @@ def program_with(op: Intrinsic, call: Call, types: dict[str, Type]) -> Computati
     Its last parameter is a client value, which gives the number of clients.
     """
 
-    def body(values):
+    def body(values: tuple) -> Value:
         *own, counted = values
         result = _called_on(op, call, types, own)
         if isinstance(result.type, FederatedType) and result.type.all_equal and result.type.placement == fc.CLIENTS:
@@ -46,11 +47,11 @@ def program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type], shared
         shared: the operand that is broadcast from the server.
     """
 
-    def body(values):
+    def body(values: tuple) -> Value:
         *own, index = values
         own = [fc.federated_broadcast(v) if v.type.placement == fc.SERVER else v for v in own]
 
-        def at_client(*members):
+        def at_client(*members: Value) -> Value | tuple[Value, ...]:
             return _in_own_place(_called_on(op, call, types, members[:-1]), members[-1])
 
         results = fc.federated_map(with_parameters(at_client, len(own) + 1), (*own, index))
@@ -60,7 +61,7 @@ def program_at_clients(op: Intrinsic, call: Call, types: dict[str, Type], shared
     return traced_with(body, [*placed, FederatedType("int32", fc.CLIENTS)])
 
 
-def _in_own_place(value: Value, index: Value):
+def _in_own_place(value: Value, index: Value) -> Value | tuple[Value, ...]:
     """A struct of zeros with the value as element `index`; the value itself if its type has no zeros.
 
     The sum of these structs over clients holds every client's value. Aggregated client values are computed batched.
@@ -164,12 +165,12 @@ _SIZES_SHARED = [(_SIDE_BY_SIDE, "mixed")]
 _SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in SPREADS[1:])]
 
 
-def _neutral(name: str, value):
+def _neutral(name: str, value: Any) -> Any:
     """The value for a parameter; zeros for a parameter named `zero`, since a fold needs a neutral element."""
     return zeros_like(value) if name == "zero" else value
 
 
-def zeros_like(value):
+def zeros_like(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: zeros_like(v) for k, v in value.items()}
     if isinstance(value, tuple | list):

@@ -6,6 +6,7 @@ import doctest
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -188,7 +189,7 @@ def _free_names(op: Intrinsic, node: ast.Call, tree: ast.AST, call: Call) -> tup
 
 
 def _run_example(op: Intrinsic, source: str, types: dict[str, Type], functions: dict) -> None:
-    def body(values):
+    def body(values: tuple) -> int:
         names = {"fc": fc, "np": np, op.name: op, **functions, **dict(zip(types, values, strict=True))}
         exec(compile(source, f"<example of {op.name}>", "exec"), names)
         return 0
@@ -305,7 +306,7 @@ def _check_rule(name: str, graph: Graph, data: bytes) -> None:
 _WITHOUT_RULES = ("Const", "NoOp", "Placeholder")
 
 
-def _outcome(run: Callable, module: Module, inputs: list):
+def _outcome(run: Callable, module: Module, inputs: list) -> Any:
     """The result, or the exception that was raised."""
     try:
         return run(module, inputs)
@@ -313,7 +314,7 @@ def _outcome(run: Callable, module: Module, inputs: list):
         return error
 
 
-def _difference(have, want) -> str | None:
+def _difference(have: object, want: object) -> str | None:
     """The first difference of two outcomes; None if they are equal, or if both refuse the inputs."""
     if isinstance(have, FedcoreError) and isinstance(want, FedcoreError):
         return None
@@ -322,11 +323,11 @@ def _difference(have, want) -> str | None:
     return difference(have, want)
 
 
-def _format_outcome(outcome) -> str:
+def _format_outcome(outcome: object) -> str:
     return f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else repr(outcome)
 
 
-def _reference(module: Module, inputs: list):
+def _reference(module: Module, inputs: list) -> Any:
     return fc.runtime.reference().run(module, inputs, Report(seed=0))
 
 
@@ -335,7 +336,7 @@ def _plan(runtime: context.Runtime, module: Module) -> Module:
         return context.plan_of(module)
 
 
-def _local(runtime: context.Runtime, module: Module, inputs: list):
+def _local(runtime: context.Runtime, module: Module, inputs: list) -> Any:
     with fc.use(runtime, pipeline="default"):
         return fc.invoke(module, inputs, seed=0)
 

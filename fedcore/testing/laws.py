@@ -4,7 +4,7 @@
 class LawBroken(AssertionError):
     """A law does not hold. The message has the law, the difference, the inputs and the program."""
 
-    def __init__(self, law: str, what: str, *, program: object = None, inputs: object = None):
+    def __init__(self, law: str, what: str, *, program: object = None, inputs: object = None) -> None:
         lines = [f"the law is broken: {law}", *(f"  {line}" for line in what.split("\n"))]
         if inputs is not None:
             lines.append(f"  inputs: {inputs!r}")

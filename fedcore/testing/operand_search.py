@@ -107,7 +107,7 @@ def find_operands(op: str, of: Callable[[Mapping], Runnable]) -> tuple[list[Oper
 
 
 class _Search:
-    def __init__(self, op: str, of: Callable[[Mapping], Runnable]):
+    def __init__(self, op: str, of: Callable[[Mapping], Runnable]) -> None:
         self.op = op
         self.of = of
         self.matches: list[OperandMatch] = []
@@ -246,7 +246,7 @@ def _unknown_attribute(op: str) -> str | None:
     return next((a.name for a in private_api.op_definition(op).attr if not _values(op, a)), None)
 
 
-def _values(op: str, attribute, rank: int = 4) -> list:
+def _values(op: str, attribute: Any, rank: int = 4) -> list:
     """Values of an attribute, the most usual first; empty where its definition says too little."""
     default = [attribute_value(attribute.default_value)] if attribute.HasField("default_value") else []
     allowed = attribute.allowed_values.list
@@ -314,7 +314,7 @@ def _candidates(name: str, kind: str, dtype: tf.DType, shape: tuple[int, ...]) -
     return [_static(dtype, v) for v in (*_values_of(kind, shape), *other)]
 
 
-def _static(dtype: tf.DType, value) -> Candidate:
+def _static(dtype: tf.DType, value: object) -> Candidate:
     return Candidate(np.asarray(value).astype(dtype.as_numpy_dtype), is_static=True)
 
 

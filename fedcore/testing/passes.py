@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -14,7 +15,7 @@ from fedcore.compiler.pipeline import Pass
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import eager_callable
 from fedcore.intrinsics.all_equal import AllEqual
-from fedcore.ir import Module, Symbol, lookup, parse_module, verify
+from fedcore.ir import Graph, Module, Operation, Symbol, lookup, parse_module, verify
 from fedcore.ir.interpret import Interpreter, Seed
 from fedcore.ir.registry import registered
 from fedcore.ir.values import is_placed
@@ -144,7 +145,7 @@ def _check_generated(one: Pass, pipeline: str, programs: int, tally: _Tally) -> 
         suppress_health_check=list(HealthCheck),
     )
     @given(st.data())
-    def on_programs(data):
+    def on_programs(data: st.DataObject) -> None:
         traced = data.draw(federated_modules())
         inputs = {n: data.draw(arguments(traced, clients=n)) for n in (0, 3)}
         tally.add(one, _prepared(traced, pipeline), inputs)
@@ -182,7 +183,7 @@ def check_laws(pass_: Pass, module: Module, inputs: dict[int, list]) -> Module:
         inputs: number of clients -> arguments of the program's main function; three clients must be among them.
     """
 
-    def broken(law: str, what: str, given_inputs=None) -> LawBroken:
+    def broken(law: str, what: str, given_inputs: list | None = None) -> LawBroken:
         return LawBroken(f"{pass_.name} {law}", what, program=module, inputs=given_inputs)
 
     try:
@@ -237,7 +238,7 @@ def _as_planned(type_: FunctionType) -> FunctionType:
     return FunctionType(type_.parameter, place(type_.result))
 
 
-def _run(module: Module, values: list):
+def _run(module: Module, values: list) -> Any:
     return fc.runtime.reference(default_num_clients=0).run(module, values, Report(seed=0))
 
 
@@ -254,15 +255,17 @@ def client_work(module: Module, three: list) -> collections.Counter:
         counted: collections.Counter = collections.Counter()
         counts[clients], meaning = counted, evaluator(clients)
 
-        def evaluate(op, *given, counted=counted, meaning=meaning):
+        def evaluate(
+            op: Operation, *given: Any, counted: collections.Counter = counted, meaning: Callable = meaning
+        ) -> Any:
             if lookup(op.kind).level == "local" and op.kind not in _FREE:
                 counted[op.kind] += 1
             return meaning(op, *given)
 
-        def graph(node, data, counted=counted):
+        def graph(node: Graph, data: bytes, counted: collections.Counter = counted) -> Callable:
             run = eager_callable(node, data)
 
-            def call(*operands, **seed):
+            def call(*operands: Any, **seed: Any) -> Any:
                 counted["call"] += 1
                 return run(*operands, **seed)
 
@@ -274,11 +277,11 @@ def client_work(module: Module, three: list) -> collections.Counter:
     return +counts[3]
 
 
-def _by_client(type_) -> bool:
+def _by_client(type_: Type) -> bool:
     return isinstance(type_, FederatedType) and type_.placement == fc.CLIENTS and not type_.all_equal
 
 
-def plain(value, type_, clients: int):
+def plain(value: Any, type_: Type, clients: int) -> Any:
     """An argument in the form that meanings take: structs as tuples, client values and sequences as lists."""
     if isinstance(type_, FederatedType):
         if type_.placement == fc.CLIENTS and type_.all_equal:

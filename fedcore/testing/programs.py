@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -10,7 +11,21 @@ from hypothesis import strategies as st
 import fedcore as fc
 from fedcore.intrinsics.rows import as_row
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, TensorType, Type, to_type
+from fedcore.types import (
+    CLIENTS,
+    SERVER,
+    FederatedType,
+    Placement,
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    member_of,
+    to_type,
+)
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 MEMBERS = [
     to_type("float32"),
@@ -31,12 +46,12 @@ SEQUENCES = [
 
 
 @fc.tf_computation
-def increment(x):
+def increment(x: tf.Tensor) -> tf.Tensor:
     return x + 1
 
 
 @st.composite
-def federated_modules(draw, max_steps: int = 7) -> Module:
+def federated_modules(draw: st.DrawFn, max_steps: int = 7) -> Module:
     """A traced module of one to `max_steps` placed operations over at least one client value."""
     members = draw(st.lists(st.sampled_from(MEMBERS + SEQUENCES), min_size=1, max_size=3))
     at_server = draw(st.lists(st.sampled_from(MEMBERS), max_size=2))
@@ -52,7 +67,7 @@ def federated_modules(draw, max_steps: int = 7) -> Module:
     return verify(module.build())
 
 
-def _is_at(value: Value, where) -> bool:
+def _is_at(value: Value, where: Placement) -> bool:
     return isinstance(value.type, FederatedType) and value.type.placement == where
 
 
@@ -60,12 +75,12 @@ def _has_sequence(type_: Type) -> bool:
     return fc.types.contains(type_, lambda t: isinstance(t, SequenceType))
 
 
-def _step(draw, pool: list[Value]) -> Value:
+def _step(draw: st.DrawFn, pool: list[Value]) -> Value:
     steps = [step for step in STEPS if step(draw, pool, only_asks=True)]
     return draw(st.sampled_from(steps))(draw, pool)
 
 
-def _pick(draw, pool, accepts, only_asks):
+def _pick(draw: st.DrawFn, pool: list[Value], accepts: Callable[[Any], bool], only_asks: bool) -> Any:
     matches = [v for v in pool if accepts(v)]
     if only_asks:
         return bool(matches)
@@ -73,15 +88,15 @@ def _pick(draw, pool, accepts, only_asks):
     return matches[-1 - draw(st.integers(0, min(3, len(matches) - 1)))]
 
 
-def _client(value):
+def _client(value: Value) -> bool:
     return _is_at(value, CLIENTS)
 
 
-def _client_tensors(value):
+def _client_tensors(value: Value) -> bool:
     return _client(value) and not _has_sequence(value.type)
 
 
-def _server(value):
+def _server(value: Value) -> bool:
     return _is_at(value, SERVER) and not _has_sequence(value.type)
 
 
@@ -99,12 +114,12 @@ def _integer(type_: Type) -> bool:
     return bool(leaves) and all(isinstance(t, TensorType) and t.dtype.is_integer for t in leaves)
 
 
-def map_locally(draw, pool, only_asks=False):
+def map_locally(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     value = _pick(draw, pool, _client, only_asks)
     return value if only_asks else fc.federated_map(_local_function(draw, value.type.member), value)
 
 
-def map_twice(draw, pool, only_asks=False):
+def map_twice(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     """Two maps of a value, zipped: a common input of common subexpression elimination and of fusion."""
     value = _pick(draw, pool, _client_tensors, only_asks)
     if only_asks:
@@ -113,65 +128,65 @@ def map_twice(draw, pool, only_asks=False):
     return fc.federated_zip(tuple(fc.federated_map(fn, value) for fn in fns))
 
 
-def zip_values(draw, pool, only_asks=False):
+def zip_values(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     left = _pick(draw, pool, _client, only_asks)
     return left if only_asks else fc.federated_zip({"l": left, "r": _pick(draw, pool, _client, False)})
 
 
-def broadcast(draw, pool, only_asks=False):
+def broadcast(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     value = _pick(draw, pool, _server, only_asks)
     return value if only_asks else fc.federated_broadcast(value)
 
 
-def add_up(draw, pool, only_asks=False):
+def add_up(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     value = _pick(draw, pool, _client_tensors, only_asks)
     return value if only_asks else fc.federated_sum(value)
 
 
-def average(draw, pool, only_asks=False):
-    def accepts(v):
+def average(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
+    def accepts(v: Any) -> bool:
         return _client_tensors(v) and _inexact(v.type.member)
 
     value = _pick(draw, pool, accepts, only_asks)
     if only_asks:
         return value
-    weights = [v for v in pool if _client(v) and v.type.member in MEMBERS[:2]]
-    if weights and draw(st.booleans()):
+    weights = [v for v in pool if _client(v) and member_of(v.type) in MEMBERS[:2]]
+    if bool(weights) and draw(st.booleans()):
         return fc.federated_mean(value, draw(st.sampled_from(weights)))
     return fc.federated_mean(value)
 
 
-def aggregate(draw, pool, only_asks=False):
+def aggregate(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     """A count and a sum in a single aggregation, with a merge over a tuple and a report."""
     value = _pick(draw, pool, _client_tensors, only_asks)
     if only_asks:
         return value
     zero = (0, fc.generic_zero(value.type.member))
 
-    def accumulate(total, x):
+    def accumulate(total: Value, x: Value) -> tuple[Value, Value]:
         return (total[0] + 1, fc.generic_plus(total[1], x))
 
-    def merge(left, right):
+    def merge(left: Value, right: Value) -> tuple[Value, Value]:
         return (left[0] + right[0], fc.generic_plus(left[1], right[1]))
 
     return fc.federated_aggregate(value, zero, accumulate, merge, lambda total: (total[1], total[0]))
 
 
-def apply_at_server(draw, pool, only_asks=False):
+def apply_at_server(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     value = _pick(draw, pool, _server, only_asks)
     return value if only_asks else fc.federated_apply(_local_function(draw, value.type.member), value)
 
 
-def place_constant(draw, pool, only_asks=False):
+def place_constant(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     if only_asks:
         return True
     return fc.federated_value(draw(st.sampled_from([1, 2.5])), draw(st.sampled_from([SERVER, CLIENTS])))
 
 
-def pick_element(draw, pool, only_asks=False):
+def pick_element(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     """An element of a placed struct; an element of an all-equal value is all-equal."""
 
-    def is_struct(v):
+    def is_struct(v: Any) -> bool:
         member = v.type.member
         return isinstance(member, StructType) and len(member) > 0
 
@@ -179,17 +194,17 @@ def pick_element(draw, pool, only_asks=False):
     return value if only_asks else value[draw(st.integers(0, len(value) - 1))]
 
 
-def extreme(draw, pool, only_asks=False):
+def extreme(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     value = _pick(draw, pool, lambda v: _client_tensors(v) and _real(v.type.member), only_asks)
     return value if only_asks else draw(st.sampled_from([fc.federated_min, fc.federated_max]))(value)
 
 
-def counted(draw, pool, only_asks=False):
+def counted(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     value = _pick(draw, pool, _client, only_asks)
     return value if only_asks else fc.federated_count(value)
 
 
-def collected(draw, pool, only_asks=False):
+def collected(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     """The last of at most three clients' values, which depends on their order."""
     value = _pick(draw, pool, lambda v: _client(v) and isinstance(v.type.member, TensorType), only_asks)
     if only_asks:
@@ -199,7 +214,7 @@ def collected(draw, pool, only_asks=False):
     return fc.federated_map(lambda s: fc.sequence_reduce(s, zero, lambda _, x: x), rows)
 
 
-def secure(draw, pool, only_asks=False):
+def secure(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     value = _pick(draw, pool, lambda v: _client_tensors(v) and _integer(v.type.member), only_asks)
     if only_asks:
         return value
@@ -207,15 +222,15 @@ def secure(draw, pool, only_asks=False):
     return draw(st.sampled_from(sums))(value)
 
 
-def seeded(draw, pool, only_asks=False):
+def seeded(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     return only_asks or fc.federated_random_seed(draw(st.sampled_from([SERVER, CLIENTS])))
 
 
-def evaluated(draw, pool, only_asks=False):
+def evaluated(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     return only_asks or fc.federated_eval(lambda: 3, draw(st.sampled_from([SERVER, CLIENTS])))
 
 
-def selected(draw, pool, only_asks=False):
+def selected(draw: st.DrawFn, pool: list[Value], only_asks: bool = False) -> Any:
     """A sum of slices of a server value; the slice of key k is the pair of the value and k."""
     value = _pick(draw, pool, _server, only_asks)
     if only_asks:
@@ -243,7 +258,7 @@ STEPS = [
 ]
 
 
-def _local_function(draw, type_):
+def _local_function(draw: st.DrawFn, type_: Any) -> Callable:
     """A small function over values of the type, which may use structs, literals, captured values or sequences."""
     kinds = ["identity", "pair", "message"]
     if isinstance(type_, SequenceType):
@@ -306,13 +321,13 @@ _BINARY: dict[str, Callable] = {
 }
 
 
-def _constant(draw, type_: TensorType):
+def _constant(draw: st.DrawFn, type_: TensorType) -> np.generic | np.ndarray:
     """A number that is not 0, of the type; integers modulo 0 have no result."""
     number = draw(st.sampled_from([-3, -1, 1, 2]))
     return np.full(tuple(s or 0 for s in type_.sizes), number, type_.dtype.numpy)[()]
 
 
-def _result(draw, pool: list[Value]) -> Value:
+def _result(draw: st.DrawFn, pool: list[Value]) -> Value:
     """The result: a value or a pair of values, without sequences."""
     candidates = [v for v in pool if not _has_sequence(v.type)]
     if not candidates:
@@ -325,7 +340,7 @@ def _result(draw, pool: list[Value]) -> Value:
 
 
 @st.composite
-def arguments(draw, module: Module, clients: int | None = None) -> list:
+def arguments(draw: st.DrawFn, module: Module, clients: int | None = None) -> list:
     """Arguments for the module's main function.
 
     Args:
@@ -335,7 +350,7 @@ def arguments(draw, module: Module, clients: int | None = None) -> list:
     return [draw(values(p.type, count)) for p in module.main.parameters]
 
 
-def values(type_, clients: int):
+def values(type_: Any, clients: int) -> st.SearchStrategy:
     """A strategy for values of the type: small numbers, so that sums are exact in float32."""
     if isinstance(type_, FederatedType):
         member = values(type_.member, clients)
@@ -354,5 +369,5 @@ def values(type_, clients: int):
     return st.lists(number, min_size=size, max_size=size).map(lambda xs: _array(xs, type_))
 
 
-def _array(xs, type_: TensorType):
+def _array(xs: list, type_: TensorType) -> np.ndarray:
     return np.array(xs, type_.dtype.numpy)

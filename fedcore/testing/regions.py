@@ -134,7 +134,7 @@ class _Pool:
     # --- with regions ---
 
     def loop(self, x: Value, y: Value, depth: int) -> Value:
-        def step(number: Value, a: Value, b: Value):
+        def step(number: Value, a: Value, b: Value) -> tuple[list[Value], Value | None]:
             active = self.steps > number if self.draw(st.booleans()) else None
             number_of_step = ops.cast(number, tf.float32) / 8.0
             return [self.inner([a, b, y, y * number_of_step], depth), b], active
@@ -142,7 +142,7 @@ class _Pool:
         return scan(step, ops.reduce_max(self.steps), [x, y])[0]
 
     def accumulation(self, x: Value, y: Value, depth: int) -> Value:
-        def step(number: Value, total: Value, largest: Value, steps: Value):
+        def step(number: Value, total: Value, largest: Value, steps: Value) -> tuple[list[Value], None]:
             addend = self.inner([y, y * 0.25], depth)
             return [total + addend, ops.reduce_max(addend, [1, 2]) + largest, steps + 1.0], None
 

@@ -36,7 +36,7 @@ class OperandsNotFound(InvalidValue):
         why: TensorFlow's reason.
     """
 
-    def __init__(self, op: str, operand: str, why: str):
+    def __init__(self, op: str, operand: str, why: str) -> None:
         self.op, self.operand, self.why = op, operand, why
         which = f"no value of {operand!r} was found" if operand else "no operands were found that fit each other"
         takes = ", ".join(a.name for a in signature(op).operands)
@@ -45,7 +45,7 @@ class OperandsNotFound(InvalidValue):
             f"fix: give operands of one client, check_batching_rule({op!r}, cases=[({takes}, {{attributes}})])"
         )
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type, tuple]:
         return type(self), (self.op, self.operand, self.why)
 
 
@@ -149,7 +149,7 @@ def _case_of_arguments(subject: Function, arrays: list[np.ndarray]) -> RuleCase:
     return RuleCase(tuple(operands))
 
 
-def _tensor_spec(declared) -> tf.TensorSpec:
+def _tensor_spec(declared: object) -> tf.TensorSpec:
     if isinstance(declared, tf.TensorSpec):
         return declared
     type_ = to_type(declared)

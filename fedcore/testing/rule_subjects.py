@@ -222,7 +222,7 @@ def _products() -> str:
     return JOINED if host_target().isa in ISAS_OF_EQUAL_ROWS else EACH
 
 
-def _operand(layout: Layout, position: int, array: np.ndarray, tensors) -> BatchedValue:
+def _operand(layout: Layout, position: int, array: np.ndarray, tensors: Iterator[tf.Tensor]) -> BatchedValue:
     place = layout.places[position]
     if place.form is Form.CONSTANT:
         return BatchedValue(None, known=KnownValue.from_constant(array))

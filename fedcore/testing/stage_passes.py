@@ -100,7 +100,7 @@ def _check_generated(pass_: StagePass, count: int) -> list[bool]:
         suppress_health_check=list(HealthCheck),
     )
     @given(random_regions())
-    def on_regions(region):
+    def on_regions(region: Region) -> None:
         changed.append(check_laws(pass_, region, argument_values(1)))
 
     on_regions()

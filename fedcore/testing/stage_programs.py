@@ -20,13 +20,13 @@ def stage_cases() -> list[tuple[Region, list[np.ndarray]]]:
     return cases
 
 
-def mean_of_training():
+def mean_of_training() -> fc.Computation:
     """Clients train a linear model of three features by gradient descent, and add up squared errors and examples."""
     model = fc.to_type((("float32", (3,)), "float32", "float32"))
     batch_type = fc.to_type((("float32", (None, 3)), ("float32", (None,))))
 
     @fc.tf_computation(model, batch_type)
-    def step(state, batch):
+    def step(state: tuple[tf.Tensor, ...], batch: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
         (weights, loss, examples), (x, y) = state, batch
         error = tf.linalg.matvec(x, weights) - y
         weights -= 0.1 * tf.linalg.matvec(x, error, transpose_a=True)
@@ -35,34 +35,34 @@ def mean_of_training():
     @fc.federated_computation(
         fc.FederatedType(model, fc.SERVER), fc.FederatedType(fc.SequenceType(batch_type), fc.CLIENTS)
     )
-    def next_round(state, batches):
+    def next_round(state: fc.Value, batches: fc.Value) -> fc.Value:
         shared = fc.federated_broadcast(state)
         return fc.federated_mean(fc.federated_map(lambda s, b: fc.sequence_reduce(b, s, step), (shared, batches)))
 
     return next_round
 
 
-def sum_of_scaled():
+def sum_of_scaled() -> fc.Computation:
     """Clients scale a vector by a number of the server."""
 
     @fc.tf_computation(("float32", (3,)), "float32")
-    def scale(vector, factor):
+    def scale(vector: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
         return vector * factor + tf.exp(vector) * factor
 
     @fc.federated_computation(fc.FederatedType(("float32", (3,)), fc.CLIENTS), fc.FederatedType("float32", fc.SERVER))
-    def total(vectors, factor):
+    def total(vectors: fc.Value, factor: fc.Value) -> fc.Value:
         return fc.federated_sum(fc.federated_map(scale, (vectors, fc.federated_broadcast(factor))))
 
     return total
 
 
-def sum_of_convolutions():
+def sum_of_convolutions() -> fc.Computation:
     """Clients train filters and a large kernel one by one; the kernel stays low-rank."""
     state = fc.to_type((("float32", (2, 2, 1, 4)), ("float32", (64, 512))))
     batch_type = fc.to_type((("float32", (None, 4, 4, 1)), ("float32", (None, 512))))
 
     @fc.tf_computation(state, batch_type)
-    def step(weights, batch):
+    def step(weights: tuple[tf.Tensor, ...], batch: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
         (filters, kernel), (x, y) = weights, batch
         with tf.GradientTape() as tape:
             tape.watch(filters)
@@ -75,7 +75,7 @@ def sum_of_convolutions():
     @fc.federated_computation(
         fc.FederatedType(state, fc.SERVER), fc.FederatedType(fc.SequenceType(batch_type), fc.CLIENTS)
     )
-    def total(weights, batches):
+    def total(weights: fc.Value, batches: fc.Value) -> fc.Value:
         shared = fc.federated_broadcast(weights)
         return fc.federated_sum(fc.federated_map(lambda w, b: fc.sequence_reduce(b, w, step), (shared, batches)))
 

@@ -114,5 +114,5 @@ if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
     tensorflow_to_type = to_type
 else:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         return tff_name("fedcore.types", name)

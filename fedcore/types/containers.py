@@ -40,7 +40,7 @@ def container_class(name: str) -> type | None:
     return _BUILTIN.get(name) or _seen.get(name)
 
 
-def fields_of(x) -> dict[str, Any] | None:
+def fields_of(x: Any) -> dict[str, Any] | None:
     """The fields of a named tuple, an attrs or a dataclass object, by name; None for every other object."""
     if isinstance(x, type):
         return None
@@ -53,7 +53,7 @@ def fields_of(x) -> dict[str, Any] | None:
     return None
 
 
-def elements_and_class(x) -> tuple[list[tuple[str | None, Any]], type | None] | None:
+def elements_and_class(x: object) -> tuple[list[tuple[str | None, Any]], type | None] | None:
     """The (name, element) pairs of a container, and the class that its struct has in Python; None for a leaf.
 
     Raises:
@@ -88,7 +88,7 @@ def make_container(cls: type, names: Sequence[str | None], parts: Sequence) -> A
         raise InvalidValue(f"{cls.__name__} cannot be made of its elements: {error}") from error
 
 
-def _make_mapping(cls: Any, elements: dict):
+def _make_mapping(cls: Any, elements: dict) -> Any:
     try:
         return cls(elements)
     except TypeError:
@@ -99,7 +99,7 @@ def _make_mapping(cls: Any, elements: dict):
         return instance
 
 
-def _make_object(cls: Any, elements: dict[str, Any]):
+def _make_object(cls: Any, elements: dict[str, Any]) -> Any:
     if hasattr(cls, "_make"):
         return cls._make(elements[name] for name in cls._fields) if set(cls._fields) == set(elements) else None
     if attrs.has(cls):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 
@@ -24,7 +25,7 @@ _NOT_DENSE = ("RaggedTensorSpec", "RaggedTensor", "TensorArraySpec")
 _NAME = re.compile(r"""[^\s<>{}@*(),\[\]?"]+""")
 
 
-def to_type(x) -> Type:
+def to_type(x: object) -> Type:
     """Converts x to a type.
 
     Args:
@@ -52,7 +53,7 @@ def to_type(x) -> Type:
     return _to_type(x)
 
 
-def _to_type(x) -> Type:
+def _to_type(x: Any) -> Type:
     if isinstance(x, Type):
         return x
     if isinstance(x, str):
@@ -78,7 +79,7 @@ def _to_type(x) -> Type:
     raise _no_type(x)
 
 
-def _is_tensor_pair(x) -> bool:
+def _is_tensor_pair(x: object) -> bool:
     if type(x) is not tuple or len(x) != 2 or find_dtype(x[0]) is None:
         return False
     shape = x[1]
@@ -87,7 +88,7 @@ def _is_tensor_pair(x) -> bool:
     return hasattr(shape, "as_list")  # a tf.TensorShape
 
 
-def _from_collection(x) -> Type:
+def _from_collection(x: Any) -> Type:
     if isinstance(x, Mapping):
         unnamed = [key for key in x if not isinstance(key, str)]
         if unnamed:
@@ -105,23 +106,23 @@ def _from_collection(x) -> Type:
     return StructWithPythonType(elements, "list") if isinstance(x, list) else StructType(elements)
 
 
-def _is_named(x) -> bool:
+def _is_named(x: object) -> bool:
     """Whether x is a pair of an element's name and its type."""
     if type(x) is not tuple or len(x) != 2 or not isinstance(x[0], str):
         return False
     return find_dtype(x[0]) is None and _NAME.fullmatch(x[0]) is not None
 
 
-def _from_object(x, names) -> Type:
+def _from_object(x: object, names: Iterable[str]) -> Type:
     elements = [(name, _to_type(getattr(x, name))) for name in names]
     return StructWithPythonType(elements, register_container(type(x)))
 
 
-def _is_sparse(x) -> bool:
+def _is_sparse(x: object) -> bool:
     return type(x).__name__ in ("SparseTensorSpec", "SparseTensor")
 
 
-def _from_sparse(x) -> Type:
+def _from_sparse(x: Any) -> Type:
     """The struct of the three tensors of a `tf.SparseTensor`, as which it is stored."""
     rank = x.shape.rank
     elements = [
@@ -132,14 +133,14 @@ def _from_sparse(x) -> Type:
     return StructWithPythonType(elements, register_container(getattr(x, "value_type", type(x))))
 
 
-def _from_array(x) -> Type:
+def _from_array(x: Any) -> Type:
     dtype = find_dtype(x.dtype)
     if dtype is None or type(x).__name__ in _NOT_DENSE:
         raise _no_type(x)
     return TensorType(dtype, as_shape(x.shape))
 
 
-def not_dense(x) -> str | None:
+def not_dense(x: object) -> str | None:
     """Why a sparse or ragged tensor (or its spec) is no tensor, and a remedy; None for every other object."""
     kind = type(x).__name__
     if kind.startswith("SparseTensor"):
@@ -149,7 +150,7 @@ def not_dense(x) -> str | None:
     return None
 
 
-def _no_type(x) -> TypeMismatch:
+def _no_type(x: object) -> TypeMismatch:
     hint = "; a function without a parameter has the parameter type None only in FunctionType" if x is None else ""
     problem = not_dense(x)
     if problem is not None:

@@ -5,6 +5,9 @@ Decision 0079.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import attrs
 import ml_dtypes
 import numpy as np
@@ -65,7 +68,7 @@ class DType:
         """Neither bool nor str."""
         return self.is_integer or self.is_inexact
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if not isinstance(other, DType):
@@ -81,7 +84,7 @@ class DType:
     def __repr__(self) -> str:
         return f"DType({self.name!r})"
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple[str]]:
         return as_dtype, (self.name,)
 
 
@@ -106,7 +109,7 @@ Values of this dtype are made by the intrinsic `message` only.
 _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64", str: "str", bytes: "str"}
 
 
-def as_dtype(x) -> DType:
+def as_dtype(x: object) -> DType:
     """Converts x to a `DType`.
 
     Args:
@@ -122,7 +125,7 @@ def as_dtype(x) -> DType:
     return dtype
 
 
-def find_dtype(x) -> DType | None:
+def find_dtype(x: Any) -> DType | None:
     """The `DType` that x denotes; None where `as_dtype` raises an error."""
     if isinstance(x, DType):
         return x

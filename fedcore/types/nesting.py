@@ -6,7 +6,7 @@ from fedcore.errors import InvalidValue
 from fedcore.types.types import MAX_DEPTH, MAX_PARTS
 
 
-def check_nesting(x) -> None:
+def check_nesting(x: object) -> None:
     """Checks that dicts, lists and tuples nest within the bounds of types. A container that stands twice counts twice.
 
     Raises:
@@ -23,7 +23,7 @@ def check_nesting(x) -> None:
     raise InvalidValue(f"types nest at most {MAX_DEPTH} deep")
 
 
-def _elements(x) -> Iterable:
+def _elements(x: object) -> Iterable:
     if isinstance(x, Mapping):
         return x.values()
     return x if isinstance(x, list | tuple) else ()

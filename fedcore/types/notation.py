@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
+from typing import Any
 
 import lark
 
 from fedcore.errors import ParseError
 from fedcore.types.dtypes import DTYPES, find_dtype
 from fedcore.types.kinds import KINDS
-from fedcore.types.placements import PlacementVariable, is_variable_name, placement, placement_names
+from fedcore.types.placements import Placement, PlacementVariable, is_variable_name, placement, placement_names
 from fedcore.types.signatures import Alternative, Parameter, Signature
 from fedcore.types.types import (
     AbstractType,
@@ -118,14 +119,14 @@ def parse_signature(text: str) -> Signature:
 class Refused(Exception):
     """The text at a token is syntactically correct, but not a type."""
 
-    def __init__(self, token: lark.Token, problem: str, expected: tuple[str, ...] = ()):
+    def __init__(self, token: lark.Token, problem: str, expected: tuple[str, ...] = ()) -> None:
         super().__init__(problem)
         self.token = token
         self.problem = problem
         self.expected = expected
 
 
-def _make(token: lark.Token, cls, *args):
+def _make(token: lark.Token, cls: Callable, *args: Any) -> Any:
     try:
         return cls(*args)
     except ValueError as error:
@@ -136,10 +137,10 @@ def _make(token: lark.Token, cls, *args):
 class TypeBuilder(lark.Transformer):
     """Transforms the parse tree to types, bottom-up."""
 
-    def type(self, type_):
+    def type(self, type_: Type) -> Type:
         return type_
 
-    def named_type(self, name):
+    def named_type(self, name: lark.Token) -> Type:
         if find_dtype(str(name)) is not None:
             return TensorType(str(name))
         if name == "placement":
@@ -148,63 +149,63 @@ class TypeBuilder(lark.Transformer):
             return AbstractType(str(name))
         raise Refused(name, f"`{name}` is no type", ("a dtype such as float32", "a type variable such as T"))
 
-    def tensor(self, name, dims):
+    def tensor(self, name: lark.Token, dims: tuple[int | None, ...]) -> Type:
         return _make(name, TensorType, self._dtype(name), dims)
 
-    def tensor_of_unknown_rank(self, name, _):
+    def tensor_of_unknown_rank(self, name: lark.Token, _: lark.Token) -> Type:
         return TensorType(self._dtype(name), None)
 
-    def _dtype(self, name):
+    def _dtype(self, name: lark.Token) -> str:
         if find_dtype(str(name)) is None:
             raise Refused(name, f"`{name}` is no dtype", tuple(DTYPES))
         return str(name)
 
-    def dims(self, *sizes):
+    def dims(self, *sizes: int | None) -> tuple[int | None, ...]:
         return sizes
 
-    def dim(self, token):
+    def dim(self, token: lark.Token) -> int | None:
         if token.type == "UNKNOWN":
             return None
         if len(token) > 19:
             raise Refused(token, "this size is larger than any tensor")
         return int(token)
 
-    def struct(self, less, *elements):
+    def struct(self, less: lark.Token, *elements: tuple[str | None, Type]) -> Type:
         return _make(less, StructType, elements)
 
-    def container(self, name, struct):
+    def container(self, name: lark.Token, struct: StructType) -> Type:
         return _make(name, StructWithPythonType, struct.elements, self._text(name))
 
-    def element(self, name, type_):
+    def element(self, name: lark.Token, type_: Type) -> tuple[str, Type]:
         return self._text(name), type_
 
-    def unnamed_element(self, type_):
+    def unnamed_element(self, type_: Type) -> tuple[None, Type]:
         return None, type_
 
-    def federated(self, brace, member, name):
+    def federated(self, brace: lark.Token, member: Type, name: lark.Token) -> Type:
         return _make(brace, FederatedType, member, self._placement(name), False)
 
-    def all_equal(self, member, at, name):
+    def all_equal(self, member: Type, at: lark.Token, name: lark.Token) -> Type:
         where = self._placement(name)
         return _make(at, FederatedType, member, where, None if isinstance(where, PlacementVariable) else True)
 
-    def sequence(self, element, star):
+    def sequence(self, element: Type, star: lark.Token) -> Type:
         return _make(star, SequenceType, element)
 
-    def function(self, opening, parameter, result):
+    def function(self, opening: lark.Token, parameter: Type, result: Type) -> Type:
         return _make(opening, FunctionType, parameter, result)
 
-    def function_without_parameter(self, opening, result):
+    def function_without_parameter(self, opening: lark.Token, result: Type) -> Type:
         return _make(opening, FunctionType, None, result)
 
-    def _placement(self, name):
+    def _placement(self, name: lark.Token) -> Placement | PlacementVariable:
         if name in placement_names():
             return placement(str(name))
         if is_variable_name(name):
             return PlacementVariable(str(name))
         raise Refused(name, f"`{name}` is no placement", (*placement_names(), "a variable such as P"))
 
-    def _text(self, token):
+    def _text(self, token: lark.Token) -> str:
         if token.type != "STRING":
             return str(token)
         try:
@@ -216,24 +217,24 @@ class TypeBuilder(lark.Transformer):
             raise Refused(token, "this quoted name has an escape that JSON does not know") from None
         return name
 
-    def named_parameter(self, name, type_):
+    def named_parameter(self, name: lark.Token, type_: Type) -> Parameter:
         return Parameter(str(name), type_)
 
-    def optional_parameter(self, name, _, type_):
+    def optional_parameter(self, name: lark.Token, _: lark.Token, type_: Type) -> Parameter:
         return Parameter(str(name), type_, optional=True)
 
-    def unnamed_parameter(self, type_):
+    def unnamed_parameter(self, type_: Type) -> Parameter:
         return Parameter(None, type_)
 
-    def alternative(self, opening, *parts):
+    def alternative(self, opening: lark.Token, *parts: Any) -> Alternative:
         return _make(opening, Alternative, parts[:-1], parts[-1])
 
-    def kind(self, name, kind):
+    def kind(self, name: lark.Token, kind: lark.Token) -> tuple[lark.Token, str]:
         if kind not in KINDS:
             raise Refused(kind, f"`{kind}` is no kind", tuple(KINDS))
         return name, str(kind)
 
-    def signature(self, *parts):
+    def signature(self, *parts: Alternative | tuple[lark.Token, str]) -> Signature:
         alternatives = [part for part in parts if isinstance(part, Alternative)]
         kinds = [part for part in parts if isinstance(part, tuple)]
         for i, (name, _) in enumerate(kinds):
@@ -256,11 +257,13 @@ def _parser() -> lark.Lark:
     )
 
 
-def _parse(text: str, start: str):
+def _parse(text: str, start: str) -> Any:
     return parse_with(_parser(), text, start=start)
 
 
-def parse_with(parser: lark.Lark, text: str, *, start: str | None = None, words: Mapping[str, str] | None = None):
+def parse_with(
+    parser: lark.Lark, text: str, *, start: str | None = None, words: Mapping[str, str] | None = None
+) -> Any:
     """The result of a parser whose grammar includes `TYPE_RULES`.
 
     Args:
@@ -286,7 +289,7 @@ def parse_with(parser: lark.Lark, text: str, *, start: str | None = None, words:
         raise ParseError(f"unexpected `{error.char}`", text, error.line, error.column) from None
 
 
-def _expected_words(terminals, words) -> list[str]:
+def _expected_words(terminals: Set[str], words: Mapping[str, str]) -> list[str]:
     if {"NAME", "BRACE"} <= set(terminals):  # the first tokens of a type
         also = terminals - {"NAME", "DOTTED", "STRING", "LESS", "BRACE", "OPEN"}
         return ["a type", *_expected_words(also, words)]

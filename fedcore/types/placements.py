@@ -33,7 +33,7 @@ class PlacementVariable:
     name: str = attrs.field()
 
     @name.validator
-    def _check(self, _, name: str) -> None:
+    def _check(self, _: attrs.Attribute, name: str) -> None:
         if not is_variable_name(name):
             raise InvalidValue(f"{brief(name)} is no placement variable; one is a capital letter, such as P or P1")
 

@@ -6,7 +6,7 @@ from fedcore.types.placements import CLIENTS, SERVER
 from fedcore.types.types import FederatedType
 
 
-def at_clients(type_, all_equal: bool = False) -> FederatedType:
+def at_clients(type_: object, all_equal: bool = False) -> FederatedType:
     """The type of a value of clients: `{int32}@CLIENTS`, or `int32@CLIENTS` if it is equal at all of them.
 
     Args:
@@ -15,6 +15,6 @@ def at_clients(type_, all_equal: bool = False) -> FederatedType:
     return FederatedType(type_, CLIENTS, all_equal)
 
 
-def at_server(type_) -> FederatedType:
+def at_server(type_: object) -> FederatedType:
     """The type of the server's value, such as `int32@SERVER`; `type_` is anything that `to_type` takes."""
     return FederatedType(type_, SERVER, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ _SMALL = 60000.0  # every float dtype reaches beyond
 _EXACT = 1 << 53  # float64 holds every integer up to here
 
 
-def as_array(value) -> np.ndarray:
+def as_array(value: object) -> np.ndarray:
     """Nested lists of Python values as an array; text becomes bytes in an object array.
 
     Raises:
@@ -36,7 +37,7 @@ def as_array(value) -> np.ndarray:
     return _texts(array)
 
 
-def _objects(value) -> np.ndarray:
+def _objects(value: object) -> np.ndarray:
     try:
         return np.asarray(value, dtype=object)
     except ValueError:
@@ -70,7 +71,7 @@ def _has_bool(values: list | tuple) -> bool:
     )
 
 
-def small_number(value, dtype: DType) -> np.ndarray | None:
+def small_number(value: object, dtype: DType) -> np.ndarray | None:
     """A Python number in a dtype that surely holds it; None where `in_dtype` and `first_not_held` have to tell."""
     if type(value) is float and dtype.is_float and -_SMALL < value < _SMALL:
         return np.array(value, dtype.numpy)
@@ -112,7 +113,7 @@ def first_not_held(array: np.ndarray, cast: np.ndarray) -> tuple[tuple[int, ...]
     return place, brief(array[place].item() if array.dtype.kind != "O" else array[place])
 
 
-def holds(dtype: DType, number) -> bool:
+def holds(dtype: DType, number: object) -> bool:
     """Whether the dtype holds a Python number; a float may round."""
     array = as_array(number)
     cast = in_dtype(array, dtype)
@@ -129,7 +130,7 @@ def _changed_mask(array: np.ndarray, cast: np.ndarray) -> np.ndarray:
     return np.array([_integer(result) != original for original, result in pairs], bool).reshape(array.shape)
 
 
-def _integer(number) -> int | None:
+def _integer(number: Any) -> int | None:
     if isinstance(number, np.integer):
         return int(number)
     real = float(number.real)

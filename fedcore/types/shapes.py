@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TypeAlias, TypeGuard
+from typing import Any, SupportsIndex, TypeAlias, TypeGuard
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 
@@ -14,7 +14,7 @@ MAX_RANK = 254
 """TensorFlow's own limit."""
 
 
-def as_shape(x) -> Shape:
+def as_shape(x: Any) -> Shape:
     """Converts x to a shape.
 
     Args:
@@ -54,7 +54,7 @@ def shape_fits(have: Shape, want: Shape) -> bool:
     return all(w is None or h == w for h, w in zip(have, want, strict=True))
 
 
-def _size(x) -> int:
+def _size(x: SupportsIndex) -> int:
     if isinstance(x, bool):
         raise TypeMismatch("a size is an int")
     size = operator.index(x)

@@ -6,8 +6,9 @@ Example: `({T}@CLIENTS -> T@SERVER) where T: numeric`. Matching argument types a
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 
@@ -16,7 +17,7 @@ from fedcore.types.fits import Comparison, explain
 from fedcore.types.kinds import KINDS
 from fedcore.types.placements import Placement, PlacementVariable
 from fedcore.types.types import AbstractType, FederatedType, FunctionType, StructType, Type
-from fedcore.types.walk import contains, strip_placement
+from fedcore.types.walk import At, contains, strip_placement
 
 
 class _Pending:
@@ -42,18 +43,20 @@ class Parameter:
         return f"{self.name}{'?' if self.optional else ''}: {self.type}"
 
 
+def _as_kinds(kinds: Mapping[str, str] | tuple[()]) -> Mapping[str, str]:
+    return MappingProxyType(dict(kinds))
+
+
 @attrs.frozen(str=False)
 class Alternative:
     """One overload: parameters, a result, and the kinds of their variables."""
 
     parameters: tuple[Parameter, ...] = attrs.field(converter=tuple)
     result: Type
-    kinds: Mapping[str, str] = attrs.field(
-        default=(), converter=lambda kinds: MappingProxyType(dict(kinds)), hash=False
-    )
+    kinds: Mapping[str, str] = attrs.field(default=(), converter=_as_kinds, hash=False)
 
     @parameters.validator
-    def _check_parameters(self, _, parameters) -> None:
+    def _check_parameters(self, _: attrs.Attribute, parameters: tuple[Parameter, ...]) -> None:
         names = [parameter.name for parameter in parameters if parameter.name is not None]
         if len(set(names)) < len(names):
             raise InvalidValue("two parameters have one name")
@@ -94,7 +97,7 @@ class Alternative:
         used = self.variables
         return attrs.evolve(self, kinds={label: kind for label, kind in kinds.items() if label in used})
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple]:
         return Alternative, (self.parameters, self.result, dict(self.kinds))
 
     def __str__(self) -> str:
@@ -136,7 +139,7 @@ class Signature:
     alternatives: tuple[Alternative, ...] = attrs.field(converter=_as_tuple)
 
     @alternatives.validator
-    def _check_kinds(self, _, alternatives) -> None:
+    def _check_kinds(self, _: attrs.Attribute, alternatives: tuple[Alternative, ...]) -> None:
         if not alternatives:
             raise InvalidValue("a signature has an alternative")
         for alternative in alternatives:
@@ -182,7 +185,9 @@ class Signature:
         furthest = max(attempts, key=lambda attempt: attempt.progress)
         raise TypeMismatch(furthest.explanation(name, parameter_names, location, function))
 
-    def match_partial(self, argument_types: Sequence[Type | _Pending | None], name: str = "call", **error) -> Binding:
+    def match_partial(
+        self, argument_types: Sequence[Type | _Pending | None], name: str = "call", **error: Any
+    ) -> Binding:
         """Matches argument types, of which some may be `PENDING` and then bind no variables.
 
         `substitute(parameter.type, binding.variables, binding.placements)` gives the known part of a pending type.
@@ -216,7 +221,7 @@ class _Unification(Comparison):
         self.variables: dict[str, Type] = {}
         self.placements: dict[str, Placement] = {}
 
-    def variable(self, have, want, at, path, flip):
+    def variable(self, have: Type, want: AbstractType, at: At, path: str, flip: bool) -> None:
         bound = self.variables.get(want.label)
         if bound is not None:
             fixed = Comparison()
@@ -236,7 +241,7 @@ class _Unification(Comparison):
         word = f"a {kind}" if kind in ("struct", "tensor") else kind
         self.differ(have, want, f"{want.label} must be {word}, {what}", (*at, *inner), path, hidden=True)
 
-    def federated(self, have, want, at, path, flip):
+    def federated(self, have: Type, want: FederatedType, at: At, path: str, flip: bool) -> None:
         if isinstance(have, StructType) and self._takes_struct(want):
             self._struct_of_placed(have, want, at, path, flip)
         else:
@@ -245,7 +250,7 @@ class _Unification(Comparison):
     def _takes_struct(self, want: FederatedType) -> bool:
         return isinstance(want.member, AbstractType) and self.kinds.get(want.member.label) == "struct"
 
-    def _struct_of_placed(self, have, want, at, path, flip):
+    def _struct_of_placed(self, have: StructType, want: FederatedType, at: At, path: str, flip: bool) -> None:
         mismatch_count = len(self.found)
         self._place_elements(have, want, at, path, flip)
         if len(self.found) > mismatch_count:
@@ -254,9 +259,10 @@ class _Unification(Comparison):
             reason = f"it has no leaf that says where {want.placement} is"
             self.differ(have, want, reason, at, path, hidden=True)
         else:
+            assert isinstance(want.member, AbstractType)  # as `_takes_struct` says
             self.variable(strip_placement(have), want.member, at, path, flip)
 
-    def _place_elements(self, have, want, at, path, flip):
+    def _place_elements(self, have: StructType, want: FederatedType, at: At, path: str, flip: bool) -> None:
         for key, element in have.children():
             inner = (*at, key)
             if isinstance(element, FederatedType):
@@ -266,11 +272,11 @@ class _Unification(Comparison):
             else:
                 self.differ(element, want, f"{element} is not placed at {want.placement}", inner, path)
 
-    def place(self, have, want, at, path, flip):
+    def place(self, have: FederatedType, want: FederatedType, at: At, path: str, flip: bool) -> None:
         if not isinstance(want.placement, PlacementVariable):
             super().place(have, want, at, path, flip)
             return
-        bound = self.placements.setdefault(want.placement.name, have.placement)
+        bound = self.placements.setdefault(want.placement.name, have.placement)  # type: ignore[arg-type]  # no variable
         if bound != have.placement:
             self.differ(have, want, f"it is at {have.placement}, not {bound}", (*at, "@"), path)
 
@@ -315,7 +321,9 @@ class _Attempt:
             self.alternative, unification.variables, unification.placements, self._fill(self.alternative.result)
         )
 
-    def explanation(self, name: str, names: Sequence[str] | None, location, function) -> str:
+    def explanation(
+        self, name: str, names: Sequence[str] | None, location: Location | None, function: str | None
+    ) -> str:
         if self.absent or self.surplus:
             return self._wrong_number(name, names, location, function)
         last = max(self.failed)
@@ -331,7 +339,9 @@ class _Attempt:
             for i, differences in self.failed.items()
         )
 
-    def _wrong_number(self, name, names, location, function) -> str:
+    def _wrong_number(
+        self, name: str, names: Sequence[str] | None, location: Location | None, function: str | None
+    ) -> str:
         if not self.surplus:
             missing = ", ".join(self._title(i, names) for i in self.absent)
             title = f"{name}: {missing} {'is' if len(self.absent) == 1 else 'are'} missing"

@@ -93,10 +93,10 @@ def add_kind_checks(kinds: dict[str, type[Type]]) -> None:
 
 
 def _kind_checks(kind: str, cls: type[Type]) -> Iterator:
-    def is_kind(self) -> bool:
+    def is_kind(self: object) -> bool:
         return isinstance(self, cls)
 
-    def check_kind(self) -> None:
+    def check_kind(self: object) -> None:
         if not isinstance(self, cls):
             raise TypeMismatch(f"a {cls.__name__} is wanted here, not {self}")
 

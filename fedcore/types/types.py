@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -67,7 +67,7 @@ class Type(TypeMethods, HtmlDisplay):
         return "".join([str(part) for _, part in self.parts()])
 
 
-def _as_type(x) -> Type:
+def _as_type(x: object) -> Type:
     if isinstance(x, Type):
         return x
     from fedcore.types.convert import to_type  # `convert` imports this module
@@ -118,12 +118,12 @@ class TensorType(Type):
         return [(None, f"{self.dtype}[{sizes}]")]
 
 
-def _as_elements(x) -> tuple[tuple[str | None, Type], ...]:
+def _as_elements(x: Any) -> tuple[tuple[str | None, Type], ...]:
     items = x.items() if isinstance(x, Mapping) else x
     return tuple(_as_element(item) for item in items)
 
 
-def _as_element(x) -> tuple[str | None, Type]:
+def _as_element(x: object) -> tuple[str | None, Type]:
     if isinstance(x, tuple) and len(x) == 2 and (x[0] is None or isinstance(x[0], str)):
         return (None if x[0] is None else str(x[0])), _as_type(x[1])
     return None, _as_type(x)
@@ -154,7 +154,7 @@ class StructType(Type):
         return tuple([type_ for _, type_ in self.elements])
 
     @elements.validator
-    def _check_names(self, _, elements) -> None:
+    def _check_names(self, _: attrs.Attribute, elements: tuple[tuple[str | None, Type], ...]) -> None:
         names = [name for name, _ in elements if name is not None]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -228,7 +228,7 @@ class StructType(Type):
         return attrs.evolve(self, elements=mapped)
 
 
-def _as_container(x):
+def _as_container(x: object) -> Any:
     return register_container(x) if isinstance(x, type) else x
 
 
@@ -244,7 +244,7 @@ class StructWithPythonType(StructType):
     container: str = attrs.field(converter=_as_container, alias="container_type")
 
     @container.validator
-    def _check_container(self, _, container) -> None:
+    def _check_container(self, _: attrs.Attribute, container: object) -> None:
         if not isinstance(container, str) or not container:
             raise InvalidValue(f"a container is a name, not {brief(container)}")
         _check_text(container)
@@ -307,7 +307,7 @@ class FederatedType(Type):
     all_equal: bool | None = None
 
     @placement.validator
-    def _check_placement(self, _, value) -> None:
+    def _check_placement(self, _: attrs.Attribute, value: object) -> None:
         if isinstance(value, PlacementVariable):
             return
         if not isinstance(value, Placement):
@@ -348,7 +348,7 @@ class AbstractType(Type):
     label: str = attrs.field()
 
     @label.validator
-    def _check_label(self, _, label: str) -> None:
+    def _check_label(self, _: attrs.Attribute, label: str) -> None:
         if not _VARIABLE.fullmatch(label):
             raise InvalidValue(f"{brief(label)} is no type variable; one starts with a capital letter, such as T")
 

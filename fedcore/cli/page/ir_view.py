@@ -134,7 +134,7 @@ _NOTHING = join(element("td", class_="n none"), element("td", class_="none"))
 
 
 def _equal(
-    left, right, a: int, c: int, old_links: _Links, new_links: _Links, *, first: bool, last: bool
+    left: list[str], right: list[str], a: int, c: int, old_links: _Links, new_links: _Links, *, first: bool, last: bool
 ) -> list[Markup]:
     """Unchanged lines, of which only lines next to a change are shown."""
     count = len(left)

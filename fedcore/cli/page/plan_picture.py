@@ -7,7 +7,7 @@ from fedcore.cli.recorded import Computation
 from fedcore.cli.recording_schema import CallRecord
 from fedcore.errors import FedcoreError
 from fedcore.ir import Function, Module, Operation, Ref, parse_module, verify
-from fedcore.types import FederatedType, StructType
+from fedcore.types import FederatedType, StructType, Type
 
 _COLUMN, _BOX, _HEIGHT, _LEFT = 156, 132, 58, 76
 _SERVER_Y, _CROSS_Y, _CLIENT_Y = 46, 152, 258
@@ -97,7 +97,7 @@ def _stage_row(module: Module, stage: Function, spent: dict[str, tuple[int, floa
 
 
 class _Picture:
-    def __init__(self, module: Module):
+    def __init__(self, module: Module) -> None:
         self.module = module
         self.ops = {op.name: op for op in module.main.operations}
         self.columns: dict[str, float] = {}
@@ -278,7 +278,7 @@ def _line_of(stage: Function) -> str:
     return f"{text} +{len(lines) - 1}" if len(lines) > 1 else text
 
 
-def _at_clients(type_) -> bool:
+def _at_clients(type_: Type) -> bool:
     if isinstance(type_, FederatedType):
         return type_.placement.name == "CLIENTS"
     return isinstance(type_, StructType) and any(map(_at_clients, type_.types))

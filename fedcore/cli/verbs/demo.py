@@ -1,14 +1,25 @@
 """`fedcore demo`: federated averaging on handwritten digits, on this machine."""
 
+import contextlib
 import errno
 import importlib.util
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedcore.cli.output_path import OutputPath
+
+if TYPE_CHECKING:
+    import keras
+
+    from fedcore.cli.round_lines import RoundLine
+    from fedcore.data import ClientDataset
+    from fedcore.learning.models.pure_model import PureModel
+    from fedcore.runtime import Report
 
 CLIENTS, ALPHA = 100, 0.3
 CLIENTS_PER_ROUND, EPOCHS, BATCH = 10, 5, 10
@@ -22,7 +33,7 @@ EVALUATIONS = 12  # evaluations on the central test data
               help="Where the curve and the compiled round are written.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True,
               help="Fixes the split, the model and the draws.")  # fmt: skip
-def demo(rounds: int, out: Path, seed: int):
+def demo(rounds: int, out: Path, seed: int) -> None:
     """Trains a digit classifier by federated averaging; writes the accuracy curve and the compiled round.
 
     The data are handwritten digits, split over 100 clients, each of which has few of the labels. A round has 10
@@ -60,7 +71,7 @@ def demo(rounds: int, out: Path, seed: int):
     _summary(training, rounds, seconds, out)
 
 
-def _quiet_tensorflow():
+def _quiet_tensorflow() -> contextlib.AbstractContextManager:
     from fedcore.cli.loading import quiet_start
 
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -70,7 +81,7 @@ def _quiet_tensorflow():
 class _Training:
     """The data, the learning process, and the accuracies so far."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int) -> None:
         import keras
         import numpy as np
 
@@ -78,7 +89,7 @@ class _Training:
 
         train, test = fc.simulation.datasets.digits.load_data(CLIENTS, ALPHA, seed=seed)
 
-        def batches(dataset):
+        def batches(dataset: "ClientDataset") -> "ClientDataset":
             pairs = dataset.map(lambda example: (example["pixels"], example["label"]))
             return pairs.repeat(EPOCHS).shuffle(200).batch(BATCH)
 
@@ -86,7 +97,7 @@ class _Training:
         (examples,) = test.create_tf_dataset_for_client("test").batch(10_000).as_numpy_iterator()
         self.test_pixels, self.test_labels = examples["pixels"], np.asarray(examples["label"])
 
-        def model_fn():
+        def model_fn() -> "PureModel":
             return fc.learning.from_keras_model(
                 _keras_model(),
                 loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -104,7 +115,7 @@ class _Training:
         self.clients: list[tuple[int, float]] = []
         self.tests: list[tuple[int, float]] = []
 
-    def run(self, rounds: int):
+    def run(self, rounds: int) -> "Iterator[RoundLine]":
         """Yields the figures of each round."""
         from fedcore.cli.round_lines import RoundLine
 
@@ -127,7 +138,7 @@ class _Training:
                 bits=report.broadcast_bits + report.aggregate_bits,
             )
 
-    def _test_accuracy(self, state) -> float:
+    def _test_accuracy(self, state: Any) -> float:
         import numpy as np
 
         self.process.get_model_weights(state).assign_weights_to(self.central)
@@ -135,7 +146,7 @@ class _Training:
         return float(np.mean(predicted == self.test_labels))
 
 
-def _keras_model():
+def _keras_model() -> "keras.Model":
     import keras
 
     return keras.Sequential(
@@ -150,7 +161,7 @@ def _keras_model():
     )
 
 
-def _report():
+def _report() -> "Report":
     """The report of the newest round."""
     from fedcore import context
 

@@ -8,7 +8,7 @@ from fedcore.cli.loading import quiet_start
 
 
 @click.group(short_help="Tries a federation on this machine.", no_args_is_help=True)
-def deploy():
+def deploy() -> None:
     """Tries a federation of `fedcore new --template network` on this machine.
 
     \b
@@ -20,7 +20,7 @@ def deploy():
 @deploy.command("try", short_help="Trains with a server and site processes on the loopback interface.")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".")
 @click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
-def try_(directory: Path, rounds: int):
+def try_(directory: Path, rounds: int) -> None:
     """Provisions certificates and keys, starts the sites of DIRECTORY, trains, and prints what each site let out.
 
     The sites are processes of their own, which the server reaches with mutual TLS over the loopback interface. All

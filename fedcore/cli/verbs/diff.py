@@ -1,11 +1,17 @@
 """`fedcore diff`: the differences of two modules."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from fedcore.cli.exit_codes import OK, WRONG_PROGRAM
 from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import load_option, trusted_option
 from fedcore.cli.reproducer import Work
+
+if TYPE_CHECKING:
+    from fedcore.cli.comparing import Comparison
+    from fedcore.ir import Module
 
 
 @click.command(cls=FileCommand, short_help="Prints the differences of two computations.")
@@ -16,7 +22,9 @@ from fedcore.cli.reproducer import Work
 @load_option
 @trusted_option
 @click.pass_context
-def diff(ctx, a, b, stage, format_, extensions, trusted):
+def diff(
+    ctx: click.Context, a: str, b: str, stage: str | None, format_: str, extensions: tuple[str, ...], trusted: bool
+) -> None:
     """Compares two computations, each a file or MODULE:NAME; exits with 0 if they are equal and with 1 if not.
 
     Names of bindings, parameters, functions and graphs do not count, nor do source locations. Graphs are equal if their
@@ -47,7 +55,7 @@ def diff(ctx, a, b, stage, format_, extensions, trusted):
     ctx.exit(OK if result.equal else WRONG_PROGRAM)
 
 
-def _module(path: str, stage: str | None, trusted: bool):
+def _module(path: str, stage: str | None, trusted: bool) -> "Module":
     from fedcore.cli.loading import quiet_start, read_target
 
     module = read_target(path, Work(), trusted=trusted)
@@ -62,7 +70,7 @@ def _module(path: str, stage: str | None, trusted: bool):
         return compile_module(module, LOWERING if stage == "lowered" else DEFAULT_PIPELINE)
 
 
-def _show(result, a: str, b: str) -> None:
+def _show(result: "Comparison", a: str, b: str) -> None:
     import sys
 
     from fedcore.cli.printing import has_colours

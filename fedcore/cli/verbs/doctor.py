@@ -5,7 +5,7 @@ import click
 
 @click.command(short_help="Prints versions, devices, limits and settings.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def doctor(format_):
+def doctor(format_: str) -> None:
     """Prints versions, devices, limits and settings, and missing packages.
 
     \b

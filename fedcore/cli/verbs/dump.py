@@ -1,10 +1,16 @@
 """`fedcore dump`: a computation at each stage of compilation."""
 
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import load_option, passes_option, target_option, trusted_option
 from fedcore.cli.reproducer import Work
+
+if TYPE_CHECKING:
+    from fedcore.ir import Module
 
 STAGES = ("traced", "lowered", "planned")
 BATCHED = "batched"
@@ -36,20 +42,20 @@ FORMATS = ("text", "json", "dot", "graphml", "html")
 @click.pass_obj
 def dump(
     work: Work,
-    target,
-    stage,
-    after,
-    pipeline,
-    machine,
-    format_,
-    extensions,
-    trusted,
-    graphs,
-    operations,
-    shows_sizes,
-    print_after_change,
-    **assumed,
-):
+    target: str,
+    stage: str | None,
+    after: str | None,
+    pipeline: str,
+    machine: str | None,
+    format_: str,
+    extensions: tuple[str, ...],
+    trusted: bool,
+    graphs: bool,
+    operations: int | None,
+    shows_sizes: bool,
+    print_after_change: bool,
+    **assumed: int | None,
+) -> None:
     """Prints the traced, the lowered and the planned module of a computation.
 
     The stage `batched` is what each vectorised client stage becomes for a call of assumed clients: a region, the
@@ -118,7 +124,7 @@ def dump(
         _print_sizes(*modules)
 
 
-def _stages(work: Work, module, pipeline: str, stages):
+def _stages(work: Work, module: "Module", pipeline: str, stages: Sequence[str]) -> "Iterator[Module]":
     """Yields the wanted stages that the module has or can still be compiled to."""
     from fedcore.cli.loading import quiet_start
     from fedcore.compiler import LOWERING, compile_module
@@ -136,7 +142,7 @@ def _stages(work: Work, module, pipeline: str, stages):
         yield compiled
 
 
-def _after(work: Work, module, pipeline: str, name: str):
+def _after(work: Work, module: "Module", pipeline: str, name: str) -> "Module":
     from fedcore.cli.loading import quiet_start
     from fedcore.compiler import parse_pipeline, pipeline_with, run_passes
 
@@ -147,7 +153,9 @@ def _after(work: Work, module, pipeline: str, name: str):
         return next(result for pass_, result in run_passes(module, pipeline) if pass_.name == name)
 
 
-def _print(modules, format_: str, *, with_headings: bool, graphs: bool, operations: int | None) -> None:
+def _print(
+    modules: "Iterable[Module]", format_: str, *, with_headings: bool, graphs: bool, operations: int | None
+) -> None:
     from fedcore.cli.printing import heading, show, write_bytes
 
     if format_ != "text":
@@ -163,7 +171,7 @@ def _print(modules, format_: str, *, with_headings: bool, graphs: bool, operatio
             _print_graphs(module, operations)
 
 
-def _print_graphs(module, operations: int | None) -> None:
+def _print_graphs(module: "Module", operations: int | None) -> None:
     """Prints the first operations of each graph of a module."""
     from fedcore.cli.loading import quiet_start
     from fedcore.cli.printing import show
@@ -177,7 +185,7 @@ def _print_graphs(module, operations: int | None) -> None:
         show("\n" + text)
 
 
-def _print_sizes(plan) -> None:
+def _print_sizes(plan: "Module") -> None:
     from fedcore.cli.loading import quiet_start
     from fedcore.cli.printing import show
 
@@ -188,7 +196,7 @@ def _print_sizes(plan) -> None:
     show("\n" + text)
 
 
-def _print_page(module, pipeline: str, target: str) -> None:
+def _print_page(module: "Module", pipeline: str, target: str) -> None:
     """Prints an HTML page of all stages and passes, in the form of `fedcore report`."""
     from pathlib import Path
 

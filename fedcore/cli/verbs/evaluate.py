@@ -8,7 +8,7 @@ import click
 @click.command("eval", short_help="Evaluates a trained model on all evaluation clients.")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def evaluate(directory: Path, format_: str):
+def evaluate(directory: Path, format_: str) -> None:
     """Evaluates the model of the newest checkpoint on all evaluation clients.
 
     \b

@@ -1,11 +1,18 @@
 """`fedcore lint`: lines of programs that cost bits, time, privacy or precision."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import click
 
 from fedcore.cli.exit_codes import WRONG_PROGRAM
 from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import load_option, trusted_option
 from fedcore.cli.reproducer import Work
+
+if TYPE_CHECKING:
+    from fedcore.compiler.lint.registry import Finding
+    from fedcore.ir import Module
 
 
 @click.command(cls=FileCommand, short_help="Finds lines that cost bits, time, privacy or precision.")
@@ -16,7 +23,15 @@ from fedcore.cli.reproducer import Work
 @load_option
 @trusted_option
 @click.pass_context
-def lint(ctx, targets, without, lists_checks, format_, extensions, trusted):
+def lint(
+    ctx: click.Context,
+    targets: tuple[str, ...],
+    without: tuple[str, ...],
+    lists_checks: bool,
+    format_: str,
+    extensions: tuple[str, ...],
+    trusted: bool,
+) -> None:
     """Checks programs that are valid for mistakes that nothing else tells: each with its line and a fix.
 
     A TARGET is a computation in a Python module that can be imported from the current directory, or a module, of which
@@ -69,7 +84,7 @@ def lint(ctx, targets, without, lists_checks, format_, extensions, trusted):
         ctx.exit(WRONG_PROGRAM)
 
 
-def _modules(target: str, trusted: bool):
+def _modules(target: str, trusted: bool) -> "Iterator[tuple[str, Module]]":
     """Yields the names and modules of a target."""
     import os
 
@@ -88,7 +103,7 @@ def _modules(target: str, trusted: bool):
     yield from federated
 
 
-def _as_json(target: str, finding) -> dict:
+def _as_json(target: str, finding: "Finding") -> dict:
     location = finding.location
     return {
         "target": target,

@@ -20,7 +20,7 @@ from fedcore.cli.output_path import OutputPath
 @click.pass_context
 def list_runs(
     ctx: click.Context, directory: Path, path: Path | None, metrics: tuple[str, ...], over: str, format_: str
-):
+) -> None:
     """Lists the trainings in a directory with their newest metrics. Damaged ones are named; the exit code is then 1.
 
     \b

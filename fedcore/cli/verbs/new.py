@@ -22,7 +22,7 @@ START = {"digits": "to train: cd {} && fedcore train train.toml", "network": "to
 @click.argument("directory", type=OutputPath(file_okay=False, path_type=Path))
 @click.option("--template", type=click.Choice([*TEMPLATES]), default="digits", show_default=True,
               help="digits trains a classifier on this machine; network has a server and three sites.")  # fmt: skip
-def new(directory: Path, template: str):
+def new(directory: Path, template: str) -> None:
     """Writes a small project: train.toml, model.py and a test. It trains a classifier of handwritten digits.
 
     With --template network, a server and three sites with a small table each, which train by masked sums.

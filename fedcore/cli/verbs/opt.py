@@ -1,6 +1,7 @@
 """`fedcore opt`: runs chosen passes on a module."""
 
 import textwrap
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +10,11 @@ from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import load_option, target_option, trusted_option
 from fedcore.cli.output_path import OutputPath
 from fedcore.cli.reproducer import Work
+
+if TYPE_CHECKING:
+    from fedcore.compiler.pipeline import Pass
+    from fedcore.graphs.dataflow.stage_passes import StagePass
+    from fedcore.ir import Module
 
 REGION = ".region"
 """The suffix of texts of regions."""
@@ -39,19 +45,19 @@ REGION = ".region"
 @click.pass_obj
 def opt(
     work: Work,
-    target,
-    pipeline,
-    output,
-    print_after_all,
-    print_after_change,
-    verify_each,
-    check_each,
-    arguments,
-    machine,
-    extensions,
-    list_,
-    trusted,
-):
+    target: str | None,
+    pipeline: str,
+    output: str | None,
+    print_after_all: bool,
+    print_after_change: bool,
+    verify_each: bool,
+    check_each: bool,
+    arguments: tuple[str, ...],
+    machine: str | None,
+    extensions: tuple[str, ...],
+    list_: bool,
+    trusted: bool,
+) -> None:
     """Runs passes on a computation, or stage passes on a .region text, and prints the result as text.
 
     TARGET is a file (text or bundle; - is stdin), or a name in a Python module that can be imported from the current
@@ -101,13 +107,13 @@ def opt(
     _write(module, output)
 
 
-def _format_pass(pass_, options) -> str:
+def _format_pass(pass_: "Pass | StagePass", options: dict) -> str:
     texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
     settings = ",".join(f"{key}={text}" for key, text in texts.items())
     return f"{pass_.name}{{{settings}}}" if settings else pass_.name
 
 
-def _run(pass_, options, module, verify_each: bool):
+def _run(pass_: "Pass", options: dict, module: "Module", verify_each: bool) -> "Module":
     from fedcore.cli.loading import quiet_start
     from fedcore.compiler import run_pass
     from fedcore.errors import VerifyError
@@ -126,7 +132,7 @@ class _Results:
         arguments: as `fedcore run` takes them; if there are none, several lists are generated.
     """
 
-    def __init__(self, module, arguments):
+    def __init__(self, module: "Module", arguments: tuple[str, ...]) -> None:
         from fedcore.cli.json_values import bind_arguments, read_argument
         from fedcore.cli.loading import quiet_start
         from fedcore.cli.synthetic_arguments import argument_lists
@@ -144,7 +150,7 @@ class _Results:
     def count(self) -> int:
         return len(self.inputs)
 
-    def check(self, one, before, after) -> None:
+    def check(self, one: "Pass", before: "Module", after: "Module") -> None:
         """Raises an error that shows the difference, and the lines that the pass changed."""
         from fedcore.cli.loading import quiet_start
         from fedcore.errors import FedcoreError
@@ -161,7 +167,7 @@ class _Results:
                 text = f"{one} changes the result: {problem}\n  {self._shown}\n  what it changed:{lines}"
                 raise InternalError(text) if one.is_built_in else FedcoreError(text)
 
-    def _result(self, module, inputs: list):
+    def _result(self, module: "Module", inputs: list) -> Any:
         import numpy as np
 
         from fedcore.runtime import Report, reference
@@ -173,7 +179,7 @@ class _Results:
 _MAX_CHANGED_LINES = 12
 
 
-def _changed_lines(before, after) -> list[str]:
+def _changed_lines(before: "Module", after: "Module") -> list[str]:
     import difflib
 
     old, new = str(before).split("\n"), str(after).split("\n")
@@ -182,13 +188,13 @@ def _changed_lines(before, after) -> list[str]:
     return lines if more <= 0 else [*lines[:_MAX_CHANGED_LINES], f"… and {more} lines more"]
 
 
-def _print_after(name: str, module, *, unchanged: bool) -> None:
+def _print_after(name: str, module: "Module", *, unchanged: bool) -> None:
     from fedcore.cli.printing import heading, show
 
     show(heading(f"after {name}", module, unchanged=unchanged) + ("" if unchanged else f"{module}\n"), err=True)
 
 
-def _write(module, output) -> None:
+def _write(module: "Module", output: str | None) -> None:
     from fedcore.cli.printing import show, write_bytes
     from fedcore.ir import bundle
 
@@ -235,5 +241,5 @@ def _operations_with_rules() -> list[str]:
         return [f"{op} ({place_of_rule(op)})" if op in extensions else op for op in sorted(batching_rules)]
 
 
-def _signature(pass_) -> str:
+def _signature(pass_: "Pass | StagePass") -> str:
     return _format_pass(pass_, pass_.options())

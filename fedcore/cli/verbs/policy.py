@@ -1,6 +1,7 @@
 """`fedcore policy`: checks and signs plans offline, for the owners of data and those who review for them."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,9 +10,12 @@ from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import quiet_start
 from fedcore.cli.reproducer import Work
 
+if TYPE_CHECKING:
+    from fedcore.ir import Module
+
 
 @click.group(short_help="Checks plans against a site's policy, and signs them.", no_args_is_help=True)
-def policy():
+def policy() -> None:
     """Checks and signs the plans that a site of a network may run.
 
     \b
@@ -30,7 +34,7 @@ _plan = click.argument("plan", metavar="FILE.fed|MODULE:NAME")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="POLICY.toml")
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.fed", help="Write the plan.")
 @click.pass_context
-def check(ctx, plan: str, file: Path, save: Path | None):
+def check(ctx: click.Context, plan: str, file: Path, save: Path | None) -> None:
     """Checks a plan against the policy of a site, as the site does when the plan arrives.
 
     A program is compiled as fc.runtime.network does it for masked sums. Each line that the policy is against is shown
@@ -55,7 +59,7 @@ def check(ctx, plan: str, file: Path, save: Path | None):
 @policy.command(cls=FileCommand, short_help="Signs a plan, for the rule `plans`.")
 @_plan
 @click.argument("key", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="KEY.pem")
-def sign(plan: str, key: Path):
+def sign(plan: str, key: Path) -> None:
     """Signs a plan's digest with an Ed25519 key of `fedcore site key`; writes PLAN.sig beside the plan."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -81,7 +85,7 @@ def _signature(plan: str) -> bytes | None:
     return bytes.fromhex(file.read_text().split()[1]) if file.is_file() else None
 
 
-def _read_plan(plan: str):
+def _read_plan(plan: str) -> "Module":
     """The plan of a file, or of a computation that is compiled as for a network."""
     from fedcore.cli.loading import import_computation, read_module
     from fedcore.compiler import compile_module

@@ -15,7 +15,7 @@ from fedcore.cli.reproducer import Work
 @click.option("--format", "format_", type=click.Choice(["html", "json"]), default="html", show_default=True,
               help="json prints the figures of every call on stdout.")  # fmt: skip
 @click.pass_obj
-def report(work: Work, directory: Path, output: Path | None, format_: str):
+def report(work: Work, directory: Path, output: Path | None, format_: str) -> None:
     """Writes an HTML page about a program that ran with FEDCORE_TRACE=DIRECTORY.
 
     The page needs no network. It shows the IR at each stage and the changes of each pass, the plan with its placements,

@@ -12,7 +12,7 @@ from fedcore.cli.verbs.train import format_option, runtime_option
 @click.option("--rounds", type=click.IntRange(min=1), help="Train up to this round. Default: as when it began.")
 @runtime_option
 @format_option
-def resume(directory: Path, rounds: int | None, runtime_name: str, format_: str):
+def resume(directory: Path, rounds: int | None, runtime_name: str, format_: str) -> None:
     """Goes on with a training after its last checkpoint, to the result of a run that was not interrupted.
 
     \b

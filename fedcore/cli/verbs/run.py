@@ -17,7 +17,15 @@ from fedcore.cli.reproducer import Work
 @load_option
 @trusted_option
 @click.pass_obj
-def run(work: Work, target, arguments, seed, format_, extensions, trusted):
+def run(
+    work: Work,
+    target: str,
+    arguments: tuple[str, ...],
+    seed: int | None,
+    format_: str,
+    extensions: tuple[str, ...],
+    trusted: bool,
+) -> None:
     """Calls a computation of any stage and prints its result as JSON. A plan is not compiled again.
 
     Structs are JSON objects or lists, client values and sequences are lists, strings are bytes in UTF-8. For a client

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 @click.command("show", short_help="Shows the settings, metrics and checkpoints of a training.")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def show_run(directory: Path, format_: str):
+def show_run(directory: Path, format_: str) -> None:
     """Shows the settings of a training, its newest metrics, and its checkpoints, each of which is read and checked.
 
     \b

@@ -15,7 +15,9 @@ from fedcore.cli.isolation import FileCommand
 @click.option("--name", default="", metavar="TEXT", help="Of operations whose name, kind or line has this text.")
 @click.option("--all", "shows_all", is_flag=True, help="Integers too, such as shapes and seeds.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def show_values(directory, client, call, step, name, shows_all, format_):
+def show_values(
+    directory: Path, client: int | None, call: int | None, step: int | None, name: str, shows_all: bool, format_: str
+) -> None:
     """Prints what clients computed, step by step, in a program that ran with FEDCORE_TRACE=DIRECTORY and
     FEDCORE_TRACE_CLIENTS=0,3.
 

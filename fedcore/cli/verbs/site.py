@@ -1,23 +1,31 @@
 """`fedcore site`: a client's own process, and its log."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fedcore.cli.loading import quiet_start
 
+if TYPE_CHECKING:
+    from fedcore.deployment.site_settings import SiteSettings
+
 
 class _SiteGroup(click.Group):
     """A group in which a file in the place of a command runs the site that it describes."""
 
-    def resolve_command(self, ctx, args):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             args = ["run", *args]
         return super().resolve_command(ctx, args)
 
 
 @click.group(cls=_SiteGroup, short_help="Runs a site of a network, with its own data and policy.", no_args_is_help=True)
-def site():
+def site() -> None:
     """Runs a site: it answers the server of a network with its own data, by its own policy.
 
     \b
@@ -30,7 +38,7 @@ def site():
 @site.command(short_help="Runs the site of a file; `run` may be left out.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.toml")
 @click.option("--while-open", is_flag=True, help="End when standard input is closed, such as by the end of a parent.")
-def run(file: Path, while_open: bool):
+def run(file: Path, while_open: bool) -> None:
     """Runs the site that a file describes, until Ctrl-C or SIGTERM.
 
     The file names the kit (a folder of `nvflare provision`) or a socket, the policy, the data and the log;
@@ -54,7 +62,7 @@ def run(file: Path, while_open: bool):
             threading.Event().wait()
 
 
-def _network(settings):
+def _network(settings: "SiteSettings") -> "tuple[str, Callable[..., AbstractContextManager]]":
     """The name of a site, and the context in which a function answers the requests of its network."""
     import functools
 
@@ -66,6 +74,7 @@ def _network(settings):
     with engine_installed():
         from fedcore.deployment.flare_exchange import Kit, serving
 
+        assert settings.kit is not None  # a site without a socket has a kit
         kit = Kit.read(settings.kit)
     return kit.name, functools.partial(serving, kit)
 
@@ -73,7 +82,7 @@ def _network(settings):
 @site.command(short_help="Prints the log of a site.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.log")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def log(file: Path, format_: str):
+def log(file: Path, format_: str) -> None:
     """Prints what a site has run, what left it, and what it has refused.
 
     \b
@@ -97,7 +106,7 @@ def log(file: Path, format_: str):
 
 @site.command(short_help="Makes the key of a site, or of a reviewer of plans.")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), metavar="KEY.pem")
-def key(file: Path):
+def key(file: Path) -> None:
     """Writes a new Ed25519 key, for secure sums or to sign plans; prints the public key.
 
     The sites tell each other their public keys, beside the server: a file of lines `name = "public key"`, which

@@ -52,7 +52,7 @@ def sweep(
     out: Path,
     runtime_name: str,
     format_: str,
-):
+) -> None:
     """Searches for the best settings: each trial is a training, with settings that Optuna suggests.
 
     Trials are directories of their own. The study is in the directory's optuna.sqlite3, which optuna-dashboard reads;

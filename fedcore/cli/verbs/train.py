@@ -28,7 +28,7 @@ format_option = click.option("--format", "format_", type=click.Choice(["text", "
               help="Directory of the run; of a sweep's runs. Default: runs/001, runs/002, ….")  # fmt: skip
 @runtime_option
 @format_option
-def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: str, format_: str):
+def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: str, format_: str) -> None:
     """Trains what a TOML file describes, such as that of `fedcore new`.
 
     The directory of the run gets checkpoints, the metrics of each round in metrics.csv, and files for TensorBoard.

@@ -1,6 +1,8 @@
 """`fedcore tune`: measures the strategies of each client stage, and writes a plan with the fastest ones."""
 
 import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -8,6 +10,11 @@ from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import load_option, passes_option, target_option, trusted_option
 from fedcore.cli.output_path import OutputPath
 from fedcore.cli.reproducer import Work
+
+if TYPE_CHECKING:
+    from fedcore.cli.tuning import Trial, Tuned
+    from fedcore.ir import Module
+    from fedcore.types import Type
 
 
 @click.command(cls=FileCommand, short_help="Measures strategies, writes a pinned plan.")
@@ -39,22 +46,22 @@ from fedcore.cli.reproducer import Work
 @click.pass_obj
 def tune(
     work: Work,
-    target,
-    all_,
-    arguments,
-    clients,
-    steps,
-    rows,
-    widths,
-    blocks,
-    rounds,
-    output,
-    format_,
-    pipeline,
-    machine,
-    extensions,
-    trusted,
-):
+    target: str,
+    all_: bool,
+    arguments: tuple[str, ...],
+    clients: int,
+    steps: int,
+    rows: int,
+    widths: tuple[int, ...],
+    blocks: tuple[int, ...],
+    rounds: int,
+    output: str,
+    format_: str,
+    pipeline: str,
+    machine: str | None,
+    extensions: tuple[str, ...],
+    trusted: bool,
+) -> None:
     """Measures the strategies of each client stage on this machine, and writes a pinned plan with the fastest ones.
 
     The compiler decides strategies by shapes only, so that equal programs give equal bits on every machine.
@@ -83,7 +90,7 @@ def tune(
         _check_can_be_written(output)
     modules = _modules(target, work, trusted=trusted, all_=all_)
 
-    def measure(module):
+    def measure(module: "Module") -> "Tuned":
         import numpy as np
 
         from fedcore.cli.synthetic_arguments import Sizes, synthetic_argument
@@ -140,26 +147,26 @@ def _modules(target: str, work: Work, *, trusted: bool, all_: bool) -> dict:
     return {target: module}
 
 
-def _has_clients(module) -> bool:
+def _has_clients(module: "Module") -> bool:
     from fedcore.compiler import compile_module
 
     return any(op.kind in ("fold", "collect") for op in compile_module(module).main.operations)
 
 
-def _check_sizes(option: str, numbers) -> None:
+def _check_sizes(option: str, numbers: Iterable[int]) -> None:
     from fedcore.ir.limits import MAX_CLIENTS_AT_ONCE
 
     if max(numbers, default=0) > MAX_CLIENTS_AT_ONCE:
         raise click.BadParameter(f"it is at most {MAX_CLIENTS_AT_ONCE} clients", param_hint=option)
 
 
-def _by_client(type_) -> bool:
+def _by_client(type_: "Type") -> bool:
     from fedcore.types import FederatedType
 
     return isinstance(type_, FederatedType) and type_.placement.name == "CLIENTS" and not type_.all_equal
 
 
-def _progress():
+def _progress() -> Callable[[str], None]:
     """A function that shows on a terminal what is measured now.
 
     It writes to a copy of stderr, since stderr is held back while TensorFlow starts.
@@ -189,7 +196,7 @@ def _check_can_be_written(output: str) -> None:
         raise click.BadParameter(f"cannot write {output}: {os.strerror(number)}", param_hint="-o")
 
 
-def _write(plan, output: str) -> None:
+def _write(plan: "Module", output: str) -> None:
     from fedcore.ir import bundle
 
     try:
@@ -201,7 +208,7 @@ def _write(plan, output: str) -> None:
 _NARROWEST = 80  # columns that hold the table; a narrower terminal wraps its lines
 
 
-def _print(tuned, plan, output: str) -> None:
+def _print(tuned: "Tuned", plan: "Module", output: str) -> None:
     import sys
 
     from rich.console import Console
@@ -226,7 +233,7 @@ def _print(tuned, plan, output: str) -> None:
     )
 
 
-def _row(trial, first) -> list[str]:
+def _row(trial: "Trial", first: "Trial") -> list[str]:
     attributes = trial.attributes
     strategy = f"{attributes.get('strategy', '')}{', xla' if attributes.get('xla') else ''}"
     named = [strategy, str(attributes.get("width", "")), str(attributes.get("block", ""))]
@@ -271,7 +278,7 @@ def _print_comparisons_json(tunings: dict) -> None:
     click.echo(json.dumps({"stages": stages}, indent=2))
 
 
-def _print_json(tuned, plan, output: str) -> None:
+def _print_json(tuned: "Tuned", plan: "Module", output: str) -> None:
     import json
 
     stages = {

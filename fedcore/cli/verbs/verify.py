@@ -1,6 +1,7 @@
 """`fedcore verify`: checks that files hold valid modules."""
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -8,6 +9,9 @@ from fedcore.cli.exit_codes import WRONG_PROGRAM
 from fedcore.cli.isolation import FileCommand
 from fedcore.cli.loading import load_option, trusted_option
 from fedcore.cli.reproducer import Work
+
+if TYPE_CHECKING:
+    from fedcore.ir import Module
 
 
 @click.command(cls=FileCommand, short_help="Checks that files hold valid modules.")
@@ -17,7 +21,9 @@ from fedcore.cli.reproducer import Work
 @load_option
 @trusted_option
 @click.pass_context
-def verify(ctx, files, secure, format_, extensions, trusted):
+def verify(
+    ctx: click.Context, files: tuple[str, ...], secure: bool, format_: str, extensions: tuple[str, ...], trusted: bool
+) -> None:
     """Checks each FILE (text or bundle): it parses, its types fit, and it obeys the rules of its stage.
 
     The graphs of a bundle must match their digests and hold only operations that fc.load accepts. The exit code is 1 if
@@ -71,7 +77,7 @@ def verify(ctx, files, secure, format_, extensions, trusted):
         ctx.exit(WRONG_PROGRAM)
 
 
-def _check_secure(target: str, module) -> None:
+def _check_secure(target: str, module: "Module") -> None:
     """Raises FedcoreError if a client's value reaches the server outside of a secure sum."""
     from fedcore.cli.loading import quiet_start
     from fedcore.errors import FedcoreError

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from fedcore import context
 from fedcore.computation import Computation, invoke_async
@@ -13,9 +14,12 @@ from fedcore.runtime.local import LocalRuntime, default_workers, local
 from fedcore.scalars import whole_number
 from fedcore.tff_names import tff_name
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 
 def set_local_python_execution_context(
-    server_tf_device=None,
+    server_tf_device: "str | tf.config.LogicalDevice | None" = None,
     client_tf_devices: Sequence = (),
     clients_per_thread: int = 1,
     max_fanout: int = 100,
@@ -46,7 +50,7 @@ set_local_execution_context = set_local_python_execution_context
 
 
 def transform_to_native_form(
-    comp: Computation, transform_math_to_tf: bool = False, grappler_config=None
+    comp: Computation, transform_math_to_tf: bool = False, grappler_config: object = None
 ) -> Computation:
     """The computation, compiled: a call runs its plan as it is, and `fc.save` stores the plan.
 
@@ -115,7 +119,7 @@ class AwaitedCalls:
     defers = True
     plan_options: Mapping[str, object] = MappingProxyType({})
 
-    def __init__(self, runtime: context.Runtime):
+    def __init__(self, runtime: context.Runtime) -> None:
         self._runtime = runtime
 
     @property
@@ -125,7 +129,7 @@ class AwaitedCalls:
     def run(self, module: Module, arguments: list, report: Report) -> Awaitable:
         return self._call(module, arguments, report.seed)
 
-    async def _call(self, module: Module, arguments: list, seed: int):
+    async def _call(self, module: Module, arguments: list, seed: int) -> Any:
         with context.use(self._runtime):
             return await invoke_async(Computation(module), *arguments, seed=seed)
 
@@ -183,5 +187,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     return tff_name("fedcore.backends.native", name)

@@ -1,5 +1,7 @@
 """`fc.backends.test`: the local runtime, which runs secure sums as plain sums unless it is told to mask them."""
 
+from typing import Any
+
 from fedcore.compat.backends.native import (
     create_async_local_cpp_execution_context as create_async_test_cpp_execution_context,
 )
@@ -22,5 +24,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     return tff_name("fedcore.backends.test", name)

@@ -9,6 +9,7 @@ from fedcore.compiler.disclosures import accumulation_line
 from fedcore.compiler.leaf_sets import count, flat, start_of
 from fedcore.compiler.lint.program import ClientFold, Program, user_name
 from fedcore.compiler.lint.registry import Finding, lint_check
+from fedcore.errors import Location
 from fedcore.intrinsics.planned import sent_by
 from fedcore.ir import Function, Graph, Operation, Ref
 from fedcore.types import SequenceType, StructType, TensorType, Type, contains
@@ -157,6 +158,6 @@ def _origin(by_name: dict[str, Operation], name: str) -> tuple[int, Operation | 
     return start, op
 
 
-def _line_of(stage: Function, name: str):
+def _line_of(stage: Function, name: str) -> Location | None:
     _, op = _origin({op.name: op for op in stage.operations}, name)
     return None if op is None else op.location

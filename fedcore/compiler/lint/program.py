@@ -49,7 +49,7 @@ class Program:
       - Compiles to each stage once, when a check asks for it.
     """
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Module) -> None:
         self._numbers: dict[Hashable, int] = {}
         if module.stage == "planned":
             raise FedcoreError("a planned module has fused graphs, without lines: lint a traced or a lowered module")

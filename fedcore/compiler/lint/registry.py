@@ -69,7 +69,7 @@ def lint_check(name: str) -> Callable[[Callable], Callable]:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise FedcoreError(f"a check cannot be called {brief(name)}: names are of lower-case letters, digits and -")
 
-    def register(function):
+    def register(function: Callable) -> Callable:
         _registry[name] = LintCheck(name, function)
         return function
 

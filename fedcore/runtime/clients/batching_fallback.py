@@ -25,7 +25,7 @@ class BatchingFallback:
 
     def __init__(
         self, work: ClientWork, vectorised: Run, client_by_client: Run, merge: Merge, note: Callable[[str], None]
-    ):
+    ) -> None:
         self._work = work
         self._vectorised = vectorised
         self._client_by_client = client_by_client

@@ -103,7 +103,7 @@ class ClientSource:
         drops: bool,
         timeout_s: float | None,
         stop: Stop,
-    ):
+    ) -> None:
         self.clients = 0
         self._work = work
         self._size = size
@@ -123,7 +123,7 @@ class ClientSource:
     def __enter__(self) -> "ClientSource":
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         self._reader.__exit__(*error)
 
     def __iter__(self) -> Iterator[UnreadRun]:

@@ -10,7 +10,7 @@ import contextvars
 import os
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Protocol
 
 import attrs
@@ -111,7 +111,7 @@ class Watch(Protocol):
 class ClientRecorder:
     """Records the values of some clients. Any thread may note values."""
 
-    def __init__(self, clients: Collection[int]):
+    def __init__(self, clients: Collection[int]) -> None:
         self.values: list[WatchedValue] = []
         self._clients = frozenset(clients)
         self._bytes = 0
@@ -149,7 +149,7 @@ class NumericsCheck:
         allows_infinities: only NaN counts.
     """
 
-    def __init__(self, *, allows_infinities: bool = False):
+    def __init__(self, *, allows_infinities: bool = False) -> None:
         self._allows_infinities = allows_infinities
 
     def is_watched(self, index: int) -> bool:
@@ -224,7 +224,7 @@ def round_of(arguments: Collection[Any]) -> int | None:
 class WatchedStage:
     """Shows the clients of a stage's slices to a watch, and prints what they print."""
 
-    def __init__(self, work: ClientWork, watch: Watch | None, round_number: int | None):
+    def __init__(self, work: ClientWork, watch: Watch | None, round_number: int | None) -> None:
         self._work = work
         self._watch = watch
         self._round = round_number
@@ -256,7 +256,7 @@ class WatchedStage:
                 sys.stdout.write("".join(lines))
 
 
-def _noting(watch: Watch, place: ClientPlace):
+def _noting(watch: Watch, place: ClientPlace) -> Callable:
     return lambda value: watch.note(place, value)
 
 

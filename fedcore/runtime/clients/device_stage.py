@@ -61,7 +61,7 @@ class DeviceStage:
         report: Report,
         stop: Stop,
         timeout_s: float | None = None,
-    ):
+    ) -> None:
         self._work = work
         self._device = device
         self._memory = memory
@@ -279,7 +279,7 @@ class DeviceSliceExecutor:
         device: DeviceExecutor | str | None = None,
         memory: DeviceMemory | None = None,
         timeout_s: float | None = None,
-    ):
+    ) -> None:
         if not isinstance(device, DeviceExecutor):
             device = DeviceExecutor(default_devices()[0] if device is None else device_name(device, "device"))
         self.device = device

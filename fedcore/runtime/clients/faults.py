@@ -66,7 +66,7 @@ Run = Callable[[ClientSlice], SliceResult | None]
 class ClientOutOfMemory(ClientError, tf.errors.ResourceExhaustedError):
     """A single client does not fit into the memory of an idle device."""
 
-    def __init__(self, message: str):
+    def __init__(self, message: str) -> None:
         tf.errors.ResourceExhaustedError.__init__(self, None, None, message)
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class FaultPolicy:
         *,
         client_ids: ClientIds | None = None,
         masked: bool = False,
-    ):
+    ) -> None:
         self._client_ids = client_ids
         self._policy = policy
         self._masked = masked

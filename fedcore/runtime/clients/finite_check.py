@@ -21,7 +21,7 @@ class NotFinite(FedcoreError):
         result: the slice's result.
     """
 
-    def __init__(self, result: SliceResult):
+    def __init__(self, result: SliceResult) -> None:
         self.result = result
         super().__init__("its contribution is not finite")
 

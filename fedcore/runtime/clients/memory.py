@@ -31,7 +31,7 @@ class DeviceMemory:
         budget: bytes for client stages; None for no limit.
     """
 
-    def __init__(self, most: int, budget: MemoryBudget | None = None):
+    def __init__(self, most: int, budget: MemoryBudget | None = None) -> None:
         self.budget = budget
         self._most = most
         self._running = 0
@@ -147,7 +147,7 @@ class FittingSlices:
         device: str,
         note: Callable[[str], None],
         fitting_places: Callable[[ClientSlice], int],
-    ):
+    ) -> None:
         self._work = work
         self._memory = memory
         self._run = run

@@ -90,7 +90,7 @@ class StageSizes:
         workers: calls in flight on the device, as far as the budget allows them.
     """
 
-    def __init__(self, work: ClientWork, budget: MemoryBudget, workers: int):
+    def __init__(self, work: ClientWork, budget: MemoryBudget, workers: int) -> None:
         self._work = work
         self._budget = budget
         self._workers = workers

@@ -27,12 +27,12 @@ class MergeTree:
       - Memory: holds O(log blocks) partials per block in flight.
     """
 
-    def __init__(self, merge: Callable):
+    def __init__(self, merge: Callable) -> None:
         self._merge = merge
         self._waiting: dict[tuple[int, int], object] = {}  # (height, index at that height) -> partial
         self._lock = threading.Lock()
 
-    def add(self, index: int, partial, height: int = 0) -> None:
+    def add(self, index: int, partial: object, height: int = 0) -> None:
         """Adds the partial of a node.
 
         Args:
@@ -62,7 +62,7 @@ class MergeTree:
             total = self._join(subtrees.pop(), total)
         return total
 
-    def _join(self, left, right):
+    def _join(self, left: object, right: object) -> Any:
         if left is ABSENT or right is ABSENT:
             return right if left is ABSENT else left
         return self._merge(left, right)

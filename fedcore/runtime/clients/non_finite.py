@@ -9,6 +9,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ _paths: IdentityCache[list[tuple]] = IdentityCache(256)
 _first_warning = threading.Lock()  # held from the first warning on
 
 
-def note_non_finite(module: Module, result, report: Report) -> None:
+def note_non_finite(module: Module, result: object, report: Report) -> None:
     """Copies the metric of a result into the report. Its first positive value in a process also gives a warning."""
     paths = _paths.get(NON_FINITE_CLIENTS, [module], lambda: _find(module.main.type.result))
     if not paths:
@@ -63,7 +64,7 @@ def _find(type_: Type, path: tuple = ()) -> list[tuple]:
     return [metric_path for i, (name, part) in parts for metric_path in _find(part, (*path, (name, i)))]
 
 
-def _part(value, path: tuple):
+def _part(value: Any, path: tuple) -> Any:
     for name, index in path:
         if name is None:
             value = value[index]

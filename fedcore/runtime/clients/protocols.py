@@ -152,7 +152,7 @@ def prepare_checked(
     return run_checked
 
 
-def _find_mismatch(work: ClientWork, clients: ClientSlice, result) -> tuple[str, str, object] | None:
+def _find_mismatch(work: ClientWork, clients: ClientSlice, result: object) -> tuple[str, str, object] | None:
     """The mistake in the result of a slice, with what is wanted and what is there."""
     if not isinstance(result, SliceResult):
         return "no SliceResult", "(ClientSlice) -> SliceResult", result
@@ -181,7 +181,7 @@ def checked_run(executor: ClientsExecutor, work: ClientWork, report: Report, sto
     )
 
 
-def check_runtime(function: str, runtime) -> None:
+def check_runtime(function: str, runtime: object) -> None:
     """Refuses an object that is no runtime.
 
     Raises:
@@ -192,7 +192,7 @@ def check_runtime(function: str, runtime) -> None:
     _check(f"{function} takes a runtime", "fc.runtime.local()", runtime, Runtime, members, fix)
 
 
-def check_clients_executor(value) -> None:
+def check_clients_executor(value: object) -> None:
     """Refuses an object that is no `ClientsExecutor`.
 
     Raises:
@@ -206,7 +206,7 @@ def check_clients_executor(value) -> None:
     _check(needs, "fc.runtime.SlicedClientsExecutor(...)", value, ClientsExecutor, ["run", "close"])
 
 
-def check_slice_executor(value) -> None:
+def check_slice_executor(value: object) -> None:
     """Refuses an object that is no `SliceExecutor`.
 
     Raises:
@@ -216,7 +216,7 @@ def check_slice_executor(value) -> None:
     _check(needs, "fc.runtime.DeviceSliceExecutor()", value, SliceExecutor, ["prepare", "close", "name"])
 
 
-def _check(needs: str, such_as: str, candidate, protocol: type, members: list[str], fix: str = "") -> None:
+def _check(needs: str, such_as: str, candidate: object, protocol: type, members: list[str], fix: str = "") -> None:
     missing = [_member_text(protocol, name) for name in members if _lacks(candidate, name, protocol)]
     if isinstance(candidate, type) or (len(missing) == len(members) and callable(candidate)):
         name = getattr(candidate, "__qualname__", type(candidate).__name__)
@@ -230,7 +230,7 @@ def _check(needs: str, such_as: str, candidate, protocol: type, members: list[st
         )
 
 
-def _lacks(candidate, name: str, protocol: type) -> bool:
+def _lacks(candidate: object, name: str, protocol: type) -> bool:
     if not hasattr(candidate, name):
         return True
     own, declared = getattr(type(candidate), name, None), getattr(protocol, name, None)

@@ -32,7 +32,7 @@ class Reader:
       - A task runs in the context of the caller, so the caller's `fc.use` holds.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str) -> None:
         self._name = name
         self._tasks: queue.SimpleQueue | None = None
         self._thread: threading.Thread | None = None
@@ -40,7 +40,7 @@ class Reader:
     def __enter__(self) -> "Reader":
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._tasks is not None:
             self._tasks.put(None)
             self._tasks = None

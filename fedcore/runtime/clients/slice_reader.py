@@ -51,7 +51,7 @@ class SliceReader:
         report: Report,
         stop: Stop,
         timeout_s: float | None,
-    ):
+    ) -> None:
         self._work = work
         self._size = size
         self._faults = faults

@@ -103,7 +103,7 @@ class SlicedClientsExecutor:
         on_client_failure: Drop | None = None,
         client_timeout_s: float | None = None,
         secure: Masked | None = None,
-    ):
+    ) -> None:
         if not executors:
             raise FedcoreError("fc.runtime.SlicedClientsExecutor takes one slice executor or more")
         for executor in executors:
@@ -188,7 +188,7 @@ class LocalClientsExecutor(SlicedClientsExecutor):
         timeout_s: float | None = None,
         secure: Masked | None = None,
         budget: MemoryBudget | None = None,
-    ):
+    ) -> None:
         self.devices = list(devices)
         names = [device.device for device in self.devices]
         memory = {name: DeviceMemory(workers_per_device * names.count(name), budget) for name in names}
@@ -212,7 +212,7 @@ class SliceResults:
         tree: merges the partials.
     """
 
-    def __init__(self, work: ClientWork, tree: "MergeTree | ClientSums", report: Report):
+    def __init__(self, work: ClientWork, tree: "MergeTree | ClientSums", report: Report) -> None:
         self.tree = tree
         self.kept: dict[int, object] = {}
         self._work = work
@@ -232,7 +232,7 @@ class SliceResults:
 class _Run:
     """One client stage in progress."""
 
-    def __init__(self, stack: SlicedClientsExecutor, work: ClientWork, report: Report, stop: Stop):
+    def __init__(self, stack: SlicedClientsExecutor, work: ClientWork, report: Report, stop: Stop) -> None:
         self.work = work
         self.report = report
         self.stop = stop

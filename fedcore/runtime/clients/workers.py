@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
@@ -40,7 +40,7 @@ class _Pool:
         first: number of the first thread, in its name.
     """
 
-    def __init__(self, each: int, name: str, first: int):
+    def __init__(self, each: int, name: str, first: int) -> None:
         self._each = each
         self._name = name
         self._first = first
@@ -123,7 +123,7 @@ class _Pool:
         self._waiting -= len(tasks)
         return tasks
 
-    def _start(self, target: Callable, *args) -> threading.Thread:
+    def _start(self, target: Callable, *args: object) -> threading.Thread:
         further = self._started - self._each + 1
         name = (
             f"{self._name}_{self._first + self._started}" if further <= 0 else f"{self._name}_{self._first}+{further}"
@@ -204,7 +204,7 @@ class Workers:
         each: threads of a pool.
     """
 
-    def __init__(self, pools: int, each: int, name: str = "fedcore-worker"):
+    def __init__(self, pools: int, each: int, name: str = "fedcore-worker") -> None:
         self.each = each
         self.pools = pools
         self._pools = [_Pool(each, name, pool * each) for pool in range(pools)]
@@ -218,7 +218,7 @@ class Workers:
         """
         self._pools[pool].submit(_Task(run, task))
 
-    def call(self, function: Callable, stop: Stop, pool: int = 0):
+    def call(self, function: Callable, stop: Stop, pool: int = 0) -> Any:
         """Runs a function on a thread of the pool; returns its result or raises its error.
 
         Meanwhile the calling thread handles signals, so that Ctrl-C ends the call.
@@ -320,7 +320,7 @@ def dispatch(
         raise Stopped("the call was stopped")
 
 
-def _next(answers: queue.SimpleQueue, stop: Stop):
+def _next(answers: queue.SimpleQueue, stop: Stop) -> Any:
     """The next answer. Polls, since a signal that arrives just before a wait begins does not interrupt that wait.
 
     Raises:

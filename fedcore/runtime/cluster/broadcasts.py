@@ -29,7 +29,7 @@ class Broadcasts:
         put: puts an object into the store, and returns a reference; the object lives as long as the reference.
     """
 
-    def __init__(self, put: Callable[[dict[str, np.ndarray]], object]):
+    def __init__(self, put: Callable[[dict[str, np.ndarray]], object]) -> None:
         self._put = put
         self._lock = threading.Lock()
         self._bundles: weakref.WeakValueDictionary[str, Bundle] = weakref.WeakValueDictionary()

@@ -71,7 +71,7 @@ class RayClientsExecutor:
         settings: Settings,
         secure: Masked | None,
         disconnect: Callable[[], object],
-    ):
+    ) -> None:
         self.members = Members(settings)
         self.secure = secure
         self._settings = settings
@@ -179,7 +179,7 @@ class RayClientsExecutor:
 class _Runs(SlicedClientsExecutor):
     """The clients executor whose slices run on workers, several in a request."""
 
-    def __init__(self, executors: "list[_WorkerExecutor]", settings: Settings, cluster: RayClientsExecutor):
+    def __init__(self, executors: "list[_WorkerExecutor]", settings: Settings, cluster: RayClientsExecutor) -> None:
         super().__init__(
             executors,
             RUNS_EACH,
@@ -208,7 +208,7 @@ class _Runs(SlicedClientsExecutor):
 class _WorkerExecutor:
     """An `fc.runtime.SliceExecutor`: sends runs of slices to a worker."""
 
-    def __init__(self, member: Member, cluster: RayClientsExecutor):
+    def __init__(self, member: Member, cluster: RayClientsExecutor) -> None:
         self.member = member
         self.name = member.name
         self._cluster = cluster

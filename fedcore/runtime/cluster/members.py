@@ -95,7 +95,7 @@ class Members:
       - Threads may ask at once.
     """
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.RLock()
         self._numbers = itertools.count()

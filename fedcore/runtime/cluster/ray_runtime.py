@@ -5,13 +5,16 @@ Decision 0164.
 
 import functools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedcore.errors import FedcoreError, brief
 from fedcore.runtime.clients.faults import Drop
 from fedcore.runtime.local import LocalRuntime, client_settings, local
 from fedcore.runtime.secure.settings import Masked, settings_of
 from fedcore.scalars import python_scalar, whole_number
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 CACHE_BYTES = 2**30
 
@@ -22,7 +25,7 @@ def ray(
     cpus_per_worker: float = 1,
     gpus_per_worker: float = 0,
     *,
-    server_device=None,
+    server_device: "str | tf.config.LogicalDevice | None" = None,
     block_size: int | str = "auto",
     vectorize: int | bool | str = "auto",
     xla: bool | str = "auto",

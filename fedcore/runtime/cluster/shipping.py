@@ -41,7 +41,7 @@ class Parcel:
     names: list[str]
     arrays: dict[str, np.ndarray]
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type["Parcel"], tuple]:
         return Parcel, (self.data, self.buffers, self.names, self.arrays)
 
     def without(self, digests: Container[str]) -> "Parcel":
@@ -99,7 +99,7 @@ def unpack(
 class _Pickler(pickle.Pickler):
     arrays: dict[str, np.ndarray] | None = None
 
-    def persistent_id(self, value) -> tuple[str, str] | None:
+    def persistent_id(self, value: Any) -> tuple[str, str] | None:
         if type(value) in _PLAIN:  # most of the objects
             return None
         if isinstance(value, Module):
@@ -132,7 +132,7 @@ _digests: IdentityCache[str] = IdentityCache(MAX_DIGESTS)
 class _Unpickler(pickle.Unpickler):
     objects: dict[str, Any]
 
-    def persistent_load(self, name):
+    def persistent_load(self, name: Any) -> Any:
         kind, digest = name
         return self.objects[kind](digest)
 

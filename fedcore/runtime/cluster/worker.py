@@ -15,6 +15,7 @@ import tensorflow as tf
 from fedcore.data import columns_of
 from fedcore.errors import ExecutionError
 from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
+from fedcore.ir import Module
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
@@ -74,7 +75,7 @@ class Worker:
         deterministic: bool,
         cache_bytes: int,
         load: Callable[[bytes], Callable],
-    ):
+    ) -> None:
         set_intra_op_threads(threads or None)
         if deterministic:
             tf.config.experimental.enable_op_determinism()
@@ -210,7 +211,7 @@ class Worker:
         self._broadcasts.update(tensors)
         return tensors
 
-    def _plan(self, digest: str, sent: Sent):
+    def _plan(self, digest: str, sent: Sent) -> Module:
         plan = self._plans.find(digest, None)
         if plan is None:
             (data,) = self._get([sent.plan])

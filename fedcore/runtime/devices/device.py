@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -37,7 +38,7 @@ class DeviceExecutor:
         functions: cache of executables, shared by all devices of a runtime.
     """
 
-    def __init__(self, device: str, functions: ExecutableCache | None = None):
+    def __init__(self, device: str, functions: ExecutableCache | None = None) -> None:
         self.device = device
         self.functions = functions or ExecutableCache()
         self.packed = packing_cache(MAX_PACKED_BYTES)
@@ -61,7 +62,7 @@ class DeviceExecutor:
                 (self._constants[value],) = self.put([returned.tensor(value.to_numpy())])
             return self._constants[value]
 
-    def _here(self, value) -> tf.Tensor:
+    def _here(self, value: Any) -> tf.Tensor:
         if isinstance(value, tf.Tensor):
             if value.dtype == tf.variant:
                 return value  # of a dataset: its elements are copied
@@ -149,7 +150,7 @@ def default_devices() -> list[str]:
     return [d.name for d in tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")]
 
 
-def device_name(device, parameter: str) -> str:
+def device_name(device: object, parameter: str) -> str:
     """The full name of a logical device, such as `/device:CPU:0` for `CPU:0` and for a `LogicalDevice`.
 
     Raises:

@@ -22,7 +22,7 @@ class ExecutableCache(LruCache[Hashable, Realized]):
         most the plan's `call`. So new cohort sizes need few new executables, and another device needs none.
     """
 
-    def __init__(self, max_functions: int = MAX_EXECUTABLES):
+    def __init__(self, max_functions: int = MAX_EXECUTABLES) -> None:
         super().__init__(max_functions)
 
     def get(self, key: Hashable, compute: Callable[[], Realized]) -> Realized:

@@ -6,7 +6,8 @@ The assumed clients have equally many batches of equally many rows, in order, an
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -209,7 +210,7 @@ def _names(name: str, count: int) -> list[str]:
     return [name] if count == 1 else [f"{name}_{i}" for i in range(count)]
 
 
-def _client_values(type_: Type, assumed: AssumedClients, rng) -> Iterator:
+def _client_values(type_: Type, assumed: AssumedClients, rng: np.random.Generator) -> Iterator:
     """The leaves of a client's value: arrays, and columns of them."""
     for _, leaf in leaves(type_):
         if not isinstance(leaf, SequenceType):
@@ -223,7 +224,7 @@ def _client_values(type_: Type, assumed: AssumedClients, rng) -> Iterator:
         yield (dataset.batch(assumed.rows) if is_batched else dataset).columns
 
 
-def _columns(element: Type, count: int, rows: int, rng, *, is_batched: bool):
+def _columns(element: Type, count: int, rows: int, rng: np.random.Generator, *, is_batched: bool) -> Any:
     if isinstance(element, StructType):
         parts = [_columns(t, count, rows, rng, is_batched=is_batched) for t in element.types]
         return dict(zip(element.names, parts, strict=True)) if parts and None not in element.names else tuple(parts)
@@ -232,7 +233,7 @@ def _columns(element: Type, count: int, rows: int, rng, *, is_batched: bool):
     return _values(element, (count, *element.shape[int(is_batched) :]), rows, rng)
 
 
-def _values(type_: TensorType, shape, rows: int, rng: np.random.Generator) -> np.ndarray:
+def _values(type_: TensorType, shape: Sequence[int | None] | None, rows: int, rng: np.random.Generator) -> np.ndarray:
     """Small normally distributed floats, integers and bools of 0 and 1, empty strings."""
     if shape is None:
         raise FedcoreError(f"no client can be assumed whose value is {type_}")

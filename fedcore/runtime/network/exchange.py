@@ -46,10 +46,10 @@ class NoReply(FedcoreError):
         why: `offline`, `ended` while it was asked, `late`, or the network's reason.
     """
 
-    def __init__(self, site: str, why: str):
+    def __init__(self, site: str, why: str) -> None:
         super().__init__(f"{site}: {why}")
         self.site = site
         self.why = why
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type["NoReply"], tuple[str, str]]:
         return NoReply, (self.site, self.why)

@@ -70,7 +70,7 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
         timeout_s: float,
         secure: Masked | None = None,
         signatures: Mapping[str, bytes] = MappingProxyType({}),
-    ):
+    ) -> None:
         self.exchange = exchange
         self._sites = _Sites(exchange, timeout_s, signatures)
         self._threads = max(1, min(MAX_REQUESTS, len(exchange.sites)))
@@ -144,7 +144,7 @@ class _Sites:
 
     name = "network"
 
-    def __init__(self, exchange: Exchange, timeout_s: float, signatures: Mapping[str, bytes]):
+    def __init__(self, exchange: Exchange, timeout_s: float, signatures: Mapping[str, bytes]) -> None:
         self.exchange = exchange
         self.timeout_s = timeout_s
         self.signatures = dict(signatures)
@@ -192,7 +192,7 @@ class _Sites:
 class _Stage:
     """One client stage in progress."""
 
-    def __init__(self, sites: _Sites, work: ClientWork, report: Report, stop: Stop):
+    def __init__(self, sites: _Sites, work: ClientWork, report: Report, stop: Stop) -> None:
         self._sites = sites
         self._work = work
         self._report = report

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.runtime.clients.faults import Drop
@@ -11,13 +11,16 @@ from fedcore.runtime.local import LocalRuntime, client_settings, local
 from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.secure.settings import Masked, settings_of
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 TIMEOUT_S = 600.0
 
 
 def network(
     exchange: Exchange,
     *,
-    server_device=None,
+    server_device: "str | tf.config.LogicalDevice | None" = None,
     vectorize: int | bool | str = "auto",
     xla: bool | str = "auto",
     low_rank: bool | str = "auto",

@@ -158,7 +158,7 @@ class ClientSums:
 
     def __init__(
         self, fold: Callable[[ClientSlice], SliceResult], block: int, merge: Callable[[object, object], object]
-    ):
+    ) -> None:
         self._fold = fold
         self._block = block
         self._tree = MergeTree(merge)

@@ -53,7 +53,7 @@ class NetworkSums:
         ask: Ask,
         pool: ThreadPoolExecutor,
         report: Report,
-    ):
+    ) -> None:
         check_number(len(names))
         if len({*names}) < len(names):
             raise FedcoreError("a secure sum over a network has each site once; the cohort names one twice")

@@ -4,7 +4,7 @@ import bisect
 import contextlib
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -134,7 +134,7 @@ class Report(HtmlDisplay):
     round: int | None = attrs.field(default=None, repr=False, eq=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False, eq=False)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple[dict[str, Any]]]:
         """Pickles without the recording and the watch, which belong to this process."""
         fields = [f.name for f in attrs.fields(Report) if f.init and f.name not in ("recording", "watch")]
         with self._lock:

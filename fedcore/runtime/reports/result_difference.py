@@ -1,6 +1,7 @@
 """The comparison of two results."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from fedcore.types import fields_of
 
 
-def difference(have, want, tolerance: float = 64, path: str = "the result") -> str | None:
+def difference(have: Any, want: Any, tolerance: float = 64, path: str = "the result") -> str | None:
     """The first difference of two results; None if they agree.
 
     Integers must be equal. Floats may differ by `tolerance` roundings. NaN agrees with NaN.

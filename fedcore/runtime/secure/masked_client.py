@@ -53,7 +53,7 @@ class MaskedClient:
       - Refuses each message that is altered or has the wrong phase, session or sender; it then answers nothing more.
     """
 
-    def __init__(self, index: int, terms: Terms, key: Ed25519PrivateKey, directory: Directory):
+    def __init__(self, index: int, terms: Terms, key: Ed25519PrivateKey, directory: Directory) -> None:
         """Makes the client's keys and its seed.
 
         Args:

@@ -51,7 +51,7 @@ class MaskingServer:
       - `take_masked` may be called in several threads.
     """
 
-    def __init__(self, terms: Terms, key: Ed25519PrivateKey, directory: Directory):
+    def __init__(self, terms: Terms, key: Ed25519PrivateKey, directory: Directory) -> None:
         self._terms = terms
         self._directory = directory
         self._signer = Signer(SERVER, terms.session, key)

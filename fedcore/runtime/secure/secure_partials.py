@@ -74,7 +74,7 @@ class SecureLeaves:
         clients: number of clients of the sum.
     """
 
-    def __init__(self, work: ClientWork, clients: int):
+    def __init__(self, work: ClientWork, clients: int) -> None:
         self.type: Type = member_of(work.module.main.types()[work.merge or ""])
         types = tensor_leaves(self.type)
         self._leaves = {
@@ -145,7 +145,7 @@ class SecurePartials:
         clients: number of clients of the stage.
     """
 
-    def __init__(self, settings: Masked, work: ClientWork, clients: int, report: Report):
+    def __init__(self, settings: Masked, work: ClientWork, clients: int, report: Report) -> None:
         check_number(clients)
         self._report = report
         self._merge = work.merge or ""

@@ -35,7 +35,7 @@ class Session:
         clients: number of clients, which have the indices from 0.
     """
 
-    def __init__(self, settings: Masked, clients: int, layout: Layout):
+    def __init__(self, settings: Masked, clients: int, layout: Layout) -> None:
         self.terms = Terms.of(settings, clients, layout)
         self.lost: dict[int, str] = {}
         self.sent_bytes = dict.fromkeys(PHASES, 0)

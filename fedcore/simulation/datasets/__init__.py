@@ -40,5 +40,5 @@ from fedcore.tff_names import tff_name
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         return tff_name("fedcore.simulation.datasets", name)

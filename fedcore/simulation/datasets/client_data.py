@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class ClientData:
         client_ids: the identifiers, in any order. Default: they are listed when they are first needed.
     """
 
-    def __init__(self, client_ids: Iterable[str] | None = None):
+    def __init__(self, client_ids: Iterable[str] | None = None) -> None:
         if client_ids is not None:
             self._ids = _sorted_ids(client_ids)
 
@@ -90,7 +90,7 @@ class ClientData:
         """
         return self._from_python_id
 
-    def _from_python_id(self, client_id) -> tf.data.Dataset:
+    def _from_python_id(self, client_id: str | tf.Tensor) -> tf.data.Dataset:
         return self.create_tf_dataset_for_client(python_id(client_id))
 
     @functools.cached_property
@@ -113,7 +113,7 @@ class ClientData:
             return ReadingFunction(self)
         make = self.serializable_dataset_fn
 
-        def dataset_of_client(client_id):
+        def dataset_of_client(client_id: str | tf.Tensor) -> tf.data.Dataset:
             return make(client_id)
 
         return tf_computation(TensorType("str"))(dataset_of_client)
@@ -132,7 +132,7 @@ class ClientData:
 
         order = self._shuffled_ids(seed)
 
-        def elements():
+        def elements() -> Iterator:
             for client_id in order:
                 yield from self.create_tf_dataset_for_client(client_id)
 
@@ -264,14 +264,14 @@ class ClientData:
             raise self._unknown(client_id)
         return client_id
 
-    def _unknown(self, client_id) -> NotFound:
+    def _unknown(self, client_id: object) -> NotFound:
         return NotFound(f"no client {brief(client_id)} among {len(self._ids)}")
 
 
 class FunctionClientData(ClientData):
     """Client data whose data sets come from a function of the client's id."""
 
-    def __init__(self, client_ids: Iterable[str], dataset_fn: Callable[[str], tf.data.Dataset]):
+    def __init__(self, client_ids: Iterable[str], dataset_fn: Callable[[str], tf.data.Dataset]) -> None:
         super().__init__(client_ids)
         self._dataset_fn = dataset_fn
 
@@ -288,7 +288,7 @@ class FunctionClientData(ClientData):
 class PreprocessedClientData(ClientData):
     """Client data with a function applied to each client's data set."""
 
-    def __init__(self, base: ClientData, preprocess_fn: Callable[[ClientDataset], tf.data.Dataset]):
+    def __init__(self, base: ClientData, preprocess_fn: Callable[[ClientDataset], tf.data.Dataset]) -> None:
         super().__init__()
         self._base = base
         self._preprocess_fn = preprocess_fn
@@ -313,7 +313,7 @@ class PreprocessedClientData(ClientData):
     def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
         return self._in_graph
 
-    def _in_graph(self, client_id) -> tf.data.Dataset:
+    def _in_graph(self, client_id: str | tf.Tensor) -> tf.data.Dataset:
         return self._preprocess_fn(self._base.serializable_dataset_fn(client_id))
 
 
@@ -328,7 +328,7 @@ class ArrayClientData(ClientData):
         ranges: for each client its first row and the row after its last.
     """
 
-    def __init__(self, columns: Structure, ranges: Mapping[str, tuple[int, int]]):
+    def __init__(self, columns: Structure, ranges: Mapping[str, tuple[int, int]]) -> None:
         super().__init__(ranges)
         length = num_rows(columns)
         for client_id, (start, stop) in ranges.items():
@@ -416,7 +416,7 @@ class ArrayClientData(ClientData):
     def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
         return self._dataset_in_graph
 
-    def _dataset_in_graph(self, client_id) -> tf.data.Dataset:
+    def _dataset_in_graph(self, client_id: str | tf.Tensor) -> tf.data.Dataset:
         """The rows of a client whose id a graph computes; an unknown id fails when the graph runs."""
         import tensorflow as tf
 
@@ -450,7 +450,7 @@ class TestClientData(ArrayClientData):
 
     __test__ = False  # pytest: not a class of tests
 
-    def __init__(self, tensor_slices_dict: Mapping[str, Structure]):
+    def __init__(self, tensor_slices_dict: Mapping[str, Structure]) -> None:
         if not isinstance(tensor_slices_dict, Mapping):
             raise TypeMismatch(
                 "TestClientData takes a dict from clients' ids to their examples, such as {'a': [1, 2]}, not "
@@ -466,7 +466,7 @@ def _ranges(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     return dict(zip(sizes, zip([0, *stops], stops, strict=False), strict=True))
 
 
-def python_id(client_id) -> str:
+def python_id(client_id: Any) -> str:
     """A client's id as Python's text, from text or from a tensor with a value.
 
     Raises:
@@ -485,7 +485,7 @@ def python_id(client_id) -> str:
         ) from None
 
 
-def check_python_function(role: str, fn, signature: str) -> None:
+def check_python_function(role: str, fn: object, signature: str) -> None:
     from fedcore.computation import Computation, PolymorphicComputation
 
     if isinstance(fn, Computation | PolymorphicComputation):

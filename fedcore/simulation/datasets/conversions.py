@@ -152,7 +152,7 @@ def from_torch(dataset: Any, client_ids: Sequence | np.ndarray) -> ClientData:
 class _Rows:
     """A store whose clients are rows of a data set."""
 
-    def __init__(self, clients: Mapping[str, np.ndarray], read: Callable[[np.ndarray], Structure]):
+    def __init__(self, clients: Mapping[str, np.ndarray], read: Callable[[np.ndarray], Structure]) -> None:
         self._clients = clients
         self._read = read
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
@@ -32,7 +32,7 @@ class FilePerUserClientData(ClientData):
         [b'first', b'second']
     """
 
-    def __init__(self, client_ids_to_files: Mapping[str, str], dataset_fn: Callable[[str], tf.data.Dataset]):
+    def __init__(self, client_ids_to_files: Mapping[str, str], dataset_fn: Callable[[str], tf.data.Dataset]) -> None:
         if not isinstance(client_ids_to_files, Mapping):
             raise TypeMismatch(f"client_ids_to_files is a dict from ids to paths, not {brief(client_ids_to_files)}")
         if not client_ids_to_files:
@@ -91,7 +91,7 @@ class FilePerUserClientData(ClientData):
         except tf.errors.OpError as error:
             raise _unreadable(client_id, path, reason(error)) from None
 
-    def select(self, client_ids) -> FilePerUserClientData:
+    def select(self, client_ids: Iterable[str]) -> FilePerUserClientData:
         return FilePerUserClientData({i: self._files[self._require(i)] for i in client_ids}, self._dataset_fn)
 
 

@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from fedcore.simulation.datasets.stored_client_data import (
 )
 from fedcore.simulation.datasets.structures import Structure, num_rows, rows_of
 from fedcore.whole_files import written_whole
+
+if TYPE_CHECKING:
+    import h5py
 
 FORMAT = "fedcore clients 1"
 _INDEX = ("client_ids", "client_id_ends", "row_splits")
@@ -67,7 +70,7 @@ class HDF5ClientData(StoredClientData):
         (['a', 'b'], [1, 2])
     """
 
-    def __init__(self, hdf5_filepath: str | os.PathLike, split_name: str | None = None):
+    def __init__(self, hdf5_filepath: str | os.PathLike, split_name: str | None = None) -> None:
         _h5py()
         path = existing_file("HDF5ClientData", hdf5_filepath)
         store = StoreOfFile(functools.partial(_store, split=split_name), path)
@@ -100,7 +103,7 @@ def save_hdf5(data: ClientData | Mapping[str, ClientData], path: str | os.PathLi
             _write_split(file.create_group(f"splits/{split}"), clients, partial.parent)
 
 
-def _write_split(group, clients: ClientData, directory: Path) -> None:
+def _write_split(group: h5py.Group, clients: ClientData, directory: Path) -> None:
     """Writes a split's columns, by way of temporary files, since a column that is mapped is laid out in one piece."""
     ids = clients.client_ids
     layout: Layout | None = None
@@ -132,7 +135,7 @@ def _write_split(group, clients: ClientData, directory: Path) -> None:
 class _ColumnWriter:
     """A column that grows client by client: values, and for text where each ends."""
 
-    def __init__(self, opened: contextlib.ExitStack, directory: Path, dtype: str):
+    def __init__(self, opened: contextlib.ExitStack, directory: Path, dtype: str) -> None:
         self._dtype = np.dtype(np.uint8 if dtype == "str" else dtype)
         self._file = opened.enter_context(_temporary(directory))
         self._ends = opened.enter_context(_temporary(directory)) if dtype == "str" else None
@@ -148,7 +151,7 @@ class _ColumnWriter:
         self._file.write(b"".join(texts))
         self._ends.write(ends.tobytes())
 
-    def finish(self, group) -> None:
+    def finish(self, group: h5py.Group) -> None:
         _lay_out(group, "values", self._file, self._dtype)
         if self._ends is not None:
             _lay_out(group, "ends", self._ends, np.dtype(np.int64))
@@ -158,7 +161,7 @@ def _temporary(directory: Path) -> IO[bytes]:
     return tempfile.TemporaryFile(dir=directory)
 
 
-def _lay_out(group, name: str, file, dtype: np.dtype) -> None:
+def _lay_out(group: h5py.Group, name: str, file: IO[bytes], dtype: np.dtype) -> None:
     """A contiguous data set with the content of a temporary file, copied in pieces."""
     stored = group.create_dataset(name, (file.tell() // dtype.itemsize,), _stored_dtype(dtype))
     file.seek(0)
@@ -206,7 +209,7 @@ def _h5py() -> Any:
     return h5py
 
 
-def _group(owner, name: str):
+def _group(owner: h5py.Group, name: str) -> h5py.Group:
     """A group in another one.
 
     Raises:
@@ -221,7 +224,7 @@ def _group(owner, name: str):
 class _Groups:
     """TFF's and LEAF's format: a group for each client."""
 
-    def __init__(self, file):
+    def __init__(self, file: h5py.File) -> None:
         self._file = file
         self._size_bytes = stamp_of(file.filename)[0]
         self._examples = _group(file, "examples")
@@ -262,7 +265,7 @@ class _Columns:
         group: of the split, in the file.
     """
 
-    def __init__(self, content: IO[bytes], group):
+    def __init__(self, content: IO[bytes], group: h5py.Group) -> None:
         self._content = content
         self._stamp = stamp_of(content)
         self._mapped = np.memmap(content, np.uint8, "r")

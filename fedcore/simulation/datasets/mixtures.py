@@ -36,7 +36,7 @@ def build_dataset_mixture(
     limit = int(real_number("a_probability", a_probability) * _DRAWS)
     draws = tf.data.Dataset.random(seed=None if seed is None else seed_number("seed", seed))
 
-    def pick(first, other, draw):
+    def pick(first: tf.Tensor, other: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
         return tf.cond(draw < limit, lambda: first, lambda: other)
 
     return tf.data.Dataset.zip((a, b, draws)).map(pick)

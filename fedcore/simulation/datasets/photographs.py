@@ -47,7 +47,7 @@ def read_photographs(path: str) -> tf.data.Dataset:
         "class": tf.io.FixedLenFeature([], tf.int64, default_value=-1),
     }
 
-    def decode(record):
+    def decode(record: tf.Tensor) -> OrderedDict[str, tf.Tensor]:
         parts = tf.io.parse_single_example(record, stored)
         return OrderedDict(
             [

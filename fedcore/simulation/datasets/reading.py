@@ -6,7 +6,7 @@ Decision 0225.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedcore.computation import Computation
@@ -31,15 +31,15 @@ class ReadingFunction:
     all clients are read then and become constants of its graph, up to `LIMIT_BYTES`.
     """
 
-    def __init__(self, data: ClientData):
+    def __init__(self, data: ClientData) -> None:
         self._data = data
         self.type_signature = FunctionType(TensorType("str"), SequenceType(to_type(data.element_type_structure)))
         self.__name__ = "dataset_of_client"
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<reading function {self.__name__} : {self.type_signature}>"
 
-    def __call__(self, client_id):
+    def __call__(self, client_id: Any) -> Any:
         if active_builder() is not None:
             return self._constant_computation(client_id)
         return self._data.create_tf_dataset_for_client(_text(client_id))
@@ -83,7 +83,7 @@ class ComputationOfIds(Computation):
         parameter: the type of the parameters, with ids.
     """
 
-    def __init__(self, body: Computation, reading: ReadingFunction, path: Sequence[int], parameter: Type):
+    def __init__(self, body: Computation, reading: ReadingFunction, path: Sequence[int], parameter: Type) -> None:
         super().__init__(body.module, body.__name__)
         self._body = body
         self._reading = reading
@@ -94,15 +94,15 @@ class ComputationOfIds(Computation):
     def type_signature(self) -> FunctionType:
         return self._type
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return self is other
 
     __hash__ = Computation.__hash__
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple]:
         return ComputationOfIds, (self._body, self._reading, self._path, self._type.parameter)
 
-    def __call__(self, /, *args, **kwargs):
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if active_builder() is not None:
             raise TracingError(
                 f"{self.__name__} reads clients' data from files when it is called, which cannot be done inside a "
@@ -110,7 +110,7 @@ class ComputationOfIds(Computation):
             )
         return self._body(*self._open(args, kwargs))
 
-    def invoke(self, /, *args, seed: int | None = None, **kwargs):
+    def invoke(self, /, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
         return self._body.invoke(*self._open(args, kwargs), seed=seed)
 
     def _open(self, args: tuple, kwargs: dict) -> list:
@@ -132,7 +132,7 @@ class ComputationOfIds(Computation):
         return parts
 
 
-def _text(client_id) -> str:
+def _text(client_id: Any) -> str:
     """A client's id from text, numpy's text, or an eager tensor."""
     if hasattr(client_id, "numpy"):
         client_id = client_id.numpy()

@@ -10,7 +10,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from fedcore.simulation.datasets.stored_client_data import (
 )
 from fedcore.simulation.datasets.structures import Structure, num_rows, rows_of
 from fedcore.whole_files import written_whole
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _PUBLISHED = {
     "examples": {"split_name", "client_id", "serialized_example_proto"},
@@ -67,7 +70,7 @@ class SqlClientData(StoredClientData):
         (['a', 'b'], [1, 2])
     """
 
-    def __init__(self, database_filepath: str | os.PathLike, split_name: str | None = None):
+    def __init__(self, database_filepath: str | os.PathLike, split_name: str | None = None) -> None:
         path = existing_file("SqlClientData", database_filepath)
         super().__init__(_open_store(path, split_name, _as_they_are))
 
@@ -121,7 +124,7 @@ def save_sqlite(data: ClientData | Mapping[str, ClientData], path: str | os.Path
         connection.execute("CREATE UNIQUE INDEX by_client ON clients (split_name, client_id)")
 
 
-def _rows(connection, split: str, clients: ClientData) -> Iterable[tuple[str, str, int, bytes]]:
+def _rows(connection: sqlite3.Connection, split: str, clients: ClientData) -> Iterable[tuple[str, str, int, bytes]]:
     layout: Layout | None = None
     for client_id in clients.client_ids:
         columns = rows_of(clients.create_tf_dataset_for_client(client_id))
@@ -200,7 +203,7 @@ class _Connection:
         OSError: it cannot be written, such as on a full disk.
     """
 
-    def __init__(self, path: os.PathLike):
+    def __init__(self, path: os.PathLike) -> None:
         self._path = path
         self._connection = sqlite3.connect(path)
         self._connection.execute("PRAGMA journal_mode=OFF")
@@ -209,7 +212,7 @@ class _Connection:
     def __enter__(self) -> sqlite3.Connection:
         return self._connection
 
-    def __exit__(self, kind, error, trace) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if error is None:
                 self._connection.commit()
@@ -269,7 +272,7 @@ def _text(client_id: Any) -> str:
 class _ClientRows:
     """The format of `save_sqlite`: for each client one row, with its columns one after another."""
 
-    def __init__(self, tables: Tables, split: str, layout: Layout):
+    def __init__(self, tables: Tables, split: str, layout: Layout) -> None:
         self._tables = tables
         self._split = split
         self._layout = layout
@@ -318,7 +321,7 @@ def _unpack(content: bytes, start: int, dtype: str, shape: tuple[int, ...]) -> t
 class _Examples:
     """TFF's format: for each example one row, with a serialized proto."""
 
-    def __init__(self, tables: Tables, split: str | None, decode: Callable[[np.ndarray], Structure]):
+    def __init__(self, tables: Tables, split: str | None, decode: Callable[[np.ndarray], Structure]) -> None:
         self._tables = tables
         self._split = split
         self._decode = decode
@@ -395,7 +398,7 @@ class _Parser:
         spec: name of each field -> its `tf.TensorSpec`.
     """
 
-    def __init__(self, spec: Mapping[str, Any]):
+    def __init__(self, spec: Mapping[str, Any]) -> None:
         import tensorflow as tf
 
         good = isinstance(spec, Mapping) and all(
@@ -413,7 +416,7 @@ class _Parser:
         self._spec = dict(spec)
         self._parse: Callable | None = None
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {"_spec": self._spec, "_parse": None}
 
     def __call__(self, protos: np.ndarray) -> Structure:
@@ -427,7 +430,7 @@ class _Parser:
             problem = error.message.split("\n\n")[-1].split("\n")[0]  # before it stands a stack
             raise FedcoreError(f"a client's examples are not what element_spec says: {problem}") from None
 
-    def _parse_protos(self, protos):
+    def _parse_protos(self, protos: tf.Tensor) -> dict[str, tf.Tensor]:
         import tensorflow as tf
 
         features = {name: tf.io.FixedLenFeature(leaf.shape, _kind(leaf.dtype)) for name, leaf in self._spec.items()}
@@ -435,7 +438,7 @@ class _Parser:
         return {name: tf.cast(parsed[name], leaf.dtype) for name, leaf in self._spec.items()}
 
 
-def _kind(dtype):
+def _kind(dtype: tf.DType) -> tf.DType:
     """The dtype in which a `tf.train.Example` holds a dtype."""
     import tensorflow as tf
 

@@ -23,7 +23,7 @@ _LONGEST_VALUE = 10**9
 class _StepBudget:
     """The steps that a query may take, counted by `_STEPS_AT_ONCE`. The connection keeps it: it knows no `Tables`."""
 
-    def __init__(self, most_calls: int):
+    def __init__(self, most_calls: int) -> None:
         self.most_calls = most_calls
         self.calls = 0
 
@@ -51,7 +51,7 @@ class Tables:
         path: path of the database, which is not written.
     """
 
-    def __init__(self, path: str):
+    def __init__(self, path: str) -> None:
         self.size_bytes = os.path.getsize(path)
         # One row takes several bytes and several steps.
         self._steps = _StepBudget(20 + 10 * self.size_bytes // _STEPS_AT_ONCE)

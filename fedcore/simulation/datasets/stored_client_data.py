@@ -49,7 +49,7 @@ class StoredClientData(ClientData):
       - Threads may read at once. A pickled or forked copy opens the file for itself.
     """
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
 
@@ -88,14 +88,14 @@ class StoreOfFile:
 
     def __init__(
         self, open_store: Callable[[str], Store], path: str | os.PathLike, stamp: tuple[int, int] | None = None
-    ):
+    ) -> None:
         self._open_store = open_store
         self.path = os.fspath(path)
         self._stamp = stamp
         self._opened: dict[int, Store] = {}  # by process: closing another process's would disturb it
         self._lock = threading.Lock()
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple]:
         return StoreOfFile, (self._open_store, self.path, self._stamp)
 
     def client_ids(self) -> Iterable[str]:
@@ -200,7 +200,7 @@ class Layout:
         shapes: of their rows.
     """
 
-    def __init__(self, kind: str, names: list[str], dtypes: list[str], shapes: list[tuple[int, ...]]):
+    def __init__(self, kind: str, names: list[str], dtypes: list[str], shapes: list[tuple[int, ...]]) -> None:
         self.kind = kind
         self.names = names
         self.dtypes = dtypes
@@ -257,7 +257,7 @@ class Layout:
         parts = zip(self.names, self.dtypes, self.shapes, strict=True)
         return ", ".join(f"{name}={dtype}{list(shape)}" for name, dtype, shape in parts)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]

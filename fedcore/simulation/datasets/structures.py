@@ -1,11 +1,16 @@
 """Structures of arrays: dicts, tuples and named tuples whose leaves are the columns of examples."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedcore.errors import InvalidValue, brief
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from fedcore.data import ClientDataset
 
 Structure = Any  # arrays in dicts and tuples, as tf.data has them; a list is an array
 
@@ -74,7 +79,7 @@ def as_bytes(column: np.ndarray) -> np.ndarray:
     return array.reshape(column.shape)
 
 
-def rows_of(dataset) -> Structure:
+def rows_of(dataset: "ClientDataset | tf.data.Dataset") -> Structure:
     """The columns of a data set's elements, in its order.
 
     Args:
@@ -103,6 +108,6 @@ def _stack(parts: tuple) -> np.ndarray:
     return np.stack(parts)
 
 
-def _no_rows(spec) -> np.ndarray:
+def _no_rows(spec: "tf.TensorSpec") -> np.ndarray:
     shape = [size or 0 for size in spec.shape.as_list()]
     return np.zeros((0, *shape), spec.dtype.as_numpy_dtype)

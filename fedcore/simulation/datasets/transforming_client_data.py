@@ -42,7 +42,7 @@ class TransformingClientData(ClientData):
         make_transform_fn: Callable[[str], Callable[[Any], Any]],
         expand_client_id: Callable[[str], Iterable[str]] | None = None,
         reduce_client_id: Callable[[str], str] | None = None,
-    ):
+    ) -> None:
         if not isinstance(base_client_data, ClientData):
             raise TypeMismatch(f"base_client_data is client data, not {brief(base_client_data)}")
         if (expand_client_id is None) != (reduce_client_id is None):
@@ -68,6 +68,6 @@ class TransformingClientData(ClientData):
     def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
         return self._in_graph
 
-    def _in_graph(self, client_id) -> tf.data.Dataset:
+    def _in_graph(self, client_id: str | tf.Tensor) -> tf.data.Dataset:
         base_id = client_id if self._reduce is None else self._reduce(client_id)
         return self._base.serializable_dataset_fn(base_id).map(self._make_transform_fn(client_id))
