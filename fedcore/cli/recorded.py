@@ -52,6 +52,22 @@ class Computation:
         texts = [s.text for s in self.stages if s.text is not None]
         return texts[-1] if texts and texts[-1].startswith("fedcore 1 planned") else None
 
+    def parse_plan(self) -> "Module | None":
+        """The plan as a module; None if the calls have no plan.
+
+        Raises:
+            FedcoreError: the recorded plan is not valid.
+        """
+        import fedcore.intrinsics  # noqa: F401  the verifier knows the operations that are imported
+        from fedcore.ir import parse_module, verify
+
+        if self.plan is None:
+            return None
+        try:
+            return verify(parse_module(self.plan))
+        except FedcoreError as error:
+            raise FedcoreError(f"{self.file}: the plan of @{self.name} is not valid: {error}") from None
+
 
 @attrs.frozen
 class Recorded:
@@ -65,6 +81,21 @@ class Recorded:
         return [
             {key: getattr(call, key) for key in _FIGURES} | {"crossings": [attrs.asdict(c) for c in call.crossings]}
             for call in self.calls
+        ]
+
+    def sizes(self) -> list[dict]:
+        """The sizes of the parts of each computation's plan, for one client."""
+        from fedcore.cli.sizes import sizes
+
+        plans = [(computation, computation.parse_plan()) for computation in self.computations]
+        return [
+            {
+                "name": computation.name,
+                "plan": computation.plan_digest,
+                "sizes": [attrs.asdict(size) for size in sizes(plan)],
+            }
+            for computation, plan in plans
+            if plan is not None
         ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from fedcore.intrinsics.crossings import crossings
 from fedcore.ir import Function, Module
 from fedcore.types import SequenceType, TensorType, Type, leaves, member_of
 
@@ -32,19 +33,17 @@ class Size:
 
 def sizes(plan: Module) -> list[Size]:
     """The sizes of the parts of a plan, for one client."""
-    from fedcore.runtime.reports.metering import crossings
-
-    found = [size for p in plan.main.parameters if _is_of_server(p.type) for size in _parts("state", p.name, p.type)]
+    table = [size for p in plan.main.parameters if _is_of_server(p.type) for size in _parts("state", p.name, p.type)]
     for stage in plan.stages():
         if str(stage.placement) == "CLIENTS" and "strategy" in stage.attributes:
-            found += _held(stage)
+            table += _held(stage)
     for kind, where in (("broadcast", "receives"), ("merge", "sends")):
         groups: dict[str, list[Type]] = {}
         for crossing in crossings(plan):
             if crossing.kind == kind:
                 groups.setdefault(_group(crossing.tensor), []).append(crossing.type)
-        found += [_size(where, name, types) for name, types in groups.items()]
-    return found
+        table += [_size(where, name, types) for name, types in groups.items()]
+    return table
 
 
 def _is_of_server(type_: Type) -> bool:

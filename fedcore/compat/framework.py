@@ -20,8 +20,8 @@ from fedcore.computation.computation import type_of
 from fedcore.context import Runtime, current_runtime, use
 from fedcore.context import set_runtime as set_default_context
 from fedcore.errors import FedcoreError
+from fedcore.intrinsics.crossings import Crossing
 from fedcore.ir import Module
-from fedcore.runtime.reports.metering import Crossing
 from fedcore.runtime.reports.report import Report
 from fedcore.tff_names import tff_name
 from fedcore.types import Type

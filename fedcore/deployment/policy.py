@@ -22,11 +22,11 @@ from fedcore.compiler.noiseless_values import noiseless_values
 from fedcore.deployment.site_log import SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+from fedcore.intrinsics.crossings import crossings
 from fedcore.intrinsics.planned import fold_of, sent_by
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
 from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.network.plan_runner import ClientStageOf
-from fedcore.runtime.reports.metering import crossings
 from fedcore.types import FederatedType, SequenceType, StructType, Type, leaves
 
 RULES = {

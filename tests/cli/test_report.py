@@ -209,6 +209,20 @@ def test_nothing_is_written_without_the_variable(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_json_gives_the_sizes_of_every_plan(fedcore, recorded):
+    (plan,) = json.loads(fedcore("report", str(recorded), "--format", "json").out)["plans"]
+    assert plan["name"] == "weighted_sum"
+    sizes = [(s["where"], s["name"], s["entries"], s["size_bytes"]) for s in plan["sizes"]]
+    assert sizes[0] == ("state", "w", 1, 4)
+    crossings = [size for size in sizes if size[0] in ("receives", "sends")]
+    assert crossings == [("receives", "w", 1, 4), ("sends", "scaled", 1, 4)]
+
+
+def test_the_page_shows_the_sizes_of_a_plan(page):
+    row = "<td>state of the server</td><td><code>w</code></td>"
+    assert row + '<td class="num">1</td><td class="num">1</td><td class="num">4 B</td>' in page.read_text()
+
+
 def test_json_gives_the_figures_of_every_call(fedcore, recorded):
     ran = fedcore("report", str(recorded), "--format", "json")
     assert [c["clients"] for c in json.loads(ran.out)["calls"]] == [5, 3]

@@ -1,12 +1,11 @@
 """Draws a plan: a lane for each placement, and the crossings between them."""
 
-import fedcore.intrinsics  # noqa: F401  the verifier knows the operations that are imported
 from fedcore.cli.page.markup import Markup, element, join
+from fedcore.cli.page.sizes_table import sizes_table
 from fedcore.cli.page.units import bits, seconds
 from fedcore.cli.recorded import Computation
 from fedcore.cli.recording_schema import CallRecord
-from fedcore.errors import FedcoreError
-from fedcore.ir import Function, Module, Operation, Ref, parse_module, verify
+from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.types import FederatedType, StructType, Type
 
 _COLUMN, _BOX, _HEIGHT, _LEFT = 156, 132, 58, 76
@@ -18,12 +17,9 @@ _SCHEDULES = 20  # number of schedules that are shown
 
 
 def plan_picture(computation: Computation) -> Markup:
-    if computation.plan is None:
+    module = computation.parse_plan()
+    if module is None:
         return element("p", "There is no plan; the tab IR has what was recorded.")
-    try:
-        module = verify(parse_module(computation.plan))
-    except FedcoreError as error:
-        raise FedcoreError(f"{computation.file}: the plan of @{computation.name} is not valid: {error}") from None
     spent = _stage_times(computation.calls)
     heads = [element("th", name) for name in ("stage", "at", "how", "operations", "line")]
     heads += [element("th", name, class_="num") for name in ("ran", "time")]
@@ -34,6 +30,7 @@ def plan_picture(computation: Computation) -> Markup:
         element("h3", "Stages"),
         element("div", table, class_="scroll"),
         element("p", "Time is the sum over the calls recorded, and over workers that ran side by side.", class_="dim"),
+        sizes_table(module),
         _schedules(computation.calls),
         _regions(computation.calls),
     )

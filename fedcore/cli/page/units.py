@@ -11,6 +11,13 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s"
 
 
+def data_size(size_bytes: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.2f} {unit}"
+    return f"{size_bytes} B"
+
+
 def bits(value: int | None) -> str:
     if value is None:
         return "?"

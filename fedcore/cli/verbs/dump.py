@@ -186,14 +186,10 @@ def _print_graphs(module: "Module", operations: int | None) -> None:
 
 
 def _print_sizes(plan: "Module") -> None:
-    from fedcore.cli.loading import quiet_start
     from fedcore.cli.printing import show
+    from fedcore.cli.sizes import print_sizes
 
-    with quiet_start():
-        from fedcore.cli.sizes import print_sizes
-
-        text = print_sizes(plan)
-    show("\n" + text)
+    show("\n" + print_sizes(plan))
 
 
 def _print_page(module: "Module", pipeline: str, target: str) -> None:

@@ -13,7 +13,7 @@ from fedcore.cli.reproducer import Work
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-o", "--output", type=OutputPath(dir_okay=False, path_type=Path), help="Default: DIRECTORY/report.html.")
 @click.option("--format", "format_", type=click.Choice(["html", "json"]), default="html", show_default=True,
-              help="json prints the figures of every call on stdout.")  # fmt: skip
+              help="json prints the figures of every call, and the sizes of every plan, on stdout.")  # fmt: skip
 @click.pass_obj
 def report(work: Work, directory: Path, output: Path | None, format_: str) -> None:
     """Writes an HTML page about a program that ran with FEDCORE_TRACE=DIRECTORY.
@@ -26,6 +26,7 @@ def report(work: Work, directory: Path, output: Path | None, format_: str) -> No
       FEDCORE_TRACE=trace python train.py
       fedcore report trace
       fedcore report trace --format json | jq '.calls[].seconds'
+      fedcore report trace --format json | jq '.plans[].sizes'
     """
     from fedcore.cli.recorded import read_recorded
 
@@ -33,7 +34,7 @@ def report(work: Work, directory: Path, output: Path | None, format_: str) -> No
     if format_ == "json":
         import json
 
-        click.echo(json.dumps({"calls": recorded.figures()}, indent=2))
+        click.echo(json.dumps({"calls": recorded.figures(), "plans": recorded.sizes()}, indent=2))
         return
     from fedcore.cli.page import page
     from fedcore.whole_files import write_whole

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fedcore.html_display import HtmlDisplay
-from fedcore.runtime.reports.metering import Crossing
+from fedcore.intrinsics.crossings import Crossing
 
 if TYPE_CHECKING:
     from fedcore.runtime.clients.client_watch import Watch
