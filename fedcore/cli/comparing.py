@@ -182,7 +182,7 @@ def _graph_texts(left: Module, graph: Graph, right: Module, other: Graph) -> tup
     names: dict = {}
     texts, other_texts = [], []
     for name, region in regions.items():
-        arguments = argument_names(graph, region) if name == graph.name else []
+        arguments = argument_names(graph, len(region.arguments)) if name == graph.name else []
         names |= {value: f"%{i}" for i, (value, _) in enumerate(keys_of_values(region))}
         names |= zip(region.arguments, (f"%{argument}" for argument in arguments), strict=False)
         texts.append(print_region(region, name=name, names=names))

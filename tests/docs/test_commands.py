@@ -28,7 +28,7 @@ def run(tmp_path, monkeypatch, capsys):
 
     def command(line: str) -> str:
         words = shlex.split(line, comments=True)
-        words = words[: next((i for i, word in enumerate(words) if word in ("|", "2>&1")), len(words))]
+        words = words[: next((i for i, word in enumerate(words) if word in ("|", ">", "2>&1")), len(words))]
         with monkeypatch.context() as patch:
             while "=" in words[0]:
                 patch.setenv(*words.pop(0).split("="))
@@ -74,6 +74,7 @@ def test_finding_your_way(run):
                 "lint",
                 "dump",
                 "diff",
+                *(3 * ["dump"]),
                 "report",
                 "report",
                 "dump",

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 STAGES = ("traced", "lowered", "planned")
 BATCHED = "batched"
-FORMATS = ("text", "json", "dot", "graphml", "html")
+GRAPH_FORMATS = ("graphml", "model-explorer", "pb", "tensorboard")  # of one module
+FORMATS = ("text", "json", "dot", *GRAPH_FORMATS, "html")
 
 
 @click.command(cls=FileCommand, short_help="Prints a computation at each stage.")
@@ -79,6 +80,9 @@ def dump(
       fedcore dump round.fed -p lowering,mine,planning --load my_passes --after mine
       fedcore dump round.fed --stage planned --format dot | dot -Tsvg > round.svg
       fedcore dump round.fed --stage planned --format graphml > round.graphml   # for networkx, yEd, Gephi
+      fedcore dump round.fed --stage planned --format model-explorer > round.json    # for Model Explorer
+      fedcore dump round.fed --stage planned --format pb > round.pb                  # its graphs, for Netron
+      fedcore dump round.fed --stage planned --format tensorboard > logs/events.out.tfevents.1
       fedcore dump round.fed --format html > round.html     # all passes, side by side
     """
     if stage and after:
@@ -95,8 +99,8 @@ def dump(
         raise click.UsageError("--operations belongs to --graphs")
     if shows_sizes and (stage != "planned" or format_ != "text"):
         raise click.UsageError("--sizes belongs to --stage planned as text")
-    if format_ == "graphml" and not (stage or after):
-        raise click.UsageError("--format graphml holds one graph: choose a --stage, or --after a pass")
+    if format_ in GRAPH_FORMATS and not (stage or after):
+        raise click.UsageError(f"--format {format_} holds one module: choose a --stage, or --after a pass")
     from fedcore.cli.loading import import_extensions, parsed_pipeline, read_target, with_target
 
     import_extensions(extensions, work)
@@ -159,9 +163,7 @@ def _print(
     from fedcore.cli.printing import heading, show, write_bytes
 
     if format_ != "text":
-        from fedcore.cli.formats import as_dot, as_graphml, as_json
-
-        write_bytes({"json": as_json, "dot": as_dot, "graphml": as_graphml}[format_](list(modules)).encode())
+        write_bytes(_convert(list(modules), format_))
         return
     for i, module in enumerate(modules):
         if with_headings:
@@ -169,6 +171,23 @@ def _print(
         show(str(module))
         if graphs:
             _print_graphs(module, operations)
+
+
+def _convert(modules: "list[Module]", format_: str) -> bytes:
+    """The bytes of a file of a format other than text and html."""
+    from fedcore.cli.formats import as_dot, as_graphml, as_json
+    from fedcore.cli.loading import quiet_start
+
+    texts = {"json": as_json, "dot": as_dot, "graphml": as_graphml}
+    if format_ in texts:
+        return texts[format_](modules).encode()
+    with quiet_start():
+        from fedcore.cli.graph_def import as_events, as_pb
+        from fedcore.cli.model_explorer import as_model_explorer
+
+        if format_ == "model-explorer":
+            return as_model_explorer(modules).encode()
+        return {"pb": as_pb, "tensorboard": as_events}[format_](modules)
 
 
 def _print_graphs(module: "Module", operations: int | None) -> None:

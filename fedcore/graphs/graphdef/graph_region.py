@@ -55,14 +55,14 @@ def graph_regions(graph: Graph, data: bytes) -> dict[str, Region]:
     return _Conversion(graph.name, data, graph.sources).regions()
 
 
-def argument_names(graph: Graph, region: Region) -> list[str]:
+def argument_names(graph: Graph, count: int) -> list[str]:
     """The names of a graph's arguments, by the paths of its parameter's leaves; none where two are equal."""
     names: list[str] = []
     for path, leaf in () if graph.type.parameter is None else leaves(graph.type.parameter):
         words = re.findall(r"[A-Za-z0-9]+", path)
         name = "_".join(words if words and not words[0].isdigit() else ["arg", *words])
         names += [name, f"{name}_count"] if isinstance(leaf, SequenceType) else [name]
-    names += ["seed"] * (len(region.arguments) - len(names))
+    names += ["seed"] * (count - len(names))
     return names if len(set(names)) == len(names) else []
 
 
@@ -95,7 +95,7 @@ def print_graph(module: Module, graph: Graph, *, most_operations: int = MOST_OPE
     count = sum(map(count_operations, regions.values()))
     texts = [f"// {symbol(graph.name)}: {count} operation{'s' * (count != 1)}, sha256:{graph.digest[:12]}\n"]
     for name, region in regions.items():
-        names = argument_names(graph, region) if name == graph.name else []
+        names = argument_names(graph, len(region.arguments)) if name == graph.name else []
         texts.append(
             print_region(region, name=name, arguments=names, most_operations=most_operations, shows_sources=True)
         )

@@ -1,0 +1,71 @@
+"""Canonical graphs with the names of the user's code at their nodes, for programs that show graphs by their scopes."""
+
+from collections.abc import Iterable, Mapping
+
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from fedcore.graphs.graphdef.graph_region import argument_names
+from fedcore.ir.module import Graph, NodeSource
+
+
+def named_graph_def(graph: Graph, data: bytes) -> tuple[graph_pb2.GraphDef, dict[tuple[str, str], NodeSource]]:
+    """A graph whose nodes have their names in the user's code, such as `sequential/dense/MatMul`.
+
+    Arguments have the names of the leaves of the graph's parameter. A name that several nodes have is numbered.
+
+    Args:
+        data: the graph's canonical bytes.
+    Returns:
+        The graph, and the user's code of its nodes by library function ("" for the graph itself) and new name.
+    """
+    graph_def = graph_pb2.GraphDef.FromString(data)
+    arguments = [n.name for n in graph_def.node if n.op == "Placeholder"]
+    arguments.sort(key=lambda name: int(name[3:]) if name[3:].isdigit() else len(arguments))  # the seed is last
+    leaves = dict(zip(arguments, argument_names(graph, len(arguments)), strict=False))
+    sources: dict[tuple[str, str], NodeSource] = {}
+    bodies: list[tuple[str, Iterable[node_def_pb2.NodeDef], list[str]]] = [("", graph_def.node, [])]
+    for each in graph_def.library.function:
+        bodies.append((each.signature.name, each.node_def, [a.name for a in each.signature.input_arg]))
+    names: dict[str, dict[str, str]] = {}
+    for function, nodes, inputs in bodies:
+        user_names = {n.name: s.name for n in nodes if (s := graph.sources.get((function, n.name))) is not None}
+        names[function] = _distinct_names(nodes, user_names | ({} if function else leaves), inputs)
+        _rename(nodes, names[function])
+        for old, new in names[function].items():
+            if (source := graph.sources.get((function, old))) is not None:
+                sources[function, new] = source
+    for each in graph_def.library.function:
+        for results in (each.ret, each.control_ret):
+            for key, tensor in list(results.items()):
+                results[key] = _rename_tensor(tensor, names[each.signature.name])
+    return graph_def, sources
+
+
+def _distinct_names(
+    nodes: Iterable[node_def_pb2.NodeDef], user_names: Mapping[str, str], inputs: Iterable[str]
+) -> dict[str, str]:
+    """A name for each node by its name: that of the user, or its own, with a number where another has it."""
+    names: dict[str, str] = {}
+    used = {*inputs}
+    for node in nodes:
+        stem = name = user_names.get(node.name, node.name)
+        number = 0
+        while name in used:
+            number += 1
+            name = f"{stem}_{number}"
+        used.add(name)
+        names[node.name] = name
+    return names
+
+
+def _rename(nodes: Iterable[node_def_pb2.NodeDef], names: Mapping[str, str]) -> None:
+    for node in nodes:
+        node.name = names[node.name]
+        node.input[:] = [_rename_tensor(tensor, names) for tensor in node.input]
+
+
+def _rename_tensor(tensor: str, names: Mapping[str, str]) -> str:
+    """The name of a tensor, `node`, `node:1`, `node:output:1` or `^node`, with the node's new name."""
+    control = tensor[: tensor.startswith("^")]
+    node, colon, output = tensor[len(control) :].partition(":")
+    return f"{control}{names.get(node, node)}{colon}{output}"
