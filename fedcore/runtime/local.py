@@ -79,7 +79,8 @@ class LocalRuntime:
             report.note(note)
         main = module.main
         sequence = functools.partial(columns_of, note=report.note)
-        values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
+        with report.span("arguments", main.name):
+            values = [prepare(v, p.type, p.name, sequence) for v, p in zip(arguments, main.parameters, strict=True)]
         try:
             with current_stop() as stop:
                 result = self._plans.run(module, module.digest(), values, report, stop)
@@ -87,8 +88,9 @@ class LocalRuntime:
             blocked = blocked_threads.describe()
             if blocked:
                 report.note(blocked)
-        meter(module, report, self._sent)
-        return restore(_to_numpy(result, main.result_type), main.result_type)
+        with report.span("results", main.name):
+            meter(module, report, self._sent)
+            return restore(_to_numpy(result, main.result_type), main.result_type)
 
     def close(self) -> None:
         """Ends the worker threads."""

@@ -61,6 +61,15 @@ def test_a_call_records_each_block_with_its_clients_device_and_worker(recorded):
     assert all(0 <= s["start"] <= s["end"] <= call["seconds"] for s in blocks)
 
 
+def test_a_call_records_the_parts_of_a_block_and_the_conversion_of_values(recorded):
+    _, call = calls(recorded)
+    (block,) = [s for s in call["spans"] if s["kind"] == "block"]
+    parts = [s for s in call["spans"] if s["kind"] in ("read", "compare", "pack", "call")]
+    assert [s["kind"] for s in parts] == ["read", "compare", "pack", "call"]
+    assert all(block["start"] <= s["start"] <= s["end"] <= block["end"] for s in parts)
+    assert [s["kind"] for s in call["spans"] if s["kind"] in ("arguments", "results")] == ["arguments", "results"]
+
+
 def test_a_call_records_the_schedule_of_each_slice(recorded, page):
     first, second = calls(recorded)
     schedules = [[s["schedule"] for s in call["spans"] if s["kind"] == "pack"] for call in (first, second)]

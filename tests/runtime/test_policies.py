@@ -116,17 +116,17 @@ def test_a_graph_call_runs_again_with_fewer_beside_it_until_it_is_alone():
 
 
 def test_clients_without_a_batching_rule_run_one_by_one_and_are_tried_once(work):
-    work, tried, notes = attrs.evolve(work), [], []
+    work, tried, report = attrs.evolve(work), [], fc.runtime.Report()
 
     def vectorised(clients):
         tried.append(clients.first)
         raise NoBatchingRule("Foo", "there is no rule")
 
-    fallback = BatchingFallback(work, vectorised, add, operator.add, notes.append)
+    fallback = BatchingFallback(work, vectorised, add, operator.add, report)
     assert fallback(numbers(0, 8, [1, 2])).partial == [1, 2]
     assert fallback(numbers(8, 8, [3])).partial == [3]
     assert tried == [0]
-    assert notes == ["@clients runs client by client: Foo is not vectorised over clients: there is no rule"]
+    assert report.notes == ["@clients runs client by client: Foo is not vectorised over clients: there is no rule"]
 
 
 def test_clients_whose_layouts_differ_run_one_by_one_and_other_blocks_still_vectorised(work):
@@ -138,10 +138,8 @@ def test_clients_whose_layouts_differ_run_one_by_one_and_other_blocks_still_vect
     def ran_as(name):
         return lambda clients: SliceResult([(name, clients.first, clients.places)])
 
-    notes = []
-    fallback = BatchingFallback(
-        attrs.evolve(work), ran_as("vectorised"), ran_as("one by one"), operator.add, notes.append
-    )
+    report = fc.runtime.Report()
+    fallback = BatchingFallback(attrs.evolve(work), ran_as("vectorised"), ran_as("one by one"), operator.add, report)
     alike, mixed = [column(2, 3), column(5, 3)], [column(2, 3), column(5, 4)]
     assert fallback(numbers(0, 8, mixed)).partial == [("one by one", 0, 8)]
     assert fallback(numbers(0, 8, alike)).partial == [("vectorised", 0, 8)]
@@ -151,7 +149,7 @@ def test_clients_whose_layouts_differ_run_one_by_one_and_other_blocks_still_vect
         ("one by one", 8, 8),
         ("vectorised", 16, 16),
     ]
-    assert not notes
+    assert not report.notes
 
 
 def test_the_bits_without_batching_rules_do_not_depend_on_the_size_of_slices():

@@ -84,7 +84,7 @@ def bits_table(calls: list[CallRecord]) -> Markup | None:
 
 def timeline(call: CallRecord, *, open_: bool) -> Markup:
     """The spans of a call, with a row for each worker."""
-    spans = [s for s in call.spans if s.kind not in ("clients", "pack")]  # around the others, and inside of them
+    spans = sorted((s for s in call.spans if s.kind in _MEANS), key=lambda s: s.kind in _PARTS)  # parts are on top
     total = max(_SHORTEST_S, *(s.end for s in spans), 0.0)
     title = element("summary", f"call {call.number} · {seconds(call.seconds)} · {call.clients} clients")
     if not spans:
@@ -106,13 +106,29 @@ def timeline(call: CallRecord, *, open_: bool) -> Markup:
         x = left + (_WIDTH - 220) * i / 5
         tick = seconds(total * i / 5) if i else "0"
         out.append(element("text", tick, class_="tick last" if i == 5 else "tick", x=f"{x:.0f}", y=base + 16))
-    kinds = [k for k in _MEANS if any(s.kind == k for s in spans)]
+    kinds = {_MEANS[k]: k for k in _MEANS if any(s.kind == k for s in spans)}.values()
     legend = element("p", [(_key(k), _MEANS[k], " ") for k in kinds], class_="legend")
     picture = element("div", _svg("timeline", base + 26, out), class_="scroll")
     return element("details", title, legend, picture, open=open_)
 
 
-_MEANS = {"compile": "compiling", "run": "server stage", "block": "block of clients (its index)", "merge": "merge"}
+_MEANS = {
+    "compile": "compiling",
+    "arguments": "conversion of arguments and results",
+    "results": "conversion of arguments and results",
+    "run": "server stage",
+    "clients": "waiting for clients",
+    "block": "block of clients (its index)",
+    "worker": "work of another process or site",
+    "read": "reading of data",
+    "compare": "comparison of layouts",
+    "pack": "packing",
+    "build": "building of an executable",
+    "call": "graph call",
+    "merge": "merge",
+}
+_PARTS = ("read", "compare", "pack", "build", "call")  # inside of blocks
+_PART_HEIGHT = 6
 
 
 def _span(span: Span, x: float, width: float, y: float) -> Markup:
@@ -121,12 +137,20 @@ def _span(span: Span, x: float, width: float, y: float) -> Markup:
     block = "" if span.block is None else str(span.block)
     label = {"block": block, "run": f"@{span.name}", "compile": "compile"}.get(span.kind, "")
     fits = width > 8 * len(label) + 6
+    part = span.kind in _PARTS
     return element(
         "g",
         element("title", f"{span.kind} @{span.name} {who}\n{seconds(span.seconds)}, from {seconds(span.start)}"),
-        element("rect", x=f"{x:.1f}", y=y, width=f"{width:.1f}", height=20, rx=2),
+        element(
+            "rect",
+            x=f"{x:.1f}",
+            y=y + 20 - _PART_HEIGHT if part else y,
+            width=f"{width:.1f}",
+            height=_PART_HEIGHT if part else 20,
+            rx=2,
+        ),
         element("text", label, x=f"{x + 4:.1f}", y=y + 14) if fits else None,
-        class_=f"span {span.kind}" if span.kind in _MEANS else "span",
+        class_=f"span {span.kind}",
     )
 
 

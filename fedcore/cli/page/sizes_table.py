@@ -22,7 +22,7 @@ def sizes_table(plan: Module) -> Markup:
     rows = [_row(size) for size in table[:_ROWS]]
     more = len(table) - len(rows)
     return join(
-        element("h3", "Sizes, of one client where it is one's"),
+        element("h3", "Sizes, for one client"),
         element(
             "div",
             element("table", element("thead", element("tr", titles)), element("tbody", rows), class_="sizes"),

@@ -4,13 +4,13 @@ Decisions 0050, 0210, 0266 and 0267.
 """
 
 import itertools
-from collections.abc import Callable
 
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.graphs.batched.schedule import pads_too_much
 from fedcore.graphs.sequences.streams import is_large
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients.memory import Merge, Run, in_halves
+from fedcore.runtime.reports.report import Report
 
 
 class BatchingFallback:
@@ -23,18 +23,17 @@ class BatchingFallback:
       - A stage tries layouts without batching rules once; a note in the report has the reason.
     """
 
-    def __init__(
-        self, work: ClientWork, vectorised: Run, client_by_client: Run, merge: Merge, note: Callable[[str], None]
-    ) -> None:
+    def __init__(self, work: ClientWork, vectorised: Run, client_by_client: Run, merge: Merge, report: Report) -> None:
         self._work = work
         self._vectorised = vectorised
         self._client_by_client = client_by_client
         self._merge = merge
-        self._note = note
+        self._report = report
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
-        layouts = clients.common_layouts
-        differ = layouts is None or self._are_large(clients) or self._are_padded_too_much(clients)
+        with self._report.span("compare", self._work.stage, clients=[clients.present[0], clients.present[-1]]):
+            layouts = clients.common_layouts
+            differ = layouts is None or self._are_large(clients) or self._are_padded_too_much(clients)
         if differ and clients.places > self._work.block:
             return in_halves(clients, self._work.block, self, self._merge)
         if layouts is None or differ or layouts in self._work.without_rules:
@@ -43,7 +42,7 @@ class BatchingFallback:
             return self._vectorised(clients)
         except NoBatchingRule as error:
             self._work.without_rules.add(layouts)
-            self._note(f"@{self._work.stage} runs client by client: {error}")
+            self._report.note(f"@{self._work.stage} runs client by client: {error}")
             return self._client_by_client(clients)
 
     def _are_large(self, clients: ClientSlice) -> bool:

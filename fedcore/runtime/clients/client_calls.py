@@ -216,9 +216,9 @@ def _pack(
     work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice, rules: ScheduleRules
 ) -> tuple[PackedLayout, list]:
     """The packed clients on the device. A recording gets the schedule's text with the span of the packing."""
-    numbers, seeds = [n for leaf_numbers in work.numbers for n in leaf_numbers], clients.seeds(work.seed)
     ends = [clients.present[0], clients.present[-1]]
     with report.span("pack", work.stage, device=device.device, clients=ends) as facts:
+        numbers, seeds = [n for leaf_numbers in work.numbers for n in leaf_numbers], clients.seeds(work.seed)
         with tf.device(device.device):  # packed tensors that the device caches stay there
             schedule, tensors = pack_clients(
                 clients.leaves, clients.positions, seeds, numbers, rules, capacity=clients.places, cache=device.packed

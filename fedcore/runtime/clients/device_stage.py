@@ -76,7 +76,7 @@ class DeviceStage:
             work, memory, together, one_by_one, self.merge, device.device, report.note, self._fitting_places
         )
         if work.is_vectorised or work.low_rank:
-            self._run = BatchingFallback(work, self._run, self._apart, self.merge, report.note)
+            self._run = BatchingFallback(work, self._run, self._apart, self.merge, report)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         """The result of a slice with at least one present client.
@@ -235,7 +235,8 @@ class DeviceStage:
 
     def _call(self, clients: ClientSlice, function: Realized, tensors: list, size: CallSize | None) -> tuple:
         """One graph call, within the sum of its clients' deadlines."""
-        out = self._uncounted_call(clients, function, tensors, size)
+        with self._report.span("call", self._work.stage, clients=[clients.present[0], clients.present[-1]]):
+            out = self._uncounted_call(clients, function, tensors, size)
         self._report.count("blocks")
         return out
 

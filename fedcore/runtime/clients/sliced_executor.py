@@ -307,19 +307,23 @@ class _Run:
         self.results.add(result, unread.index >> height, height)
         self.report.ran(stage, name, *ends)
 
+    def _read(self, unread: UnreadRun) -> ClientSlice:
+        with self.report.span("read", self.work.stage, clients=[unread.first, unread.last]):
+            return self.reader.read(unread)
+
     def _result_of(self, number: int, unread: UnreadRun) -> SliceResult | None:
         """The result of the clients of a run that do not fail; None if all fail."""
         run = self.runs[number]
         if unread.losses > MAX_LOSSES:
             run = functools.partial(self.faults.survivors, functools.partial(_insist, run))
         if self.secure is None:
-            clients = self.reader.read(unread)
+            clients = self._read(unread)
             if self.watched.is_needed:
                 self.watched.show(clients)
             return run(clients)
         client, result = unread.first, None  # a plan with secure sums has one client in a slice
         if self.secure.why_lost(client) is None:
-            result = run(self.reader.read(unread))
+            result = run(self._read(unread))
             if result is not None and result.partial is not ABSENT:
                 result = attrs.evolve(result, partial=self.secure.mask(client, result.partial))
         why = self.secure.why_lost(client)
