@@ -3,7 +3,6 @@
 import ast
 import importlib
 import sys
-import threading
 from typing import Any
 
 from fedcore.collection_pause import without_collection
@@ -44,36 +43,3 @@ class LazyImports:
             if module == self._package:
                 return importlib.import_module(f"{module}.{attribute}")
             return getattr(__import__(module, fromlist=[attribute]), attribute)
-
-
-def import_in_thread(*names: str) -> None:
-    """Imports modules in a thread of its own, if they are not there yet.
-
-    A signal handler that needs them meanwhile waits for them. In the thread that imports them it would meet half of a
-    module.
-    """
-    if _imported.issuperset(names):
-        return
-    errors: list[BaseException] = []
-    tensorflow = sys.modules.get("tensorflow")
-    if getattr(getattr(tensorflow, "__spec__", None), "_initializing", False):
-        _import_all(names, errors)  # this thread may be the one that imports it, so it waits for no other
-    else:
-        thread = threading.Thread(target=_import_all, args=(names, errors), name="fedcore imports", daemon=True)
-        thread.start()
-        thread.join()
-    if errors:
-        raise errors[0]
-    _imported.update(names)
-
-
-_imported: set[str] = set()
-"""The modules that `import_in_thread` has imported."""
-
-
-def _import_all(names: tuple[str, ...], errors: list[BaseException]) -> None:
-    try:
-        for name in names:
-            importlib.import_module(name)
-    except BaseException as error:
-        errors.append(error)

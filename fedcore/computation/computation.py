@@ -11,12 +11,12 @@ from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief
 from fedcore.html_display import HtmlDisplay
 from fedcore.ir import Builder, Module, Symbol, Value
 from fedcore.ir.active import active_builder
+from fedcore.ir.first_use import import_safely
 from fedcore.ir.function_parameters import function_name
 from fedcore.ir.locations import user_location
 from fedcore.ir.module import STAGES, Parameter
 from fedcore.ir.structural import struct_type
 from fedcore.ir.values import is_placed
-from fedcore.lazy_imports import import_in_thread
 from fedcore.types import (
     FunctionType,
     StructType,
@@ -30,9 +30,6 @@ from fedcore.types import (
     strip_placement,
     to_type,
 )
-
-_CALLS = ("fedcore.context", "fedcore.graphs.frontend.calls_in_graphs")
-"""What calls need: they import TensorFlow, which tracing a federated computation does without."""
 
 
 class Computation(HtmlDisplay):
@@ -97,11 +94,9 @@ class Computation(HtmlDisplay):
         builder = active_builder()
         if builder is not None:
             return self._in_trace(builder, args, kwargs)
-        import_in_thread(*_CALLS)
-        from fedcore.graphs.frontend.calls_in_graphs import call_in_graph, inside_graph
-
-        if inside_graph() and not is_placed(self.type_signature):
-            return call_in_graph(self.to_module("lowered"), self.__name__, self._bound(args, kwargs))
+        calls = import_safely("fedcore.graphs.frontend.calls_in_graphs")  # with TensorFlow, which a trace does without
+        if calls.inside_graph() and not is_placed(self.type_signature):
+            return calls.call_in_graph(self.to_module("lowered"), self.__name__, self._bound(args, kwargs))
         return self._run(args, kwargs, None)
 
     def invoke(self, /, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
@@ -128,9 +123,7 @@ class Computation(HtmlDisplay):
                 f"{self.__name__}: `{parameter.name}` is a function {parameter.type}, which cannot be given from "
                 "Python: call this in another computation and give it there"
             )
-        import_in_thread(*_CALLS)
-        from fedcore import context
-
+        context = import_safely("fedcore.context")
         arguments = self._bound(args, kwargs)
         try:
             return context.invoke(self.module, arguments, seed=seed)

@@ -13,6 +13,7 @@ Decision 0011.
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -50,6 +51,7 @@ class Columns:
         "_given_order",
         "_in_groups",
         "_order",
+        "_size_bytes",
         "arrays",
         "draws",
         "element",
@@ -79,6 +81,7 @@ class Columns:
         self.layout, self.draws, is_random, self.is_in_order = _derive(element, groups is not None, ragged, steps)
         self.is_random = is_random and order is None
         self._given_order = self._order = order
+        self._size_bytes: int | None = None
         self._in_groups: Columns | bool = False  # not known; True: the sequence itself, without a cycle of references
 
     def __reduce__(self):
@@ -109,6 +112,14 @@ class Columns:
         sizes = [s.prod(axis=1, dtype=np.int64) for s in shapes]
         starts = [np.cumsum(size) - size for size in sizes]
         return cls(element, [*values, *shapes, *starts], ragged=True)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the stored rows; those of strings count as pointers."""
+        if self._size_bytes is None:
+            sizes = [a.dtype.itemsize if isinstance(a, np.ndarray) else a.dtype.size for a in self.arrays]
+            self._size_bytes = sum(size * math.prod(a.shape) for size, a in zip(sizes, self.arrays, strict=True))
+        return self._size_bytes
 
     def then(self, step: Step) -> "Columns":
         """The sequence with one more step."""

@@ -11,7 +11,6 @@ Decision 0267.
 
 import functools
 import itertools
-import math
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -104,13 +103,7 @@ def _identity(columns: Columns) -> Columns:
 
 def is_large(leaf: object) -> bool:
     """Whether a leaf of a client's value is a sequence of more than `HELD_BYTES`."""
-    return isinstance(leaf, Stream) or (isinstance(leaf, Columns) and size_bytes(leaf) > HELD_BYTES)
-
-
-def size_bytes(columns: Columns) -> int:
-    """The bytes of the stored rows; those of strings count as pointers."""
-    itemsizes = [a.dtype.size if isinstance(a, tf.Tensor) else a.dtype.itemsize for a in columns.arrays]
-    return sum(itemsize * math.prod(a.shape) for itemsize, a in zip(itemsizes, columns.arrays, strict=True))
+    return isinstance(leaf, Stream) or (isinstance(leaf, Columns) and leaf.size_bytes > HELD_BYTES)
 
 
 def is_copied(columns: Columns) -> bool:
