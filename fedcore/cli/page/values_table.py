@@ -24,14 +24,14 @@ def values_table(calls: Sequence[CallRecord]) -> Markup:
 
 def _row(value: ValueRecord) -> Markup:
     name = f"{value.client}" if value.client_id is None else f"{value.client} ({value.client_id})"
-    shown = [
+    cells = [
         element("td", name),
         element("td", "" if value.round is None else value.round, class_="num"),
         element("td", "" if value.step is None else value.step, class_="num"),
         element("td", value.norm, class_="num"),
-        element("td", element("code", value.name, class_="ln")),
+        element("td", element("code", value.name, class_="ln"), class_="text"),
         element("td", element("code", value.type)),
-        element("td", element("code", value.entries[:60])),
+        element("td", element("code", value.entries[:60]), class_="text"),
         element("td", value.location, class_="dim"),
     ]
-    return element("tr", shown, class_="bad" if value.not_finite else None)
+    return element("tr", cells, class_="bad" if value.not_finite else None)
