@@ -58,11 +58,15 @@ _NEEDS: LruCache[tuple, ClientNeeds] = LruCache(256)
 
 
 def factor_rows(low_rank: int, batch_rows: int, steps: int) -> int:
-    """Rows of the factors that a client keeps at its end; 0 where they are added up before that.
+    """Number of rows of the factors that a client still has when its training ends: all rows that it trained on.
+
+    0 if its kernels are dense by then: the plan keeps no factors, or the client has more rows than stay in factors, whose
+    product was added to the kernel.
 
     Args:
-        low_rank: the plan's rank.
-        batch_rows, steps: upper bounds of the client's.
+        low_rank: the plan's rank: 0 keeps no factors, `ONE_STEP` those of clients of one step.
+        batch_rows: most rows of a batch of a client.
+        steps: most steps of a client.
     """
     rows = batch_rows * steps
     fits = steps == 1 if low_rank == ONE_STEP else rows <= low_rank

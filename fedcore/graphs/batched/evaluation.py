@@ -259,9 +259,10 @@ class BatchedEvaluation:
         return BatchedValue(dense[0]) if self.clients == 1 else BatchedValue(dense, True)
 
     def as_lane(self, value: BatchedValue) -> Value:
-        """The tensor of a shared value with a client axis of size 1, [1, …].
+        """The tensor of a value without a client axis, with one of size 1: [1, …].
 
-        Equal calls return one tensor: low-rank factors are compared by identity.
+        `LowRank` needs it: its factors have a client axis also where one client is computed alone. Another call returns
+        the same tensor, since `LowRank` takes factors to be equal only if they are one object.
         """
         tensor = self.tensor(value)
         key = ("lane", id(tensor))

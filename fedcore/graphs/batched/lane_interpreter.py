@@ -165,7 +165,10 @@ def _build_loop(
 
 
 def call_graph(graph: Graph, data: bytes, leaves: SequenceOf, seed: Value | None = None) -> list:
-    """The leaves of a graph's result for one client: tensors, and kernels in factors.
+    """Emits the operations of a graph for one client. The leaves of its result: tensors, and kernels in factors.
+
+    A graph with an operation of `NOT_INLINED` becomes a function of its own: TensorFlow gives it its fast kernel only
+    in a graph without cycles, so outside of the loop over steps.
 
     Args:
         data: the serialized graph.
@@ -175,8 +178,8 @@ def call_graph(graph: Graph, data: bytes, leaves: SequenceOf, seed: Value | None
         NoBatchingRule: an operation has effects or a state.
     """
     build = functools.partial(batched_call, graph, data, list(map(as_value, leaves)), seeds=seed)
-    is_one_function = any(op.startswith(NOT_INLINED) for op in operations_of(graph.digest, data))
-    values = call_as_function(build, "fused") if is_one_function else build()
+    needs_own_function = any(op.startswith(NOT_INLINED) for op in operations_of(graph.digest, data))
+    values = call_as_function(build, "fused") if needs_own_function else build()
     return [
         _drop_client_axis(v, type_.shape) for v, type_ in zip(values, tensor_leaves(graph.type.result), strict=True)
     ]

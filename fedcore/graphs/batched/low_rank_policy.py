@@ -41,9 +41,10 @@ _TO_NUMBERS = frozenset({"Prod", "Sum", "Max", "Min"})
 
 
 def break_even_rank(shape: Sequence[int | None] | tf.TensorShape | None, least_entries: int = MIN_ENTRIES) -> int:
-    """Rank at which the factors of a kernel [n, m] have as many entries as the kernel; 0 if it is not kept.
+    """The largest rank r whose factors [r, n] and [r, m] have no more entries than the kernel [n, m]: n m // (n + m).
 
-    A kernel of rank 1, such as that of two classes, would be added up in every step.
+    0 if the kernel is always dense: its shape is not static or no matrix, it has less than `least_entries` entries, or
+    r is 1, as of [n, 2], where one row would fill the factors, so that each step would add them to the kernel.
     """
     if shape is None or len(shape) != 2 or None in (sizes := list(shape)):
         return 0

@@ -146,12 +146,13 @@ def computed_if(
 
 
 def call(body: Callable, operands: Sequence[Value], *, kind: str = "function") -> list[Value]:
-    """The results of the body, which is called as a function of its own.
+    """The results of the body, which is called as a function of TensorFlow of its own.
 
     Args:
         body: of the operands; it may also read values of the blocks around it.
-        kind: `function`, `fused` (TensorFlow fuses its operations), `xla` (XLA compiles it), or `unordered` (its
-            operations have no automatic control dependencies, so that it may hold loops of TensorFlow 1).
+        kind: `function` as it is; `fused` where TensorFlow fuses operations, such as a convolution with its bias; `xla`
+            where XLA compiles it; `unordered` without automatic control dependencies, as loops of TensorFlow 1 (`scan`)
+            need it. Only out of `unordered` functions passes move nodes.
     """
     inputs = [value(v) for v in operands]
     region = new_region([(v.dtype, v.shape) for v in inputs], lambda *values: list(map(value, body(*values))))

@@ -38,12 +38,16 @@ def fuse_transposes(tensor: Value, order: list[int]) -> Value:
 def common_axes(
     evaluation: BatchedEvaluation, node: Node, values: tuple[BatchedValue, ...]
 ) -> tuple[list[Value], BatchedValue]:
-    """(the tensors of operands that are put side by side, a value without a tensor that has the axes of the result).
+    """(the tensors of operands that are put side by side, the axes that the operands have in common).
 
-    If one operand has a client axis, all tensors get one.
+    The axes are a `BatchedValue` without a tensor: client axis, padded axis, entries per row and padding of one
+    operand. If one operand has a client axis, all tensors get one.
 
+    Args:
+        node: is named in errors.
     Raises:
-        NoBatchingRule: the operands have their batches along different axes, or only some have one.
+        NoBatchingRule: the operands have their batches along different axes or with different entries per row, or only
+            some operands have a batch.
     """
     axes = {(x.padded_axis, x.entries_per_row) for x in values if x.padded_axis is not None}
     if len(axes) > 1:

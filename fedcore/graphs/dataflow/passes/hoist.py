@@ -45,11 +45,12 @@ def hoist(region: Region) -> Region:
     A variable that a scan's body returns unchanged is not carried. What stays:
 
     - a node with effects, or with a control dependency, a node that runs regions, and one that makes a tensor list;
-    - a node of a branch that may not be taken; of a `while`, which may take no step, a node that might fail;
+    - a node of a branch of a `cond`; of a `while`, which may take no step, a node that might fail;
     - a node of a function that TensorFlow fuses or XLA compiles as a whole;
-    - in a function, a value that is broadcast: the function of each group overwrites its own;
+    - in a function, a copy of a small value (`BroadcastTo`, `Tile`, `Fill`): the next operation overwrites it, so that
+      each call needs its own;
     - constants and what is computed of them only, unless a moved node reads them: TensorFlow folds them in the function
-      where they are read. Out of a scan, which is lowered in place, they move too.
+      where they are read. Out of a scan, which is lowered in place, what is computed of constants moves too.
     """
     hoisting = _Hoisting()
     hoisted = hoisting.copy(region)
