@@ -60,8 +60,8 @@ _NEEDS: LruCache[tuple, ClientNeeds] = LruCache(256)
 def factor_rows(low_rank: int, batch_rows: int, steps: int) -> int:
     """Number of rows of the factors that a client still has when its training ends: all rows that it trained on.
 
-    0 if its kernels are dense by then: the plan keeps no factors, or the client has more rows than stay in factors, whose
-    product was added to the kernel.
+    0 if its kernels are dense by then: the plan keeps no factors, or the client has more rows than stay in factors,
+    whose product was added to the kernel.
 
     Args:
         low_rank: the plan's rank: 0 keeps no factors, `ONE_STEP` those of clients of one step.
