@@ -60,8 +60,8 @@ class Work:
             target = where / f"{name}.bundle.fed"  # the text names graphs; their bytes are in the bundle
             bundle.write(self.module, target)
         passes = ["-p", self.pipeline] if self.pipeline else []
-        shown = target.name if where == Path.cwd() else str(target)
-        command = shlex.join(["fedcore", "opt", shown, *passes, *self.options])
+        target_name = target.name if where == Path.cwd() else str(target)
+        command = shlex.join(["fedcore", "opt", target_name, *passes, *self.options])
         head = _comment(f"{command}\n\n{_versions()}\n\n{shlex.join(['fedcore', *sys.argv[1:]])}\n\n{trace}")
         write_whole(path, f"{head}\n\n{self.text if self.module is None else self.module}")
         return path

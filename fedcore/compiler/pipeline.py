@@ -231,16 +231,16 @@ def run_pass(pass_: Pass, module: Module, options: Mapping[str, Any], *, verify_
             the pass with file and line, and the reason.
     """
     with naming_errors_of(f"the pass {pass_.name}", pass_.run):
-        after = pass_.run(module, **options)
-    if not isinstance(after, Module):
-        raise FedcoreError(f"{pass_} returns {brief(after)}; a pass returns a module")
-    if verify_each or (not pass_.is_built_in and after is not module):
+        result = pass_.run(module, **options)
+    if not isinstance(result, Module):
+        raise FedcoreError(f"{pass_} returns {brief(result)}; a pass returns a module")
+    if verify_each or (not pass_.is_built_in and result is not module):
         try:
-            verify(after)
+            verify(result)
         except VerifyError as error:
             problem = f"after {pass_}: {error}"
             raise (VerifyError if pass_.is_built_in else FedcoreError)(problem) from None
-    return after
+    return result
 
 
 def compile_module(module: Module, pipeline: str = DEFAULT_PIPELINE) -> Module:

@@ -66,9 +66,9 @@ def cut_stage(plan: Module, operation: str) -> StageCut:
     sent = {name: value.type for name, value in sent_by(fold, stage, types_of_main).items()}
     broadcasts = split_operands([types_of_main[o.name] for o in fold.operands if isinstance(o, Ref)])
     keeps = bool(fold.attributes.get("keeps"))
-    next_partial, kept = _results(stage, keeps=keeps)
+    next_partial, kept_value = _results(stage, keeps=keeps)
     names = _unused_names(plan, stage.name)
-    client = _client_part(stage, sent, kept, names["sent"])
+    client = _client_part(stage, sent, kept_value, names["sent"])
     shared = stage.parameters[1 : 1 + broadcasts]
     count_zero = Function(
         names["sent_zero"], shared, (Operation("count", "generic_zero", (), _COUNT),), Ref("count"), _COUNT
@@ -97,20 +97,20 @@ def _results(stage: Function, *, keeps: bool) -> tuple[Operand, Operand | None]:
     return last.operands[0], last.operands[1]
 
 
-def _client_part(stage: Function, sent: Mapping[str, Type], kept: Operand | None, name: str) -> Function:
+def _client_part(stage: Function, sent: Mapping[str, Type], kept_value: Operand | None, name: str) -> Function:
     """The stage with what it sends in place of the next partial."""
-    types, made = stage.types(), {op.name: op for op in stage.operations}
+    types, operations_by_name = stage.types(), {op.name: op for op in stage.operations}
     partial = stage.parameters[0].name
-    wanted = [*sent, *([kept.name] if kept is not None else [])]
-    needed = _needed(wanted, made)
+    result_names = [*sent, *([kept_value.name] if kept_value is not None else [])]
+    needed = _find_needed(result_names, operations_by_name)
     if partial in needed:
         raise FedcoreError(f"@{stage.name} keeps a value of each client that depends on the clients before it")
     unused = _Names({*types})
     sent_name, kept_name, result = unused.new("sent"), unused.new("kept"), unused.new("result")
     sent_type = StructType([(None, type_) for type_ in sent.values()])
-    own = [("sent", sent_type), *([("kept", types[kept.name])] if kept is not None else [])]
+    own = [("sent", sent_type), *([("kept", types[kept_value.name])] if kept_value is not None else [])]
     own_type = StructType(own)
-    operands = (Ref(sent_name), *([kept] if kept is not None else []))
+    operands = (Ref(sent_name), *([kept_value] if kept_value is not None else []))
     result_type = StructType([(None, _COUNT), (None, own_type)])
     operations = (
         *(op for op in stage.operations if op.name in needed),
@@ -133,12 +133,13 @@ def _accumulation(
     name: str,
 ) -> Function:
     """The stage's operations behind what its clients send."""
-    made = {op.name: op for op in stage.operations}
-    by_path = {path_of(value, made): value for value in sent}
-    sources = {n: by_path.get(path_of(n, made), n) for n in made}  # two `item`s may be of one element
+    operations_by_name = {op.name: op for op in stage.operations}
+    by_path = {path_of(value, operations_by_name): value for value in sent}
+    # Two `item`s may be of one element.
+    sources = {n: by_path.get(path_of(n, operations_by_name), n) for n in operations_by_name}
     sources.update((value, value) for value in sent)
-    opened = {n: op for n, op in made.items() if n not in sent and sources[n] == n}
-    needed = _needed([sources.get(next_partial.name, next_partial.name)], opened, sources)
+    opened = {n: op for n, op in operations_by_name.items() if n not in sent and sources[n] == n}
+    needed = _find_needed([sources.get(next_partial.name, next_partial.name)], opened, sources)
     operations = tuple(
         attrs.evolve(
             op, operands=tuple(Ref(sources.get(o.name, o.name)) if isinstance(o, Ref) else o for o in op.operands)
@@ -159,7 +160,9 @@ def _accumulation(
     )
 
 
-def _needed(names: list[str], made: Mapping[str, Operation], sources: Mapping[str, str] | None = None) -> set[str]:
+def _find_needed(
+    names: list[str], operations_by_name: Mapping[str, Operation], sources: Mapping[str, str] | None = None
+) -> set[str]:
     """The names of a function from which values are computed, with their own."""
     sources = sources or {}
     todo, needed = list(names), set[str]()
@@ -168,8 +171,8 @@ def _needed(names: list[str], made: Mapping[str, Operation], sources: Mapping[st
         if name in needed:
             continue
         needed.add(name)
-        if name in made:
-            todo.extend(sources.get(o.name, o.name) for o in made[name].operands if isinstance(o, Ref))
+        if name in operations_by_name:
+            todo.extend(sources.get(o.name, o.name) for o in operations_by_name[name].operands if isinstance(o, Ref))
     return needed
 
 
@@ -181,8 +184,8 @@ def _unused_names(plan: Module, stage: str) -> dict[str, str]:
 class _Names:
     """Names that are not taken."""
 
-    def __init__(self, taken: set[str]):
-        self._taken = taken
+    def __init__(self, names: set[str]):
+        self._taken = names
 
     def new(self, name: str) -> str:
         while name in self._taken:

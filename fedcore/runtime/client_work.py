@@ -108,9 +108,9 @@ class ClientWork:
         graphs, blobs = [], dict[str, bytes]()
         for graph in self.module.graphs:
             names: dict[NodeKey, NodeKey] = {}
-            before = self.module.blob(graph.digest)
-            data = with_bfloat16_kernels(before, names)
-            graphs.append(graph if data is before else graph.rewritten(digest_of(data), names))
+            blob = self.module.blob(graph.digest)
+            data = with_bfloat16_kernels(blob, names)
+            graphs.append(graph if data is blob else graph.rewritten(digest_of(data), names))
             blobs[graphs[-1].digest] = data
         return attrs.evolve(self.module, graphs=tuple(graphs), blobs=blobs)
 
@@ -357,7 +357,7 @@ class ClientSlice:
 
         def opened(index: int, client: tuple) -> tuple:
             own = parameters[len(parameters) - len(client) :]
-            values = [_opened(v, p.type, f"client {index}", find) for v, p in zip(client, own, strict=True)]
+            values = [_open_value(v, p.type, f"client {index}", find) for v, p in zip(client, own, strict=True)]
             return work.drawn(index, tuple(values))
 
         clients = (None if c is None else opened(i, c) for i, c in enumerate(self.clients, self.first))
@@ -369,13 +369,13 @@ class ClientSlice:
         return every if len(self.present) == len(every) else every[list(self.positions)]
 
 
-def _opened(value: object, type_: Type, path: str, find: Callable[[SiteValue], object]) -> object:
+def _open_value(value: object, type_: Type, path: str, find: Callable[[SiteValue], object]) -> object:
     if not isinstance(value, SiteValue):
         return value
-    given: Any = find(value)
+    user_value: Any = find(value)
     for position in value.path:
-        given = [*given.values()][position] if isinstance(given, Mapping) else given[position]
-    return prepare(given, type_, path, columns_of)
+        user_value = [*user_value.values()][position] if isinstance(user_value, Mapping) else user_value[position]
+    return prepare(user_value, type_, path, columns_of)
 
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})

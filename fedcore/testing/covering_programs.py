@@ -95,7 +95,7 @@ _SEQUENCES = FederatedType(SequenceType("float32"), fc.CLIENTS)
 _WRITTEN: list[Callable[[], fc.Computation]] = []
 
 
-def _written(*types: object) -> Callable:
+def _program_over(*types: object) -> Callable:
     """Adds a program whose parameters have these types."""
 
     def add(body: Callable) -> Callable:
@@ -105,7 +105,7 @@ def _written(*types: object) -> Callable:
     return add
 
 
-@_written(_PAIRS)
+@_program_over(_PAIRS)
 def _elements(pairs: Value) -> object:
     """Structs, their elements, constants, zeros and graphs with operands that do not commute."""
     difference = fc.tf_computation(lambda x, y: x - 2 * y, "float32", "float32")
@@ -116,7 +116,7 @@ def _elements(pairs: Value) -> object:
     return fc.federated_map(change, pairs)
 
 
-@_written(_SEQUENCES, _FLOATS)
+@_program_over(_SEQUENCES, _FLOATS)
 def _captured(sequences: Value, readings: Value) -> object:
     """Functions that take values from around them."""
 
@@ -127,7 +127,7 @@ def _captured(sequences: Value, readings: Value) -> object:
     return fc.federated_map(fold, (sequences, readings))
 
 
-@_written(_FLOATS, FederatedType("float32", fc.SERVER))
+@_program_over(_FLOATS, FederatedType("float32", fc.SERVER))
 def _seeds(readings: Value, centre: Value) -> object:
     """Seeds that differ: two at the server, one for each client, two in a function of clients."""
     first, second = fc.federated_random_seed(fc.SERVER), fc.federated_random_seed(fc.SERVER)
@@ -135,7 +135,7 @@ def _seeds(readings: Value, centre: Value) -> object:
     return first, second, fc.federated_zip((fc.federated_random_seed(fc.CLIENTS), own))
 
 
-@_written(FederatedType(("float32", (3, 2)), fc.CLIENTS), _SEQUENCES)
+@_program_over(FederatedType(("float32", (3, 2)), fc.CLIENTS), _SEQUENCES)
 def _rows(matrices: Value, sequences: Value) -> object:
     """Rows of tensors as elements of sequences, and back."""
 
@@ -149,7 +149,7 @@ def _rows(matrices: Value, sequences: Value) -> object:
     return fc.federated_map(change, (matrices, sequences))
 
 
-@_written(_FLOATS, FederatedType("float32", fc.SERVER))
+@_program_over(_FLOATS, FederatedType("float32", fc.SERVER))
 def _called(readings: Value, centre: Value) -> object:
     """Computations that are called."""
 
@@ -164,7 +164,7 @@ def _called(readings: Value, centre: Value) -> object:
     return fc.federated_sum(inner(readings, centre)), fc.federated_map(lambda c: away(c, away(1.0, c)), centre)
 
 
-@_written(_FLOATS)
+@_program_over(_FLOATS)
 def _constants(readings: Value) -> object:
     """Operations on constants."""
 
@@ -177,7 +177,7 @@ def _constants(readings: Value) -> object:
     return fc.federated_map(change, readings)
 
 
-@_written(_FLOATS, FederatedType("int32", fc.CLIENTS))
+@_program_over(_FLOATS, FederatedType("int32", fc.CLIENTS))
 def _neutral_elements(readings: Value, counts: Value) -> object:
     """Operations whose result is an operand or a constant, if floats are finite and not -0.0."""
 
@@ -193,7 +193,7 @@ def _neutral_elements(readings: Value, counts: Value) -> object:
     return fc.federated_map(change, readings), fc.federated_map(change, counts)
 
 
-@_written(FederatedType("int32", fc.CLIENTS))
+@_program_over(FederatedType("int32", fc.CLIENTS))
 def _secure(counts: Value) -> object:
     def add(left: Value, right: Value) -> Value:
         return fc.generic_plus(left, right)
@@ -201,7 +201,7 @@ def _secure(counts: Value) -> object:
     return federated_secure_aggregate(counts, 0, add, add, lambda n: n, ("any",))
 
 
-@_written(_FLOATS, FederatedType("float32", fc.SERVER))
+@_program_over(_FLOATS, FederatedType("float32", fc.SERVER))
 def _aggregation(readings: Value, centre: Value) -> object:
     """An aggregation whose four functions differ, over values that depend on a broadcast."""
     away = fc.federated_map(lambda x, c: fc.generic_minus(x, c), (readings, fc.federated_broadcast(centre)))
@@ -217,7 +217,7 @@ def _aggregation(readings: Value, centre: Value) -> object:
     )
 
 
-@_written(_FLOATS, _FLOATS, FederatedType("float32", fc.SERVER))
+@_program_over(_FLOATS, _FLOATS, FederatedType("float32", fc.SERVER))
 def _shared_work(left: Value, right: Value, centre: Value) -> object:
     """Equal operations, dead ones, and maps of maps with several users."""
     shared = fc.federated_broadcast(centre)

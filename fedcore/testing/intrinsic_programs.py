@@ -76,12 +76,12 @@ def _in_own_place(value: Value, index: Value) -> Value | tuple[Value, ...]:
 
 def _is_numeric(type_: Type, dtype: str | None = None) -> bool:
     """Whether the type has leaves, and all of them are numeric (or of the dtype) and of known shapes."""
-    found = [t for _, t in leaves(type_)]
-    return bool(found) and all(
+    leaf_types = [t for _, t in leaves(type_)]
+    return bool(leaf_types) and all(
         isinstance(t, TensorType)
         and is_static(t.shape)
         and (t.dtype.is_numeric if dtype is None else t.dtype.name == dtype)
-        for t in found
+        for t in leaf_types
     )
 
 

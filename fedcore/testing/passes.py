@@ -57,9 +57,9 @@ class _Tally:
 
     def add(self, one: Pass, module: Module, inputs: dict[int, list]) -> None:
         self.met.update(op.kind for f in module.functions for op in f.operations)
-        after = check_laws(one, module, inputs)
-        self.changed.append(after is not module)
-        self.changed_operations |= changed_operations(module, after)
+        result = check_laws(one, module, inputs)
+        self.changed.append(result is not module)
+        self.changed_operations |= changed_operations(module, result)
 
     def result(self) -> Checked:
         unmet = tuple(sorted(registered().keys() - self.met))

@@ -106,7 +106,7 @@ def build_fed_buff(
         mean = aggregator.next(state.aggregator, updates, results.weight)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean.result))
         _, metrics = server.aggregate_metrics(results.metrics)
-        after = next_state(
+        new_state = next_state(
             state,
             global_model_weights=updated[1],
             client_work=federated_map(work.advance, state.client_work),
@@ -114,7 +114,7 @@ def build_fed_buff(
             finalizer=updated[0],
         )
         measured = round_metrics(client_work=federated_zip({"train": metrics}), aggregator=mean.measurements)
-        return LearningProcessOutput(after, measured)
+        return LearningProcessOutput(new_state, measured)
 
     names = {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
     return AsynchronousProcess(initialize, next_round, hyperparameters=names, **weights_functions(model))

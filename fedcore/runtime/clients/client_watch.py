@@ -74,7 +74,7 @@ class WatchedValue:
 
     def figures(self) -> dict[str, Any]:
         """The value as a recording has it."""
-        entries = "" if self.value is None else _shown(self.value)
+        entries = "" if self.value is None else _format(self.value)
         return {
             "round": self.place.round,
             "stage": self.place.stage,
@@ -124,7 +124,7 @@ class ClientRecorder:
         array = value.value
         with self._lock:
             self._bytes += array.nbytes
-            kept = array if self._bytes <= MAX_RECORDED_BYTES else None
+            recorded = array if self._bytes <= MAX_RECORDED_BYTES else None
             location = "" if value.source.location is None else str(value.source.location)
             type_ = f"{array.dtype.name}[{','.join(map(str, array.shape))}]" if array.shape else array.dtype.name
             self.values.append(
@@ -135,7 +135,7 @@ class ClientRecorder:
                     value.source.name,
                     location,
                     type_,
-                    kept,
+                    recorded,
                     _norm(array),
                     _count_not_finite(array),
                 )
@@ -162,14 +162,14 @@ class NumericsCheck:
         at = "" if value.source.location is None else f"\n  at {value.source.location}, in {value.source.name}"
         step = "" if value.step is None else f", step {value.step}"
         where = "" if not bad else f" at {list(bad)}"
-        given = "".join(f"\n  operand {_shown(operand)}" for operand in value.inputs[:3])
+        operands = "".join(f"\n  operand {_format(operand)}" for operand in value.inputs[:3])
         if value.operation == DATA:
             raise ExecutionError(
                 f"{place}{step}: its data ({value.source.name}) are not finite: {value.value[bad]}{where}"
             )
         raise ExecutionError(
             f"{place}{step}: {value.operation} is the first operation whose result is not finite: "
-            f"{value.value[bad]}{where}{at}{given}\n  in the stage @{place.stage}"
+            f"{value.value[bad]}{where}{at}{operands}\n  in the stage @{place.stage}"
         )
 
     def _first_bad(self, array: np.ndarray) -> tuple[int, ...] | None:
@@ -281,5 +281,5 @@ def _count_not_finite(array: np.ndarray) -> int:
     return int(np.sum(~np.isfinite(numbers)))
 
 
-def _shown(array: np.ndarray) -> str:
+def _format(array: np.ndarray) -> str:
     return f"{np.array2string(array, threshold=6, edgeitems=2, precision=6)}".replace("\n", "")

@@ -122,9 +122,9 @@ def _replace_accesses(nodes, port: str, results: MutableMapping[str, str]) -> No
             names[node.name] = f"{node.name}_0"
         nodes.remove(node)
     for node in nodes if names else ():
-        kept = [names.get(name, name) for name in node.input if not name.startswith("^")]
+        inputs = [names.get(name, name) for name in node.input if not name.startswith("^")]
         del node.input[:]
-        node.input.extend(kept)
+        node.input.extend(inputs)
     for result, name in list(results.items()):
         results[result] = names.get(name, name)
 
