@@ -165,11 +165,13 @@ def opens(numbers: np.ndarray, directory: pathlib.Path, kills: tuple[int, ...] =
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list:
-    """The requests to workers."""
+def asked(runtime, monkeypatch) -> list:
+    """The requests to workers. Their number depends on no time, and on no worker that a test before has ended."""
+    wait_for_workers(runtime, 2)
     requests: list = []
     from fedcore.runtime.cluster import executor  # imports Ray
 
+    monkeypatch.setattr(executor, "REQUEST_S", 0.0)
     ask = executor._ask
     monkeypatch.setattr(executor, "_ask", lambda *given: [requests.append(given), ask(*given)][1])
     return requests
@@ -188,7 +190,6 @@ def numbers():
 
 
 def test_workers_merge_runs_of_slices_and_the_bits_are_the_local_ones(runtime, local, numbers, asked, tmp_path):
-    wait_for_workers(runtime, 2)
     (want, wanted) = run(local, totals, list(numbers))
     for cohort in (list(numbers), fc.data.OpenedElsewhere(range(len(numbers)), opens(numbers, tmp_path))):
         asked.clear()
