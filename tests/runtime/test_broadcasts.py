@@ -81,7 +81,7 @@ def test_a_worker_fetches_tensors_that_no_stage_of_its_has():
         fetched.extend(references)
         return [objects[reference] for reference in references]
 
-    worker = Worker(get, 1, None, False, None, False, 10_000, pickle.loads)
+    worker = Worker(get, 1, None, False, None, None, 1, False, 10_000, pickle.loads)
     sent = types.SimpleNamespace(broadcasts=bundles)
     first = worker._broadcast_tensors(sent, base)
     assert fetched == [0]

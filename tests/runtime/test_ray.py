@@ -41,6 +41,7 @@ from fedcore.runtime.clients import sliced_executor as clients
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest, checked_plan, pack, unpack
 from fedcore.runtime.cluster.worker import Missing, Worker
+from fedcore.runtime.devices.machine_memory import memory_limit_bytes
 from fedcore.runtime.stopping import Stop, Stopped, stopped_by
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # a cluster of several processes, each of which imports
@@ -72,6 +73,12 @@ def test_sums_and_client_values_have_the_local_bits_on_two_machines(runtime, loc
     assert have == want
     assert report.crossings == wanted.crossings
     assert len(machines_of(report)) == 2
+
+
+def test_a_worker_may_take_the_memory_of_its_cores(runtime):
+    _, report = run(runtime, sum_and_each, floats(9))
+    budget = 3 / 4 * memory_limit_bytes() / os.cpu_count()
+    assert report.memory["clients"].budget_bytes == int(budget)
 
 
 @fc.tf_computation("int32")
@@ -402,7 +409,7 @@ def test_small_arrays_travel_inside_the_pickle():
 
 
 def test_a_worker_whose_cache_lacks_an_array_asks_for_it():
-    worker = Worker(lambda references: references, 1, None, False, None, False, 10_000, pickle.loads)
+    worker = Worker(lambda references: references, 1, None, False, None, None, 1, False, 10_000, pickle.loads)
     run_of_one = fc.runtime.ClientSlice(0, 8, ((np.arange(500, dtype=np.float32),),))
     parcel = pack(run_of_one, names_arrays=True)
     assert worker.run(None, parcel.without(parcel.names)) == Missing()

@@ -22,7 +22,7 @@ from fedcore.runtime.clients.deadlines import deadline
 from fedcore.runtime.clients.failures import failures_of
 from fedcore.runtime.clients.finite_check import is_moderate
 from fedcore.runtime.clients.memory import DeviceMemory, FittingSlices, Run, in_halves
-from fedcore.runtime.clients.memory_budget import CallSize, StageSizes
+from fedcore.runtime.clients.memory_budget import CallSize, StageSizes, memory_budget
 from fedcore.runtime.clients.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.clients.protocols import ProtocolBroken
 from fedcore.runtime.devices.device import DeviceExecutor, default_devices, device_name
@@ -271,7 +271,7 @@ class DeviceSliceExecutor:
 
     Args:
         device: name of the device, such as `CPU:0`, or a `DeviceExecutor`. Default: the first GPU, else the first CPU.
-        memory: the memory limits, shared by executors of one device. Default: new limits.
+        memory: the memory limits, shared by executors of one device. Default: three quarters of this machine's memory.
         timeout_s: seconds that a client's graph may take; None is no deadline.
     """
 
@@ -285,7 +285,7 @@ class DeviceSliceExecutor:
             device = DeviceExecutor(default_devices()[0] if device is None else device_name(device, "device"))
         self.device = device
         self.name = device.device
-        self._memory = memory or DeviceMemory(os.cpu_count() or 1)
+        self._memory = memory or DeviceMemory(os.cpu_count() or 1, memory_budget(None, [self.name]))
         self._timeout_s = timeout_s
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> DeviceStage:

@@ -44,19 +44,20 @@ class MemoryBudget:
     is_asked: bool = False
 
 
-def memory_budget(asked_bytes: int | None, devices: Sequence[str]) -> MemoryBudget | None:
+def memory_budget(asked_bytes: int | None, devices: Sequence[str], part: float = 1.0) -> MemoryBudget | None:
     """The budget of each kind of device; None where there is no limit: by default on GPUs, whose memory is not known.
 
     Args:
         asked_bytes: by the user.
         devices: names of the devices that run client stages.
+        part: of this machine that this process has, where others run client stages beside it; for the default.
     """
     share = len(set(devices))
     if asked_bytes is not None:
         return MemoryBudget(asked_bytes // share, is_asked=True)
     if any("GPU" in name for name in devices):
         return None
-    return MemoryBudget(int(DEFAULT_SHARE * memory_limit_bytes()) // share)
+    return MemoryBudget(int(DEFAULT_SHARE * part * memory_limit_bytes()) // share)
 
 
 @attrs.frozen
@@ -125,7 +126,7 @@ class StageSizes:
                 f"@{self._work.stage} needs {bytes_text(shared + size)} if clients run one after another, and "
                 f"memory_bytes allows {bytes_text(self._budget.size_bytes)}: {bytes_text(shared)} for broadcasts and "
                 f"partial sums, {bytes_text(size)} for client {clients.present[0]} in batches of "
-                f"{quantity(clients.leaves.batch_rows, 'row')}; give fc.runtime.local memory_bytes={shared + size}, or "
+                f"{quantity(clients.leaves.batch_rows, 'row')}; give the runtime memory_bytes={shared + size}, or "
                 "clients smaller batches"
             )
         return CallSize(1, lanes, size, 1)

@@ -73,7 +73,7 @@ class Settings:
 
     Args:
         num_workers: their number; None for as many as the cluster has room for.
-        policy, masked, timeout_s, deterministic, cache_bytes: see `Worker`.
+        policy, masked, timeout_s, memory_bytes, deterministic, cache_bytes: see `Worker`.
     """
 
     num_workers: int | None
@@ -82,6 +82,7 @@ class Settings:
     policy: Drop | None
     masked: bool
     timeout_s: float | None
+    memory_bytes: int | None
     deterministic: bool
     cache_bytes: int
 
@@ -206,8 +207,8 @@ class Members:
     def _start(self) -> Member:
         settings = self._settings
         actor = _actor_class().options(num_cpus=settings.cpus_per_worker, num_gpus=settings.gpus_per_worker).remote(
-            ray.get, intra_op_threads(), settings.policy, settings.masked, settings.timeout_s, settings.deterministic,
-            settings.cache_bytes, ray.cloudpickle.loads,
+            ray.get, intra_op_threads(), settings.policy, settings.masked, settings.timeout_s, settings.memory_bytes,
+            settings.cpus_per_worker, settings.deterministic, settings.cache_bytes, ray.cloudpickle.loads,
         )  # fmt: skip
         return Member(next(self._numbers), actor, [actor.describe.remote(), actor.node.remote()])
 

@@ -26,6 +26,7 @@ def ray(
     gpus_per_worker: float = 0,
     *,
     server_device: "str | tf.config.LogicalDevice | None" = None,
+    memory_bytes: int | None = None,
     block_size: int | str = "auto",
     vectorize: int | bool | str = "auto",
     xla: bool | str = "auto",
@@ -57,6 +58,8 @@ def ray(
         cpus_per_worker: cores that Ray reserves for a worker.
         gpus_per_worker: GPUs that Ray reserves for a worker; a worker with a GPU computes on it.
         on_client_failure, client_timeout_s: as for `fc.runtime.local`. The deadline holds on the workers.
+        memory_bytes: as for `fc.runtime.local`, for each worker. Default: three quarters of the memory of its node, or
+            control group, times the part of its cores that the worker reserves.
         cache_bytes: bytes of clients' arrays that each worker keeps.
         secure_aggregation: as for `fc.runtime.local`. Workers send the partial of each client to this process, which
             masks it: this simulates the protocol, and hides nothing from the cluster.
@@ -74,6 +77,8 @@ def ray(
     gpus = _amount("gpus_per_worker", gpus_per_worker)
     if not cpus and not gpus:
         raise FedcoreError("cpus_per_worker and gpus_per_worker are both 0: a worker needs one of them")
+    if memory_bytes is not None:
+        memory_bytes = whole_number("memory_bytes", memory_bytes, at_least=1)
     cache_bytes = whole_number("cache_bytes", cache_bytes, at_least=0)
     policy, timeout_s = client_settings(on_client_failure, client_timeout_s)
     secure = settings_of(secure_aggregation)
@@ -85,7 +90,9 @@ def ray(
     from fedcore.runtime.cluster.members import Settings
 
     disconnect = connection.connect(address, max(os.cpu_count() or 1, int((num_workers or 1) * cpus)))
-    settings = Settings(num_workers, cpus, gpus, policy, secure is not None, timeout_s, deterministic, cache_bytes)
+    settings = Settings(
+        num_workers, cpus, gpus, policy, secure is not None, timeout_s, memory_bytes, deterministic, cache_bytes
+    )
     make = functools.partial(
         local,
         server_device,

@@ -23,6 +23,8 @@ from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
 from fedcore.runtime.clients.failures import where_clients_run
 from fedcore.runtime.clients.faults import ClientIds, Drop, FaultPolicy
 from fedcore.runtime.clients.finite_check import checked_finite
+from fedcore.runtime.clients.memory import DeviceMemory
+from fedcore.runtime.clients.memory_budget import memory_budget
 from fedcore.runtime.clients.merge_tree import MergeTree
 from fedcore.runtime.clients.reader import Reader
 from fedcore.runtime.clients.sliced_executor import SliceResults
@@ -30,6 +32,7 @@ from fedcore.runtime.cluster.broadcasts import MAX_STAGES
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.messages import Answer, Missing, Sent, Source
 from fedcore.runtime.cluster.shipping import Parcel, checked_plan, pack, unpack
+from fedcore.runtime.devices.device import default_devices
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
 
@@ -61,6 +64,8 @@ class Worker:
         policy: of clients that fail; None raises.
         masked: whether clients' values are hidden, see `FaultPolicy`.
         timeout_s: seconds that a client's graph may take, and reading its data; None is no deadline.
+        memory_bytes: see `fc.runtime.ray`.
+        cores: of the machine that are the worker's.
         deterministic: asks TensorFlow for deterministic operations.
         load: loads a function that opens clients.
     """
@@ -72,6 +77,8 @@ class Worker:
         policy: Drop | None,
         masked: bool,
         timeout_s: float | None,
+        memory_bytes: int | None,
+        cores: float,
         deterministic: bool,
         cache_bytes: int,
         load: Callable[[bytes], Callable],
@@ -84,7 +91,9 @@ class Worker:
         self._policy = policy
         self._masked = masked
         self._timeout_s = timeout_s
-        self._executor = DeviceSliceExecutor(timeout_s=timeout_s)
+        device = default_devices()[0]
+        budget = memory_budget(memory_bytes, [device], min(1.0, cores / (os.cpu_count() or 1)))
+        self._executor = DeviceSliceExecutor(device, DeviceMemory(1, budget), timeout_s)
         self._plans: LruEntries = LruEntries(MAX_PLANS)
         self._works: LruEntries[str, ClientWork] = LruEntries(MAX_WORKS)
         self._broadcasts: weakref.WeakValueDictionary[str, tf.Tensor] = weakref.WeakValueDictionary()

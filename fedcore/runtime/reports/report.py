@@ -154,7 +154,7 @@ class Report(HtmlDisplay):
         return "\n".join(lines)
 
     def include(self, other: "Report") -> None:
-        """Adds another process's report on a part of this call: graph calls, notes, dropped clients, measured bits."""
+        """Adds another process's report on a part of this call: graph calls, notes, dropped clients, bits, memory."""
         for kind, number in other.graph_calls.items():
             self.count(kind, number)
         for text in other.notes:
@@ -163,6 +163,8 @@ class Report(HtmlDisplay):
         self.tracebacks.update(other.tracebacks)
         for op, bits in other.measured.items():
             self.measure(op, bits)
+        for stage, memory in other.memory.items():
+            self.needs(stage, memory)
 
     def count(self, kind: str, number: int = 1) -> None:
         with self._lock:
