@@ -45,3 +45,11 @@ def test_each_page_stands_in_the_contents_of_the_site():
     contents = (ROOT / "scripts/site/__main__.py").read_text()
     pages_of_guide = [page.stem for page in (ROOT / "docs").glob("*.md")]
     assert [name for name in pages_of_guide if f"\ndocs/{name}\n" not in contents] == []
+
+
+def test_readme_has_every_package_and_every_page_of_the_guide():
+    text = (ROOT / "README.md").read_text()
+    packages = {file.parent.name for file in ROOT.glob("fedcore/*/__init__.py")}
+    table = set(re.findall(r"`([a-z_]+)`", text.partition("## Where things are")[2].partition("## Extending")[0]))
+    assert packages - table == set()
+    assert [page.name for page in ROOT.glob("docs/*.md") if f"docs/{page.name}" not in text] == []
