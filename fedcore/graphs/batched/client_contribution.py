@@ -353,7 +353,7 @@ def joined_product(left: Value, right: Value, rows: int) -> Value:
             appends none.
     """
     if rows:
-        paddings = [[0, 0], [0, rows - ops.shape(left)[1]], [0, 0]]
+        paddings: ops.Rows = [[0, 0], [0, rows - ops.shape(left)[1]], [0, 0]]
         left, right = ops.pad(left, paddings), ops.pad(right, paddings)
     return product_of_factors(left, right)
 

@@ -300,7 +300,7 @@ class BatchedEvaluation:
         tensor = self.tensor(value)
         if value.batched or tensor.dtype == tf.variant:
             return tensor
-        shape = ops.concat([[self.clients], ops.shape(tensor)], 0)
+        shape: ops.Sizes = ops.concat([[self.clients], ops.shape(tensor)], 0)
         if tensor.shape.is_fully_defined():
             shape = [self.clients, *tensor.shape]
         return ops.broadcast_to(tensor, shape)

@@ -59,6 +59,7 @@ class _RowOperation:
             return ops.cast(x, self.dtype)
         if self.op == "Reshape":
             return ops.reshape(x, [x.shape[0], -1 if x.shape[1] is None else x.shape[1], *self.shape])
+        assert self.number is not None  # of a sum or a product
         number = ops.constant(self.number, self.dtype)
         return _EXACT[self.op](number, x) if self.number_first else _EXACT[self.op](x, number)
 

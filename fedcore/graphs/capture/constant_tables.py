@@ -9,6 +9,7 @@ Decision 0083.
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +20,9 @@ from fedcore.graphs import private_api
 _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_constant_tables", default=False)
 _ENTRIES = "_fedcore_entries"  # (keys, values) of a table that was created while a graph was traced
 _BUCKETS = 2**63 - 1
+
+Keys: TypeAlias = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
+"""Keys that are looked up, or their values, in the same form."""
 
 
 @contextlib.contextmanager
@@ -88,7 +92,7 @@ def _entries(table: tf.lookup.StaticHashTable) -> tuple:
     return entries if keys is None or values is None else (keys, values)
 
 
-def _export(table) -> tuple[tf.Tensor, tf.Tensor]:
+def _export(table: tf.lookup.StaticHashTable) -> tuple[tf.Tensor, tf.Tensor]:
     return _originals["export"](table)
 
 
@@ -96,7 +100,7 @@ def _in_graph() -> bool:
     return _tracing.get() and not tf.executing_eagerly()
 
 
-def _lookup(self, keys, name=None):
+def _lookup(self: tf.lookup.StaticHashTable, keys: Keys, name: str | None = None) -> Keys:
     if not _in_graph():
         return _originals["lookup"](self, keys, name)
     if isinstance(keys, tf.RaggedTensor):
@@ -112,20 +116,20 @@ def _lookup(self, keys, name=None):
     return values
 
 
-def _size(self, name=None):
+def _size(self: tf.lookup.StaticHashTable, name: str | None = None) -> tf.Tensor:
     if not _in_graph():
         return _originals["size"](self, name)
     return tf.size(_entries(self)[0], tf.int64)
 
 
-def _export_table(self, name=None):
+def _export_table(self: tf.lookup.StaticHashTable, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor]:
     if not _in_graph():
         return _originals["export"](self, name)
     keys, values = map(tf.convert_to_tensor, _entries(self))
     return keys, values
 
 
-def _initialize(self):
+def _initialize(self: tf.lookup.StaticHashTable) -> tf.Operation | None:
     """Stores the entries of a table that is created while a graph is traced; the table itself is never made."""
     if not _in_graph():
         return _originals["_initialize"](self)
@@ -137,7 +141,7 @@ def _initialize(self):
         return _originals["_initialize"](self)
 
 
-_originals: dict = {}
+_originals: dict[str, Callable] = {}
 
 
 def _install() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fedcore.collection_pause import without_collection
 from fedcore.errors import TracingError
@@ -114,7 +114,7 @@ def trace_leaves(
     result: list[Type] = []
     printed: list[Printed] = []
 
-    def main(seed, *tensors):
+    def main(seed: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
         nonlocal printed
         printed = open_prints()
         type_, out = fn(_operands(parameter, list(tensors)), seed)
@@ -150,7 +150,7 @@ def trace_leaves(
     return TracedGraph(FunctionType(parameter, result[-1]), data, side_effects, sources=sources, prints=prints)
 
 
-def _captures(graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+def _captures(graph: tf.Graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """The captured tensors by their placeholder: constants, and variables of the function's own."""
     constants, variables = {}, {}
     for outer, inner in graph.captures:
@@ -170,7 +170,7 @@ def _captures(graph, own: OwnVariables, describe: str) -> tuple[dict[str, tf.Ten
     return constants, variables
 
 
-def _why_not_captured(graph, resource: tf.Tensor, describe: str) -> str:
+def _why_not_captured(graph: tf.Graph, resource: tf.Tensor, describe: str) -> str:
     names = [v.name for v in graph.variables if v.handle is resource]
     if names or (private_api.handle_types(resource)):
         return (
@@ -183,7 +183,7 @@ def _why_not_captured(graph, resource: tf.Tensor, describe: str) -> str:
     )
 
 
-def _make_constant(node, value) -> None:
+def _make_constant(node: node_def_pb2.NodeDef, value: tf.Tensor) -> None:
     node.op = "Const"
     node.attr.clear()
     node.attr["dtype"].type = value.dtype.as_datatype_enum

@@ -28,7 +28,7 @@ from fedcore.graphs.graphdef.form.parsed_graph import operations_in
 from fedcore.graphs.graphdef.form.process_functions import define
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec
-from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.ir.module import Graph, NodeKey, Prints
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, leaves, tensor_leaves
@@ -193,7 +193,7 @@ def call_unordered(body: Callable, operands: list[tf.Tensor]) -> list[tf.Tensor]
 def graph_callable(graph: Graph, data: bytes, *, xla: bool = False) -> Callable:
     """The graph as a function over nested tuples of tensors, for use inside a graph being built."""
 
-    def call(*arguments, seed=None):
+    def call(*arguments: Nested, seed: tf.Tensor | None = None) -> Nested:
         return unflatten(call_leaves(graph, data, flatten(arguments), seed, xla=xla), graph.type.result)
 
     return call
@@ -204,7 +204,7 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
     parameter = graph.type.parameter
     types = [] if parameter is None else [leaf for _, leaf in leaves(parameter)]
 
-    def main(seed, *tensors):
+    def main(seed: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
         operands, values = list(tensors), []
         for type_ in types:
             value = operands.pop(0)
@@ -219,11 +219,11 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
     compiled = tf.function(main, autograph=False, input_signature=signature)
 
     @functools.cache
-    def concrete():
+    def concrete() -> tuple[Callable, bool]:
         function = compiled.get_concrete_function()
         return function, sums_explode(function.graph.as_graph_def())
 
-    def call(*arguments, seed=0):
+    def call(*arguments: Nested, seed: int = 0) -> Nested:
         tensors: list = []
         for value, type_ in zip(flatten(arguments), types, strict=True):
             if isinstance(type_, SequenceType):

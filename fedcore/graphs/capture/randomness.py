@@ -24,10 +24,11 @@ Operations for which the user set equal seeds give equal numbers within one call
 Decision 0010.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, types_pb2
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, types_pb2
 
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
@@ -101,7 +102,7 @@ class _Seeding:
         added: names of new library functions, by key.
     """
 
-    def __init__(self, graph_def: graph_pb2.GraphDef, describe: str):
+    def __init__(self, graph_def: graph_pb2.GraphDef, describe: str) -> None:
         self.graph_def = graph_def
         self.describe = describe
         self.functions = {f.signature.name: f for f in graph_def.library.function}
@@ -190,7 +191,7 @@ _UNSEEDED = "_fedcore_unseeded"
 """Attribute that marks random operations of datasets without a seed."""
 
 
-def _mark_unseeded(nodes) -> None:
+def _mark_unseeded(nodes: Iterable[node_def_pb2.NodeDef]) -> None:
     zeros = {n.name for n in nodes if n.op == "Const" and n.attr["dtype"].type == _INT64 and _is_zero(n)}
     for node in nodes:
         position = _DATASETS.get(node.op)
@@ -198,7 +199,7 @@ def _mark_unseeded(nodes) -> None:
             node.attr[_UNSEEDED].b = True
 
 
-def _is_zero(node) -> bool:
+def _is_zero(node: node_def_pb2.NodeDef) -> bool:
     return not tf.make_ndarray(node.attr["value"].tensor).any()
 
 
@@ -213,11 +214,11 @@ def _default_seed(node: node_def_pb2.NodeDef) -> int | None:
     return first if second == 0 and is_default_seed(first) else None
 
 
-def _fold(seed, number):
+def _fold(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
     return fold_in(seed, number)
 
 
-def _pair(seed, number):
+def _pair(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
     return tf.stack([fold_in(seed, number), tf.constant(0, tf.int64)])
 
 
@@ -231,7 +232,14 @@ class _Body:
         count: number of random operations, and of calls of random functions, so far.
     """
 
-    def __init__(self, owner: _Seeding, nodes, seed: str, *, in_function: bool):
+    def __init__(
+        self,
+        owner: _Seeding,
+        nodes: RepeatedCompositeFieldContainer[node_def_pb2.NodeDef],
+        seed: str,
+        *,
+        in_function: bool,
+    ) -> None:
         self.owner = owner
         self.nodes = nodes
         self.seed = seed
@@ -253,7 +261,7 @@ class _Body:
                 self.count += 1
                 self._call(node)
 
-    def _number(self, node) -> int:
+    def _number(self, node: node_def_pb2.NodeDef) -> int:
         """The number to fold: the operation's position, or a number for the seed that the user set."""
         if node.attr["seed"].i == _SEEDED_BY_OP:
             return (1 << 40) + node.attr["seed2"].i
@@ -285,13 +293,13 @@ class _Body:
         """The body's seed folded with a number, as int64 [2]: the form that stateless operations take."""
         return self._add_call("pair", _pair, number)
 
-    def _dataset(self, node) -> None:
+    def _dataset(self, node: node_def_pb2.NodeDef) -> None:
         """Sets the seeds of a random dataset operation."""
         del node.attr[_UNSEEDED]
         for i in (0, 1):
             node.input[_DATASETS[node.op] + i] = self.fold_seed((2 << 40) + 2 * self.count + i)
 
-    def _stateless(self, node, pair: str) -> None:
+    def _stateless(self, node: node_def_pb2.NodeDef, pair: str) -> None:
         data = [i for i in node.input if not i.startswith("^")]
         control = [i for i in node.input if i.startswith("^")]
         if node.op in _BY_FUNCTION:
@@ -308,7 +316,7 @@ class _Body:
         data.insert(position, pair)
         _set_inputs(node, [*data, *control])
 
-    def _by_function(self, node, data, control, pair: str) -> None:
+    def _by_function(self, node: node_def_pb2.NodeDef, data: list[str], control: list[str], pair: str) -> None:
         op, fn = node.op, _BY_FUNCTION[node.op]
         result = node.attr[_RESULT[op]].type
         types = [node.attr[a].type for a in _INPUTS.get(op, ("T",))]
@@ -324,10 +332,10 @@ class _Body:
         _as_call(node, name, [_INT64, *types], result)
         _set_inputs(node, [pair, *data, *control])
 
-    def _from_default(self, node, default: int) -> None:
+    def _from_default(self, node: node_def_pb2.NodeDef, default: int) -> None:
         dtype = tf.as_dtype(node.attr["dtype"].type)
 
-        def state(seed, number):
+        def state(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
             folded = fold_in(seed, number)
             return tf.stack([folded, tf.constant(0, tf.int64)]) if dtype == tf.int64 else tf.bitcast(folded, dtype)
 
@@ -339,7 +347,7 @@ class _Body:
         _as_call(node, name, [_INT64, _INT64], dtype.as_datatype_enum)
         _set_inputs(node, [self.seed, self._constant(default), *control])
 
-    def _call(self, node) -> None:
+    def _call(self, node: node_def_pb2.NodeDef) -> None:
         """Has the node pass a seed to the functions that it calls."""
         data = [i for i in node.input if not i.startswith("^")]
         control = [i for i in node.input if i.startswith("^")]
@@ -369,18 +377,18 @@ class _Body:
         _set_inputs(node, [*data, seed, *control])
 
 
-def _copy(message):
+def _copy(message: attr_value_pb2.AttrValue) -> attr_value_pb2.AttrValue:
     copied = type(message)()
     copied.CopyFrom(message)
     return copied
 
 
-def _set_inputs(node, inputs: list[str]) -> None:
+def _set_inputs(node: node_def_pb2.NodeDef, inputs: list[str]) -> None:
     del node.input[:]
     node.input.extend(inputs)
 
 
-def _as_call(node, function: str, types: list[int], result: int) -> None:
+def _as_call(node: node_def_pb2.NodeDef, function: str, types: list[int], result: int) -> None:
     node.attr["f"].func.name = function
     node.attr["Tin"].list.type.extend(types)
     node.attr["Tout"].list.type.append(result)

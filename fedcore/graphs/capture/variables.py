@@ -2,11 +2,12 @@
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import attrs
 import tensorflow as tf
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.form.canonical_form import ANONYMOUS
@@ -54,7 +55,7 @@ def own_variables() -> Iterator[OwnVariables]:
         variables = OwnVariables(private_api.creation_number(tf.constant(0)))
     outside = tf.compat.v1.get_default_graph()
 
-    def creator(next_creator, **options):
+    def creator(next_creator: Callable, **options: Any) -> tf.Variable:
         initial = options.get("initial_value")
         is_symbolic = any(tf.is_tensor(x) and not private_api.is_eager(x) for x in tf.nest.flatten(initial))
         if is_symbolic or tf.executing_eagerly():
@@ -62,7 +63,7 @@ def own_variables() -> Iterator[OwnVariables]:
         with _traced_graph(outside).as_default():
             return create_variable(initial, options)
 
-    def create_variable(initial, options: dict) -> tf.Variable:
+    def create_variable(initial: Any, options: dict) -> tf.Variable:
         shape = options.get("shape")
         value = tf.convert_to_tensor(initial() if callable(initial) else initial, dtype=options.get("dtype"))
         variable = private_api.uninitialized_variable(
@@ -108,7 +109,7 @@ def make_fresh(node: node_def_pb2.NodeDef, handle: tf.Tensor) -> None:
     node.attr["container"].s = b""
 
 
-def assign_first(graph_def, name: str, value: tf.Tensor) -> None:
+def assign_first(graph_def: graph_pb2.GraphDef, name: str, value: tf.Tensor) -> None:
     """Assigns a constant to the variable `name` before its first use."""
     handle_name = f"{name}/fedcore_made"
     next(n for n in graph_def.node if n.name == name).name = handle_name

@@ -15,7 +15,7 @@ its number of iterations, its initial values and all that its body reads are.
 """
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -173,7 +173,14 @@ class _Analysis:
 
         return self._analyse_loop(step, operands, changes, tests, depth)
 
-    def _analyse_loop(self, step, initial: Sequence[Facts], changes: Sequence[bool], ends: list[Facts], depth: int):
+    def _analyse_loop(
+        self,
+        step: Callable[[Sequence[Facts]], list[Facts]],
+        initial: Sequence[Facts],
+        changes: Sequence[bool],
+        ends: list[Facts],
+        depth: int,
+    ) -> list[Facts]:
         """The facts of a loop's results: the fixed point of its step.
 
         Args:

@@ -25,13 +25,17 @@ Example: `x @ w + 1` for four clients.
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Optional
+from types import EllipsisType
+from typing import Any, Never, Optional, TypeAlias
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
 from fedcore.ir.module import NodeSource
+
+StaticShape: TypeAlias = tf.TensorShape | Sequence[int | None] | None
+"""Sizes as far as they are known while the graph is built; None: of an unknown rank."""
 
 REGIONS = {"scan": 1, "while": 2, "if": 2, "call": 1}
 """Operations that are not TensorFlow's, with the number of their regions."""
@@ -64,7 +68,7 @@ class Value:
     may_be_static: bool = False
     static: np.ndarray | None = attrs.field(default=None, init=False)
 
-    def set_shape(self, shape) -> None:
+    def set_shape(self, shape: StaticShape) -> None:
         """Narrows the static shape by what a caller knows of it."""
         self.shape = self.shape.merge_with(shape)
 
@@ -75,10 +79,10 @@ class Value:
     def __bool__(self) -> bool:
         raise TypeError(f"{self!r} has no truth value while the graph is built")
 
-    def __iter__(self):
+    def __iter__(self) -> Never:
         raise TypeError(f"{self!r} cannot be iterated over: use `unstack`")
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         """Identity of values, so that they can be keys; a comparison with a number is refused, which would be False
         silently.
         """
@@ -88,68 +92,75 @@ class Value:
 
     __hash__ = object.__hash__
 
-    def __add__(self, other):
+    def __add__(self, other: "Operand") -> "Value":
         return OPERATORS["+"](self, other)
 
-    def __radd__(self, other):
+    def __radd__(self, other: "Operand") -> "Value":
         return OPERATORS["+"](other, self)
 
-    def __sub__(self, other):
+    def __sub__(self, other: "Operand") -> "Value":
         return OPERATORS["-"](self, other)
 
-    def __rsub__(self, other):
+    def __rsub__(self, other: "Operand") -> "Value":
         return OPERATORS["-"](other, self)
 
-    def __mul__(self, other):
+    def __mul__(self, other: "Operand") -> "Value":
         return OPERATORS["*"](self, other)
 
-    def __rmul__(self, other):
+    def __rmul__(self, other: "Operand") -> "Value":
         return OPERATORS["*"](other, self)
 
-    def __truediv__(self, other):
+    def __truediv__(self, other: "Operand") -> "Value":
         return OPERATORS["/"](self, other)
 
-    def __rtruediv__(self, other):
+    def __rtruediv__(self, other: "Operand") -> "Value":
         return OPERATORS["/"](other, self)
 
-    def __floordiv__(self, other):
+    def __floordiv__(self, other: "Operand") -> "Value":
         return OPERATORS["//"](self, other)
 
-    def __rfloordiv__(self, other):
+    def __rfloordiv__(self, other: "Operand") -> "Value":
         return OPERATORS["//"](other, self)
 
-    def __mod__(self, other):
+    def __mod__(self, other: "Operand") -> "Value":
         return OPERATORS["%"](self, other)
 
-    def __neg__(self):
+    def __neg__(self) -> "Value":
         return OPERATORS["neg"](self)
 
-    def __invert__(self):
+    def __invert__(self) -> "Value":
         return OPERATORS["~"](self)
 
-    def __and__(self, other):
+    def __and__(self, other: "Operand") -> "Value":
         return OPERATORS["&"](self, other)
 
-    def __or__(self, other):
+    def __or__(self, other: "Operand") -> "Value":
         return OPERATORS["|"](self, other)
 
-    def __xor__(self, other):
+    def __xor__(self, other: "Operand") -> "Value":
         return OPERATORS["^"](self, other)
 
-    def __lt__(self, other):
+    def __lt__(self, other: "Operand") -> "Value":
         return OPERATORS["<"](self, other)
 
-    def __le__(self, other):
+    def __le__(self, other: "Operand") -> "Value":
         return OPERATORS["<="](self, other)
 
-    def __gt__(self, other):
+    def __gt__(self, other: "Operand") -> "Value":
         return OPERATORS[">"](self, other)
 
-    def __ge__(self, other):
+    def __ge__(self, other: "Operand") -> "Value":
         return OPERATORS[">="](self, other)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: "Index") -> "Value":
         return OPERATORS["[]"](self, index)
+
+
+Operand: TypeAlias = Value | np.ndarray | np.generic | float | int | bool | Sequence
+"""A tensor for an operation: a value, or a number, an array or a list that becomes a constant."""
+
+Index: TypeAlias = int | Value | slice | EllipsisType | tuple | None
+"""Entries between the brackets of `value[…]`."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -174,10 +185,10 @@ class Node:
     source: NodeSource | None = None
     outputs: tuple[Value, ...] = attrs.field(default=(), init=False)
 
-    def __getitem__(self, attribute: str):
+    def __getitem__(self, attribute: str) -> Any:
         return self.attributes[attribute]
 
-    def get(self, attribute: str, default=None):
+    def get(self, attribute: str, default: Any = None) -> Any:
         return self.attributes.get(attribute, default)
 
     def __repr__(self) -> str:
@@ -216,7 +227,7 @@ class Block:
     constants: dict[object, Value] = attrs.field(factory=dict)
     ordered_behind: tuple[Value, ...] = ()
 
-    def argument(self, dtype: tf.DType, shape) -> Value:
+    def argument(self, dtype: tf.DType, shape: StaticShape) -> Value:
         """Adds an argument to the region, and returns it."""
         value = Value(tf.as_dtype(dtype), tf.TensorShape(shape), self)
         self.arguments.append(value)
@@ -329,7 +340,7 @@ def new_region(types: Sequence[tuple[tf.DType, Any]], body: Callable[..., Sequen
     return block.region(results)
 
 
-def _refuse_conversion(value: Value, *_, **__):
+def _refuse_conversion(value: Value, *_: Any, **__: Any) -> Never:
     """Refuses a value where a TensorFlow function wants a tensor, and says which functions take it."""
     raise TypeError(f"{value!r} is no tensor: use the functions of fedcore.graphs.dataflow.operations")
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import attrs
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, op_def_pb2
 
 from fedcore.graphs import private_api
 
@@ -107,13 +108,13 @@ def signature(op: str) -> Signature:
     )
 
 
-def _argument(part) -> Argument:
+def _argument(part: op_def_pb2.OpDef.ArgDef) -> Argument:
     """An operand or a result, from its protobuf."""
     dtype = tf.as_dtype(part.type) if part.type else None
     return Argument(part.name, dtype, part.type_attr, part.number_attr, part.type_list_attr)
 
 
-def _content(default):
+def _content(default: attr_value_pb2.AttrValue) -> int | list[int]:
     """The content of a serialized default: a dtype, a number, or a list of dtypes."""
     kind = default.WhichOneof("value")
     return [*default.list.type] if kind == "list" else getattr(default, kind)

@@ -12,19 +12,37 @@ Decision 0228.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow import constant_values
-from fedcore.graphs.dataflow.graph import OPERATORS, Block, Node, Value, active_block, building
+from fedcore.graphs.dataflow.graph import (
+    OPERATORS,
+    Block,
+    Index,
+    Node,
+    Operand,
+    StaticShape,
+    Value,
+    active_block,
+    building,
+)
 from fedcore.graphs.dataflow.op_signature import flat_operands, signature
 from fedcore.graphs.dataflow.shape_inference import infer
 from fedcore.graphs.dataflow.tf_keywords import keywords_of
 
-Operand: TypeAlias = Value | np.ndarray | float | int | bool | Sequence
+Sizes: TypeAlias = tf.TensorShape | Value | np.ndarray | Sequence[int | Value]
+"""A shape as an operand: sizes that are numbers, or values that only the run knows."""
+
+Rows: TypeAlias = Value | np.ndarray | Sequence[Sequence[int | Value]]
+"""A matrix operand, such as pairs of paddings."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MOST_SHARED = 64
 """Entries of the largest constant that is compared with other constants of a block, so that equal ones are one node."""
@@ -37,18 +55,18 @@ def current_block() -> Block:
     return block
 
 
-def _vocabulary(tf_function: Callable) -> Callable[[Callable], Callable]:
+def _vocabulary(tf_function: Callable) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declares a function of this module that stands for one of TensorFlow's.
 
     Args:
         tf_function: the function that is called where no block is built.
     """
 
-    def declare(function: Callable) -> Callable:
+    def declare(function: Callable[P, R]) -> Callable[P, R]:
         """The function that adds nodes where a block is built, and calls TensorFlow's function elsewhere."""
 
         @functools.wraps(function)
-        def call(*arguments, **keywords):
+        def call(*arguments: P.args, **keywords: P.kwargs) -> R:
             if active_block() is None:
                 return tf_function(*arguments, **keywords)
             return function(*arguments, **keywords)
@@ -61,7 +79,7 @@ def _vocabulary(tf_function: Callable) -> Callable[[Callable], Callable]:
 # --- nodes ---
 
 
-def operation(op: str, *inputs, **attributes):
+def operation(op: str, *inputs: Operand, **attributes: Any) -> Any:
     """The result of a TensorFlow operation, or a list of its results if it has several.
 
     Args:
@@ -132,7 +150,9 @@ def value(operand: Operand, dtype: tf.DType | None = None) -> Value:
 
 
 @_vocabulary(tf.constant)
-def constant(content, dtype: tf.DType | None = None, shape=None) -> Value:
+def constant(
+    content: ArrayLike, dtype: tf.DType | None = None, shape: tf.TensorShape | Sequence[int] | None = None
+) -> Value:
     """A constant value. Equal small constants of a block are one node, unless a control dependency applies to this one.
 
     Args:
@@ -155,7 +175,7 @@ def constant(content, dtype: tf.DType | None = None, shape=None) -> Value:
     return block.constants[key]
 
 
-def _array(content, dtype: tf.DType | None) -> np.ndarray:
+def _array(content: ArrayLike, dtype: tf.DType | None) -> np.ndarray:
     """The content as an array. Without a dtype, Python's floats and integers become float32 and int32, as in
     TensorFlow.
     """
@@ -169,23 +189,23 @@ def _array(content, dtype: tf.DType | None) -> np.ndarray:
 
 
 @_vocabulary(tf.get_static_value)
-def static_value(operand) -> np.ndarray | None:
+def static_value(operand: Operand) -> np.ndarray | None:
     """The array that an operand is whatever the arguments are; None if it is not known."""
     return constant_values.static_value(operand) if isinstance(operand, Value) else np.asarray(operand)
 
 
 @_vocabulary(tf.zeros)
-def zeros(shape, dtype=tf.float32) -> Value:
+def zeros(shape: Sizes, dtype: tf.DType = tf.float32) -> Value:
     return fill(shape, np.zeros([], tf.as_dtype(dtype).as_numpy_dtype))
 
 
 @_vocabulary(tf.ones)
-def ones(shape, dtype=tf.float32) -> Value:
+def ones(shape: Sizes, dtype: tf.DType = tf.float32) -> Value:
     return fill(shape, np.ones([], tf.as_dtype(dtype).as_numpy_dtype))
 
 
 @_vocabulary(tf.fill)
-def fill(shape, content) -> Value:
+def fill(shape: Sizes, content: Operand) -> Value:
     return operation("Fill", _sizes(shape), value(content))
 
 
@@ -197,12 +217,12 @@ def zeros_like(x: Value) -> Value:
     return operation("ZerosLike", x)
 
 
-def placeholder_with_shape(x: Value, shape) -> Value:
+def placeholder_with_shape(x: Value, shape: StaticShape) -> Value:
     """The value with a less specific static shape, for loop variables whose shapes change."""
     return operation("PlaceholderWithDefault", x, shape=tf.TensorShape(shape))
 
 
-def _sizes(shape) -> Value:
+def _sizes(shape: Sizes) -> Value:
     """A shape as a vector operand: int32 if it is of numbers, or of the values' dtype if some sizes are values."""
     if isinstance(shape, tf.TensorShape):
         shape = shape.as_list()
@@ -233,12 +253,12 @@ def size(x: Value, out_type: tf.DType = tf.int32) -> Value:
 
 
 @_vocabulary(tf.reshape)
-def reshape(x: Operand, shape) -> Value:
+def reshape(x: Operand, shape: Sizes) -> Value:
     return operation("Reshape", value(x), _sizes(shape))
 
 
 @_vocabulary(tf.ensure_shape)
-def ensure_shape(x: Value, shape) -> Value:
+def ensure_shape(x: Value, shape: StaticShape) -> Value:
     return operation("EnsureShape", x, shape=tf.TensorShape(shape))
 
 
@@ -248,7 +268,7 @@ def expand_dims(x: Value, axis: int) -> Value:
 
 
 @_vocabulary(tf.squeeze)
-def squeeze(x: Value, axis) -> Value:
+def squeeze(x: Value, axis: int | Sequence[int]) -> Value:
     return operation("Squeeze", x, squeeze_dims=[axis] if isinstance(axis, int) else list(axis))
 
 
@@ -267,7 +287,7 @@ def matrix_transpose(x: Value) -> Value:
 
 
 @_vocabulary(tf.broadcast_to)
-def broadcast_to(x: Operand, shape) -> Value:
+def broadcast_to(x: Operand, shape: Sizes) -> Value:
     return operation("BroadcastTo", value(x), _sizes(shape))
 
 
@@ -305,7 +325,7 @@ def gather_nd(x: Value, indices: Operand, batch_dims: int = 0) -> Value:
 
 
 @_vocabulary(tf.slice)
-def slice_(x: Value, begin, size) -> Value:
+def slice_(x: Value, begin: Operand, size: Operand) -> Value:
     """The part of a given size that begins at given positions."""
     first = value(begin)
     return operation("Slice", x, first, value(size, first.dtype))
@@ -317,7 +337,7 @@ def reverse(x: Value, axis: Sequence[int]) -> Value:
 
 
 @_vocabulary(tf.pad)
-def pad(x: Operand, paddings, constant_values=0) -> Value:
+def pad(x: Operand, paddings: Rows, constant_values: Operand = 0) -> Value:
     """The tensor with entries appended before and behind each axis; the static shape is kept as far as it is known.
 
     Args:
@@ -335,7 +355,7 @@ def pad(x: Operand, paddings, constant_values=0) -> Value:
     return padded
 
 
-def _matrix(rows) -> Value:
+def _matrix(rows: Rows) -> Value:
     """Paddings as one matrix operand; rows that hold values are stacked."""
     if isinstance(rows, Value) or not any(isinstance(v, Value) for row in rows for v in row):
         return value(rows)
@@ -350,7 +370,7 @@ def unstack(x: Value, num: int | None = None, axis: int = 0) -> list[Value]:
 
 
 @_vocabulary(tf.split)
-def split(x: Value, num_or_size_splits, axis: int = 0) -> list[Value]:
+def split(x: Value, num_or_size_splits: int | Sequence[int], axis: int = 0) -> list[Value]:
     """The parts of a tensor along an axis.
 
     Args:
@@ -382,12 +402,19 @@ def concat(values: Sequence[Operand], axis: int) -> Value:
 
 
 @_vocabulary(tf.tile)
-def tile(x: Value, multiples) -> Value:
+def tile(x: Value, multiples: Sizes) -> Value:
     return operation("Tile", x, _sizes(multiples))
 
 
 @_vocabulary(tf.one_hot)
-def one_hot(indices: Value, depth: int, on_value=None, off_value=None, axis: int = -1, dtype=None) -> Value:
+def one_hot(
+    indices: Value,
+    depth: int,
+    on_value: Operand | None = None,
+    off_value: Operand | None = None,
+    axis: int = -1,
+    dtype: tf.DType | None = None,
+) -> Value:
     """Vectors with `on_value` at the index and `off_value` elsewhere; by default 1 and 0 of float32."""
     dtype = dtype or next((v.dtype for v in (on_value, off_value) if isinstance(v, Value)), tf.float32)
     on, off = value(1 if on_value is None else on_value, dtype), value(0 if off_value is None else off_value, dtype)
@@ -498,7 +525,7 @@ def einsum(equation: str, *operands: Value) -> Value:
 def _reduction(op: str, tf_function: Callable) -> Callable:
     """The function that reduces axes by an operation, in the place of one of TensorFlow's. Default: all axes."""
 
-    def add_operation(x: Operand, axis=None, keepdims: bool = False) -> Value:
+    def add_operation(x: Operand, axis: int | Sequence[int] | Value | None = None, keepdims: bool = False) -> Value:
         """Adds the reduction of the given axes, an integer, a list, or a value; of all axes by default."""
         x = value(x)
         if axis is None:
@@ -556,7 +583,7 @@ def _count_reads(node: Node, x: Value) -> int:
     return in_regions + as_results + sum(v is x for v in node.inputs)
 
 
-def placeholder(dtype: tf.DType, shape) -> Value:
+def placeholder(dtype: tf.DType, shape: StaticShape) -> Value:
     """A value of which nothing but dtype and shape is known."""
     return current_block().argument(dtype, shape)
 
@@ -570,7 +597,7 @@ def scratch(build: Callable[[], None]) -> None:
 # --- Python's operators ---
 
 
-def _subscript(x: Value, index) -> Value:
+def _subscript(x: Value, index: Index) -> Value:
     """x[index] by one StridedSlice, as TensorFlow builds it.
 
     Each part of the index (number, slice, ellipsis or None) has an entry in the bounds, and a bit in the mask of its

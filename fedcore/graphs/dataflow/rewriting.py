@@ -147,7 +147,7 @@ def _name(rule: Rule) -> str:
 class _Rewriting(RegionCopy):
     """A copy in which the first rule that applies to a node replaces it."""
 
-    def __init__(self, rules: Sequence[Rule]):
+    def __init__(self, rules: Sequence[Rule]) -> None:
         super().__init__()
         self._rules = rules
 
@@ -272,7 +272,7 @@ def const(content: float | None = None, *, name: str | None = None) -> Pattern:
     return Pattern("Const", content=content, name=name)
 
 
-def op(operation: str, *operands: Pattern, name: str | None = None, **attributes) -> Pattern:
+def op(operation: str, *operands: Pattern, name: str | None = None, **attributes: Any) -> Pattern:
     """The result of an operation whose operands match; without operands, of any one of the operation.
 
     Args:

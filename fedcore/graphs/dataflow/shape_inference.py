@@ -1,6 +1,6 @@
 """Dtypes and shapes of an operation's results, by TensorFlow's definitions and shape functions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -153,7 +153,7 @@ def _encode(definition: Signature, attributes: Mapping[str, Any]) -> Iterator[tu
 _PLAIN = frozenset({int, bool, str, bytes, tf.DType, type(None)})
 
 
-def hashable(value):
+def hashable(value: Any) -> Hashable:
     """A key of an attribute: equal for equal values of one type, so that 1, 1.0 and True differ."""
     kind = type(value)
     if kind in _PLAIN:

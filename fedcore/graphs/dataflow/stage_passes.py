@@ -10,7 +10,7 @@ Decision 0236.
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -28,6 +28,8 @@ _BUILT_IN = "fedcore.graphs.dataflow.passes."
 
 _registry: dict[str, "StagePass"] = {}
 _registrations = 0
+
+Run = TypeVar("Run", bound=Callable[..., Region])
 
 
 @attrs.frozen
@@ -58,7 +60,7 @@ class StagePass:
         return {p.name: p.default for p in parameters}
 
 
-def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows: bool = False):
+def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows: bool = False) -> Callable[[Run], Run]:
     """Registers a pass on regions; `fedcore opt -p name{option=value}` runs it on the text of a region.
 
     A pass of that name that is registered again, as in a notebook's cell, replaces the earlier one.
@@ -71,7 +73,7 @@ def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise FedcoreError(f"a pass cannot be called {brief(name)}: pipelines name passes by letters, digits, _ and -")
 
-    def register(fn):
+    def register(fn: Run) -> Run:
         """Puts the function into the registry; a third party may not take the name of a built-in pass.
 
         Third parties' passes are counted, since executables that were built before are then stale.

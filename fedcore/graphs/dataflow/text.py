@@ -65,7 +65,7 @@ class _Printer:
         names: Mapping[Value, str],
         *,
         shows_sources: bool,
-    ):
+    ) -> None:
         self._shows_sources = shows_sources
         self._notes = notes
         self._fixed_names = names

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.graph import Node, Value
@@ -57,7 +58,7 @@ def attribute_definitions(op: str) -> dict[str, AttributeDefinition]:
     }
 
 
-def _default(content, kind: str):
+def _default(content: attr_value_pb2.AttrValue, kind: str) -> Any:
     """The default of an attribute as a normal value; None if it has none."""
     field = content.WhichOneof("value")
     if field is None:
@@ -69,7 +70,7 @@ def _default(content, kind: str):
     return normal_value(value, kind)
 
 
-def normal_value(value, kind: str):
+def normal_value(value: Any, kind: str) -> Any:
     """An attribute in the one notation in which two are compared and printed.
 
     It has integers, floats (rounded to float32, as TensorFlow holds them), bools, text or bytes, `tf.DType`, tuples for
@@ -94,7 +95,7 @@ def normal_value(value, kind: str):
     return float(np.float32(value)) if kind == "float" else {"int": int, "bool": bool}[kind](value)
 
 
-def _text(value) -> str | bytes:
+def _text(value: str | bytes) -> str | bytes:
     """A string attribute as text; bytes that are no text stay bytes."""
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
@@ -118,7 +119,7 @@ def print_attributes(node: Node) -> dict[str, str]:
     return texts
 
 
-def print_normal_value(value, kind: str) -> str:
+def print_normal_value(value: Any, kind: str) -> str:
     """The text of a normal value of a kind, see `normal_value`."""
     if kind.startswith("list("):
         return f"[{', '.join(print_normal_value(v, kind[5:-1]) for v in value)}]"
@@ -171,7 +172,7 @@ def constant_of(array: np.ndarray) -> Constant | None:
     return Constant(as_dtype(array.dtype).name, array.shape, array.tobytes())
 
 
-def _bytes(content) -> bytes:
+def _bytes(content: str | bytes) -> bytes:
     """A text entry as bytes."""
     return content.encode() if isinstance(content, str) else bytes(content)
 
@@ -189,7 +190,7 @@ def digest_of_array(array: np.ndarray) -> str:
     return hashlib.sha256(f"{array.dtype.name}{array.shape}".encode() + data).hexdigest()[:16]
 
 
-def read_array(value, dtype: tf.DType, shape: tuple[int, ...], blobs: Mapping[str, np.ndarray]) -> np.ndarray:
+def read_array(value: Any, dtype: tf.DType, shape: tuple[int, ...], blobs: Mapping[str, np.ndarray]) -> np.ndarray:
     """The array of a constant in text, the inverse of `print_array`.
 
     Args:

@@ -3,7 +3,7 @@
 import contextvars
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import lark
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.dataflow.graph import REGIONS, Block, Region, Value, active_block, building
+from fedcore.graphs.dataflow.graph import REGIONS, Block, Region, StaticShape, Value, active_block, building
 from fedcore.graphs.dataflow.shape_inference import infer
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.dataflow.text_attributes import (
@@ -43,6 +43,8 @@ value_type: NAME -> named_type
 """
 
 _WORDS = {**WORDS, "REGION": "`region`", "RETURN": "`return`", "AFTER": "`after`"}
+
+TensorType: TypeAlias = tuple[tf.DType, tf.TensorShape]
 
 UNKNOWN_RANK = object()
 """The shape attribute `...`."""
@@ -130,7 +132,7 @@ class _SyntaxBuilder(ValueBuilder):
     regions.
     """
 
-    def regions(self, *regions):
+    def regions(self, *regions: tuple[str | None, _Body]) -> list[ParsedRegion]:
         """The regions of the text, in order."""
         builder = _RegionBuilder(_blobs.get())
         return [
@@ -138,20 +140,20 @@ class _SyntaxBuilder(ValueBuilder):
             for name, body in regions
         ]
 
-    def region(self, *parts):
+    def region(self, *parts: Any) -> tuple[str | None, _Body]:
         return (name_of(parts[0]) if len(parts) == 2 else None), parts[-1]
 
-    def body(self, opening, *parts):
+    def body(self, opening: lark.Token, *parts: Any) -> _Body:
         """The syntax of a region, whose parts the grammar passes in the order of the text."""
         arguments = tuple(p for p in parts if isinstance(p, tuple))
         nodes = tuple(p for p in parts if isinstance(p, _Node))
         results = parts[1 + len(arguments) + len(nodes) :]  # behind the brace
         return _Body(arguments, nodes, results)
 
-    def argument(self, name, type_):
+    def argument(self, name: lark.Token, type_: TensorType) -> tuple[lark.Token, TensorType]:
         return name, type_
 
-    def node(self, *parts):
+    def node(self, *parts: Any) -> _Node:
         """The syntax of a node, whose parts the grammar passes in the order of the text; most may be missing."""
         op_index = next(i for i, p in enumerate(parts) if isinstance(p, lark.Token) and p.type == "NAME")
         fields: dict[str, Any] = {
@@ -167,25 +169,25 @@ class _SyntaxBuilder(ValueBuilder):
         bodies = tuple(p for p in parts if isinstance(p, _Body))
         return _Node(parts[:op_index], parts[op_index], bodies=bodies, **fields)
 
-    def operands(self, *names):
+    def operands(self, *names: lark.Token) -> list[lark.Token]:
         return list(names)
 
-    def types(self, *types):
+    def types(self, *types: TensorType) -> _Types:
         return _Types(types)
 
-    def behind(self, *names):
+    def behind(self, *names: lark.Token) -> _Behind:
         return _Behind(names)
 
-    def named_type(self, name):
+    def named_type(self, name: lark.Token) -> TensorType:  # type: ignore[override]
         return self._type(name, ())
 
-    def tensor(self, name, dims):
+    def tensor(self, name: lark.Token, dims: StaticShape) -> TensorType:  # type: ignore[override]
         return self._type(name, dims)
 
-    def tensor_of_unknown_rank(self, name, _):
+    def tensor_of_unknown_rank(self, name: lark.Token, _: lark.Token) -> TensorType:  # type: ignore[override]
         return self._type(name, None)
 
-    def _type(self, name, shape):
+    def _type(self, name: lark.Token, shape: StaticShape) -> TensorType:
         """(dtype, static shape) of a name and its sizes.
 
         Args:
@@ -198,13 +200,13 @@ class _SyntaxBuilder(ValueBuilder):
         except TypeError:
             raise Refused(name, f"`{name}` is no dtype") from None
 
-    def unknown(self, _):
+    def unknown(self, _: lark.Token) -> None:
         return None
 
-    def unknown_rank(self, _):
+    def unknown_rank(self, _: lark.Token) -> object:
         return UNKNOWN_RANK
 
-    def symbol(self, token):
+    def symbol(self, token: lark.Token) -> Symbol:
         return Symbol(name_of(token))
 
 
@@ -215,7 +217,7 @@ class _RegionBuilder:
         blobs: arrays by their digests.
     """
 
-    def __init__(self, blobs: Mapping[str, np.ndarray]):
+    def __init__(self, blobs: Mapping[str, np.ndarray]) -> None:
         self._blobs = blobs
 
     def region(self, body: _Body, scope: Mapping[str, Value]) -> Region:
@@ -252,15 +254,15 @@ class _RegionBuilder:
         if op == "Const":
             return block.add(op, (), self._constant(node), node.types)
         operands = [self._operand(names, o) for o in node.operands]
+        flat = [v for o in operands for v in (o if isinstance(o, list) else [o])]
         if op in REGIONS:
             regions = [self.region(body, names) for body in node.bodies]
-            return block.add(op, operands, self._region_attributes(node, regions), node.types, regions)
+            return block.add(op, flat, self._region_attributes(node, regions), node.types, regions)
         if node.bodies:
             raise Refused(node.op, f"{op} has no regions")
-        flat = [v for o in operands for v in (o if isinstance(o, list) else [o])]
         return block.add(op, flat, self._attributes(node, operands), node.types)
 
-    def _operand(self, names: Mapping[str, Value], operand):
+    def _operand(self, names: Mapping[str, Value], operand: lark.Token | list[lark.Token]) -> Value | list[Value]:
         """The value of a name, or the values of a list of names."""
         if isinstance(operand, list):
             return [self._value(names, t) for t in operand]
@@ -326,14 +328,14 @@ class _RegionBuilder:
                 text_type, inferred_type = f"{written_dtype.name}{written_shape}", f"{dtype.name}{shape}"
                 raise Refused(node.op, f"a result is written as {text_type}, but its operands give {inferred_type}")
 
-    def _convert_attribute(self, token: lark.Token, key: str, value, kind: str):
+    def _convert_attribute(self, token: lark.Token, key: str, value: Any, kind: str) -> Any:
         """An attribute of a kind from its value in text, or an error at its operation that names both."""
         try:
             return self._convert(token, value, kind)
         except (TypeError, ValueError, AttributeError):
             raise Refused(token, f"the attribute {key} of {token} is of the kind {kind}") from None
 
-    def _convert(self, token: lark.Token, value, kind: str):
+    def _convert(self, token: lark.Token, value: Any, kind: str) -> Any:
         """An attribute of a kind, as TensorFlow takes it, from its value in text.
 
         Args:

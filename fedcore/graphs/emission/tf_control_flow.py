@@ -69,7 +69,7 @@ class _Loop:
     Variable 0 is the number of the iteration. The lists have an entry for each variable.
     """
 
-    def __init__(self, iterations: tf.Tensor, initial: Sequence[tf.Tensor], parallel_iterations: int):
+    def __init__(self, iterations: tf.Tensor, initial: Sequence[tf.Tensor], parallel_iterations: int) -> None:
         """Adds the number of the iteration, the condition that it is below `iterations`, and the loop variables."""
         self._graph = tf.compat.v1.get_default_graph()
         self._frame = self._graph.unique_name("counted_loop")

@@ -1,5 +1,7 @@
 """Calls of computations in a function that TensorFlow is tracing: the computation becomes part of its graph."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
@@ -18,7 +20,7 @@ def inside_graph() -> bool:
     return tf.inside_function()
 
 
-def call_in_graph(module: Module, name: str, arguments: list):
+def call_in_graph(module: Module, name: str, arguments: list) -> Any:
     """Applies a lowered module's main function to tensors of the graph being built.
 
     Raises:

@@ -8,6 +8,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -58,7 +59,7 @@ def _explain_errors(fn: Callable) -> Callable:
     """`fn`, whose error says why control flow over tensors is none in its graph."""
 
     @functools.wraps(fn)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return fn(*args, **kwargs)
         except tf.errors.OperatorNotAllowedInGraphError:

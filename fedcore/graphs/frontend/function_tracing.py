@@ -1,6 +1,7 @@
 """Traces a user's Python function, with arguments and results in Python containers, to a graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
 import tensorflow as tf
@@ -9,6 +10,7 @@ from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_capture import TracedGraph, trace_leaves
 from fedcore.graphs.frontend.control_flow import convert_function
+from fedcore.graphs.graphdef.analysis.sequence_operands import IndexedSequence
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.sequences.sequence_results import from_dataset, result_tensors
 from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
@@ -45,12 +47,12 @@ def trace_function(
     called = _convert(fn)
     returned: list[Type] = []
 
-    def out(result) -> tuple[Type, list]:
+    def out(result: Any) -> tuple[Type, list]:
         type_, leaf_values = type_and_leaves(result, fn)
         returned.append(type_)
         return in_columns(type_), result_tensors(unflatten(leaf_values, type_), type_)
 
-    def body(arguments, seed):
+    def body(arguments: list, seed: tf.Tensor) -> tuple[Type, list]:
         try:
             return out(run(arguments))
         except TypeError as error:
@@ -61,7 +63,7 @@ def trace_function(
                 f"give it .real() of the sequence, as in tf.data.Dataset.zip((a.real(), b.real())). ({error})"
             ) from None
 
-    def run(arguments):
+    def run(arguments: list) -> Any:
         if parameter is None:
             return called()
         user_leaves = [as_user_sees(x, leaf) for x, (_, leaf) in zip(arguments, leaves(parameter), strict=True)]
@@ -78,7 +80,7 @@ def trace_function(
     return attrs.evolve(traced, returns=returned[-1]) if has_sequence else traced
 
 
-def as_user_sees(value, type_: Type):
+def as_user_sees(value: tf.Tensor | IndexedSequence, type_: Type) -> tf.Tensor | SymbolicDataset:
     """A leaf for the user's function: a sequence as a `SymbolicDataset`, a tensor as it is."""
     if not isinstance(type_, SequenceType):
         return value
@@ -92,7 +94,7 @@ def _convert(fn: Callable) -> Callable:
 def _in_the_trace(call: Callable) -> Callable:
     """Runs a `tf.function` that returns a sequence as a part of the trace: a graph function returns tensors only."""
 
-    def call_in_trace(self, *args, **kwargs):
+    def call_in_trace(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return call(self, *args, **kwargs)
         except TypeError as error:
@@ -106,7 +108,7 @@ def _in_the_trace(call: Callable) -> Callable:
 private_api.replace_function_call(_in_the_trace)
 
 
-def type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
+def type_and_leaves(value: Any, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
     """The type and the leaves of a function's result; a dataset becomes a `Sequence`.
 
     Raises:
@@ -116,7 +118,7 @@ def type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
     return _type_and_leaves(value, fn)
 
 
-def _type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
+def _type_and_leaves(value: Any, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
     if isinstance(value, SymbolicDataset | tf.data.Dataset):
         return _sequence(value, fn)
     if value is None:
@@ -136,7 +138,7 @@ def _type_and_leaves(value, fn: Callable) -> tuple[Type, list[tf.Tensor]]:
     return tensor_type(tensor), [tensor]
 
 
-def _sequence(value, fn: Callable) -> tuple[Type, list]:
+def _sequence(value: SymbolicDataset | tf.data.Dataset, fn: Callable) -> tuple[Type, list]:
     element = to_type(value.element_spec)
     problem = why_no_columns(element)
     if problem is not None:
@@ -149,6 +151,8 @@ def _sequence(value, fn: Callable) -> tuple[Type, list]:
     return SequenceType(element), [sequence]
 
 
-def _struct(pairs, container, fn) -> tuple[StructType, list[tf.Tensor]]:
+def _struct(
+    pairs: Iterable[tuple[str | None, Any]], container: type | None, fn: Callable
+) -> tuple[StructType, list[tf.Tensor]]:
     parts = [(name, *_type_and_leaves(part, fn)) for name, part in pairs]
     return struct_type([(n, t) for n, t, _ in parts], container), [leaf for _, _, ls in parts for leaf in ls]

@@ -24,7 +24,7 @@ from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.random_maps import RandomMap
 from fedcore.graphs.sequences.row_selection import DrawnElements, Rows, batch_rows, select_rows, step_keys
 from fedcore.graphs.sequences.steps import INFINITE, Step
-from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.seeds import fold_in
 from fedcore.types import TensorType, Type, map_tensors, tensor_leaves
 
@@ -72,7 +72,7 @@ class Columns:
         ragged: bool = False,
         steps: tuple[Step, ...] = (),
         order: Rows | None = None,
-    ):
+    ) -> None:
         self.element = element
         self.arrays = tuple(arrays)
         self.groups = groups
@@ -84,7 +84,7 @@ class Columns:
         self._size_bytes: int | None = None
         self._in_groups: Columns | bool = False  # not known; True: the sequence itself, without a cycle of references
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return _columns, (self.element, self.arrays, self.groups, self.ragged, self.steps, self._given_order)
 
     @classmethod
@@ -243,7 +243,7 @@ class Columns:
             )
         return values
 
-    def _example(self, row: int):
+    def _example(self, row: int) -> Nested:
         """The stored example in a row, as nested tuples of arrays."""
         if not self.ragged:
             return unflatten([np.asarray(array)[row] for array in self.arrays], self.element)
@@ -272,14 +272,16 @@ class Columns:
         return step_keys(self.steps, fold_in(seed, number), lambda: content_seed(self.arrays))
 
 
-def _columns(element: Type, arrays: tuple, groups, ragged: bool, steps: tuple[Step, ...], order) -> Columns:
+def _columns(
+    element: Type, arrays: tuple, groups: np.ndarray | None, ragged: bool, steps: tuple[Step, ...], order: Rows | None
+) -> Columns:
     return Columns(element, arrays, groups=groups, ragged=ragged, steps=steps, order=order)
 
 
 _ANY_MAP = Step("map")
 
 
-def draw_values(value, seed: int, first: int):
+def draw_values(value: Nested, seed: int, first: int) -> Nested:
     """A value, a nested tuple, in which the random maps of its sequences have been applied for a client's seed.
 
     Args:
@@ -291,7 +293,7 @@ def draw_values(value, seed: int, first: int):
     return _like(value, iter(leaves))
 
 
-def _like(value, leaves: Iterator):
+def _like(value: Nested, leaves: Iterator) -> Nested:
     return tuple([_like(part, leaves) for part in value]) if isinstance(value, tuple) else next(leaves)
 
 
@@ -361,7 +363,7 @@ def _chain(graphs: tuple[TracedGraph, ...]) -> Callable:
     """The composition of maps, over nested tuples of numpy arrays."""
     steps = [_eager(graph) for graph in graphs]
 
-    def apply(value):
+    def apply(value: Nested) -> Nested:
         for step in steps:
             value = step(value)
         return value

@@ -1,7 +1,7 @@
 """Sequences inside graphs: an element is gathered from columns by a reading order that is an input of the graph."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Never, TypeAlias
 
 import attrs
 import tensorflow as tf
@@ -12,7 +12,7 @@ from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import map_rows
 from fedcore.graphs.tensors.specs import spec
-from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.types import TensorType, Type, map_tensors, tensor_leaves
 
 GraphCall: TypeAlias = Callable[..., list]
@@ -88,7 +88,7 @@ class Layout:
         sizes = tensors.pop() if self.batched else None
         rows = tensors.pop()
 
-        def element(i):
+        def element(i: tf.Tensor) -> Nested:
             index = rows[i] if sizes is None else rows[i, : sizes[i]]
             if not self.ragged:
                 return self._mapped_element([ops.gather(c, index) for c in tensors], call)
@@ -97,7 +97,7 @@ class Layout:
 
         return Sequence(ops.shape(rows, tf.int64)[0], element)
 
-    def _mapped_element(self, rows: list, call: GraphCall):
+    def _mapped_element(self, rows: list, call: GraphCall) -> Nested:
         """An element after all maps.
 
         Args:
@@ -107,7 +107,7 @@ class Layout:
             return _apply_maps(self.after, self._mapped_rows(rows, call), call)
         return _apply_maps(self.after, _apply_maps(self.before, unflatten(rows, self.element), call), call)
 
-    def example(self, columns: list, row, call: GraphCall = call_leaves):
+    def example(self, columns: list, row: tf.Tensor, call: GraphCall = call_leaves) -> Nested:
         """The example in a row of the columns, after the maps over single examples."""
         if not self.ragged:
             return _apply_maps(self.before, unflatten([ops.gather(c, row) for c in columns], self.element), call)
@@ -120,23 +120,23 @@ class Layout:
             leaves.append(ops.ensure_shape(tensor, type_.shape))
         return _apply_maps(self.before, unflatten(leaves, self.element), call)
 
-    def _ragged_batch(self, columns: list, rows, call: GraphCall):
+    def _ragged_batch(self, columns: list, rows: tf.Tensor, call: GraphCall) -> Nested:
         """A batch of ragged examples, whose shapes are equal within the batch, as `tf.data` wants it."""
         type_ = self.before[-1].type.result if self.before else self.element
         specs = [spec(t) for t in tensor_leaves(type_)]
         return unflatten(map_rows(lambda row: flatten(self.example(columns, row, call)), [rows], specs), type_)
 
-    def _mapped_rows(self, columns: list, call: GraphCall):
+    def _mapped_rows(self, columns: list, call: GraphCall) -> Nested:
         """Maps over single examples, applied to every row of a batch."""
         result = self.before[-1].type.result
 
-        def map_row(*row) -> list:
+        def map_row(*row: tf.Tensor) -> list:
             return flatten(_apply_maps(self.before, unflatten(row, self.element), call))
 
         return unflatten(map_rows(map_row, columns, [spec(t) for t in tensor_leaves(result)]), result)
 
 
-def _apply_maps(graphs: tuple[TracedGraph, ...], value, call: GraphCall):
+def _apply_maps(graphs: tuple[TracedGraph, ...], value: Nested, call: GraphCall) -> Nested:
     for graph in graphs:
         value = unflatten(call(graph.with_name("map"), graph.data, flatten(value)), graph.type.result)
     return value
@@ -162,11 +162,11 @@ class Sequence:
         """Applies `fn` to the index and the element when it is accessed."""
         return Sequence(self.count, lambda i: fn(i, self.element(i)))
 
-    def reduce(self, zero, fn: Callable, type_: Type):
+    def reduce(self, zero: Nested, fn: Callable, type_: Type) -> Nested:
         """Folds the elements in order: a while loop over gathers."""
         invariants = [tf.TensorShape([])] + [tf.TensorShape(t.shape) for t in tensor_leaves(type_)]
 
-        def body(i, *carry):
+        def body(i: tf.Tensor, *carry: tf.Tensor) -> tuple[tf.Tensor, ...]:
             out = flatten(fn(unflatten(carry, type_), self.element(i)))
             return (i + 1, *[_with_shape(t, s) for t, s in zip(out, invariants[1:], strict=True)])
 
@@ -191,23 +191,29 @@ class StreamedSequence:
         readings: one entry for each loop over the sequence.
     """
 
-    def __init__(self, variant: tf.Tensor, specs: tuple[tf.TensorSpec, ...], transform: Callable, readings=None):
+    def __init__(
+        self,
+        variant: tf.Tensor,
+        specs: tuple[tf.TensorSpec, ...],
+        transform: Callable,
+        readings: list[None] | None = None,
+    ) -> None:
         self._variant, self._specs, self._transform = variant, specs, transform
         self._readings: list[None] = [] if readings is None else readings
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Never:
         raise NotStreamed(f"it reads the {name} of a sequence")
 
     def map(self, fn: Callable) -> "StreamedSequence":
         return self.map_numbered(lambda _, x: fn(x))
 
     def map_numbered(self, fn: Callable) -> "StreamedSequence":
-        def transform(i, tensors):
+        def transform(i: tf.Tensor, tensors: list[tf.Tensor]) -> Nested:
             return fn(i, self._transform(i, tensors))
 
         return StreamedSequence(self._variant, self._specs, transform, self._readings)
 
-    def reduce(self, zero, fn: Callable, type_: Type):
+    def reduce(self, zero: Nested, fn: Callable, type_: Type) -> Nested:
         """Folds the elements in order, as `Sequence.reduce` does.
 
         Raises:
@@ -219,10 +225,10 @@ class StreamedSequence:
         iterator = iter(tf.data.experimental.from_variant(self._variant, self._specs))
         invariants = [tf.TensorShape([]), *(tf.TensorShape(t.shape) for t in tensor_leaves(type_))]
 
-        def read_chunk(optional, *carry):
+        def read_chunk(optional: tf.experimental.Optional, *carry: tf.Tensor) -> tuple:
             chunk = list(optional.get_value())
 
-            def body(j, i, *carry):
+            def body(j: tf.Tensor, i: tf.Tensor, *carry: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 element = self._transform(i, [ops.gather(t, j) for t in chunk])
                 out = flatten(fn(unflatten(carry, type_), element))
                 return (j + 1, i + 1, *[_with_shape(t, s) for t, s in zip(out, invariants[1:], strict=True)])

@@ -11,7 +11,7 @@ from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.sequences.layout import Layout, Sequence
 from fedcore.graphs.tensors.specs import spec
-from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.types import Type, tensor_leaves
 
 
@@ -43,10 +43,10 @@ def _function(random_map: RandomMap) -> Callable:
     result = graph.type.result
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), *layout.specs()])
-    def map_elements(seeds, *tensors):
+    def map_elements(seeds: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
         sequence = layout.open(list(tensors))
 
-        def element(i):
+        def element(i: tf.Tensor) -> Nested:
             leaves = call_leaves(graph.with_name("map"), graph.data, flatten(sequence.element(i)), seeds[i])
             return unflatten(leaves, result)
 
@@ -63,7 +63,9 @@ def _ragged_columns(sequence: Sequence, element: Type) -> list[tf.Tensor]:
     ]
     shapes = [tf.TensorArray(tf.int64, 0, dynamic_size=True, element_shape=[t.rank]) for t in types]
 
-    def step(i, values, shapes):
+    def step(
+        i: tf.Tensor, values: list[tf.TensorArray], shapes: list[tf.TensorArray]
+    ) -> tuple[tf.Tensor, list[tf.TensorArray], list[tf.TensorArray]]:
         leaves, k = flatten(sequence.element(i)), tf.cast(i, tf.int32)
         values = [a.write(k, tf.reshape(leaf, [-1])) for a, leaf in zip(values, leaves, strict=True)]
         shapes = [a.write(k, tf.shape(leaf, tf.int64)) for a, leaf in zip(shapes, leaves, strict=True)]

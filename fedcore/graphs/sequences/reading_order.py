@@ -107,7 +107,7 @@ class _Chain:
 
     __slots__ = ("make", "size")
 
-    def __init__(self, make: _Make, size: int | None):
+    def __init__(self, make: _Make, size: int | None) -> None:
         self.make = make
         self.size = size
 
@@ -115,7 +115,7 @@ class _Chain:
 class _Seeds:
     """The seeds of a shuffle's iterators: a new pair for each if it reshuffles, otherwise one pair for all."""
 
-    def __init__(self, pair: tuple[int, int], *, reshuffles: bool):
+    def __init__(self, pair: tuple[int, int], *, reshuffles: bool) -> None:
         self._pair = pair
         self._numbers = numbers(*pair) if reshuffles else None
 

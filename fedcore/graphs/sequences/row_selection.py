@@ -7,6 +7,7 @@ the sizes [4, 2]; a smaller batch is padded with its last row.
 import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TypeAlias
 
 import attrs
 import numpy as np
@@ -32,9 +33,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def select(self, index) -> "Rows":
+    def select(self, index: np.ndarray | slice) -> "Rows":
         """The elements at the positions of an index array or a slice."""
         return Rows(self.rows[index], None if self.sizes is None else self.sizes[index])
+
+
+Source: TypeAlias = Callable[[int], Rows]
+"""Number of a repetition -> its reading order."""
 
 
 class DrawnElements:
@@ -80,9 +85,10 @@ def select_rows(
     if any(step.seeds is not None or step.kind == "cache" for step in steps):
         return _rows_as_tf_data(stored, steps, keys, drawn)
 
-    def source(epoch: int) -> Rows:
+    def stored_rows(epoch: int) -> Rows:
         return stored
 
+    source: Source = stored_rows
     for position, step in enumerate(steps):
         if position in drawn:
             source = _number_elements(source, drawn[position])
@@ -145,11 +151,10 @@ def batch_rows(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None =
     return Rows(positions if order is None else order[positions], sizes.astype(np.int64))
 
 
-# A step maps a function (number of a repetition -> its reading order) to a function of this kind.
-# Parameters: that function, the step, its seed, the steps after it.
+# A step maps a source to a source. Parameters: that source, the step, its seed, the steps after it.
 
 
-def _repeat(source, step: Step, key: int, later: tuple[Step, ...]):
+def _repeat(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
     def rows(epoch: int) -> Rows:
         once = source(epoch * max(step.number, 1))
         times = step.number if step.number != INFINITE else _needed_repetitions(later, len(once))
@@ -181,7 +186,7 @@ def _concatenate(parts: list[Rows], like: Rows) -> Rows:
     return Rows(np.concatenate([p.rows for p in parts]), sizes)
 
 
-def _shuffle(source, step: Step, key: int, later):
+def _shuffle(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
     def rows(epoch: int) -> Rows:
         order = source(epoch)
         mixed = fold_in(fold_in(key, 0), epoch if step.reshuffles else 0)
@@ -191,19 +196,19 @@ def _shuffle(source, step: Step, key: int, later):
     return rows
 
 
-def _number_elements(source, elements: DrawnElements):
+def _number_elements(source: Source, elements: DrawnElements) -> Source:
     return lambda epoch: elements.extend(source(epoch))
 
 
-def _take(source, step: Step, key: int, later):
+def _take(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
     return lambda epoch: source(epoch).select(slice(None) if step.number == INFINITE else slice(0, step.number))
 
 
-def _skip(source, step: Step, key: int, later):
+def _skip(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
     return lambda epoch: source(epoch).select(slice(0, 0) if step.number == INFINITE else slice(step.number, None))
 
 
-def _batch(source, step: Step, key: int, later):
+def _batch(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
     def rows(epoch: int) -> Rows:
         order = source(epoch).rows
         full, remainder = divmod(len(order), step.number)
@@ -216,7 +221,7 @@ def _batch(source, step: Step, key: int, later):
     return rows
 
 
-def _filter(source, step: Step, key: int, later):
+def _filter(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
     def rows(epoch: int) -> Rows:
         order = source(epoch)
         return order if step.mask is None else order.select(step.mask[order.rows])
@@ -224,7 +229,7 @@ def _filter(source, step: Step, key: int, later):
     return rows
 
 
-_STEPS: dict[str, Callable] = {
+_STEPS: dict[str, Callable[[Source, Step, int, tuple[Step, ...]], Source]] = {
     "repeat": _repeat,
     "shuffle": _shuffle,
     "take": _take,

@@ -5,20 +5,26 @@ groups of rows: the columns concatenate the rows of all groups, and the int64 ve
 group begins, and the number of rows at its end.
 """
 
+from typing import Any, TypeAlias
+
 import tensorflow as tf
 
+from fedcore.graphs.graphdef.analysis.sequence_operands import IndexedSequence
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Sequence, rows
 from fedcore.graphs.tensors.specs import spec
-from fedcore.graphs.tensors.values import flatten, leaves_of, unflatten
+from fedcore.graphs.tensors.values import Nested, flatten, leaves_of, unflatten
 from fedcore.intrinsics.rows import is_grouped
 from fedcore.types import SequenceType, StructType, Type, tensor_leaves
 
+Arrays: TypeAlias = tuple[tf.TensorArray, ...]
+"""For each leaf of the elements an array, and one of the sizes of groups if the sequence is grouped."""
 
-def as_columns(sequence, element: Type) -> list[tf.Tensor]:
+
+def as_columns(sequence: IndexedSequence, element: Type) -> list[tf.Tensor]:
     """The columns of a sequence (`count`, and `element`: index -> nested tuple), and its splits if it is grouped."""
 
-    def step(i, arrays):
+    def step(i: tf.Tensor, arrays: Arrays) -> tuple[tf.Tensor, Arrays]:
         return i + 1, _write_element(arrays, i, flatten(sequence.element(i)), element)
 
     start = (tf.constant(0, tf.int64), _arrays(element))
@@ -29,7 +35,7 @@ def as_columns(sequence, element: Type) -> list[tf.Tensor]:
 def from_dataset(dataset: tf.data.Dataset, element: Type) -> Sequence:
     """The sequence of a `tf.data.Dataset` inside a graph; the dataset is iterated once."""
 
-    def step(state, x):
+    def step(state: tuple[tf.Tensor, Arrays], x: Any) -> tuple[tf.Tensor, Arrays]:
         i, arrays = state
         return i + 1, _write_element(arrays, i, leaves_of(x, element), element)
 
@@ -40,8 +46,8 @@ def from_dataset(dataset: tf.data.Dataset, element: Type) -> Sequence:
     return rows(element, columns)
 
 
-def _arrays(element: Type) -> tuple[tf.TensorArray, ...]:
-    """One array for each leaf, and one for the sizes of groups if the sequence is grouped."""
+def _arrays(element: Type) -> Arrays:
+    """The arrays of a sequence before its first element."""
     arrays = [
         tf.TensorArray(spec(t).dtype, 0, dynamic_size=True, infer_shape=False, element_shape=t.shape)
         for t in tensor_leaves(element)
@@ -50,7 +56,7 @@ def _arrays(element: Type) -> tuple[tf.TensorArray, ...]:
     return (*arrays, *sizes)
 
 
-def _write_element(arrays, i: tf.Tensor, parts: list[tf.Tensor], element: Type) -> tuple[tf.TensorArray, ...]:
+def _write_element(arrays: Arrays, i: tf.Tensor, parts: list[tf.Tensor], element: Type) -> Arrays:
     if is_grouped(element):
         sizes = [tf.shape(p, out_type=tf.int64)[0] for p in parts]
         equal = [tf.debugging.Assert(tf.equal(n, sizes[0]), [_UNEQUAL, n, sizes[0]]) for n in sizes[1:]]
@@ -62,7 +68,7 @@ def _write_element(arrays, i: tf.Tensor, parts: list[tf.Tensor], element: Type) 
 _UNEQUAL = "the leaves of an element have unequal first dimensions"
 
 
-def _columns(arrays, element: Type) -> list[tf.Tensor]:
+def _columns(arrays: Arrays, element: Type) -> list[tf.Tensor]:
     types = tensor_leaves(element)
     if not is_grouped(element):
         return [tf.ensure_shape(a.stack(), (None, *t.sizes)) for a, t in zip(arrays, types, strict=True)]
@@ -74,20 +80,20 @@ def _columns(arrays, element: Type) -> list[tf.Tensor]:
 def groups(columns: list[tf.Tensor], splits: tf.Tensor, element: Type) -> Sequence:
     """The sequence of groups of rows, inside a graph."""
 
-    def group(i):
+    def group(i: tf.Tensor) -> Nested:
         return unflatten([c[splits[i] : splits[i + 1]] for c in columns], element)
 
     return Sequence(tf.shape(splits, tf.int64)[0] - 1, group)
 
 
-def result_tensors(value, type_: Type) -> list[tf.Tensor]:
+def result_tensors(value: Nested, type_: Type) -> list[tf.Tensor]:
     """The tensors by which a graph returns a value; the inverse of `result_value`."""
     if isinstance(type_, StructType):
         return [tensor for v, t in zip(value, type_.types, strict=True) for tensor in result_tensors(v, t)]
     return as_columns(value, type_.element) if isinstance(type_, SequenceType) else [value]
 
 
-def result_value(tensors: list, type_: Type):
+def result_value(tensors: list, type_: Type) -> Nested:
     """The value of a graph's result tensors, with sequences as `Columns`; removes its tensors from the list."""
     if isinstance(type_, StructType):
         return tuple([result_value(tensors, t) for t in type_.types])

@@ -13,6 +13,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import attrs
 import numpy as np
@@ -51,7 +52,7 @@ class Stream:
     read: Callable[[], Columns]
     draws = False
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return _identity, (self.read(),)
 
     @classmethod
@@ -70,7 +71,7 @@ class Stream:
     def from_dataset(cls, element: Type, open_: Callable[[], tf.data.Dataset], read: Callable[[], Columns]) -> "Stream":
         """The stream of datasets whose elements have a type."""
 
-        def as_leaves(value) -> tuple:
+        def as_leaves(value: Any) -> tuple:
             return tuple([leaf[tf.newaxis] for leaf in leaves_of(value, element)])
 
         def open_leaves() -> tuple[tf.Tensor, object]:
@@ -160,7 +161,7 @@ def _dataset_maker(layout: Layout) -> Callable[[tf.Tensor], tf.Tensor]:
     """
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
-    def make(number):
+    def make(number: tf.Tensor) -> tf.Tensor:
         chunks = tf.data.Dataset.from_generator(
             lambda n: _readers[int(n)].chunks(), args=(number,), output_signature=layout.chunk_specs()
         )

@@ -8,18 +8,25 @@ Decision 0071.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Never, TypeAlias
 
 import tensorflow as tf
 
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
+from fedcore.graphs.graphdef.analysis.sequence_operands import IndexedSequence
 from fedcore.graphs.sequences.reading_order import UNKNOWN
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import to_python
 from fedcore.types import Type, to_type
 
 Convert = Callable[[Callable], Callable]
+
+Structure: TypeAlias = Any
+"""Tensors, or TensorSpecs, in the user's containers."""
+
+Number: TypeAlias = int | tf.Tensor
 
 _MOST_NEXTS = 10_000
 _UNREADABLE = (
@@ -73,12 +80,12 @@ class SymbolicDataset:
         self,
         count: tf.Tensor,
         element_at: Callable,
-        element_spec,
+        element_spec: Structure,
         convert: Convert,
         sample: Callable[[], tuple] = tuple,
         sample_specs: tuple = (),
         as_real: Callable[[], tf.data.Dataset] | None = None,
-    ):
+    ) -> None:
         self.count = count
         self.element_at = element_at
         self.element_spec = element_spec
@@ -88,7 +95,7 @@ class SymbolicDataset:
         self.as_real = as_real
 
     @classmethod
-    def of(cls, sequence, element: Type, convert: Convert) -> "SymbolicDataset":
+    def of(cls, sequence: IndexedSequence, element: Type, convert: Convert) -> "SymbolicDataset":
         """The stand-in for a sequence inside a graph (`count`, and `element`: index -> nested tuple)."""
         return cls(sequence.count, lambda i, _: to_python(sequence.element(i), element), element_spec(element), convert)
 
@@ -99,7 +106,7 @@ class SymbolicDataset:
         samples = self.sample()
         return SymbolicDataset(self.count, lambda i, _: self.element_at(i, samples), self.element_spec, self.convert)
 
-    def element(self, index: tf.Tensor):
+    def element(self, index: tf.Tensor) -> Structure:
         """The element at an index; only for a dataset without samples, see `sampled`."""
         return self.element_at(index, ())
 
@@ -113,19 +120,19 @@ class SymbolicDataset:
     def _variant_tensor(self) -> tf.Tensor:  # where a real dataset takes another one, as in `concatenate`
         return self.real()._variant_tensor
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Callable:
         if name.startswith("_") or not hasattr(tf.data.Dataset, name):
             raise AttributeError(f"a sequence inside a graph has no {name!r}, nor has tf.data.Dataset")
         if name in _REFUSED:
             raise TracingError(f"a sequence inside a graph has no .{name}(): {_REFUSED[name]}")
 
-        def method(*arguments, **keywords):
+        def method(*arguments: Any, **keywords: Any) -> Any:
             positional = [self._as_argument(x) for x in arguments]
             return getattr(self.real(), name)(*positional, **{k: self._as_argument(x) for k, x in keywords.items()})
 
         return method
 
-    def _as_argument(self, argument):
+    def _as_argument(self, argument: Any) -> Any:
         """Converts an argument for a method of a real dataset."""
         if isinstance(argument, SymbolicDataset):
             return argument.real()
@@ -133,7 +140,7 @@ class SymbolicDataset:
             return tf.nest.map_structure(self._as_argument, argument)
         return self.convert(argument) if inspect.isfunction(argument) else argument
 
-    def apply(self, transformation_func: Callable):
+    def apply(self, transformation_func: Callable) -> Any:
         return transformation_func(self)
 
     def __iter__(self) -> "SymbolicIterator":
@@ -141,23 +148,23 @@ class SymbolicDataset:
             raise TracingError(_UNREADABLE)
         return SymbolicIterator(self.with_samples(), tf.Variable(tf.constant(0, tf.int64), trainable=False))
 
-    def __len__(self):
+    def __len__(self) -> Never:
         raise TracingError(
             "how many elements a sequence has is not known while it is traced; .cardinality() is a tensor"
         )
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: object) -> Never:
         raise TracingError("the elements of a sequence have no index: .skip(n).take(1) is a sequence of the one at n")
 
     def cardinality(self) -> tf.Tensor:
         return self.count
 
-    def reduce(self, initial_state, reduce_func, name=None):
+    def reduce(self, initial_state: Structure, reduce_func: Callable, name: str | None = None) -> Structure:
         """Folds the elements in order. A dimension of the state that changes becomes unknown, as in `tf.data`."""
         fn, dataset = self.convert(reduce_func), self.with_samples()
         state = tf.nest.map_structure(tf.convert_to_tensor, initial_state, expand_composites=True)
 
-        def body(i, flat):
+        def body(i: tf.Tensor, flat: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
             return i + 1, _flat_like(state, fn(_packed_like(state, flat), dataset.element(i)))
 
         shapes = dataset._shapes_of_state(fn, state)
@@ -167,7 +174,7 @@ class SymbolicDataset:
         )
         return _packed_like(state, out)
 
-    def _shapes_of_state(self, fn: Callable, state) -> list[tf.TensorShape]:
+    def _shapes_of_state(self, fn: Callable, state: Structure) -> list[tf.TensorShape]:
         """The loop-invariant shapes of the state's tensors."""
         flat = _flat(state)
         while True:
@@ -182,11 +189,18 @@ class SymbolicDataset:
             pairs = zip(flat, shapes, strict=True)
             flat = [tf.compat.v1.placeholder_with_default(t, shape) for t, shape in pairs]
 
-    def map(self, map_func, num_parallel_calls=None, deterministic=None, name=None, **options) -> "SymbolicDataset":
+    def map(
+        self,
+        map_func: Callable,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> "SymbolicDataset":
         """Applies a function to each element when it is accessed; a tuple is spread over its parameters."""
         fn = self.convert(map_func)
 
-        def element_at(i, samples):
+        def element_at(i: tf.Tensor, samples: tuple) -> Structure:
             element = self.element_at(i, samples)
             return fn(*element) if type(element) is tuple else fn(element)  # as tf.data: a named tuple is one argument
 
@@ -196,27 +210,27 @@ class SymbolicDataset:
         specs = tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)
         return self._with(lambda d: d.map(fn), element_at=element_at, element_spec=specs)
 
-    def enumerate(self, start=0, name=None) -> "SymbolicDataset":
+    def enumerate(self, start: Number = 0, name: str | None = None) -> "SymbolicDataset":
         spec = (tf.TensorSpec([], tf.int64), self.element_spec)
 
-        def element_at(i, samples):
+        def element_at(i: tf.Tensor, samples: tuple) -> tuple[tf.Tensor, Structure]:
             return i + tf.cast(start, tf.int64), self.element_at(i, samples)
 
         return self._with(lambda d: d.enumerate(start), element_at=element_at, element_spec=spec)
 
-    def take(self, count, name=None) -> "SymbolicDataset":
+    def take(self, count: Number, name: str | None = None) -> "SymbolicDataset":
         limit = tf.cast(count, tf.int64)
         left = tf.where(limit < 0, self.count, tf.minimum(limit, self.count))
         return self._with(lambda d: d.take(count), count=left)
 
-    def skip(self, count, name=None) -> "SymbolicDataset":
+    def skip(self, count: Number, name: str | None = None) -> "SymbolicDataset":
         offset = tf.cast(count, tf.int64)
         left = tf.where(offset < 0, tf.zeros_like(offset), tf.maximum(self.count - offset, 0))
         return self._with(
             lambda d: d.skip(count), count=left, element_at=lambda i, samples: self.element_at(i + offset, samples)
         )
 
-    def repeat(self, count=None, name=None) -> "SymbolicDataset":
+    def repeat(self, count: Number | None = None, name: str | None = None) -> "SymbolicDataset":
         """Repeats the elements `count` times; a shuffle that reshuffles has a permutation for each repetition."""
         static = -1 if count is None else tf.get_static_value(count)
         if static is not None and static < 0:
@@ -225,11 +239,11 @@ class SymbolicDataset:
         if not self.sample_specs:
             return self._with(None, count=self.count * times, element_at=lambda i, _: self.element_at(i % once, ()))
 
-        def sample():
+        def sample() -> tuple:
             epochs = tf.range(tf.maximum(times, 1))
             return tf.map_fn(lambda _: self.sample(), epochs, fn_output_signature=self.sample_specs)
 
-        def element_at(i, samples):
+        def element_at(i: tf.Tensor, samples: tuple) -> Structure:
             return self.element_at(i % once, tuple(orders[i // once] for orders in samples))
 
         specs = tuple(tf.TensorSpec([None, *s.shape], s.dtype) for s in self.sample_specs)
@@ -241,7 +255,13 @@ class SymbolicDataset:
             sample_specs=specs,
         )
 
-    def shuffle(self, buffer_size=None, seed=None, reshuffle_each_iteration=True, name=None):
+    def shuffle(
+        self,
+        buffer_size: Number | None = None,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool | None = True,
+        name: str | None = None,
+    ) -> "SymbolicDataset | tf.data.Dataset":
         """Shuffles the elements.
 
         With a seed: the order of `tf.data`, by a real dataset in the graph. Without a seed: an order by the call's
@@ -268,7 +288,14 @@ class SymbolicDataset:
             as_real=lambda: self.real().shuffle(size),
         )
 
-    def batch(self, batch_size, drop_remainder=False, num_parallel_calls=None, deterministic=None, name=None):
+    def batch(
+        self,
+        batch_size: Number,
+        drop_remainder: bool = False,
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> "SymbolicDataset":
         """Batches consecutive elements; the last batch may be smaller."""
         static = tf.get_static_value(batch_size)
         if static is not None and static < 1:
@@ -276,11 +303,11 @@ class SymbolicDataset:
         size = tf.cast(batch_size, tf.int64)
         count = self.count // size if drop_remainder else -(-self.count // size)
 
-        def element_at(i, samples):
+        def element_at(i: tf.Tensor, samples: tuple) -> Structure:
             indices = tf.range(i * size, tf.minimum((i + 1) * size, self.count))
             return tf.map_fn(lambda k: self.element_at(k, samples), indices, fn_output_signature=self.element_spec)
 
-        def batch_spec(spec):
+        def batch_spec(spec: tf.TensorSpec) -> tf.TensorSpec:
             return tf.TensorSpec(tf.TensorShape([None]).concatenate(spec.shape), spec.dtype)
 
         specs = tf.nest.map_structure(batch_spec, self.element_spec)
@@ -288,16 +315,16 @@ class SymbolicDataset:
             lambda d: d.batch(batch_size, drop_remainder), count=count, element_at=element_at, element_spec=specs
         )
 
-    def prefetch(self, buffer_size=None, name=None) -> "SymbolicDataset":
+    def prefetch(self, buffer_size: Number | None = None, name: str | None = None) -> "SymbolicDataset":
         return self
 
-    def cache(self, filename="", name=None) -> "SymbolicDataset":
+    def cache(self, filename: str = "", name: str | None = None) -> "SymbolicDataset":
         """Fixes the samples, so that every iteration has one order."""
         if filename:
             raise TracingError("a sequence inside a graph is not cached in a file: .cache() keeps it in memory")
         return self.with_samples()
 
-    def _with(self, step: Callable[[tf.data.Dataset], tf.data.Dataset] | None, **changes) -> "SymbolicDataset":
+    def _with(self, step: Callable[[tf.data.Dataset], tf.data.Dataset] | None, **changes: Any) -> "SymbolicDataset":
         """A copy with changed attributes.
 
         Args:
@@ -308,7 +335,7 @@ class SymbolicDataset:
         return SymbolicDataset(**{**vars(self), **changes})
 
 
-def _shuffled_order(count: tf.Tensor, size, static) -> tf.Tensor:
+def _shuffled_order(count: tf.Tensor, size: Number, static: int | None) -> tf.Tensor:
     """A random order of `count` elements (int64), distributed as that of a shuffle with a buffer; see
     `buffered_shuffle.py`.
 
@@ -322,7 +349,7 @@ def _shuffled_order(count: tf.Tensor, size, static) -> tf.Tensor:
         return tf.range(count)
     size = tf.cast(size, tf.int64)
 
-    def sample_order():
+    def sample_order() -> tf.Tensor:
         reads = count - size
         slots = tf.random.uniform([reads], 0, size, tf.int64)
         by_slot = tf.argsort(slots, stable=True)
@@ -339,39 +366,39 @@ def _shuffled_order(count: tf.Tensor, size, static) -> tf.Tensor:
     return tf.cond(size >= count, lambda: tf.random.shuffle(tf.range(count)), sample_order)
 
 
-def _flat(state) -> list[tf.Tensor]:
+def _flat(state: Structure) -> list[tf.Tensor]:
     """The tensors of a state; a sparse tensor has three."""
     return tf.nest.flatten(state, expand_composites=True)
 
 
-def _flat_like(state, other) -> list[tf.Tensor]:
+def _flat_like(state: Structure, other: Structure) -> list[tf.Tensor]:
     """The tensors of a state that has the structure of another one."""
     tf.nest.assert_same_structure(state, other, check_types=False, expand_composites=True)
     return _flat(other)
 
 
-def _packed_like(state, flat: list):
+def _packed_like(state: Structure, flat: list) -> Structure:
     return tf.nest.pack_sequence_as(state, flat, expand_composites=True)
 
 
 class _Optional:
     """The element at an index if there is one, as a `tf.experimental.Optional`."""
 
-    def __init__(self, sequence: SymbolicDataset, index: tf.Tensor):
+    def __init__(self, sequence: SymbolicDataset, index: tf.Tensor) -> None:
         self._sequence = sequence
         self._index = index
 
     def has_value(self) -> tf.Tensor:
         return self._index < self._sequence.count
 
-    def get_value(self):
+    def get_value(self) -> Structure:
         return self._sequence.element(self._index)
 
 
 class SymbolicIterator:
     """`iter` of a symbolic dataset. Its position is a variable, so that loops in the graph continue from it."""
 
-    def __init__(self, sequence: SymbolicDataset, position: tf.Variable):
+    def __init__(self, sequence: SymbolicDataset, position: tf.Variable) -> None:
         self.sequence = sequence
         self.position = position
         self.calls = 0
@@ -379,7 +406,7 @@ class SymbolicIterator:
     def __iter__(self) -> "SymbolicIterator":
         return self
 
-    def __next__(self):
+    def __next__(self) -> Structure:
         self.calls += 1
         if self.calls > _MOST_NEXTS:  # a `for` that AutoGraph has not seen would never end
             raise TracingError(_UNREADABLE)
@@ -390,7 +417,7 @@ class SymbolicIterator:
         self.position.assign_add(1)
         return self.sequence.element(index)
 
-    def get_next(self):
+    def get_next(self) -> Structure:
         return next(self)
 
     def get_next_as_optional(self) -> _Optional:
@@ -398,7 +425,7 @@ class SymbolicIterator:
         self.position.assign_add(tf.cast(index < self.sequence.count, tf.int64))
         return _Optional(self.sequence, index)
 
-    def next_or(self, default):
+    def next_or(self, default: Structure) -> Structure:
         """The next element; `default` in every call after the last one."""
         specs = self.sequence.element_spec
         try:
@@ -418,7 +445,15 @@ class SymbolicIterator:
         return element
 
 
-def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -> None:
+def _for(
+    iterated: SymbolicDataset | SymbolicIterator,
+    extra_test: Callable[[], tf.Tensor] | None,
+    body: Callable[[Structure], None],
+    get_state: Callable[[], tuple],
+    set_state: Callable[[Sequence], None],
+    symbol_names: tuple[str, ...],
+    opts: dict[str, Any],
+) -> None:
     """AutoGraph's `for` over a symbolic dataset: a while loop whose first loop variable is the index."""
     first = tf.constant(0, tf.int64)
     if isinstance(iterated, SymbolicIterator):
@@ -428,19 +463,19 @@ def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -
         sequence = iterated.with_samples()
     index = first
 
-    def whole_state():
+    def whole_state() -> tuple:
         return (index, *get_state())
 
-    def set_whole_state(state):
+    def set_whole_state(state: tuple) -> None:
         nonlocal index
         index, *user_state = state
         set_state(user_state)
 
-    def test():
+    def test() -> tf.Tensor:
         more = index < sequence.count
         return more if extra_test is None else tf.cond(more, extra_test, lambda: False)
 
-    def step():
+    def step() -> None:
         nonlocal index
         body(sequence.element(index))
         index += 1
@@ -448,14 +483,14 @@ def _for(iterated, extra_test, body, get_state, set_state, symbol_names, opts) -
     private_api.while_statement()(test, step, whole_state, set_whole_state, ("<index>", *symbol_names), opts)
 
 
-def next_element(iterator, *default):
+def next_element(iterator: Iterator, *default: Any) -> Any:
     """`next` in converted code: that of symbolic iterators, and Python's for others."""
     if isinstance(iterator, SymbolicIterator) and default:
         return iterator.next_or(*default)
     return next(iterator, *default)
 
 
-def _enumerate(sequence: SymbolicDataset, start=0):
+def _enumerate(sequence: SymbolicDataset, start: Number = 0) -> SymbolicDataset:
     return sequence.enumerate(start)
 
 

@@ -51,7 +51,7 @@ def client_arguments(
         leaf_tensors: for each leaf the tensors of `client_specs`.
         call: applies the graphs of the sequences' maps.
     """
-    values = []
+    values: list = []
     for layout, tensors in zip(layouts, leaf_tensors, strict=True):
         if layout is None:
             values.append(ops.gather(tensors[0], k))

@@ -39,7 +39,7 @@ class IdentityCache(Generic[Value]):
             other keys were computed between the two.
     """
 
-    def __init__(self, max_size: int, size: Callable[[Value], float] = lambda value: 1, *, remembered: int = 0):
+    def __init__(self, max_size: int, size: Callable[[Value], float] = lambda value: 1, *, remembered: int = 0) -> None:
         self._seen: deque[int] | None = deque(maxlen=remembered) if remembered else None
         self._size_of = size
         self._entries: LruEntries[tuple, tuple[Value, list[weakref.ref]]] = LruEntries(max_size)

@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +24,7 @@ class ReturnedArrays:
         self._arrays: dict[int, weakref.ref] = {}  # by the identities of tensors, which the entries above hold
         self._lock = threading.Lock()
 
-    def show(self, tensor: tf.Tensor):
+    def show(self, tensor: tf.Tensor) -> np.ndarray | np.generic | bytes:
         """The user's form of a tensor: a number or bytes for a scalar, else a read-only array."""
         if tensor.shape.rank == 0 or tensor.dtype == tf.string:
             array = tensor.numpy()
@@ -46,7 +47,7 @@ class ReturnedArrays:
             self._arrays[tensor_key] = reference
         return array
 
-    def tensor(self, value):
+    def tensor(self, value: Any) -> Any:
         """The tensor of a returned array; any other value unchanged."""
         if not isinstance(value, np.ndarray):
             return value

@@ -3,10 +3,12 @@
 Decision 0061.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.tensors.values import flatten
+from fedcore.graphs.tensors.values import Nested, flatten
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
 
@@ -15,18 +17,18 @@ def unsized_leaves(type_: Type) -> list[int]:
     return [i for i, (_, leaf) in enumerate(leaves(type_)) if getattr(leaf, "size_bits", None) is None]
 
 
-def measured_bits(value, type_: Type) -> list[tf.Tensor]:
+def measured_bits(value: Nested, type_: Type) -> list[tf.Tensor]:
     """The sizes in bits of the leaves without a static size: int64 scalars, also inside a graph."""
     parts, types = flatten(value), leaves(type_)
     return [bits_of(parts[i], types[i][1]) for i in unsized_leaves(type_)]
 
 
-def bits_of(leaf, type_: Type) -> tf.Tensor:
+def bits_of(leaf: Any, type_: Type) -> tf.Tensor:
     """The size in bits of a leaf, an int64 scalar; of codes with a client axis, int64 [clients]."""
     if isinstance(type_, SequenceType):
         types = tensor_leaves(type_.element)
 
-        def add(total, element):
+        def add(total: tf.Tensor, element: Nested) -> tf.Tensor:
             return total + ops.add_n(
                 [bits_of(t, leaf_type) for t, leaf_type in zip(flatten(element), types, strict=True)]
             )

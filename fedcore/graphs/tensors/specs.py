@@ -3,6 +3,8 @@
 Decision 0168.
 """
 
+from typing import Any
+
 import tensorflow as tf
 
 from fedcore.graphs.tensors.values import container
@@ -14,7 +16,7 @@ def spec(type_: TensorType, name: str | None = None) -> tf.TensorSpec:
     return tf.TensorSpec(type_.shape, dtype, name)
 
 
-def tensor_type(tensor) -> TensorType:
+def tensor_type(tensor: tf.Tensor) -> TensorType:
     dtype = "str" if tensor.dtype == tf.string else tensor.dtype
     shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     return TensorType(dtype, shape)
@@ -25,7 +27,7 @@ def is_sparse(type_: Type) -> bool:
     return isinstance(type_, StructWithPythonType) and container_class(type_.container) is tf.SparseTensor
 
 
-def element_spec(type_: Type):
+def element_spec(type_: Type) -> Any:
     """The TensorSpecs of a type in its Python containers, with a `tf.SparseTensorSpec` for a sparse tensor."""
     if not isinstance(type_, StructType):
         assert isinstance(type_, TensorType)

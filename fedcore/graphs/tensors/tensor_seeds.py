@@ -7,7 +7,7 @@ from fedcore.graphs.dataflow.graph import Value
 from fedcore.ir.interpret import Seed
 
 
-def fold_in(seed: tf.Tensor, number) -> tf.Tensor:
+def fold_in(seed: tf.Tensor, number: int | tf.Tensor | Value) -> tf.Tensor:
     """`fedcore.seeds.fold_in` for int64 scalars."""
     z = (
         seed * _to_signed(0x9E3779B97F4A7C15)

@@ -5,6 +5,7 @@ Inside fedcore a struct is a tuple. Its type names the Python container for the 
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,8 +24,11 @@ from fedcore.types import (
 )
 from fedcore.types.python_values import as_array, first_not_held, in_dtype, small_number
 
+Nested: TypeAlias = Any
+"""A leaf (a tensor or a sequence), or a nested tuple of leaves: its type says which, and no type checker."""
 
-def flatten(value) -> list:
+
+def flatten(value: Nested) -> list:
     """The leaves (tensors and sequences) of a nested tuple, in order."""
     if not isinstance(value, tuple):
         return [value]
@@ -37,7 +41,7 @@ def flatten(value) -> list:
     return parts
 
 
-def unflatten(leaves: Sequence, type_: Type):
+def unflatten(leaves: Sequence, type_: Type) -> Nested:
     """The nested tuple of a type from its leaves, in order."""
     remaining = iter(leaves)
     value = _take(remaining, type_)
@@ -47,11 +51,11 @@ def unflatten(leaves: Sequence, type_: Type):
     return value
 
 
-def _take(leaves: Iterator, type_: Type):
+def _take(leaves: Iterator, type_: Type) -> Nested:
     return tuple([_take(leaves, t) for t in type_.types]) if isinstance(type_, StructType) else next(leaves)
 
 
-def elements_of(value, type_: StructType, path: str = "") -> list:
+def elements_of(value: Any, type_: StructType, path: str = "") -> list:
     """The elements of a Python struct (dict, tuple, list, NamedTuple, attrs, dataclass) in the order of the type."""
     names = type_.names
     where = f" at {path}" if path else ""
@@ -73,7 +77,7 @@ def elements_of(value, type_: StructType, path: str = "") -> list:
     raise TypeMismatch(f"{type(value).__name__}{where} is no struct of type {type_}")
 
 
-def leaves_of(value, type_: Type) -> list:
+def leaves_of(value: Any, type_: Type) -> list:
     """The leaves of a Python struct in the order of the type."""
     if not isinstance(type_, StructType):
         return [value]
@@ -81,7 +85,7 @@ def leaves_of(value, type_: Type) -> list:
     return [leaf for part, t in parts for leaf in leaves_of(part, t)]
 
 
-def to_python(value, type_: Type):
+def to_python(value: Nested, type_: Type) -> Any:
     """Converts a nested tuple to the Python containers that the type names."""
     if not isinstance(type_, StructType):
         return value
@@ -89,7 +93,7 @@ def to_python(value, type_: Type):
     return container(parts, type_)
 
 
-def container(parts: list, type_: StructType):
+def container(parts: list, type_: StructType) -> Any:
     """One struct in its Python container. Default: dict if all elements have names, else tuple."""
     names = type_.names
     if isinstance(type_, StructWithPythonType):
@@ -102,7 +106,7 @@ def container(parts: list, type_: StructType):
     return tuple(parts)
 
 
-def tensor_leaf(value, type_: TensorType, path: str = "value"):
+def tensor_leaf(value: Any, type_: TensorType, path: str = "value") -> Any:
     """`value` as something TensorFlow takes for the type; a numpy array unless it is a tensor already.
 
     Raises:
@@ -124,7 +128,7 @@ def tensor_leaf(value, type_: TensorType, path: str = "value"):
 _tensor_type = functools.lru_cache(256)(TensorType)  # a state has many leaves of few types
 
 
-def _array(value, type_: TensorType, path: str) -> tuple[np.ndarray, str]:
+def _array(value: Any, type_: TensorType, path: str) -> tuple[np.ndarray, str]:
     """The array, and a note where the dtype does not hold its numbers."""
     small = small_number(value, type_.dtype)
     if small is not None:

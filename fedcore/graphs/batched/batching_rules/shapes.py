@@ -187,7 +187,7 @@ def broadcast(
         raise NoBatchingRule("BroadcastTo", "its number of axes is unknown")
     tensor = ops.reshape(tensor, [evaluation.clients, *[1] * (rank - evaluation.rank(x)), *_sizes(evaluation, x)])
     if isinstance(shape, np.ndarray):
-        batched_shape = [evaluation.clients, *shape]
+        batched_shape: ops.Sizes = [evaluation.clients, *shape]
     else:
         batched_shape = ops.concat([[evaluation.clients], shape], 0)
     return BatchedValue(

@@ -29,7 +29,7 @@ def dce(region: Region) -> Region:
 class _WithoutDead(RegionCopy):
     """A copy without the given dead nodes."""
 
-    def __init__(self, dead: set[Node]):
+    def __init__(self, dead: set[Node]) -> None:
         super().__init__()
         self._dead = dead
 

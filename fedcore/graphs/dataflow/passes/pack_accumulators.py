@@ -93,7 +93,7 @@ def _addend(total: Value, variable: Value) -> Value | None:
 class _Packing(RegionCopy):
     """A copy whose scans carry each group of accumulators as one loop variable, before the others."""
 
-    def __init__(self, groups: dict[Node, list[Group]]):
+    def __init__(self, groups: dict[Node, list[Group]]) -> None:
         super().__init__()
         self._groups = groups
         bodies = [(scan.regions[0], group) for scan, scan_groups in groups.items() for group in scan_groups]

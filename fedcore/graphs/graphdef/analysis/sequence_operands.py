@@ -20,15 +20,16 @@ Decision 0002.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import attrs
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, graph_pb2, types_pb2
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, types_pb2
 
 from fedcore.graphs.graphdef.form.canonical_form import canonical_functions
 from fedcore.graphs.tensors.specs import spec
-from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
 ACCESS_PREFIX = "fedcore_draw_"
@@ -52,7 +53,7 @@ class ElementAccess:
     def name(self) -> str:
         return f"{ACCESS_PREFIX}{self.number}"
 
-    def __call__(self, index):
+    def __call__(self, index: tf.Tensor) -> Nested:
         graph_def = graph_pb2.GraphDef()
         # With an older version, scalar placeholders of the importing graph would lose their shape.
         graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
@@ -75,6 +76,16 @@ def _as(tensor: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
     return tf.stop_gradient(tensor) if tensor.dtype.is_floating else tensor
 
 
+class IndexedSequence(Protocol):
+    """A sequence inside a graph, such as a `SequenceOperand`: its count (int64), and index -> element."""
+
+    @property
+    def count(self) -> tf.Tensor: ...
+
+    @property
+    def element(self) -> Callable[[tf.Tensor], Nested]: ...
+
+
 @attrs.frozen
 class Operand:
     """A sequence as an argument of a graph.
@@ -90,7 +101,7 @@ class Operand:
     library: tuple[function_pb2.FunctionDef, ...] = ()
 
 
-def operand(sequence) -> Operand:
+def operand(sequence: IndexedSequence) -> Operand:
     """A sequence (`count`, and `element`: index -> nested tuple) as an operand, in the graph being built."""
     if isinstance(sequence.element, ElementAccess):
         return Operand(sequence.element.handle, sequence.count, sequence.element.name)
@@ -165,7 +176,7 @@ def is_element_access(name: str) -> bool:
     return name.startswith(ACCESS_PREFIX) and name[len(ACCESS_PREFIX) :].isdigit()
 
 
-def _callees(node):
+def _callees(node: node_def_pb2.NodeDef) -> Iterator[str]:
     yield node.op
     for value in node.attr.values():
         if value.HasField("func"):
@@ -173,7 +184,7 @@ def _callees(node):
         yield from (f.name for f in value.list.func)
 
 
-def _rename(nodes, names: dict[str, str]) -> None:
+def _rename(nodes: Iterable[node_def_pb2.NodeDef], names: dict[str, str]) -> None:
     for node in nodes:
         node.op = names.get(node.op, node.op)
         for value in node.attr.values():
@@ -199,7 +210,7 @@ def to_tensor_lists(elements: list, specs: tuple[tf.TensorSpec, ...]) -> tuple[t
 def from_tensor_lists(handle: tf.Tensor, type_: Type, specs: tuple[tf.TensorSpec, ...]) -> Callable:
     """index -> element, inside a graph, of a handle from `to_tensor_lists`."""
 
-    def element(index):
+    def element(index: tf.Tensor) -> Nested:
         columns = tf.raw_ops.OptionalGetValue(
             optional=handle,
             output_types=[tf.variant] * len(specs) or [tf.int32],
@@ -216,7 +227,7 @@ def from_tensor_lists(handle: tf.Tensor, type_: Type, specs: tuple[tf.TensorSpec
     return element
 
 
-def _shape(spec: tf.TensorSpec):
+def _shape(spec: tf.TensorSpec) -> int | list[int]:
     return -1 if spec.shape.rank is None else [-1 if n is None else n for n in spec.shape.as_list()]
 
 
