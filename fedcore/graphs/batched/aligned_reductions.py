@@ -37,7 +37,13 @@ MOST_AXES = 8
 
 
 def reduce_aligned(
-    reduce: Callable, tensor: Value, axes: list[int], *, keepdims: bool = False, rows: int | None = None, fill=0
+    reduce: Callable,
+    tensor: Value,
+    axes: list[int],
+    *,
+    keepdims: bool = False,
+    rows: int | None = None,
+    fill: float = 0,
 ) -> Value:
     """A reduction of a batched tensor whose bits depend neither on a client's place nor on the size of padded batches.
 
@@ -63,7 +69,7 @@ def reduce_aligned(
 
 
 def _reduce_merged(
-    reduce: Callable, tensor: Value, axes: list[int], *, keepdims: bool, rows: int | None, fill
+    reduce: Callable, tensor: Value, axes: list[int], *, keepdims: bool, rows: int | None, fill: float
 ) -> Value:
     """A reduction of a tensor with more axes than kernels take, such as the gradient of `tf.repeat`.
 
@@ -87,7 +93,7 @@ def _reduce_merged(
     return ops.reshape(result, [1 if a in axes else s for a, s in enumerate(sizes) if keepdims or a not in axes])
 
 
-def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill) -> Value:
+def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill: float) -> Value:
     """The reduction of the axis of rows, which is padded to whole strides, and the last axis to whole packets.
 
     Args:

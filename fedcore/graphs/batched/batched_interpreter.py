@@ -31,9 +31,9 @@ from fedcore.graphs.dataflow.graph import Value, from_source
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.stages.xla import can_compile
-from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.interpret import Interpreter
-from fedcore.ir.module import Module, NodeSource, Operation
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
+from fedcore.ir.interpret import Interpreter, Seed
+from fedcore.ir.module import Graph, Module, NodeSource, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import Type
 
@@ -50,7 +50,7 @@ class BatchedInterpreter:
         xla: compile graphs with XLA where possible.
     """
 
-    def __init__(self, module: Module, layout: PackedLayout, *, xla: bool):
+    def __init__(self, module: Module, layout: PackedLayout, *, xla: bool) -> None:
         """Starts with the layout for all clients; `using` sets it, and what belongs to it, for the clients of a
         group.
         """
@@ -86,7 +86,7 @@ class BatchedInterpreter:
         finally:
             self._layout, self._assumed_finite, self._product_source, self._known_inputs = outer_state
 
-    def _as_function(self, graph, data: bytes) -> Callable:
+    def _as_function(self, graph: Graph, data: bytes) -> Callable:
         """The Python function that calls a graph with nested batched arguments, for `Interpreter`.
 
         A graph that XLA compiles, or that has convolutions, becomes a TensorFlow function of its own: that is the unit
@@ -99,7 +99,7 @@ class BatchedInterpreter:
         elif "Conv2D" in operations_of(graph.digest, data):
             function_kind = "fused"
 
-        def call(*arguments, seed=None):
+        def call(*arguments: Nested, seed: Value | None = None) -> Nested:
             """The result of a call of the graph for all clients.
 
             Batch sizes go along only if an argument has padded rows. A function of its own assumes nothing finite: the
@@ -125,7 +125,7 @@ class BatchedInterpreter:
 
         return call
 
-    def _evaluate(self, op: Operation, types, values, seed):
+    def _evaluate(self, op: Operation, types: list[Type], values: list, seed: Seed | None) -> Nested:
         """The result of one operation of the stage for all clients of a group.
 
         The map of a sequence is applied lazily, to each element that a reduction reads.
@@ -136,7 +136,7 @@ class BatchedInterpreter:
         with from_source(NodeSource(op.kind, op.location)):
             return self._evaluate_operation(op, types, values)
 
-    def _evaluate_operation(self, op: Operation, types, values):
+    def _evaluate_operation(self, op: Operation, types: list[Type], values: list) -> Nested:
         """Evaluates an operation; see `_evaluate`."""
         if op.kind not in BATCHABLE:
             raise NoBatchingRule(op.kind, "the operation stands outside of graphs")
@@ -151,7 +151,7 @@ class BatchedInterpreter:
         declared = lookup(op.kind)
         return declared.meaning(*values, **declared.variables(op, types))
 
-    def _reduce(self, sequence: BatchedSequence, zero, function: Callable, type_: Type):
+    def _reduce(self, sequence: BatchedSequence, zero: Nested, function: Callable, type_: Type) -> Nested:
         """The loop variables after the steps of all clients; those of a client that has ended are frozen.
 
         If all clients take equally many steps, nothing is frozen, and the results of empty lanes are not used. Kernels
@@ -192,7 +192,7 @@ class BatchedInterpreter:
         dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
         next_carry = carry
 
-        def step(sequence: BatchedSequence, s, *variables):
+        def step(sequence: BatchedSequence, s: Value, *variables: Value) -> tuple[list[Value], Value | None]:
             """Step s of all clients, for `scan`: first the tensors of dense leaves, then those that hold kernels.
 
             Also notes the carry that its results need. The second result says which clients are active; None: all are.

@@ -18,7 +18,7 @@ from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.sequences.layout import Layout
-from fedcore.graphs.tensors.values import unflatten
+from fedcore.graphs.tensors.values import Nested, unflatten
 from fedcore.ir.interpret import Callee
 
 
@@ -67,7 +67,7 @@ class BatchedSequence:
         """The columns of one step's elements, [clients, (rows,) …]."""
         return self.rows.columns_of(step)
 
-    def element(self, step: Value, batch_sizes: Value, tensors: list[Value]):
+    def element(self, step: Value, batch_sizes: Value, tensors: list[Value]) -> Nested:
         """The batched element of one step, [clients, rows, …] for batches: the columns after the maps of the pipeline.
 
         Maps before batching see single examples, and maps behind it see batches.

@@ -30,7 +30,8 @@ from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Products, Realized, profiler_name
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
-from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
+from fedcore.ir.module import Parameter
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
 
@@ -63,7 +64,7 @@ class BatchedFold(StageFold):
         layout: PackedLayout,
         *,
         assumes: bool = False,
-    ):
+    ) -> None:
         super().__init__(stage, layout.width, layout, joined=layout.joins_blocks)
         self.joined_rows = layout.joined_rows
         self._layout = layout
@@ -202,7 +203,7 @@ def _with_input(leaf: Value | Factors, known_inputs: SequenceOf[KnownInputs]) ->
     ), right
 
 
-def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
+def _client_arguments(parameters: SequenceOf[Parameter], layout: PackedLayout, tensors: list) -> list:
     """The arguments of all clients, as batched values and sequences.
 
     Args:
@@ -224,7 +225,7 @@ def _client_arguments(parameters, layout: PackedLayout, tensors: list) -> list:
     return arguments
 
 
-def _group_of(value, lanes: Window, first_lane: Value, level: int | None):
+def _group_of(value: Nested, lanes: Window, first_lane: Value, level: int | None) -> Nested:
     """A group's part of an argument of all clients; `level`, if not None, is the padded size of its batches."""
     if isinstance(value, tuple):
         return tuple(_group_of(part, lanes, first_lane, level) for part in value)

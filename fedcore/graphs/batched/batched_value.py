@@ -20,10 +20,11 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.low_rank import LowRank
@@ -41,12 +42,12 @@ class NoBatchingRule(FedcoreError):
         why: the reason.
     """
 
-    def __init__(self, op: str, why: str):
+    def __init__(self, op: str, why: str) -> None:
         self.op = op
         self.why = why
         super().__init__(f"{op} is not vectorised over clients: {why}")
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return type(self), (self.op, self.why)
 
 
@@ -70,13 +71,13 @@ class KnownValue:
         return self.values[0] is self.values[1]
 
     @classmethod
-    def from_constant(cls, value) -> "KnownValue":
+    def from_constant(cls, value: ArrayLike) -> "KnownValue":
         """Known value of a number or an array that does not depend on the batch size."""
         array = np.asarray(value)
         return cls((array, array, array))
 
     @classmethod
-    def from_probes(cls, values, *, polynomial: bool = True) -> "KnownValue":
+    def from_probes(cls, values: Iterable[np.ndarray], *, polynomial: bool = True) -> "KnownValue":
         """Known value of samples at the three probed batch sizes.
 
         Equal samples make a constant only if they are polynomial: `n > 0` has equal samples too, and differs at n = 0.
@@ -231,6 +232,8 @@ def product_padding(values: Iterable[BatchedValue]) -> Padding:
     return rowwise_padding(batches) | (Padding.ZEROS if is_zero else Padding.UNKNOWN)
 
 
+Rule = TypeVar("Rule", bound=Callable[..., BatchedValue | list[BatchedValue]])
+
 batching_rules: dict[str, Callable] = {}
 """Batching rule of each TensorFlow operation type."""
 
@@ -238,7 +241,7 @@ batching_rules: dict[str, Callable] = {}
 _BUILT_IN = "fedcore.graphs.batched.batching_rules"
 
 
-def batching_rule(*ops: str):
+def batching_rule(*ops: str) -> Callable[[Rule], Rule]:
     """Registers a batching rule for TensorFlow operation types.
 
     A rule takes (evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue). It returns a BatchedValue, or a
@@ -251,7 +254,7 @@ def batching_rule(*ops: str):
         FedcoreError: another module has a rule for an operation; says where.
     """
 
-    def register(fn):
+    def register(fn: Rule) -> Rule:
         """Adds the function to `batching_rules` for each of the operation types.
 
         The built-in rules are imported first, so that a third party that declares one of their types is refused,

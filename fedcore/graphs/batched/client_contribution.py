@@ -279,7 +279,7 @@ class FactoredContribution:
         used_blocks = ops.where(ops.reduce_any(lane_of >= 0, 1))[:, 0]
         sum_block = function_of_number(lambda block_number: [self._sum(ops.gather(lanes, block_number))])
 
-        def write(i, sums):
+        def write(i: Value, sums: Value) -> tuple[list[Value], None]:
             """Writes the sum of the i-th used block."""
             block_number = ops.gather(used_blocks, i)
             (total,) = sum_block(block_number)
@@ -593,7 +593,7 @@ def write_results(
     """
     begins = [begin for _, begin in lists]
 
-    def write(number, *lists_so_far):
+    def write(number: Value, *lists_so_far: Value) -> tuple[list[Value], None]:
         """The lists after one call of `fn`, whose results become elements of them."""
         number += first
         next_lists = []

@@ -81,7 +81,7 @@ def _dense_bytes(types: Iterable[Type]) -> int:
 class _Walk:
     """The walk over a stage's functions; arguments as for `client_needs`."""
 
-    def __init__(self, stage: ClientStage, rows: int, factor_rows: int):
+    def __init__(self, stage: ClientStage, rows: int, factor_rows: int) -> None:
         self._stage = stage
         self._module = stage.module
         self._rows = rows

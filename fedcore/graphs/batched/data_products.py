@@ -100,7 +100,7 @@ def data_products(
     layer_input = call_products.of
     assert layer_input is not None  # a call whose groups have asked for nothing has no such function
 
-    def body(*tensors):
+    def body(*tensors: Value) -> list[Value]:
         """The products of all groups, which run one by one and leave theirs in a TensorList.
 
         Args:

@@ -100,7 +100,7 @@ class BatchedEvaluation:
         products: str = JOINED,
         assumed_finite: list[Value] | None = None,
         sources: Mapping[NodeKey, NodeSource] = NO_SOURCES,
-    ):
+    ) -> None:
         self.clients = clients
         self.sources = sources
         self.assumed_finite = assumed_finite
@@ -426,7 +426,7 @@ class BatchedEvaluation:
             self._tensors[key] = rows if shape == rows.shape else ops.reshape(rows, shape)
         return self._tensors[key]
 
-    def masked(self, value: BatchedValue, fill=0) -> Value:
+    def masked(self, value: BatchedValue, fill: float = 0) -> Value:
         """The tensor of a value with `fill` in all padded rows; it has a client axis if there are padded rows.
 
         Rows that are known to be zeros are not written again. Equal calls return one tensor.

@@ -30,8 +30,8 @@ from fedcore.graphs.dataflow.graph import Value, from_source
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import evaluate
-from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.interpret import Interpreter
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
+from fedcore.ir.interpret import Interpreter, Seed
 from fedcore.ir.module import Graph, Module, NodeSource, Operation
 from fedcore.types import Type, tensor_leaves
 
@@ -91,12 +91,12 @@ class LaneInterpreter:
         steps: of the client.
     """
 
-    def __init__(self, module: Module, steps: LowRankSteps):
+    def __init__(self, module: Module, steps: LowRankSteps) -> None:
         self._steps = steps
         self._interpreter = Interpreter(module, self._evaluate, _as_function)
         self.operations = self._interpreter.operations
 
-    def _evaluate(self, op: Operation, types, values, seed):
+    def _evaluate(self, op: Operation, types: list[Type], values: list, seed: Seed | None) -> Nested:
         """The result of one operation: as the interpreter of tensors has it, except for the reduction of a sequence.
 
         The loop of a reduction is built for a `LowRankCarry`, which says how the loop holds each kernel. Which carry
@@ -200,20 +200,20 @@ def _drop_client_axis(value: BatchedValue, shape: tuple[int | None, ...] | None)
 def _as_function(graph: Graph, data: bytes) -> Callable:
     """The Python function that calls a graph with nested arguments, for `Interpreter`."""
 
-    def call(*arguments, seed=None):
+    def call(*arguments: Nested, seed: Value | None = None) -> Nested:
         """The nested result of the graph for nested arguments."""
         return unflatten(call_graph(graph, data, flatten(arguments), seed), graph.type.result)
 
     return call
 
 
-def as_value(leaf) -> BatchedValue:
+def as_value(leaf: Value | BatchedValue) -> BatchedValue:
     """The value of a tensor without a client axis; a kernel in factors is a value already."""
     return leaf if isinstance(leaf, BatchedValue) else shared(leaf)
 
 
-def tensor_of(value):
-    """The tensor of a value, or of a kernel in factors; a sequence is returned as it is."""
+def tensor_of(value: Value | BatchedValue) -> Value:
+    """The tensor of a value, or of a kernel in factors."""
     if not isinstance(value, BatchedValue):
         return value
     return value.tensor if value.low_rank is None else value.low_rank.dense()[0]

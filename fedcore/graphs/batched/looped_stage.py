@@ -37,7 +37,9 @@ class LoopedFold(StageFold):
         parallel: clients that are computed at once.
     """
 
-    def __init__(self, stage: ClientStage, layouts: SequenceOf[Layout | None], steps: LowRankSteps, *, parallel: int):
+    def __init__(
+        self, stage: ClientStage, layouts: SequenceOf[Layout | None], steps: LowRankSteps, *, parallel: int
+    ) -> None:
         super().__init__(stage, 1, joined=not steps.exceeds)
         self._layouts = layouts
         self._lane = LaneInterpreter(stage.module, steps)

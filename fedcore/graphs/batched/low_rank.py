@@ -21,7 +21,7 @@ Decision 0166.
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
@@ -350,18 +350,20 @@ def _merge_equal_tensors(pairs: Iterable[tuple[Value, Any]]) -> list[tuple[Value
     return list(sums.values())
 
 
+Rule = TypeVar("Rule", bound=Callable)
+
 low_rank_rules: dict[str, Callable] = {}
 """TensorFlow operation type -> the rule that computes it on low-rank matrices, see `low_rank_rule`."""
 
 
-def low_rank_rule(*ops: str):
+def low_rank_rule(*ops: str) -> Callable[[Rule], Rule]:
     """Registers a rule that computes TensorFlow operation types on low-rank matrices.
 
     A rule takes (evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) and returns a BatchedValue. It
     returns None where the result is no low-rank matrix; the batching rule of the type then takes dense operands.
     """
 
-    def register(fn):
+    def register(fn: Rule) -> Rule:
         low_rank_rules.update(dict.fromkeys(ops, fn))
         return fn
 

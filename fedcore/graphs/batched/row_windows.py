@@ -20,7 +20,7 @@ class Window:
         size: number of entries.
     """
 
-    def __init__(self, begin: Value, size: int | Value):
+    def __init__(self, begin: Value, size: int | Value) -> None:
         self._begin = ops.reshape(begin, [1])
         self._end = self._begin + size
         self._stride = ops.constant([1], begin.dtype)

@@ -487,7 +487,7 @@ def padded_size(orders: list[Rows], columns: list[Columns], rules: ScheduleRules
     return min(limit, rounded) if limit else rounded
 
 
-def powers_of_two(rows) -> np.ndarray:
+def powers_of_two(rows: int | np.ndarray) -> np.ndarray:
     """int64: for each number of rows the smallest power of two, from 2 on, that is no less."""
     return 1 << np.ceil(np.log2(np.maximum(rows, 2))).astype(np.int64)
 

@@ -159,7 +159,7 @@ class StageFold(abc.ABC):
         layout: PackedLayout | None = None,
         *,
         joined: bool,
-    ):
+    ) -> None:
         if stage.zero is None or stage.join is None:
             raise FedcoreError(f"@{stage.name} has no partial: its clients have no groups")
         self.stage = stage
@@ -278,7 +278,7 @@ class StageFold(abc.ABC):
             blocks: blocks of a call, a power of two; blocks without clients are skipped.
         """
 
-        def body(*tensors):
+        def body(*tensors: Value) -> list[Value]:
             groups, lane_of = self._open(list(tensors))
             lane_of = ops.reshape(lane_of, [blocks, block])
             reduction = self._reduction()
@@ -318,7 +318,7 @@ class StageFold(abc.ABC):
         joined = self.joined_leaves
         types = [TensorType("float32", (None, size)) for shape in joined.values() for size in shape]
 
-        def body(is_first, is_last, *tensors):
+        def body(is_first: Value, is_last: Value, *tensors: Value) -> list[Value]:
             arguments = list(tensors)
             factors = [t[None] for t in arguments[len(arguments) - len(types) :]]
             old_partial = [

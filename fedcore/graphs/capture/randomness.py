@@ -27,7 +27,6 @@ Decision 0010.
 from collections.abc import Callable, Iterable
 
 import tensorflow as tf
-from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, types_pb2
 
 from fedcore.errors import TracingError
@@ -40,6 +39,7 @@ from fedcore.graphs.graphdef.analysis.side_effects import (
     stateful_functions,
     with_callers,
 )
+from fedcore.graphs.graphdef.form.canonical_form import Nodes
 from fedcore.graphs.tensors.tensor_seeds import fold_in
 from fedcore.lru_cache import LruCache
 
@@ -235,7 +235,7 @@ class _Body:
     def __init__(
         self,
         owner: _Seeding,
-        nodes: RepeatedCompositeFieldContainer[node_def_pb2.NodeDef],
+        nodes: Nodes,
         seed: str,
         *,
         in_function: bool,

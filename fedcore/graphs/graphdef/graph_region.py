@@ -17,6 +17,7 @@ Decision 0263.
 import re
 import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import tensorflow as tf
@@ -167,7 +168,13 @@ class _Conversion:
         block.ordered_behind = ()
         return [arguments[r] if r in arguments else values[tensors[r].ref()] for r in results]
 
-    def _add_node(self, block: Block, source: node_def_pb2.NodeDef, inputs: list[Value], types) -> tuple[Value, ...]:
+    def _add_node(
+        self,
+        block: Block,
+        source: node_def_pb2.NodeDef,
+        inputs: list[Value],
+        types: Sequence[tuple[tf.DType, tf.TensorShape]],
+    ) -> tuple[Value, ...]:
         """Adds one node, and returns its results.
 
         Args:
@@ -189,7 +196,7 @@ class _Conversion:
             attributes["value"] = tf.make_ndarray(attributes["value"])
         return block.add(source.op, inputs, attributes, types)
 
-    def _attribute(self, value):
+    def _attribute(self, value: Any) -> Any:
         """An attribute with the symbols of regions in the place of library functions."""
         if isinstance(value, list):
             return [self._attribute(v) for v in value]

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.analysis.side_effects import is_stateful
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of_graphs
 from fedcore.graphs.sequences.layout import GraphCall, Layout
@@ -42,7 +43,7 @@ def client_arguments(
     stage: ClientStage,
     layouts: Sequence[Layout | None],
     leaf_tensors: Sequence[list],
-    k,
+    k: tf.Tensor | Value,
     call: GraphCall = call_leaves,
 ) -> list:
     """The arguments of client k, whose sequences read the columns of all clients.
@@ -100,13 +101,15 @@ def realize_loop(stage: ClientStage, layouts: Sequence[Layout | None], *, parall
     kept_types = () if stage.kept_type is None else tuple(tensor_leaves(stage.kept_type))
     type_ = stage.stacked_result_type(None)
 
-    def body(*tensors):
+    def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
         arguments = list(tensors)
         broadcasts, seeds = stage.unpack_broadcasts(arguments), arguments.pop(0)
         leaf_tensors = [[arguments.pop(0) for _ in leaf] for leaf in specs]
         count = tf.size(seeds)
 
-        def fold(k, partial, arrays):
+        def fold(
+            k: tf.Tensor, partial: list[tf.Tensor], arrays: list[tf.TensorArray]
+        ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.TensorArray]]:
             client = client_arguments(stage, layouts, leaf_tensors, k)
             old_partial = unflatten(list(partial), stage.partial_type)
             new_partial, kept_value, bits = stage.run_client(run, old_partial, [*broadcasts, *client], seeds[k])

@@ -27,10 +27,11 @@ from fedcore.graphs.sequences import layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.kernels import evaluate
 from fedcore.graphs.stages.realize import pack, unpack
-from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.interpret import Interpreter
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
+from fedcore.ir.interpret import Interpreter, Seed
 from fedcore.ir.module import Graph, NodeSource, Operation, Prints, Symbol
 from fedcore.lru_cache import LruCache
+from fedcore.types import Type
 
 _regions: LruCache[str, Region | None] = LruCache(64)
 """The region of `main` by the digest of a graph; None for a graph that cannot be run node by node."""
@@ -92,7 +93,7 @@ class ClientReplay:
         stage: ClientStage,
         note: Callable[[ClientValue], None] | None,
         note_printed: Callable[[Printed], None],
-    ):
+    ) -> None:
         self._stage = stage
         self._note = note
         self._note_printed = note_printed
@@ -126,7 +127,7 @@ class ClientReplay:
     def _counted(self, sequence: layout.Sequence) -> layout.Sequence:
         """The sequence; the step is the number of the element that was read last."""
 
-        def element(i):
+        def element(i: tf.Tensor) -> Nested:
             self._step = int(i)
             value = sequence.element(i)
             self._note_data(flatten(value), "batch")
@@ -140,7 +141,7 @@ class ClientReplay:
             if isinstance(leaf, tf.Tensor):
                 self._note(ClientValue(DATA, NodeSource(name, None), self._step, (), leaf.numpy()))  # type: ignore[misc]
 
-    def _evaluate(self, op: Operation, types, values, seed):
+    def _evaluate(self, op: Operation, types: list[Type], values: list, seed: Seed | None) -> Nested:
         result = evaluate(op, types, values, seed)
         if op.kind == "sequence_reduce":
             self._step = None
@@ -156,7 +157,7 @@ class ClientReplay:
     def _as_function(self, graph: Graph, data: bytes) -> Callable:
         main = _main_region(graph, data)
 
-        def call(*arguments, seed=None):
+        def call(*arguments: Nested, seed: tf.Tensor | None = None) -> Nested:
             leaves = flatten(arguments)
             if main is None:
                 body = functools.partial(graph_callable(graph, data), *arguments, seed=seed)

@@ -1,7 +1,8 @@
 """A client stage as a function over named tensors that needs no runtime: one client's work, up to what it sends."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
 import tensorflow as tf
@@ -55,7 +56,7 @@ def client_function(
     run = interpreter(module)
     outputs = {_name(value.label, path): leaf for value in sent.values() for path, leaf in leaves(value.type)}
 
-    def body(*tensors):
+    def body(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         seed, *arguments = tensors
         values, types = {}, {}
         leaf_makers = iter(makers)
@@ -85,7 +86,7 @@ def _independent(stage: Function, partial: str) -> list[Operation]:
     return independent
 
 
-def _leaf(name: str, leaf: Type, layout: Layout | None):
+def _leaf(name: str, leaf: Type, layout: Layout | None) -> tuple[list[tf.TensorSpec], Callable[[list], Any]]:
     """The specs of a leaf's tensors, and the function that makes the leaf of them."""
     if layout is None:
         (tensor_spec,) = [spec(t) for t in tensor_leaves(leaf)]

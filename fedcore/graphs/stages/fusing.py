@@ -1,6 +1,7 @@
 """Traces several local operations of a function into one graph, for the pass `fuse`."""
 
 from collections.abc import Mapping
+from typing import Never
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -12,7 +13,7 @@ from fedcore.graphs.graphdef.analysis.sequence_operands import SequenceOperand, 
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
-from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.ir.module import Function, Module, NodeSource
 from fedcore.types import StructType, TensorType, Type, leaves
 
@@ -42,11 +43,18 @@ def _result_type(elements: list[tuple[str | None, Type]]) -> Type:
     return elements[0][1] if len(elements) == 1 else StructType(elements)
 
 
-def _trace(module: Module, function: Function, inputs, types, outputs, result: Type) -> TracedGraph:
+def _trace(
+    module: Module,
+    function: Function,
+    inputs: list[str],
+    types: Mapping[str, Type],
+    outputs: Mapping[str, str | None],
+    result: Type,
+) -> TracedGraph:
     run = interpreter(module)
     parameter = StructType([(None, types[n]) for n in inputs]) if inputs else None
 
-    def body(operands, seed):
+    def body(operands: list, seed: tf.Tensor) -> tuple[Type, list]:
         operands = [Sequence(x.count, x.element) if isinstance(x, SequenceOperand) else x for x in operands]
         arguments = dict(zip(inputs, () if parameter is None else unflatten(operands, parameter), strict=True))
         values = {name: arguments[name] if name in arguments else _placeholder(t) for name, t in types.items()}
@@ -59,7 +67,7 @@ def _trace(module: Module, function: Function, inputs, types, outputs, result: T
     return trace_leaves(body, parameter, name=function.name, describe=f"@{function.name}", is_user_code=False)
 
 
-def _placeholder(type_: Type):
+def _placeholder(type_: Type) -> Nested:
     """Value of a parameter that is not an input; no result reads it, so the traced graph does not hold it."""
     values = []
     for _, leaf in leaves(type_):
@@ -68,11 +76,11 @@ def _placeholder(type_: Type):
     return unflatten(values, type_)
 
 
-def _no_element(index):
+def _no_element(index: tf.Tensor) -> Never:
     raise FedcoreError("an operation reads a sequence that is not among the inputs of its graph")
 
 
-def _used(traced: TracedGraph, inputs: list[str], types) -> list[str]:
+def _used(traced: TracedGraph, inputs: list[str], types: Mapping[str, Type]) -> list[str]:
     """The inputs of which the graph reads at least one leaf."""
     nodes = graph_pb2.GraphDef.FromString(traced.data).node
     read = {i.split(":")[0].lstrip("^") for n in nodes for i in n.input}

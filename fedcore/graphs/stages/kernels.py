@@ -1,6 +1,7 @@
 """Kernels: the implementation of each local operation in TensorFlow, over nested tuples of tensors."""
 
 from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -8,24 +9,28 @@ import tensorflow as tf
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.capture.graph_import import graph_callable
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.sequences.layout import rows
+from fedcore.graphs.sequences.layout import Sequence, StreamedSequence, rows
 from fedcore.graphs.sequences.sequence_results import as_columns, groups
 from fedcore.graphs.stages.xla import can_compile
 from fedcore.graphs.tensors.specs import spec
-from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.ir.interpret import Callee, Interpreter, Seed, require_seed
 from fedcore.ir.module import Graph, Module, Operation
 from fedcore.ir.operations import Intrinsic, lookup
 from fedcore.ir.registry import note_declaration
-from fedcore.types import StructType, TensorType, Type, leaves, map_tensors, tensor_leaves
+from fedcore.types import SequenceType, StructType, TensorType, Type, leaves, map_tensors, tensor_leaves
+
+AnySequence: TypeAlias = Sequence | StreamedSequence
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Nested])
 
 kernels: dict[str, Callable] = {}
 
 
-def kernel(kind: str):
+def kernel(kind: str) -> Callable[[Kernel], Kernel]:
     """Registers the kernel (operation, *operands) -> result of a kind of local operation."""
 
-    def register(fn):
+    def register(fn: Kernel) -> Kernel:
         kernels[kind] = fn
         note_declaration(kind)
         return fn
@@ -46,7 +51,7 @@ def _compiled_callable(graph: Graph, data: bytes) -> Callable:
     return graph_callable(graph, data, xla=can_compile(graph, data))
 
 
-def evaluate(op: Operation, operand_types, operands, seed: Seed | None):
+def evaluate(op: Operation, operand_types: list[Type], operands: list, seed: Seed | None) -> Nested:
     """The result of a local operation over tensors: by its kernel, else by its meaning."""
     declared = lookup(op.kind)
     run = kernels.get(op.kind)
@@ -70,7 +75,7 @@ def _meaning_on_tensors(declared: Intrinsic) -> Callable:
     if _is_ours(declared):
         return declared.meaning
 
-    def run(*operands, **keywords):
+    def run(*operands: Nested, **keywords: Any) -> Nested:
         try:
             return declared.meaning(*operands, **keywords)
         except Exception as error:
@@ -82,7 +87,7 @@ def _meaning_on_tensors(declared: Intrinsic) -> Callable:
     return run
 
 
-def _check_result(op: Operation, result):
+def _check_result(op: Operation, result: Nested) -> Nested:
     """The result of an operation of someone else, if it is of the type in the program.
 
     Raises:
@@ -96,7 +101,7 @@ def _check_result(op: Operation, result):
     return result
 
 
-def _is_of(tensor, type_: Type) -> bool:
+def _is_of(tensor: Any, type_: Type) -> bool:
     if not isinstance(type_, TensorType):
         return True
     if tensor is None:
@@ -106,12 +111,13 @@ def _is_of(tensor, type_: Type) -> bool:
 
 
 @kernel("literal")
-def _(op):
+def _(op: Operation) -> Nested:
+    assert isinstance(op.type, TensorType)
     return ops.constant(op.attributes["value"].to_numpy(), dtype=spec(op.type).dtype)
 
 
 @kernel("generic_zero")
-def _(op):
+def _(op: Operation) -> Nested:
     zeros = [ops.zeros(t.shape, spec(t).dtype) for t in tensor_leaves(op.type)]
     return unflatten(zeros, op.type)
 
@@ -128,7 +134,7 @@ def _leafwise(fn: Callable, *, casts: Callable = _cast_first) -> Callable:
     """
     fn = casts(fn)
 
-    def apply(op, left, right):
+    def apply(op: Operation, left: Nested, right: Nested) -> Nested:
         if not isinstance(left, tuple):
             return fn(left, right)
         parts = right if isinstance(right, tuple) else [right] * len(left)
@@ -137,7 +143,7 @@ def _leafwise(fn: Callable, *, casts: Callable = _cast_first) -> Callable:
     return apply
 
 
-def _map_leaves(fn: Callable, value):
+def _map_leaves(fn: Callable, value: Nested) -> Nested:
     return tuple(_map_leaves(fn, part) for part in value) if isinstance(value, tuple) else fn(value)
 
 
@@ -146,7 +152,7 @@ def _by_parts(fn: Callable) -> Callable:
     infinities become NaN.
     """
 
-    def apply(left, right):
+    def apply(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
         if not left.dtype.is_complex:
             return fn(left, tf.cast(right, left.dtype))
         right = tf.cast(right, left.dtype)
@@ -165,7 +171,7 @@ def _scaling(complex_: Callable) -> Callable:
     """
 
     def casts(fn: Callable) -> Callable:
-        def scale(left, right):
+        def scale(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
             if not left.dtype.is_complex:
                 return fn(left, tf.cast(right, left.dtype))
             real, imaginary = tf.math.real(left), tf.math.imag(left)
@@ -180,11 +186,11 @@ def _scaling(complex_: Callable) -> Callable:
     return casts
 
 
-def _product(a, b, c, d):
+def _product(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor, d: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return a * c - b * d, a * d + b * c
 
 
-def _quotient(a, b, c, d):
+def _quotient(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor, d: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """(a + bi) / (c + di) by Smith's algorithm, as in numpy. Division by zero divides both parts by zero."""
     real_first = tf.abs(c) >= tf.abs(d)
     zero = (c == 0) & (d == 0)
@@ -197,7 +203,7 @@ def _quotient(a, b, c, d):
     return tf.where(zero, a / by_zero, real * scale), tf.where(zero, b / by_zero, imaginary * scale)
 
 
-def _minus(a, b):
+def _minus(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Subtraction; for small and unsigned integers as a + ~b + 1.
 
     Grappler rewrites 0 - b to Neg and (a - b) * (a - b) to SquaredDifference, which have no kernels for these dtypes.
@@ -206,7 +212,7 @@ def _minus(a, b):
     return a + (tf.bitwise.invert(b) + 1) if by_bits else a - b
 
 
-def _modulo(a, b):
+def _modulo(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Remainder as in numpy: 0 where b is 0. TensorFlow raises an error there."""
     return tf.where(b == 0, tf.zeros_like(a), tf.math.floormod(a, tf.where(b == 0, tf.ones_like(b), b)))
 
@@ -223,8 +229,8 @@ kernel("equal")(_leafwise(tf.equal))
 
 
 @kernel("where")
-def _(op, condition, then, otherwise):
-    def apply(condition, then, otherwise):
+def _(op: Operation, condition: Nested, then: Nested, otherwise: Nested) -> Nested:
+    def apply(condition: Nested, then: Nested, otherwise: Nested) -> Nested:
         if not isinstance(then, tuple):
             return tf.where(condition, then, otherwise)
         conditions = condition if isinstance(condition, tuple) else [condition] * len(then)
@@ -235,12 +241,12 @@ def _(op, condition, then, otherwise):
 
 
 @kernel("cast")
-def _(op, value):
+def _(op: Operation, value: Nested) -> Nested:
     if op.attributes["dtype"] == "str":
         return value
     dtype = tf.as_dtype(op.attributes["dtype"])
 
-    def leaf(x):
+    def leaf(x: tf.Tensor) -> tf.Tensor:
         if x.dtype.is_complex and dtype == tf.bool:
             return (tf.math.real(x) != 0) | (tf.math.imag(x) != 0)
         real = tf.math.real(x) if x.dtype.is_complex and not dtype.is_complex else x
@@ -257,36 +263,41 @@ def _(op, value):
 
 
 @kernel("as_row")
-def _(op, value):
+def _(op: Operation, value: Nested) -> Nested:
     return _map_leaves(lambda x: x[tf.newaxis], value)
 
 
 @kernel("append_rows")
-def _(op, left, right):
+def _(op: Operation, left: Nested, right: Nested) -> Nested:
     at_most = op.attributes["at_most"]
     joined = [tf.concat([a, b], 0)[:at_most] for a, b in zip(flatten(left), flatten(right), strict=True)]
     return unflatten(joined, op.type)
 
 
 @kernel("sequence_from_rows")
-def _(op, value):
+def _(op: Operation, value: Nested) -> Sequence:
+    assert isinstance(op.type, SequenceType)
     return rows(op.type.element, flatten(value))
 
 
 @kernel("sequence_from_groups")
-def _(op, value, splits):
+def _(op: Operation, value: Nested, splits: tf.Tensor) -> Sequence:
+    assert isinstance(op.type, SequenceType)
     return groups(flatten(value), splits, op.type.element)
 
 
 @kernel("columns_of_sequence")
-def _(op, sequence):
-    grouped = op.attributes["grouped"]
-    element = op.type.types[0] if grouped else map_tensors(lambda t: TensorType(t.dtype, t.sizes[1:]), op.type)
+def _(op: Operation, sequence: Sequence) -> Nested:
+    if op.attributes["grouped"]:
+        assert isinstance(op.type, StructType)  # of the columns and the splits
+        element = op.type.types[0]
+    else:
+        element = map_tensors(lambda t: TensorType(t.dtype, t.sizes[1:]), op.type)
     return unflatten(as_columns(sequence, element), op.type)
 
 
 @kernel("sequence_map")
-def _(op, fn, sequence):
+def _(op: Operation, fn: Callable, sequence: AnySequence) -> AnySequence:
     if not isinstance(fn, Callee):
         return sequence.map(fn)
     # The seed of an element is its index, however often the element is read.
@@ -294,7 +305,7 @@ def _(op, fn, sequence):
 
 
 @kernel("sequence_reduce")
-def _(op, sequence, zero, fn):
+def _(op: Operation, sequence: AnySequence, zero: Nested, fn: Callable) -> Nested:
     if not isinstance(fn, Callee):
         return sequence.reduce(zero, lambda carry, x: fn(carry, x), op.type)
     # The carry has a counter: the seed of an element is its index.

@@ -29,7 +29,7 @@ from fedcore.graphs.stages.onednn import TracedFunction, with_kernels_of
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
-from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.ir.module import Module
 from fedcore.ir.purity import effectful_symbols, pure_symbols, seeded_symbols, stateful_symbols
 from fedcore.types import SequenceType, Type, leaves, tensor_leaves
@@ -97,7 +97,7 @@ class Products:
     operands: tuple[int, ...]
 
 
-def pack(value, seed: int, first: int = 0, *, streams: bool = False) -> tuple[Layouts, list]:
+def pack(value: Nested, seed: int, first: int = 0, *, streams: bool = False) -> tuple[Layouts, list]:
     """Layouts and flat tensors of a nested tuple; a sequence becomes its columns, row numbers and batch sizes.
 
     Args:
@@ -134,7 +134,7 @@ def _specs(type_: Type, layouts: Layouts) -> list[tf.TensorSpec]:
     return specs
 
 
-def unpack(type_: Type, layouts: Layouts, tensors: list):
+def unpack(type_: Type, layouts: Layouts, tensors: list) -> Nested:
     """The nested tuple of a value in the graph; its tensors are removed from the front of the list."""
     values = []
     for layout in layouts:
@@ -159,7 +159,7 @@ def realize_stage(module: Module, name: str, layouts: SequenceOf[Layouts]) -> Re
     types = [p.type for p in function.parameters]
     specs = [s for t, type_layouts in zip(types, layouts, strict=True) for s in _specs(t, type_layouts)]
 
-    def body(seed, *tensors):
+    def body(seed: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
         operands = list(tensors)
         arguments = [unpack(t, type_layouts, operands) for t, type_layouts in zip(types, layouts, strict=True)]
         out = run.run(function, *arguments, seed=tensor_seed(seed))
@@ -203,7 +203,7 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
     specs += [s for t, type_layouts in zip(client_types, layouts, strict=True) for s in _specs(t, type_layouts)]
     type_ = stage.result_type(1, *([NOTHING] if from_partial else []))
 
-    def body(*tensors):
+    def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
         operands = list(tensors[2:] if from_partial else tensors)
         broadcasts = stage.unpack_broadcasts(operands)
         seed = operands.pop(0)[0]

@@ -111,7 +111,9 @@ def _(
     return _split(evaluation, node, x, axis, [int(s) for s in evaluation.constant_operand(node, sizes)])
 
 
-def _split(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue, parts) -> list[BatchedValue]:
+def _split(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue, parts: int | list[int]
+) -> list[BatchedValue]:
     """The parts of a value along an axis, which is not the batch.
 
     Args:

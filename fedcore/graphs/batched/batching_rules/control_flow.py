@@ -65,7 +65,7 @@ def _(
         return evaluation.run(branches[0 if known_condition.values[0] else 1], values)
     result_axes: list[list[tuple]] = []  # of each branch
 
-    def take(branch: Body):
+    def take(branch: Body) -> list[Value]:
         """The results of a branch, [K, …]; notes their axes."""
         branch_evaluation = evaluation.for_nested_graph()
         results = branch_evaluation.run(branch, values)

@@ -97,7 +97,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """An operation whose entries round differently in vector and scalar instructions, on whole vector registers."""
 
-    def compute(t):
+    def compute(t: Value) -> Value:
         return emit(node.op, [t], node.attributes)[0]
 
     tensor = evaluation.tensor(x)
@@ -227,7 +227,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
     broadcast_operands = [t for t in tensors if t.shape.rank]
     broadcast_operands = [t if t.shape == shape else ops.broadcast_to(t, shape) for t in broadcast_operands]
 
-    def compute(*parts):
+    def compute(*parts: Value) -> Value:
         """The operation on parts of the broadcast operands, and on the scalars."""
         remaining_parts = iter(parts)
         return emit(node.op, [next(remaining_parts) if t.shape.rank else t for t in tensors], node.attributes)[0]
@@ -245,7 +245,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
     _, axes = aligned(evaluation, node, (x, y))
     tensors = [evaluation.with_client_axis(v) if axes.batched else evaluation.tensor(v) for v in (x, y)]
 
-    def compute(*parts):
+    def compute(*parts: Value) -> Value:
         return emit(node.op, parts, node.attributes)[0]
 
     is_exact = node.op in _EXACT_GRADIENTS.split()

@@ -59,7 +59,7 @@ def _(
 
 def _padded_axis_after_gather(
     node: Node, params: BatchedValue, indices: BatchedValue, gathered_axis: int, batch_dims: int, rank: int
-):
+) -> tuple[int | None, int]:
     """(padded axis, entries per row) of a gather; (None, 1) if the result has no batch.
 
     Indices into a batch select real rows, so a gather along the batch of `params` removes it.

@@ -212,7 +212,7 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
     rows = -1 if rows is None else rows
     classes = ops.shape(x)[2] if classes is None else classes
 
-    def compute_rows(row_logits, row_labels):
+    def compute_rows(row_logits: Value, row_labels: Value) -> list[Value]:
         """[losses, gradients] of rows of logits and labels; sparse labels of many classes take the quicker
         `_cross_entropy`.
         """
@@ -279,7 +279,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     if x.padded_axis == evaluation.rank(x) - 1:
         raise NoBatchingRule(node.op, "the batch is the last axis")
 
-    def compute_rows(rows):
+    def compute_rows(rows: Value) -> list[Value]:
         (out,) = emit(node.op, [_pad_classes(rows, 0 if evaluation.products else LONG_RUN)], node.attributes)
         return [_first_columns(out, rows.shape[1])]
 

@@ -15,12 +15,12 @@ from fedcore.graphs.graphdef.form.checked_operations import emit
 from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
-def _lowest(dtype: tf.DType):
+def _lowest(dtype: tf.DType) -> float:
     """The entry that changes no maximum."""
     return -np.inf if dtype.is_floating else dtype.min
 
 
-def _highest(dtype: tf.DType):
+def _highest(dtype: tf.DType) -> float:
     """The entry that changes no minimum."""
     return np.inf if dtype.is_floating else dtype.max
 

@@ -121,7 +121,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
     return BatchedValue(ops.reshape(tensor, target), x.batched, axis, entries_per_row, padding=x.padding)
 
 
-def _reshape_to_operand(evaluation: BatchedEvaluation, x: BatchedValue, shape) -> Value:
+def _reshape_to_operand(evaluation: BatchedEvaluation, x: BatchedValue, shape: Value) -> Value:
     """The tensor in a shape that only the graph knows, with the client axis in front if the value has one.
 
     Args:
@@ -167,7 +167,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
 
 
 def broadcast(
-    evaluation: BatchedEvaluation, x: BatchedValue, shape, axis: int | None, entries_per_row: int
+    evaluation: BatchedEvaluation, x: BatchedValue, shape: np.ndarray | Value, axis: int | None, entries_per_row: int
 ) -> BatchedValue:
     """One client's value broadcast to a shape; a value that all clients share stays shared.
 

@@ -7,6 +7,8 @@ elements, which all have the same axes.
 Decision 0178.
 """
 
+from collections.abc import Callable
+
 import attrs
 import numpy as np
 
@@ -220,7 +222,11 @@ def _common_index(evaluation: BatchedEvaluation, node: Node, index: BatchedValue
 
 
 def _list_with_element(
-    evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, item: BatchedValue, operands
+    evaluation: BatchedEvaluation,
+    node: Node,
+    handle: BatchedValue,
+    item: BatchedValue,
+    operands: Callable[[Value], list[Value]],
 ) -> BatchedValue:
     """The list after an operation stores an element, with the axes of that element.
 

@@ -60,7 +60,7 @@ def _argument(name: str) -> Dependencies:
 class _Walk:
     """Data-flow analysis of the graph and its functions, from arguments to results."""
 
-    def __init__(self, functions: Mapping[str, function_pb2.FunctionDef]):
+    def __init__(self, functions: Mapping[str, function_pb2.FunctionDef]) -> None:
         self.functions = functions
         self._of_functions: dict[str, list[Dependencies]] = {}
 

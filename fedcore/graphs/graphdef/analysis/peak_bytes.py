@@ -11,15 +11,16 @@ Example: a step of gradient descent with the gradient g of the weights w compute
 """
 
 import math
-from collections.abc import MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 
 import attrs
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fedcore.collection_pause import without_collection
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.analysis.sequence_operands import is_element_access
+from fedcore.graphs.graphdef.form.canonical_form import Nodes
 from fedcore.graphs.graphdef.form.parsed_graph import attribute_value
 from fedcore.lru_cache import LruCache
 
@@ -98,7 +99,7 @@ def _peak_of_graph(graph_def: graph_pb2.GraphDef, rows: int, factored: FactoredK
     return _peak(graph_def, {f"{name}:0" for name in results}, functions, factored)
 
 
-def _give_rows(nodes, rows: int) -> None:
+def _give_rows(nodes: Iterable[node_def_pb2.NodeDef], rows: int) -> None:
     """Gives the open axes of arguments and of elements a size."""
     for node in nodes:
         if node.op in ("Placeholder", "EnsureShape") and not node.attr["shape"].shape.unknown_rank:
@@ -106,7 +107,7 @@ def _give_rows(nodes, rows: int) -> None:
                 dim.size = rows if dim.size < 0 else dim.size
 
 
-def _replace_accesses(nodes, port: str, results: MutableMapping[str, str]) -> None:
+def _replace_accesses(nodes: Nodes, port: str, results: MutableMapping[str, str]) -> None:
     """Puts placeholders in the place of accesses to elements of sequences, whose functions the graph does not define.
 
     Args:
@@ -163,7 +164,7 @@ def _peak(graph_def: graph_pb2.GraphDef, results: set[str], functions: dict, fac
     return peak
 
 
-def _with_views(graph: tf.Graph, sources: dict[str, str]):
+def _with_views(graph: tf.Graph, sources: dict[str, str]) -> Iterator[tf.Operation]:
     """The operations of a graph; adds to `sources` before each next one."""
     for op in graph.get_operations():
         yield op

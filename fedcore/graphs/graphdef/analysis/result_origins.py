@@ -5,6 +5,8 @@ Out: for each tensor that it returns an `Argument`, a `Constant` or a `Computed`
 example: `[Argument(0), Computed(2, 0), Computed(2, 0), Constant(array(1.0))]`.
 """
 
+from collections.abc import Iterable
+
 import attrs
 import numpy as np
 import tensorflow as tf
@@ -53,7 +55,7 @@ def result_origins(data: bytes) -> list[Origin]:
 class _Origins:
     """Numbers the operations of a graph, inputs first: value numbering over the whole graph, each node once."""
 
-    def __init__(self, nodes):
+    def __init__(self, nodes: Iterable[node_def_pb2.NodeDef]) -> None:
         by_name = {n.name: n for n in nodes}
         self._outputs: dict[str, Origin | int] = {}  # an origin for all outputs, or the number of the operation
         self._numbers: dict[tuple, int] = {}

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Iterable, Iterator, Mapping
 
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
@@ -121,7 +121,7 @@ def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[st
     return functions
 
 
-def callees(node) -> Iterator[str]:
+def callees(node: node_def_pb2.NodeDef) -> Iterator[str]:
     """The node's operation and the functions in its attributes."""
     yield node.op
     for value in node.attr.values():

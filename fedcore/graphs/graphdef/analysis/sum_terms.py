@@ -4,7 +4,7 @@ The optimiser collects a tree of additions into one AddN. Where both operands of
 `y = y + y`, the AddN lists that tensor twice, so each step of a chain doubles the AddN.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
@@ -25,14 +25,14 @@ def sums_explode(graph_def: graph_pb2.GraphDef) -> bool:
 class _Terms:
     """The number of terms in the collected sum of each node; called functions count as if inlined."""
 
-    def __init__(self, functions: Mapping[str, Iterable[node_def_pb2.NodeDef]]):
+    def __init__(self, functions: Mapping[str, Collection[node_def_pb2.NodeDef]]) -> None:
         self.functions = functions
         self._of_functions: dict[str, int] = {}
 
-    def explode(self, nodes) -> bool:
+    def explode(self, nodes: Collection[node_def_pb2.NodeDef]) -> bool:
         return self._most(nodes) > 4 * len(nodes) + _FEWEST
 
-    def _most(self, nodes) -> int:
+    def _most(self, nodes: Collection[node_def_pb2.NodeDef]) -> int:
         by_name = {n.name: n for n in nodes}
         inputs = {n.name: [i for i in map(node_of, _data(n)) if i in by_name] for n in nodes}
         users: dict[str, set[str]] = {n.name: set() for n in nodes}
@@ -55,7 +55,7 @@ class _Terms:
                 term_counts[name] = max(terms, default=1) if op in _TRANSPARENT else 1
         return max(term_counts.values(), default=1)
 
-    def _callee(self, node) -> str | None:
+    def _callee(self, node: node_def_pb2.NodeDef) -> str | None:
         name = node.attr["f"].func.name if node.op in _CALLS else node.op
         return name if name in self.functions else None
 
@@ -66,5 +66,5 @@ class _Terms:
         return self._of_functions[name]
 
 
-def _data(node) -> list[str]:
+def _data(node: node_def_pb2.NodeDef) -> list[str]:
     return [i for i in node.input if not i.startswith("^")]

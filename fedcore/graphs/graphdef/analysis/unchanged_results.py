@@ -40,7 +40,7 @@ class _Walk:
         controls: the control inputs of the nodes of the graph; those of functions are not needed.
     """
 
-    def __init__(self, controls: dict[str, list[str]]):
+    def __init__(self, controls: dict[str, list[str]]) -> None:
         self._controls = controls
         self._functions: dict[str, list[int | None]] = {}
         self._writes: dict[tuple[str, int], bool] = {}

@@ -34,7 +34,7 @@ def wrong_handles(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
 class _Flow:
     """Union-find over the handles of one variable, with the dtype of each class."""
 
-    def __init__(self, graph_def: graph_pb2.GraphDef):
+    def __init__(self, graph_def: graph_pb2.GraphDef) -> None:
         self.functions = {f.signature.name: f for f in graph_def.library.function}
         self.bodies = [(_MAIN, "the graph", graph_def.node)]
         self.bodies += [(name, f"the function {name}", f.node_def) for name, f in self.functions.items()]

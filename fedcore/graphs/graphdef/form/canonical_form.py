@@ -15,8 +15,10 @@ Example: the node `name: "model/dense/MatMul" op: "MatMul" input: "x" input: "w:
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
-from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.ir.module import NodeKey
 
@@ -34,6 +36,9 @@ The others serve the Python of this process (a gradient's name), one device or a
 
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 """The `shared_name` for which VarHandleOp makes a new variable in every execution."""
+
+Nodes: TypeAlias = RepeatedCompositeFieldContainer[node_def_pb2.NodeDef]
+"""The nodes of a graph or of a function in the library, for functions that add or remove some."""
 
 
 def canonical_graph(
@@ -104,7 +109,7 @@ def _numbered_names(names: Iterable[str], prefix: str) -> list[str]:
     return sorted(matches, key=lambda n: int(n.removeprefix(prefix)))
 
 
-def inputs_first(nodes, roots: list[str], excluded: set[str]) -> list[str]:
+def inputs_first(nodes: Mapping[str, node_def_pb2.NodeDef], roots: list[str], excluded: set[str]) -> list[str]:
     """The nodes that the roots depend on, inputs first: a depth-first walk in the order of the inputs.
 
     Args:
@@ -131,13 +136,15 @@ def node_of(input_name: str) -> str:
     return input_name.lstrip("^").split(":")[0]
 
 
-def _rename_input(input_name: str, names) -> str:
+def _rename_input(input_name: str, names: Mapping[str, str]) -> str:
     control = "^" if input_name.startswith("^") else ""
     node, _, port = input_name.lstrip("^").partition(":")
     return control + names[node] + (f":{port}" if port and port != "0" else "")
 
 
-def _copy_node(node: node_def_pb2.NodeDef, source: node_def_pb2.NodeDef, names, library: "_Library") -> None:
+def _copy_node(
+    node: node_def_pb2.NodeDef, source: node_def_pb2.NodeDef, names: Mapping[str, str], library: "_Library"
+) -> None:
     node.name = names[source.name]
     node.op = library.name(source.op) if source.op in library.functions else source.op
     data = [_rename_input(i, names) for i in source.input if not i.startswith("^")]
@@ -154,7 +161,7 @@ def _is_canonical(attribute: str) -> bool:
     return not attribute.startswith("_") or attribute in PRIVATE_ATTRIBUTES
 
 
-def _clear_shared_name(node) -> None:
+def _clear_shared_name(node: node_def_pb2.NodeDef) -> None:
     """Gives every execution a resource of its own, since calls share resources by name.
 
     An empty name makes a new resource, but not for a variable: variables with an empty name are one in the process.
@@ -217,7 +224,7 @@ def canonical_functions(
 class _Library:
     """Library functions under content names."""
 
-    def __init__(self, functions: Mapping[str, function_pb2.FunctionDef], digest_digits: int = 24):
+    def __init__(self, functions: Mapping[str, function_pb2.FunctionDef], digest_digits: int = 24) -> None:
         self.functions = functions
         self._digest_digits = digest_digits
         self.canonical: dict[str, function_pb2.FunctionDef] = {}
@@ -269,7 +276,7 @@ class _Library:
                 names += [func.name for func in ([value.func] if value.HasField("func") else value.list.func)]
         return [name for name in dict.fromkeys(names) if name in self.functions and name not in self._names]
 
-    def rename(self, value) -> None:
+    def rename(self, value: attr_value_pb2.AttrValue) -> None:
         for func in [value.func] if value.HasField("func") else value.list.func:
             if func.name in self.functions:
                 func.name = self.name(func.name)
@@ -309,7 +316,13 @@ class _Library:
         """The canonical names of a function's results, by which a node that calls it as its operation has outputs."""
         return {o.name: f"r{i}" for i, o in enumerate(self.functions[function].signature.output_arg)}
 
-    def _copy_function_node(self, node, source, names, results) -> None:
+    def _copy_function_node(
+        self,
+        node: node_def_pb2.NodeDef,
+        source: node_def_pb2.NodeDef,
+        names: Mapping[str, str],
+        results: Mapping[str, Mapping[str, str]],
+    ) -> None:
         node.op = self.name(source.op) if source.op in self.functions else source.op
         node.name = names[source.name]
         data = [_port_renamed(i, names, results) for i in source.input if not i.startswith("^")]

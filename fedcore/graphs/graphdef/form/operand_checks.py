@@ -7,11 +7,12 @@ makes a text: the names of nodes are lost when a function is named by its conten
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import attrs
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 MAX_ELEMENTS = 2**33  # of a tensor whose size is the value of an operand: 64 GiB of float64
 
@@ -118,17 +119,21 @@ def _limit(op: str) -> int:
     return _LIMITS.get(op, MAX_ELEMENTS)
 
 
+Tensor = TypeVar("Tensor")
+"""How an operand is held: by its name in a GraphDef, or as a tensor of what is being built."""
+
+
 @attrs.frozen
-class Checks:
+class Checks(Generic[Tensor]):
     """The checks of operations.
 
     Args:
         make: makes an operation from its name, operands and attributes, and returns its first result.
     """
 
-    make: Callable[[str, list, Mapping[str, Any]], Any]
+    make: Callable[[str, list[Tensor], Mapping[str, Any]], Tensor]
 
-    def of(self, op: str, operands: Sequence, dtypes: Sequence[tf.DType]) -> Iterator[tuple[int, Any]]:
+    def of(self, op: str, operands: Sequence[Tensor], dtypes: Sequence[tf.DType]) -> Iterator[tuple[int, Tensor]]:
         """The operands of an operation that are checked, by index, and what stands in their place."""
         if op in _SHAPED:
             for index, target_shape in _SHAPED[op].items():
@@ -152,10 +157,10 @@ class Checks:
             if op in RANKED:
                 yield 1, self._with_rank_of_rows(operands, dtypes, 1)
 
-    def _ensure_shape(self, operand, dtype: tf.DType, shape: list):
+    def _ensure_shape(self, operand: Tensor, dtype: tf.DType, shape: list) -> Tensor:
         return self.make("EnsureShape", [operand], {"T": dtype, "shape": tf.TensorShape(shape)})
 
-    def _sizes(self, sizes, dtype: tf.DType, rank: int, *, least: int):
+    def _sizes(self, sizes: Tensor, dtype: tf.DType, rank: int, *, least: int) -> Tensor:
         """So many sizes, of `least` to `_MAX_SIZE`."""
         sizes = self._ensure_shape(sizes, dtype, [rank])
         inside = self.make(
@@ -165,7 +170,7 @@ class Checks:
         fits = self.make("All", [same, self._constant([0], _INT32)], {"Tidx": _INT32})
         return self._where(fits, sizes, dtype, self._constant([_TOO_LONG], _INT64))
 
-    def _with_rank_of_rows(self, operands: Sequence, dtypes: Sequence[tf.DType], updates: int):
+    def _with_rank_of_rows(self, operands: Sequence[Tensor], dtypes: Sequence[tf.DType], updates: int) -> Tensor:
         """Updates, which have a dimension for each dimension of the rows of indices.
 
         The optimiser removes a Reshape to the shape that it infers, so the updates go through a Slice.
@@ -181,7 +186,7 @@ class Checks:
         shape = self.make("Shape", [tensor], {"T": dtype, "out_type": _INT32})
         return self.make("Reshape", [flat, shape], {"T": dtype, "Tshape": _INT32})
 
-    def _check_table_rows(self, operands: Sequence, dtypes: Sequence[tf.DType]):
+    def _check_table_rows(self, operands: Sequence[Tensor], dtypes: Sequence[tf.DType]) -> Tensor:
         """Indices of a table; a table without rows takes none: TensorFlow divides by the number of its rows."""
         table, indices = operands[:2]
         shape = self.make("VariableShape", [table], {"out_type": _INT64})
@@ -198,7 +203,7 @@ class Checks:
         back = self.make("Shape", [indices], {"T": dtypes[1], "out_type": _INT64})
         return self.make("Reshape", [flat, back], {"T": dtypes[1], "Tshape": _INT64})
 
-    def _check_size(self, op: str, index: int, operands: Sequence, dtypes: Sequence[tf.DType]):
+    def _check_size(self, op: str, index: int, operands: Sequence[Tensor], dtypes: Sequence[tf.DType]) -> Tensor:
         """An operand that asks for at most `MAX_ELEMENTS`."""
         operand, dtype = operands[index], dtypes[index]
         total = self._elements(op, index, operands, dtypes)
@@ -210,7 +215,7 @@ class Checks:
         back = self.make("Shape", [operand], {"T": dtype, "out_type": _INT32})
         return self.make("Reshape", [flat, back], {"T": dtype, "Tshape": _INT32})
 
-    def _elements(self, op: str, index: int, operands: Sequence, dtypes: Sequence[tf.DType]):
+    def _elements(self, op: str, index: int, operands: Sequence[Tensor], dtypes: Sequence[tf.DType]) -> Tensor:
         """The number of elements that an operation makes, as a float64; 0 counts as 1."""
         doubles = [self._double(operands[index], dtypes[index])]
         if op == "Range":
@@ -249,28 +254,28 @@ class Checks:
         products = [self._over("Prod", self.make("Maximum", [d, unit], {"T": _DOUBLE})) for d in doubles]
         return products[0] if len(products) == 1 else self.make("Mul", products, {"T": _DOUBLE})
 
-    def _where(self, fits, vector, dtype: tf.DType, requested_size):
+    def _where(self, fits: Tensor, vector: Tensor, dtype: tf.DType, requested_size: Tensor) -> Tensor:
         """The vector; where it does not fit, TensorFlow raises an error that names the size wanted."""
         size = self.make("SelectV2", [fits, self._constant([-1], _INT64), requested_size], {"T": _INT64})
         return self.make("Slice", [vector, self._constant([0], _INT64), size], {"T": dtype, "Index": _INT64})
 
-    def _double(self, operand, dtype: tf.DType):
+    def _double(self, operand: Tensor, dtype: tf.DType) -> Tensor:
         return self._flat(self.make("Cast", [operand], {"SrcT": dtype, "DstT": _DOUBLE}), _DOUBLE)
 
-    def _shape(self, operand, dtype: tf.DType):
+    def _shape(self, operand: Tensor, dtype: tf.DType) -> Tensor:
         return self._double(self.make("Shape", [operand], {"T": dtype, "out_type": _INT64}), _INT64)
 
-    def _over(self, reduction: str, vector):
+    def _over(self, reduction: str, vector: Tensor) -> Tensor:
         return self.make(reduction, [vector, self._constant([0], _INT32)], {"T": _DOUBLE, "Tidx": _INT32})
 
-    def _add(self, scalar, vector):
+    def _add(self, scalar: Tensor, vector: Tensor) -> Tensor:
         return self.make("AddV2", [scalar, vector], {"T": _INT64})
 
-    def _flat(self, operand, dtype: tf.DType):
+    def _flat(self, operand: Tensor, dtype: tf.DType) -> Tensor:
         return self.make("Reshape", [operand, self._constant([-1], _INT32)], {"T": dtype, "Tshape": _INT32})
 
-    def _scalar(self, vector, dtype: tf.DType):
+    def _scalar(self, vector: Tensor, dtype: tf.DType) -> Tensor:
         return self.make("Reshape", [vector, self._constant(np.zeros([0]), _INT32)], {"T": dtype, "Tshape": _INT32})
 
-    def _constant(self, value, dtype: tf.DType):
+    def _constant(self, value: ArrayLike, dtype: tf.DType) -> Tensor:
         return self.make("Const", [], {"value": tf.make_tensor_proto(value, dtype=dtype), "dtype": dtype})

@@ -19,7 +19,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.constant_values import static_value
 from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.form.canonical_form import canonical_functions
+from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_functions
 from fedcore.graphs.graphdef.form.operand_checks import CHECKED, MAX_ELEMENTS, RANKED, SIZE_OPERANDS, Checks
 
 # A size that is a shape, or that these operations compute from one shape and a few small constants, needs no check.
@@ -81,7 +81,7 @@ def _guard_function(function: function_pb2.FunctionDef) -> int:
     return _guard(function.node_def, in_function=True, used_names={a.name for a in function.signature.input_arg})
 
 
-def _guard(nodes, *, in_function: bool, used_names: set[str]) -> int:
+def _guard(nodes: Nodes, *, in_function: bool, used_names: set[str]) -> int:
     """Adds the checks to a body; returns the number of operations added."""
     if not any(node.op in CHECKED for node in nodes):
         return 0
@@ -124,7 +124,7 @@ def _node_source(name: str, by_name: Mapping[str, node_def_pb2.NodeDef]) -> _Sou
     return node.op, [i for i in node.input if not i.startswith("^")], value
 
 
-def _tensor_source(tensor) -> _Source | None:
+def _tensor_source(tensor: tf.Tensor | Value) -> _Source | None:
     if isinstance(tensor, Value):
         value, node = static_value(tensor), tensor.node
         if value is None:
@@ -148,7 +148,7 @@ def _needs_none(op: str, operands: Sequence, source: Callable[[Any], _Source | N
     return _is_small(operands[SIZE_OPERANDS[op]], source)
 
 
-def _is_small(size, source: Callable[[Any], _Source | None]) -> bool:
+def _is_small(size: Any, source: Callable[[Any], _Source | None]) -> bool:
     """Whether a size is a constant that is not too large, or is selected from one shape and small constants."""
     first = source(size)
     if first is not None and first[2] is not None:
@@ -183,7 +183,7 @@ class _Added:
         controls: the control inputs of the operation that is checked; a variable is read after these too.
     """
 
-    def __init__(self, in_function: bool, used_names: set[str]):
+    def __init__(self, in_function: bool, used_names: set[str]) -> None:
         self.in_function = in_function
         self.used_names = used_names
         self.nodes: list[node_def_pb2.NodeDef] = []

@@ -5,8 +5,8 @@ Decision 0106.
 
 import collections
 import functools
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 import attrs
 import tensorflow as tf
@@ -41,10 +41,10 @@ class Node:
     sole: tuple[bool, ...] = ()
     key: NodeKey = ("", "")
 
-    def __getitem__(self, attribute: str):
+    def __getitem__(self, attribute: str) -> Any:
         return self.attributes[attribute]
 
-    def get(self, attribute: str, default=None):
+    def get(self, attribute: str, default: Any = None) -> Any:
         return self.attributes.get(attribute, default)
 
     @property
@@ -133,7 +133,7 @@ class Body:
         """The attributes of an operation that calls its functions whole: these check the operands in their bodies."""
         return {key: self._check_functions(value) for key, value in attributes.items()}
 
-    def _check_functions(self, value):
+    def _check_functions(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self._check_functions(v) for v in value]
         if not isinstance(value, attr_value_pb2.NameAttrList) or value.name not in self.functions:
@@ -215,7 +215,16 @@ def _parse(data: bytes) -> Body:
     )
 
 
-def _body(nodes, arguments, results, functions, original_names, name: str = "", *, seeded: bool = False) -> Body:
+def _body(
+    nodes: Iterable[node_def_pb2.NodeDef],
+    arguments: tuple[str, ...],
+    results: tuple[Ref, ...],
+    functions: dict[str, function_pb2.FunctionDef],
+    original_names: Mapping[str, str],
+    name: str = "",
+    *,
+    seeded: bool = False,
+) -> Body:
     """A parsed body.
 
     Args:
@@ -241,7 +250,7 @@ def _node(source: node_def_pb2.NodeDef, function: str) -> Node:
     return Node(source.name, source.op, inputs, attributes, key=(function, source.name))
 
 
-def attribute_value(value: attr_value_pb2.AttrValue):
+def attribute_value(value: attr_value_pb2.AttrValue) -> Any:
     """An attribute as Python has it: dtypes and shapes are TensorFlow's, texts are bytes."""
     kind = value.WhichOneof("value")
     if kind == "list":
@@ -256,7 +265,7 @@ def attribute_value(value: attr_value_pb2.AttrValue):
     return content
 
 
-def _list(values):
+def _list(values: attr_value_pb2.AttrValue.ListValue) -> list:
     for field, convert in (("type", tf.as_dtype), ("shape", tf.TensorShape)):
         if getattr(values, field):
             return [convert(v) for v in getattr(values, field)]

@@ -3,6 +3,8 @@
 Decision 0085.
 """
 
+from collections.abc import Iterable
+
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2
 
@@ -18,7 +20,7 @@ def _same_function(have: function_pb2.FunctionDef, want: function_pb2.FunctionDe
     return have == want
 
 
-def define(functions) -> None:
+def define(functions: Iterable[function_pb2.FunctionDef]) -> None:
     """Defines library functions (branches, loop bodies) in the process.
 
     Importing a GraphDef into a function being built adds its library to that graph only, and the call then fails with

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
-from fedcore.graphs.graphdef.form.canonical_form import canonical_again, node_of
+from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_again, node_of
 from fedcore.ir.module import NodeKey
 
 FLOAT, BFLOAT16 = types_pb2.DT_FLOAT, types_pb2.DT_BFLOAT16
@@ -89,7 +89,7 @@ def _functions_of(node: node_def_pb2.NodeDef) -> list[str]:
     return [node.op, *(f.name for f in values if f.name)]
 
 
-def _use_kernels(nodes, returned: MutableMapping[str, str] | None = None) -> bool:
+def _use_kernels(nodes: Nodes, returned: MutableMapping[str, str] | None = None) -> bool:
     """Replaces the rounded products of one body; returns whether it has any. Arguments as for `_round`."""
     by_name = {n.name: n for n in nodes}
     readers = collections.defaultdict(list)
@@ -128,7 +128,7 @@ def _result(node: node_def_pb2.NodeDef, returned: object | None) -> str:
     return node.name if returned is None else f"{node.name}:{_OUTPUTS.get(node.op, 'output')}:0"
 
 
-def _round(nodes, returned: MutableMapping[str, str] | None = None) -> bool:
+def _round(nodes: Nodes, returned: MutableMapping[str, str] | None = None) -> bool:
     """Adds rounding to one body; returns whether it has products.
 
     Args:
@@ -158,7 +158,9 @@ def _round(nodes, returned: MutableMapping[str, str] | None = None) -> bool:
     return bool(products)
 
 
-def _rename(nodes, returned: MutableMapping[str, str] | None, replacements: Mapping[str, str]) -> None:
+def _rename(
+    nodes: Iterable[node_def_pb2.NodeDef], returned: MutableMapping[str, str] | None, replacements: Mapping[str, str]
+) -> None:
     """Replaces tensors that nodes read, and that a function returns, by others."""
     for node in nodes:
         node.input[:] = [replacements.get(i, i) for i in node.input]

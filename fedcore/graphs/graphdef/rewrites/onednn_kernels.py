@@ -149,7 +149,7 @@ class _OfImages:
     If there are no images, operands get one of zeros: `missing`, int32 [4], is 1 or 0, and three zeros.
     """
 
-    def __init__(self, function: function_pb2.FunctionDef):
+    def __init__(self, function: function_pb2.FunctionDef) -> None:
         self._nodes, self._function = function.node_def, function
         self._missing: dict[str, tuple[str, str]] = {}  # by tensor of images: `missing`, and int32 [4] of zeros
 
@@ -212,7 +212,7 @@ class _OfImages:
         sizes = self._new("Sub", f"{name}/sizes", [f"{shape}:output:0", missing], T="int32")
         self._new("Slice", name, [result, zeros, f"{sizes}:z:0"], T="float", Index="int32")
 
-    def _new(self, op: str, name: str, inputs: list[str], **attributes) -> str:
+    def _new(self, op: str, name: str, inputs: list[str], **attributes: str | int | list[int]) -> str:
         """The name of a new node.
 
         Args:

@@ -12,11 +12,11 @@ Decision 0194.
 """
 
 import collections
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fedcore.graphs.graphdef.form.canonical_form import canonical_again, node_of
+from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_again, node_of
 from fedcore.ir.module import NodeKey
 
 MASKS = ("ReluGrad", "Relu6Grad")
@@ -41,7 +41,7 @@ def with_pooled_gradients(data: bytes, canonical_names: dict[NodeKey, NodeKey] |
     return canonical_again(graph_def, canonical_names)
 
 
-def _rewrite(nodes, returned: MutableMapping[str, str] | None = None) -> bool:
+def _rewrite(nodes: Nodes, returned: MutableMapping[str, str] | None = None) -> bool:
     """Rewrites one body; returns whether anything changed.
 
     Args:
@@ -85,7 +85,9 @@ def _format(node: node_def_pb2.NodeDef) -> bytes:
     return node.attr["data_format"].s or b"NHWC"
 
 
-def _rename(nodes, returned: MutableMapping[str, str] | None, old_name: str, new_name: str) -> None:
+def _rename(
+    nodes: Iterable[node_def_pb2.NodeDef], returned: MutableMapping[str, str] | None, old_name: str, new_name: str
+) -> None:
     for node in nodes:
         node.input[:] = [new_name if i == old_name else i for i in node.input]
     for key in [k for k, tensor in (returned or {}).items() if tensor == old_name]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import node_def_pb2, types_pb2
+from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2, types_pb2
 from tensorflow.core.protobuf import config_pb2
 
 from fedcore.graphs import private_api
@@ -133,7 +133,7 @@ def _too_large(node: node_def_pb2.NodeDef, data: list[str], constants: Mapping) 
             yield f"its {argument.name} asks for more than {MAX_ELEMENTS} elements"
 
 
-def _elements(shape) -> int:
+def _elements(shape: tensor_shape_pb2.TensorShapeProto) -> int:
     return math.prod(dim.size for dim in shape.dim if dim.size > 0)
 
 

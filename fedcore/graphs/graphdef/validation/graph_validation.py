@@ -5,12 +5,21 @@ function calls form cycles. The arguments and results of the graph are those of 
 """
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, op_def_pb2, types_pb2
+from tensorflow.core.framework import (
+    attr_value_pb2,
+    function_pb2,
+    graph_pb2,
+    node_def_pb2,
+    op_def_pb2,
+    tensor_pb2,
+    tensor_shape_pb2,
+    types_pb2,
+)
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
@@ -90,7 +99,7 @@ class _Validator:
         signatures: of the library's functions and of the element accesses of the graph's sequences.
     """
 
-    def __init__(self, graph_def: graph_pb2.GraphDef):
+    def __init__(self, graph_def: graph_pb2.GraphDef) -> None:
         self.graph_def = graph_def
         self.functions: dict[str, function_pb2.FunctionDef] = {}
         self.signatures: dict[str, _Signature] = {}
@@ -189,7 +198,9 @@ class _Validator:
             if function.control_ret.get(control, "") not in names:
                 raise _Malformed(f"{where} does not return {control!r}")
 
-    def _check_nodes(self, where: str, nodes, arguments: Mapping[str, int], *, in_function: bool) -> dict:
+    def _check_nodes(
+        self, where: str, nodes: Sequence[node_def_pb2.NodeDef], arguments: Mapping[str, int], *, in_function: bool
+    ) -> dict:
         """Checks the nodes of a body; returns the dtype of every tensor by its `_key`."""
         by_name = {n.name: n for n in nodes}
         if len(by_name) < len(nodes) or by_name.keys() & arguments.keys():
@@ -349,7 +360,7 @@ def _conforms(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) -
     return True
 
 
-def _is_shape(shape) -> bool:
+def _is_shape(shape: tensor_shape_pb2.TensorShapeProto) -> bool:
     if shape.unknown_rank:
         return not shape.dim
     if len(shape.dim) > 254 or any(d.size < -1 for d in shape.dim):
@@ -401,7 +412,7 @@ _SIZES = {
 }
 
 
-def _tensor_problem(tensor) -> str | None:
+def _tensor_problem(tensor: tensor_pb2.TensorProto) -> str | None:
     if tensor.dtype not in _FIELDS:
         return f"a graph may not hold a constant of type {tensor.dtype}"
     shape = tensor.tensor_shape
@@ -429,7 +440,7 @@ def _tensor_problem(tensor) -> str | None:
     return None
 
 
-def _key(source: str, *, in_function: bool):
+def _key(source: str, *, in_function: bool) -> tuple[str, int] | tuple[str, str, int] | None:
     """The key of a tensor name: (node, index) in a graph, (node, output, index) in a function; None if malformed."""
     parts = source.split(":")
     try:
@@ -442,7 +453,14 @@ def _key(source: str, *, in_function: bool):
         return None
 
 
-def _check_inputs(at: str, node, signature: _Signature, types: Mapping, names, in_function: bool) -> None:
+def _check_inputs(
+    at: str,
+    node: node_def_pb2.NodeDef,
+    signature: _Signature,
+    types: Mapping,
+    names: Collection[str],
+    in_function: bool,
+) -> None:
     data = [i for i in node.input if not i.startswith("^")]
     if any(i.startswith("^") for i in node.input[: len(data)]):
         raise _Malformed(f"{at}: a control input precedes a data input")

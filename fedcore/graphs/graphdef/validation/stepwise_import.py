@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, node_def_pb2, versions_pb2
+from tensorflow.core.framework import function_pb2, node_def_pb2, op_def_pb2, versions_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.analysis.sequence_operands import operand_specs
@@ -88,7 +88,7 @@ def _add_outputs(tensors: dict, name: str, created: tf.Operation) -> None:
         start += count
 
 
-def _count(output, created: tf.Operation) -> int:
+def _count(output: op_def_pb2.OpDef.ArgDef, created: tf.Operation) -> int:
     if output.number_attr:
         return created.get_attr(output.number_attr)
     return len(created.get_attr(output.type_list_attr)) if output.type_list_attr else 1
