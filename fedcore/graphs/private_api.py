@@ -23,7 +23,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +32,9 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.ir.locations import CallingLines
+
+if TYPE_CHECKING:
+    import keras
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,7 +88,7 @@ def tested_versions() -> str:
 # --- functions of the process ---
 
 
-def _eager():
+def _eager() -> Any:
     from tensorflow.python.eager import context
 
     eager = context.context()
@@ -147,7 +150,7 @@ def function_body(function: function_pb2.FunctionDef) -> tuple[graph_pb2.GraphDe
 
 
 @part("tensorflow.python.framework.op_def_registry: get")
-def op_definition(op: str):
+def op_definition(op: str) -> Any:  # op_def_pb2.OpDef | None; of an operation that exists it is read without a test
     """The registered definition (OpDef) of an operation; None where there is none."""
     from tensorflow.python.framework import op_def_registry
 
@@ -164,7 +167,7 @@ def has_onednn() -> bool:
 
 
 @part("tensorflow.python.eager.cancellation: CancellationManager")
-def cancellation_manager():
+def cancellation_manager() -> Any:
     """A manager with `start_cancel()` and `is_cancelled`, which cancels the calls that it was passed to."""
     from tensorflow.python.eager import cancellation
 
@@ -172,7 +175,7 @@ def cancellation_manager():
 
 
 @part("tensorflow.python.eager.execute: execute_with_cancellation")
-def execute(name: str, outputs: int, inputs: Sequence[tf.Tensor], attributes: tuple, manager) -> list[tf.Tensor]:
+def execute(name: str, outputs: int, inputs: Sequence[tf.Tensor], attributes: tuple, manager: Any) -> list[tf.Tensor]:
     """Runs a function of the process by name. TensorFlow's public call has one cancellation manager for all threads."""
     try:
         return _execute_with_cancellation()(
@@ -189,7 +192,7 @@ def _execute_with_cancellation() -> Callable:
     return module.execute_with_cancellation
 
 
-def _context():
+def _context() -> Any:
     from tensorflow.python.eager import context
 
     return context.context()
@@ -357,7 +360,7 @@ def add_operation(
 
 
 @part("tf.__internal__.EagerTensor")
-def is_eager(tensor) -> bool:
+def is_eager(tensor: object) -> bool:
     """Whether a tensor is eager rather than symbolic."""
     return isinstance(tensor, tf.__internal__.EagerTensor)
 
@@ -382,7 +385,7 @@ def handle_types(handle: tf.Tensor) -> list:
 
 
 @part("tensorflow.python.ops.resource_variable_ops: UninitializedVariable")
-def uninitialized_variable(**options) -> tf.Variable:
+def uninitialized_variable(**options: Any) -> tf.Variable:
     """A variable without a value; every public constructor wants one."""
     from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
@@ -404,7 +407,7 @@ def in_lines_of_source(converted: Callable) -> Callable:
     from tensorflow.python.autograph.impl.api import StackTraceMapper
 
     @functools.wraps(converted)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         with StackTraceMapper(converted):
             return converted(*args, **kwargs)
 
@@ -480,7 +483,7 @@ def ignore_warnings_in_conversions() -> None:
         return
 
     @functools.wraps(convert)
-    def convert_quietly(entity, program_ctx):
+    def convert_quietly(entity: Callable, program_ctx: Any) -> Callable:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"gast\b")
             return convert(entity, program_ctx)
@@ -509,7 +512,7 @@ def replace_table_methods(methods: Mapping[str, Callable]) -> dict[str, Callable
 
 
 @part("tf.lookup.StaticHashTable: _initializer; tf.lookup.KeyValueTensorInitializer: _keys, _values")
-def table_entries(table) -> tuple[tf.Tensor, tf.Tensor] | None:
+def table_entries(table: tf.lookup.StaticHashTable) -> tuple[tf.Tensor, tf.Tensor] | None:
     """The keys and values that initialise a table; None if they come from a file."""
     initializer = table._initializer
     if not isinstance(initializer, tf.lookup.KeyValueTensorInitializer):
@@ -527,7 +530,7 @@ class LazyDataset(tf.data.Dataset):
     of `tf.data.Dataset` is not called, since it needs the variant tensor.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._options_attr = tf.data.Options()
 
     def _real(self) -> tf.data.Dataset:
@@ -535,18 +538,18 @@ class LazyDataset(tf.data.Dataset):
         raise NotImplementedError  # abstract
 
     @property
-    def _variant_tensor(self):
+    def _variant_tensor(self) -> tf.Tensor:
         if not hasattr(self, "_variant_tensor_attr"):
             self._real_dataset = self._real()
             self._variant_tensor_attr = self._real_dataset._variant_tensor
         return self._variant_tensor_attr
 
-    def _inputs(self):
+    def _inputs(self) -> list[tf.data.Dataset]:
         self._variant_tensor  # noqa: B018  makes the real dataset
         return [self._real_dataset]
 
 
-def dataset_part(dataset: tf.data.Dataset, name: str):
+def dataset_part(dataset: tf.data.Dataset, name: str) -> Any:
     """A private attribute of a dataset, such as `_count`; None if it has no such attribute.
 
     A missing attribute is no error: the import of datasets is best effort, and iterates them otherwise.
@@ -577,36 +580,36 @@ PARTS["LazyDataset"] = "tf.data.Dataset: _variant_tensor, _variant_tensor_attr, 
 
 
 @part("keras.Model._call_has_training_arg")
-def takes_training(model) -> bool:
+def takes_training(model: "keras.Model") -> bool:
     """Whether a model's call has an argument `training`."""
     return model._call_has_training_arg
 
 
 @part("keras.Layer._flatten_layers")
-def layers_within(model) -> list:
+def layers_within(model: "keras.Model") -> list:
     """A model and all layers inside it, at any depth."""
     return list(model._flatten_layers())
 
 
 @part("keras.Layer._seed_generators")
-def seed_generators(layer) -> list:
+def seed_generators(layer: "keras.Layer") -> list:
     """The layer's own seed generators."""
     return list(layer._seed_generators)
 
 
 @part("the modules that define Keras' classes and functions: keras.src")
-def is_defined_by_keras(thing) -> bool:
+def is_defined_by_keras(thing: object) -> bool:
     """Whether a class or a function is one of Keras' own."""
     return str(getattr(thing, "__module__", "")).startswith("keras.src.") and hasattr(thing, "__name__")
 
 
 @part("keras.optimizers.Optimizer._learning_rate")
-def learning_rate(optimizer):
+def learning_rate(optimizer: "keras.optimizers.Optimizer") -> Any:
     """A Keras optimizer's learning rate as the user passed it: a number, a variable, a schedule or a function."""
     return optimizer._learning_rate
 
 
-def excludes_from_weight_decay(optimizer) -> bool:
+def excludes_from_weight_decay(optimizer: "keras.optimizers.Optimizer") -> bool:
     """Whether a Keras optimizer excludes variables from weight decay."""
     return bool(
         getattr(optimizer, "_exclude_from_weight_decay", None)
@@ -615,7 +618,7 @@ def excludes_from_weight_decay(optimizer) -> bool:
 
 
 @part("keras.optimizers.Optimizer._exclude_from_weight_decay")
-def variables_without_weight_decay(optimizer) -> bool:
+def variables_without_weight_decay(optimizer: "keras.optimizers.Optimizer") -> bool:
     """Whether a Keras optimizer excludes variables from weight decay that are given themselves, not by name."""
     return bool(getattr(optimizer, "_exclude_from_weight_decay", None))
 
@@ -643,10 +646,10 @@ def default_name(kind: type) -> str:
 class _Random:
     """Python's `random` with `randint` replaced."""
 
-    def __init__(self, randint: Callable[[int, int], int]):
+    def __init__(self, randint: Callable[[int, int], int]) -> None:
         self.randint = randint
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(random, name)
 
 

@@ -7,6 +7,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,9 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from fedcore.graphs import private_api, private_api_keras
+
+if TYPE_CHECKING:
+    import keras
 
 CONTRACTS: dict[str, Callable[[], None]] = {}
 
@@ -84,7 +88,7 @@ def has_onednn() -> None:
         return
     from fedcore.graphs.graphdef.rewrites.onednn_kernels import with_onednn_kernels
 
-    def layer(images, kernel):
+    def layer(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, "VALID"), [-1.0]))
 
     images, kernel = tf.reshape([1.0, 2.0, 3.0, 4.0], [1, 2, 2, 1]), tf.reshape([1.0, 2.0, 3.0, 4.0], [2, 2, 1, 1])
@@ -247,7 +251,7 @@ def add_operation() -> None:
     attributes = [(name, value.SerializeToString()) for name, value in (*bools, dtype)]
     shapes: list[tf.TensorShape] = []
 
-    def body(x):
+    def body(x: tf.Tensor) -> list[tf.Tensor]:
         results = private_api.add_operation("MatMul", [x, x], attributes) or []
         shapes.extend(t.shape for t in results)
         return list(results)
@@ -271,7 +275,7 @@ def is_eager() -> None:
 def eager_mode() -> None:
     values = []
 
-    def body():
+    def body() -> None:
         with private_api.eager_mode():
             values.append(tf.constant(3).numpy())
 
@@ -310,7 +314,7 @@ def set_input() -> None:
 
 @contract
 def functions_of() -> None:
-    def body(x):
+    def body(x: tf.Tensor) -> list[tf.Tensor]:
         return tf.while_loop(lambda y: y < 3.0, lambda y: [tf.sqrt(y)], [x])
 
     graph = tf.function(body, autograph=False).get_concrete_function(tf.TensorSpec([])).graph
@@ -320,7 +324,7 @@ def functions_of() -> None:
 
 @contract
 def in_lines_of_source() -> None:
-    def doubled(x):
+    def doubled(x: tf.Tensor) -> tf.Tensor:
         return tf.add(x, x)
 
     converted = private_api.in_lines_of_source(tf.autograph.to_graph(doubled))
@@ -341,7 +345,7 @@ def lines_of_operations() -> None:
 def is_autograph_on() -> None:
     flags = []
 
-    def body():
+    def body() -> None:
         flags.append(private_api.is_autograph_on())
 
     tf.function(body, autograph=False).get_concrete_function()
@@ -352,13 +356,13 @@ def is_autograph_on() -> None:
 def while_statement() -> None:
     state = {"i": tf.constant(0)}
 
-    def set_state(values):
+    def set_state(values: tuple) -> None:
         (state["i"],) = values
 
-    def step():
+    def step() -> None:
         state["i"] = state["i"] + 1
 
-    def body():
+    def body() -> tf.Tensor:
         state["i"] = tf.constant(0)
         private_api.while_statement()(lambda: state["i"] < 3, step, lambda: (state["i"],), set_state, ("i",), {})
         return state["i"]
@@ -370,11 +374,19 @@ class _Counted:
     """A class that is iterable only through AutoGraph's registries."""
 
 
-def _looped_over(iterated, extra_test, body, get_state, set_state, names, opts) -> None:
+def _looped_over(
+    iterated: _Counted,
+    extra_test: Callable | None,
+    body: Callable,
+    get_state: Callable,
+    set_state: Callable,
+    names: tuple[str, ...],
+    opts: dict,
+) -> None:
     body(tf.constant(5))
 
 
-def _use_of_registries(counted):
+def _use_of_registries(counted: Any) -> tuple[tf.Tensor, int]:
     total = tf.constant(0)
     for x in counted:
         total += x
@@ -421,7 +433,7 @@ def keep_from_autograph() -> None:
     private_api.keep_from_autograph("fedcore")
     source_files = []
 
-    def body():
+    def body() -> None:
         source_files.append(_source_file())
 
     tf.function(body)()
@@ -432,7 +444,7 @@ def keep_from_autograph() -> None:
 def ignore_warnings_in_conversions() -> None:
     private_api.ignore_warnings_in_conversions()
 
-    def negative(x):
+    def negative(x: tf.Tensor) -> tf.Tensor:
         if x < 0.0:
             return -x
         return x
@@ -446,8 +458,8 @@ def ignore_warnings_in_conversions() -> None:
 def replace_function_call() -> None:
     called = []
 
-    def make_call(original):
-        def call(self, *args):
+    def make_call(original: Callable) -> Callable:
+        def call(self: polymorphic_function.Function, *args: Any) -> Any:
             called.append(args)
             return original(self, *args)
 
@@ -479,7 +491,7 @@ def table_entries() -> None:
 def replace_table_methods() -> None:
     calls = []
 
-    def size(table, name=None):
+    def size(table: tf.lookup.StaticHashTable, name: str | None = None) -> tf.Tensor:
         calls.append(table)
         return originals["size"](table, name)
 
@@ -494,10 +506,10 @@ def replace_table_methods() -> None:
 def LazyDataset() -> None:
     class Three(private_api.LazyDataset):
         @property
-        def element_spec(self):
+        def element_spec(self) -> tf.TensorSpec:
             return tf.TensorSpec([], tf.int64)
 
-        def _real(self):
+        def _real(self) -> tf.data.Dataset:
             return tf.data.Dataset.range(3)
 
     _require(next(iter(Three().batch(3).as_numpy_iterator())).tolist() == [0, 1, 2], "a lazy dataset has no real one")
@@ -515,7 +527,7 @@ def dataset_part() -> None:
 
 @contract
 def dataset_function() -> None:
-    def fn(x):
+    def fn(x: tf.Tensor) -> tf.Tensor:
         return x
 
     mapped = tf.data.Dataset.range(3).map(fn)
@@ -528,7 +540,7 @@ def dataset_function_graphs() -> None:
     _require(any(node.op == "AddV2" for node in graph_def.node), "a dataset does not show its function")
 
 
-def _model():
+def _model() -> "keras.Model":
     import keras
 
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), keras.layers.Dropout(0.5)])
@@ -662,7 +674,7 @@ def loss_object() -> None:
     loss = private_api_keras.loss_object("ce", tf.ones([2], tf.int32), tf.ones([2, 3]))
     _require(loss.name == "ce" and loss.reduction == "sum_over_batch_size", "a name is not made a loss")
     function = private_api_keras.wrapped_function(loss)
-    _require(function.__name__ == "sparse_categorical_crossentropy", "'ce' is not resolved by shapes")
+    _require(getattr(function, "__name__", "") == "sparse_categorical_crossentropy", "'ce' is not resolved by shapes")
 
 
 @contract
@@ -698,7 +710,7 @@ def loss_method() -> None:
     import keras
 
     class Model(keras.Model):
-        def compute_loss(self, x, y, y_pred, sample_weight):
+        def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
             return x
 
     _require(private_api_keras.loss_method(Model())(1, 2, 3, None, training=True) == 1, "compute_loss is not called")

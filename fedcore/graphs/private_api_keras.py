@@ -2,7 +2,7 @@
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,37 +14,39 @@ _COMPILE = "keras.src.trainers.compile_utils"
 
 
 @part("keras.src.trainers.compile_utils: CompileLoss(loss, loss_weights, output_names=)")
-def compile_loss(loss, loss_weights, output_names: Sequence[str] | None):
+def compile_loss(loss: Any, loss_weights: Any, output_names: Sequence[str] | None) -> keras.losses.Loss:
     """The function (y, y_pred, sample_weight) -> a weighted sum that `compile` makes of losses."""
     return importlib.import_module(_COMPILE).CompileLoss(loss, loss_weights, output_names=output_names)
 
 
 @part("keras.src.trainers.compile_utils: CompileMetrics(metrics, weighted_metrics, output_names=)")
-def compile_metrics(metrics, weighted_metrics, output_names: Sequence[str] | None):
+def compile_metrics(metrics: Any, weighted_metrics: Any, output_names: Sequence[str] | None) -> keras.metrics.Metric:
     """The metric that `compile` makes of metrics, with `build(y, y_pred)`, a list `metrics` and `result()` by name."""
     return importlib.import_module(_COMPILE).CompileMetrics(metrics, weighted_metrics, output_names=output_names)
 
 
 @part("CompileLoss._flat_losses, of named tuples with `loss`")
-def flat_losses(compiled) -> list[keras.losses.Loss]:
+def flat_losses(compiled: keras.losses.Loss) -> list[keras.losses.Loss]:
     """The losses that `compile_loss` calls, in their order; none before its first call."""
     return [entry.loss for entry in compiled._flat_losses or ()]
 
 
 @part("keras.src.trainers.compile_utils: get_loss(identifier, y, y_pred)")
-def loss_object(loss, labels=None, predictions=None) -> keras.losses.Loss:
+def loss_object(loss: Any, labels: Any = None, predictions: Any = None) -> keras.losses.Loss:
     """The object that `compile` makes of one loss; "crossentropy" and "ce" need labels and predictions."""
     return importlib.import_module(_COMPILE).get_loss(loss, labels, predictions)
 
 
 @part("keras.src.trainers.compile_utils: get_metric(identifier, y, y_pred)")
-def metric_object(metric, labels=None, predictions=None) -> keras.metrics.Metric:
+def metric_object(metric: Any, labels: Any = None, predictions: Any = None) -> keras.metrics.Metric:
     """The object that `compile` makes of one metric; "accuracy" and "acc" need labels and predictions."""
     return importlib.import_module(_COMPILE).get_metric(metric, labels, predictions)
 
 
 @part("CompileMetrics: _flat_metrics, _flat_weighted_metrics, _flatten_y")
-def metric_operands(compiled, labels, predictions) -> list[tuple[keras.metrics.Metric, Any, Any]]:
+def metric_operands(
+    compiled: keras.metrics.Metric, labels: Any, predictions: Any
+) -> list[tuple[keras.metrics.Metric, Any, Any]]:
     """Each metric of built `compile_metrics` with the labels and predictions that it is given, in their order."""
     pairs = list(zip(compiled._flatten_y(labels), compiled._flatten_y(predictions), strict=False))
     return [
@@ -57,7 +59,7 @@ def metric_operands(compiled, labels, predictions) -> list[tuple[keras.metrics.M
 
 
 @part("keras.metrics.MeanMetricWrapper._fn, keras.losses.LossFunctionWrapper.fn")
-def wrapped_function(wrapper):
+def wrapped_function(wrapper: keras.losses.Loss | keras.metrics.Metric) -> Callable | None:
     """The function of labels and predictions that a loss or metric of Keras calls; None if it calls none."""
     if isinstance(wrapper, keras.metrics.MeanMetricWrapper):
         return wrapper._fn
@@ -66,7 +68,12 @@ def wrapped_function(wrapper):
 
 @part("keras.Model: compiled, _compile_loss, _compile_metrics, _loss_tracker")
 @contextlib.contextmanager
-def compile_state(model: keras.Model, loss=None, metrics=None, loss_tracker=None) -> Iterator[None]:
+def compile_state(
+    model: keras.Model,
+    loss: keras.losses.Loss | None = None,
+    metrics: keras.metrics.Metric | None = None,
+    loss_tracker: keras.metrics.Metric | None = None,
+) -> Iterator[None]:
     """Inside, the model is compiled with these parts; without any of them, it is not compiled.
 
     The parts are put past Keras' tracking of attributes, and what `compile` of the user made is put back.
@@ -83,13 +90,13 @@ def compile_state(model: keras.Model, loss=None, metrics=None, loss_tracker=None
 
 
 @part("keras.Model._compute_loss(x, y, y_pred, sample_weight, training=)")
-def loss_method(model: keras.Model):
+def loss_method(model: keras.Model) -> Callable:
     """The method that calls a model's `compute_loss`, with `training` only where it takes that."""
     return model._compute_loss
 
 
 @part("keras.src: optimizers.base_optimizer: BaseOptimizer, backend.tensorflow.optimizer: TFOptimizer")
-def pure_optimizer(optimizer) -> Any:
+def pure_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
     """A Keras optimizer of the same configuration that assigns by `keras.Variable`, so that a `StatelessScope` sees it.
 
     What Keras' TensorFlow base does with resource variables and strategies is left out; what it writes as conditions on
@@ -108,7 +115,9 @@ def pure_optimizer(optimizer) -> Any:
     return optimizer_copy
 
 
-def _apply_gradients(self, gradients, variables) -> None:
+def _apply_gradients(
+    self: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]
+) -> None:
     every = self.gradient_accumulation_steps
     if every:
         due = (self._iterations + 1) % every == 0  # `iterations` counts steps of the weights
@@ -132,14 +141,16 @@ def _apply_gradients(self, gradients, variables) -> None:
                 variable.assign(tf.where(due, average.value, variable.value))
 
 
-def _step(self, gradients, variables) -> None:
+def _step(
+    self: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]
+) -> None:
     gradients = self._clip_gradients(gradients)
     self._apply_weight_decay(variables)
     self._backend_update_step(gradients, variables, self.learning_rate)
 
 
 @part("keras.optimizers.Optimizer._learning_rate")
-def learning_rate_variable(optimizer) -> Any:
+def learning_rate_variable(optimizer: keras.optimizers.Optimizer) -> Any:
     """The variable of a constant learning rate; None for a schedule."""
     rate = optimizer._learning_rate
     return rate if hasattr(rate, "assign") else None

@@ -21,8 +21,9 @@ import contextlib
 import contextvars
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, TypeVar
 
 import attrs as attr
 import numpy as np
@@ -42,6 +43,8 @@ from tensorflow.python.framework import (
 from tensorflow.python.util import tf_stack
 
 from fedcore.ir.locations import CallingLines, calling_lines
+
+T = TypeVar("T")
 
 _quick: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_quick_operations", default=False)
 _stacks: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_stacks_of_operations", default=False)
@@ -118,12 +121,12 @@ def _install() -> Callable[[Any], bool]:
     original_resources, original_constant = auto_control_deps._get_resource_inputs, ops._create_graph_constant
     original_process = importer._ProcessNewOps
 
-    def is_quick(graph) -> bool:
+    def is_quick(graph: tf.Graph) -> bool:
         is_own = getattr(type(graph), "_create_op_internal", None) is create  # gradients of loops have another
         return is_own and _is_plain(graph)
 
     @functools.wraps(original_apply)
-    def apply(op_type_name, name=None, **keywords):
+    def apply(op_type_name: str, name: str | None = None, **keywords: Any) -> tuple:
         if _quick.get():
             graph = ops.get_default_graph()
             definition = _definition(op_type_name)
@@ -135,7 +138,17 @@ def _install() -> Callable[[Any], bool]:
         return original_apply(op_type_name, name, **keywords)
 
     @functools.wraps(original_create)
-    def create(self, op_type, inputs, dtypes=None, input_types=None, name=None, attrs=None, *extra, **options):
+    def create(
+        self: tf.Graph,
+        op_type: str,
+        inputs: Sequence[tf.Tensor],
+        dtypes: Sequence[tf.DType] | None = None,
+        input_types: Sequence[tf.DType] | None = None,
+        name: str | None = None,
+        attrs: Mapping[str, attr_value_pb2.AttrValue] | None = None,
+        *extra: Any,
+        **options: Any,
+    ) -> tf.Operation:
         definition = _definition(op_type) if _quick.get() and _is_plain(self) else None
         if definition is None or definition.has_lists:
             operation = original_create(self, op_type, inputs, dtypes, input_types, name, attrs, *extra, **options)
@@ -146,7 +159,9 @@ def _install() -> Callable[[Any], bool]:
         return _create(self, op_type, _unique(self, name or op_type), [_capture(self, t) for t in inputs], encoded)
 
     @functools.wraps(original_constant)
-    def constant(value, dtype, shape, name, verify_shape, allow_broadcast):
+    def constant(
+        value: Any, dtype: Any, shape: Any, name: str | None, verify_shape: bool, allow_broadcast: bool
+    ) -> tf.Tensor:
         graph = ops.get_default_graph()
         quick = _quick.get() and not verify_shape and is_quick(graph)
         key = _constant_key(value, dtype, shape) if quick else None
@@ -163,11 +178,11 @@ def _install() -> Callable[[Any], bool]:
         return constants[key]
 
     @functools.wraps(original_resources)
-    def resources(operation):
+    def resources(operation: tf.Operation) -> Iterable[tuple]:
         return () if _quick.get() and not _takes_handles(operation) else original_resources(operation)
 
     @functools.wraps(original_process)
-    def process(graph):
+    def process(graph: tf.Graph) -> None:
         if not _quick.get():
             original_process(graph)
             return
@@ -199,11 +214,11 @@ def add_operation(
     return _create(graph, op, graph.unique_name(name), inputs, attributes).outputs
 
 
-def _unique(graph, name: str) -> str:
+def _unique(graph: tf.Graph, name: str) -> str:
     return name[:-1] if name[-1] == "/" else graph.unique_name(name)
 
 
-def shared_constants(graph) -> dict[tuple, tf.Tensor]:
+def shared_constants(graph: tf.Graph) -> dict[tuple, tf.Tensor]:
     """The constants of a graph that later operations may read in the place of equal ones."""
     if not hasattr(graph, "fedcore_shared_constants"):
         graph.fedcore_shared_constants = {}
@@ -219,7 +234,7 @@ def _encoded_constant(tensor: tensor_pb2.TensorProto) -> Sequence[tuple[str, byt
     return [*zip(("value", "dtype"), (a.SerializeToString() for a in attributes), strict=True)]
 
 
-def _constant_key(value, dtype, shape) -> tuple | None:
+def _constant_key(value: Any, dtype: Any, shape: Any) -> tuple | None:
     """Key of a small constant; None where equal keys would not imply equal constants."""
     kind = type(value)
     content: Any
@@ -264,7 +279,7 @@ def _may_take_handles(op: str) -> bool:
     )
 
 
-def _is_plain(graph) -> bool:
+def _is_plain(graph: tf.Graph) -> bool:
     """Whether operations of a graph need nothing but operands and attributes; devices and kernels are set after."""
     return (
         isinstance(graph, func_graph.FuncGraph)
@@ -274,7 +289,7 @@ def _is_plain(graph) -> bool:
     )
 
 
-def _apply(graph, definition: _Definition, name: str, keywords: dict) -> tuple:
+def _apply(graph: tf.Graph, definition: _Definition, name: str, keywords: dict) -> tuple:
     """Converts the operands, infers the attributes and creates the operation, as `_apply_op_helper` does."""
     values = {a.name: _take(keywords, a.name) for a in definition.inputs}
     names = graph._names_in_use
@@ -293,7 +308,7 @@ def _apply(graph, definition: _Definition, name: str, keywords: dict) -> tuple:
     return [*structure], definition.is_stateful, operation, operation.outputs
 
 
-def _take(keywords: dict, name: str):
+def _take(keywords: dict, name: str) -> Any:
     """The argument of that name, which has an underscore behind it where it is a word of Python."""
     for key in (name, f"{name}_"):
         if key in keywords:
@@ -301,7 +316,7 @@ def _take(keywords: dict, name: str):
     raise _NotQuick
 
 
-def _operands(graph, definition: _Definition, values: Mapping[str, Any]) -> tuple[list, dict[str, Any]]:
+def _operands(graph: tf.Graph, definition: _Definition, values: Mapping[str, Any]) -> tuple[list, dict[str, Any]]:
     """The operands as tensors of the graph (a list of them for a list), and the attributes that they decide."""
     inputs: list = []
     attributes: dict[str, Any] = {}
@@ -332,7 +347,7 @@ def _operands(graph, definition: _Definition, values: Mapping[str, Any]) -> tupl
 _Symbolic = ops.SymbolicTensor
 
 
-def _decide(attributes: dict[str, Any], attribute: str, value, definition: _Definition) -> None:
+def _decide(attributes: dict[str, Any], attribute: str, value: Any, definition: _Definition) -> None:
     """Notes an attribute that an operand decides; each operand has to decide it alike."""
     if attributes.setdefault(attribute, value) != value:
         raise _NotQuick
@@ -340,7 +355,9 @@ def _decide(attributes: dict[str, Any], attribute: str, value, definition: _Defi
         raise _NotQuick
 
 
-def _convert(definition: _Definition, argument, value, attributes: Mapping[str, Any]):
+def _convert(
+    definition: _Definition, argument: op_def_pb2.OpDef.ArgDef, value: Any, attributes: Mapping[str, Any]
+) -> tf.Tensor:
     """A Python value as a tensor, of the dtype that TensorFlow would choose."""
     attribute = argument.type_attr
     if not attribute or attribute in attributes:
@@ -354,7 +371,7 @@ def _convert(definition: _Definition, argument, value, attributes: Mapping[str, 
     return ops.convert_to_tensor(value, name=argument.name, preferred_dtype=default)
 
 
-def _capture(graph, tensor):
+def _capture(graph: tf.Graph, tensor: tf.Tensor) -> tf.Tensor:
     return tensor if type(tensor) is _Symbolic and tensor.graph is graph else graph.capture(tensor)
 
 
@@ -389,7 +406,7 @@ def _encode(definition: _Definition, attributes: dict[str, Any], keywords: dict)
     return encoding if key is None else _store(_encodings, key, encoding)
 
 
-def _store(cache: dict, key: tuple, value):
+def _store(cache: dict[tuple, T], key: tuple, value: T) -> T:
     """The value, which other threads find in the cache for some time."""
     if len(cache) >= _CACHED:
         cache.clear()
@@ -411,7 +428,7 @@ def _cache_key(op: str, attributes: Mapping[str, Any]) -> tuple | None:
 _PLAIN: tuple[Callable, ...] = (int, bool, str, bytes, tf.DType, type(None))
 
 
-def _create(graph, op: str, name: str, inputs: list, attributes: Sequence[tuple[str, bytes]]) -> tf.Operation:
+def _create(graph: tf.Graph, op: str, name: str, inputs: list, attributes: Sequence[tuple[str, bytes]]) -> tf.Operation:
     """Adds an operation to a graph through the C API.
 
     Args:
@@ -442,19 +459,19 @@ def _create(graph, op: str, name: str, inputs: list, attributes: Sequence[tuple[
     return operation
 
 
-def _note_lines(graph, name: str) -> None:
+def _note_lines(graph: tf.Graph, name: str) -> None:
     """Notes the lines of Python code that create an operation of a graph."""
     lines = lines_of(sys._getframe(2))
     if lines is not None:
         lines_of_operations(graph)[name] = lines
 
 
-def lines_of(frame) -> CallingLines | None:
+def lines_of(frame: FrameType | None) -> CallingLines | None:
     """The lines of the user and of the library in the stack of a frame."""
     return calling_lines(frame, _lines_of_source)
 
 
-def lines_of_operations(graph) -> dict[str, CallingLines]:
+def lines_of_operations(graph: tf.Graph) -> dict[str, CallingLines]:
     """The lines of Python code that created the operations of a graph, by name; those made without stacks have none."""
     if not hasattr(graph, "fedcore_lines_of_operations"):
         graph.fedcore_lines_of_operations = {}

@@ -9,6 +9,7 @@ import functools
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -48,7 +49,7 @@ _RESULTS = {  # the results of TensorFlow's functions: pointers, unless said oth
 
 
 @functools.cache
-def _library():
+def _library() -> ctypes.CDLL:
     """The functions of TensorFlow's C API; those of the framework are visible through the library that links it.
 
     Raises:
@@ -71,7 +72,7 @@ def _check(status: ctypes.c_void_p) -> None:
 class _Operation:
     """An operation with attributes and without operands, as TensorFlow's eager runtime makes it."""
 
-    def __init__(self, op: str, attributes: Sequence[tuple[str, bytes]]):
+    def __init__(self, op: str, attributes: Sequence[tuple[str, bytes]]) -> None:
         library = _library()
         self._status = ctypes.c_void_p(library.TF_NewStatus())
         get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -116,7 +117,7 @@ class _Operation:
                     library.TF_DeleteTensor(ctypes.c_void_p(tensor))
 
 
-def _tensor(value: np.ndarray | None):
+def _tensor(value: np.ndarray | None) -> int | None:
     """A copy of numbers for TensorFlow's C API; None of nothing."""
     if value is None:
         return None
@@ -144,12 +145,12 @@ def inferred_shapes(
     return _operation(op, attributes).infer(shapes, values)
 
 
-def encode_attribute(value, kind: str) -> bytes:
+def encode_attribute(value: Any, kind: str) -> bytes:
     """An attribute as TensorFlow serializes it."""
     return _proto(value, kind).SerializeToString()
 
 
-def _proto(value, kind: str) -> attr_value_pb2.AttrValue:
+def _proto(value: Any, kind: str) -> attr_value_pb2.AttrValue:
     if kind.startswith("list("):
         parts = [_proto(v, kind[5:-1]) for v in value]
         result = attr_value_pb2.AttrValue()
