@@ -59,7 +59,7 @@ def metric_operands(
 
 
 @part("keras.metrics.MeanMetricWrapper._fn, keras.losses.LossFunctionWrapper.fn")
-def wrapped_function(wrapper: keras.losses.Loss | keras.metrics.Metric) -> Callable | None:
+def wrapped_function(wrapper: keras.losses.Loss | keras.metrics.Metric | Callable) -> Callable | None:
     """The function of labels and predictions that a loss or metric of Keras calls; None if it calls none."""
     if isinstance(wrapper, keras.metrics.MeanMetricWrapper):
         return wrapper._fn

@@ -142,7 +142,7 @@ def _install() -> Callable[[Any], bool]:
         self: tf.Graph,
         op_type: str,
         inputs: Sequence[tf.Tensor],
-        dtypes: Sequence[tf.DType] | None = None,
+        dtypes: Sequence[tf.DType | int] | None = None,
         input_types: Sequence[tf.DType] | None = None,
         name: str | None = None,
         attrs: Mapping[str, attr_value_pb2.AttrValue] | None = None,

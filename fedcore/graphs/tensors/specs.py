@@ -16,7 +16,7 @@ def spec(type_: TensorType, name: str | None = None) -> tf.TensorSpec:
     return tf.TensorSpec(type_.shape, dtype, name)
 
 
-def tensor_type(tensor: tf.Tensor) -> TensorType:
+def tensor_type(tensor: tf.Tensor | tf.TensorSpec) -> TensorType:
     dtype = "str" if tensor.dtype == tf.string else tensor.dtype
     shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     return TensorType(dtype, shape)
