@@ -1,3 +1,5 @@
+"""Aggregation of all leaves of a value as one vector."""
+
 import math
 
 import tensorflow as tf

@@ -1,3 +1,5 @@
+"""Further measurements of an aggregation: functions of the clients' values, and of the result."""
+
 from collections.abc import Callable, Mapping
 
 from fedcore.aggregators.factory import FactoryT, aggregation_process, wrapping_factory

@@ -1,3 +1,9 @@
+"""Secure sums of real values: clipped into bounds, made integers, added in int64, and made real values again.
+
+`secure_quantized_sum` has the arithmetic. This module has the factory: fixed bounds, or bounds that estimation
+processes report before each round and update from the clients' extreme elements.
+"""
+
 from typing import Any
 
 import tensorflow as tf

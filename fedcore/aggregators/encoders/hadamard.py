@@ -1,3 +1,5 @@
+"""The randomized Hadamard rotation, as an encoder that goes before a quantizer."""
+
 import math
 
 import numpy as np

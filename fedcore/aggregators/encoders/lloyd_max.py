@@ -1,3 +1,5 @@
+"""Quantization to the levels of least squared error for a normal distribution, as an encoder."""
+
 import math
 
 import numpy as np

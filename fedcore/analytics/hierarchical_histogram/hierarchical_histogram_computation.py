@@ -1,3 +1,9 @@
+"""A round, and a process of rounds, that make the hierarchical histogram of the clients' numbers.
+
+A client counts its records in bins. The aggregation (`hierarchical_histogram_factory`) clips the counts and sums the
+clients' trees, with noise if it is asked for. `decoder` answers questions about the result.
+"""
+
 import inspect
 from typing import Any, NamedTuple
 

@@ -1,3 +1,8 @@
+"""The pass `canonicalize`: one form for equivalent expressions, so that later passes see each in one form only.
+
+A rule looks at one operation and at the operations that compute its operands.
+"""
+
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass

@@ -1,3 +1,10 @@
+"""The pass `fuse`: few large TensorFlow graphs in the place of many small operations of a stage.
+
+A run is a set of operations with one key (`_graph_keys`), which become one call: no operation outside of graphs, such
+as a reduction of a sequence, lies between them, and all of them depend on the partial of the fold, or none does.
+`fedcore.graphs.stages.fusing` traces the graph of a run.
+"""
+
 import collections
 import graphlib
 

@@ -1,3 +1,10 @@
+"""The pass `partition`: a program over federated values becomes a plan of local stages, and of what crosses.
+
+In:  one `main` with intrinsics. Out: server stages and client stages, each a function of local operations, and a `main`
+of `run`, `broadcast`, `fold`, `merge` and `collect`. `Dataflow` gives each value its place and its crossing depth;
+`_Partition` builds the stages depth by depth, and `_Local` one stage.
+"""
+
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -1,3 +1,9 @@
+"""Heavy hitters in one round: each client sends an invertible Bloom lookup table (IBLT) of its strings.
+
+Tables are vectors of integers whose sum is the table of all clients, so that a secure sum can add them, and only the
+server's sum is decoded. `tables` has the encoder and the decoder; this module has the round around them.
+"""
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
