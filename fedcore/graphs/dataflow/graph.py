@@ -37,6 +37,8 @@ from fedcore.ir.module import NodeSource
 StaticShape: TypeAlias = tf.TensorShape | Sequence[int | None] | None
 """Sizes as far as they are known while the graph is built; None: of an unknown rank."""
 
+ValueType: TypeAlias = tuple[tf.DType, tf.TensorShape]
+
 REGIONS = {"scan": 1, "while": 2, "if": 2, "call": 1}
 """Operations that are not TensorFlow's, with the number of their regions."""
 
@@ -238,7 +240,7 @@ class Block:
         op: str,
         inputs: Sequence[Value],
         attributes: Mapping[str, Any],
-        types: Sequence[tuple[tf.DType, tf.TensorShape]],
+        types: Sequence[ValueType],
         regions: Sequence[Region] = (),
     ) -> tuple[Value, ...]:
         """Adds a node, and returns its results.
@@ -326,7 +328,7 @@ def ordered_behind(*values: Value) -> Iterator[None]:
         block.ordered_behind = outer_values
 
 
-def new_region(types: Sequence[tuple[tf.DType, Any]], body: Callable[..., Sequence[Value]]) -> Region:
+def new_region(types: Sequence[tuple[tf.DType, StaticShape]], body: Callable[..., Sequence[Value]]) -> Region:
     """The region that a Python function of values builds; it may read values of the active block.
 
     Args:

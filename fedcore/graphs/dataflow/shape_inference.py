@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fedcore.graphs import private_api, private_api_shapes
 from fedcore.graphs.dataflow.constant_values import known_sizes, static_value
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Value, ValueType
 from fedcore.graphs.dataflow.op_signature import Signature, signature
 from fedcore.lru_cache import LruCache
 
@@ -38,7 +38,7 @@ class Inference:
     """
 
     attributes: Mapping[str, Any]
-    types: tuple[tuple[tf.DType, tf.TensorShape], ...]
+    types: tuple[ValueType, ...]
 
 
 def infer(op: str, inputs: Sequence[Value | Sequence[Value]], attributes: Mapping[str, Any]) -> Inference:

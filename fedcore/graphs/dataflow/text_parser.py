@@ -3,7 +3,7 @@
 import contextvars
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 import lark
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.dataflow.graph import REGIONS, Block, Region, StaticShape, Value, active_block, building
+from fedcore.graphs.dataflow.graph import REGIONS, Block, Region, StaticShape, Value, ValueType, active_block, building
 from fedcore.graphs.dataflow.shape_inference import infer
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.dataflow.text_attributes import (
@@ -43,8 +43,6 @@ value_type: NAME -> named_type
 """
 
 _WORDS = {**WORDS, "REGION": "`region`", "RETURN": "`return`", "AFTER": "`after`"}
-
-TensorType: TypeAlias = tuple[tf.DType, tf.TensorShape]
 
 UNKNOWN_RANK = object()
 """The shape attribute `...`."""
@@ -150,7 +148,7 @@ class _SyntaxBuilder(ValueBuilder):
         results = parts[1 + len(arguments) + len(nodes) :]  # behind the brace
         return _Body(arguments, nodes, results)
 
-    def argument(self, name: lark.Token, type_: TensorType) -> tuple[lark.Token, TensorType]:
+    def argument(self, name: lark.Token, type_: ValueType) -> tuple[lark.Token, ValueType]:
         return name, type_
 
     def node(self, *parts: Any) -> _Node:
@@ -172,22 +170,22 @@ class _SyntaxBuilder(ValueBuilder):
     def operands(self, *names: lark.Token) -> list[lark.Token]:
         return list(names)
 
-    def types(self, *types: TensorType) -> _Types:
+    def types(self, *types: ValueType) -> _Types:
         return _Types(types)
 
     def behind(self, *names: lark.Token) -> _Behind:
         return _Behind(names)
 
-    def named_type(self, name: lark.Token) -> TensorType:  # type: ignore[override]
+    def named_type(self, name: lark.Token) -> ValueType:  # type: ignore[override]
         return self._type(name, ())
 
-    def tensor(self, name: lark.Token, dims: StaticShape) -> TensorType:  # type: ignore[override]
+    def tensor(self, name: lark.Token, dims: StaticShape) -> ValueType:  # type: ignore[override]
         return self._type(name, dims)
 
-    def tensor_of_unknown_rank(self, name: lark.Token, _: lark.Token) -> TensorType:  # type: ignore[override]
+    def tensor_of_unknown_rank(self, name: lark.Token, _: lark.Token) -> ValueType:  # type: ignore[override]
         return self._type(name, None)
 
-    def _type(self, name: lark.Token, shape: StaticShape) -> TensorType:
+    def _type(self, name: lark.Token, shape: StaticShape) -> ValueType:
         """(dtype, static shape) of a name and its sizes.
 
         Args:
@@ -315,7 +313,7 @@ class _RegionBuilder:
         self._check_types(node, inference.types)
         return inference.attributes
 
-    def _check_types(self, node: _Node, types: Sequence[tuple[tf.DType, tf.TensorShape]]) -> None:
+    def _check_types(self, node: _Node, types: Sequence[ValueType]) -> None:
         """Tests that the types in the text are those that TensorFlow infers, as far as these are known.
 
         Args:

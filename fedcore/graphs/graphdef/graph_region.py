@@ -24,7 +24,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.dataflow.graph import Block, Region, Value, from_source
+from fedcore.graphs.dataflow.graph import Block, Region, Value, ValueType, from_source
 from fedcore.graphs.dataflow.text import count_operations, print_region
 from fedcore.graphs.dataflow.text_attributes import print_attributes, type_text
 from fedcore.graphs.graphdef.form.parsed_graph import attribute_value
@@ -173,7 +173,7 @@ class _Conversion:
         block: Block,
         source: node_def_pb2.NodeDef,
         inputs: list[Value],
-        types: Sequence[tuple[tf.DType, tf.TensorShape]],
+        types: Sequence[ValueType],
     ) -> tuple[Value, ...]:
         """Adds one node, and returns its results.
 

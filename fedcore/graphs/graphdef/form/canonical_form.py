@@ -15,12 +15,14 @@ Example: the node `name: "model/dense/MatMul" op: "MatMul" input: "x" input: "w:
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.ir.module import NodeKey
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 PRIVATE_ATTRIBUTES = {
     "_XlaMustCompile": "b",
@@ -37,7 +39,7 @@ The others serve the Python of this process (a gradient's name), one device or a
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 """The `shared_name` for which VarHandleOp makes a new variable in every execution."""
 
-Nodes: TypeAlias = RepeatedCompositeFieldContainer[node_def_pb2.NodeDef]
+Nodes: TypeAlias = "RepeatedCompositeFieldContainer[node_def_pb2.NodeDef]"
 """The nodes of a graph or of a function in the library, for functions that add or remove some."""
 
 
