@@ -1,10 +1,12 @@
 import collections
 import graphlib
+from collections.abc import Mapping
 
 import attrs
 
 from fedcore.compiler.distinct_results import (
     Contributions,
+    Distinct,
     assemble,
     contributions,
     distinct_results,
@@ -177,7 +179,7 @@ def _partial(function: Function) -> str | None:
 
 
 class _Fusion:
-    def __init__(self, module: Module):
+    def __init__(self, module: Module) -> None:
         self.module = module
         self.target = ModuleBuilder(module.stage)
         self.target.blobs.update(module.blobs)
@@ -317,7 +319,15 @@ class _Fusion:
                 bindings[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
 
     def _call_distinct(
-        self, builder: Builder, name: str, function: Function, run: list[Operation], inputs, outputs, bindings, distinct
+        self,
+        builder: Builder,
+        name: str,
+        function: Function,
+        run: list[Operation],
+        inputs: list[str],
+        outputs: list[Operation],
+        bindings: dict[str, Value],
+        distinct: Distinct,
     ) -> None:
         """Calls a graph that returns only the leaves that have to be computed; puts the outputs together outside."""
         steps = part_operations(outputs, distinct.computed)
@@ -331,7 +341,14 @@ class _Fusion:
             with builder.at(op.location):
                 bindings[op.name] = assemble(builder, source, op.type, bindings, results)
 
-    def _trace(self, function, run, inputs, outputs, types) -> tuple:
+    def _trace(
+        self,
+        function: Function,
+        run: list[Operation],
+        inputs: list[str],
+        outputs: list[Operation],
+        types: Mapping[str, Type],
+    ) -> tuple:
         """The graph of a run, and the inputs that it reads."""
         from fedcore.graphs.stages.fusing import trace_operations
 
