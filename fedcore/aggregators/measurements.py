@@ -62,7 +62,7 @@ def add_measurements(
 
 def _add(measurements: dict, more) -> None:
     if isinstance(more, Value) and isinstance(struct := member_of(more.type), StructType) and None not in struct.names:
-        more = {name: more[name] for name in struct.names}
+        more = dict(zip(struct.names, more, strict=True))
     if not isinstance(more, Mapping):
         raise TypeMismatch(f"add_measurements: a measurement function returns a dict from names, not {brief(more)}")
     duplicates = [name for name in more if name in measurements]

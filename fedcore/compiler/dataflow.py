@@ -141,7 +141,7 @@ class Dataflow:
         at_clients = isinstance(type_, FederatedType) and type_.placement.name == AT_CLIENTS
         return self._add(Node(name, AT_CLIENTS if at_clients else AT_SERVER, int(at_clients), member_of(type_)))
 
-    def _operand(self, operand: Ref | Symbol, trees: Mapping[str, NodeTree]) -> NodeTree | str:
+    def _operand(self, operand: Ref | Symbol, trees: Mapping[str, NodeTree]) -> "NodeTree | str":
         return operand.name if isinstance(operand, Symbol) else trees[operand.name]
 
     def _add(self, node: Node) -> Node:

@@ -38,7 +38,7 @@ TO_CLIENTS, TO_SERVER = "to clients", "to server"
 """Directions in which a placed operation crosses between placements."""
 
 
-def _identity(value):
+def _identity(value: Value) -> Value:
     return value
 
 
@@ -69,7 +69,7 @@ class Intrinsic:
         crosses: str | None = None,
         per_client: str | None = None,
         per_element: str | None = None,
-    ):
+    ) -> None:
         self.name = name or meaning.__name__
         self.meaning = meaning
         self.level = level
@@ -87,7 +87,8 @@ class Intrinsic:
         self.__doc__ = meaning.__doc__
         self.__name__ = self.name
         parameters = inspect.signature(meaning).parameters.values()
-        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        # Without annotations: calls take Values, not the meaning's numpy values.
+        positional = [p.replace(annotation=p.empty) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.__signature__ = inspect.Signature(positional)
         self.meaning_keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY or p.name in self.attributes]
         operands = [p.name for p in positional if p.name not in self.attributes]
@@ -120,7 +121,7 @@ class Intrinsic:
             raise FedcoreError(f"{self.name} has no parameter {name!r}; it has {', '.join(operands)}")
         return None if name is None else operands.index(name)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<intrinsic {self.name} : {self.signature_text or 'any'}>"
 
     def lowering(self, fn: Callable) -> Callable:
@@ -256,7 +257,7 @@ class Intrinsic:
             )
         names = list(placed)
 
-        def fn(parts):
+        def fn(parts: Any) -> Value:
             own = dict(zip(names, parts, strict=True)) if len(names) > 1 else {names[0]: parts}
             return self(**{**arguments, **own}, **attributes)
 
@@ -267,7 +268,7 @@ class Intrinsic:
             argument = lookup("federated_zip")(argument)
         return lookup("federated_map")(fn, argument)
 
-    def emit(self, operands: Sequence[Value], *, builder: Builder | None = None, **attributes) -> Value:
+    def emit(self, operands: Sequence[Value], *, builder: Builder | None = None, **attributes: object) -> Value:
         """Appends the operation on Values."""
         builder = builder or active_builder() or operands[0].builder
         type_ = self.result_type([v.type for v in operands], attributes)
@@ -277,7 +278,7 @@ class Intrinsic:
                 raise TypeMismatch(f"{self.name}: `{name}` is an attribute, so it is {kinds}, not {brief(value)}")
         return builder.append(self.name, operands, type_, attributes, draws=self.draws)
 
-    def _attribute(self, name, value):
+    def _attribute(self, name: str, value: object) -> object:
         if name == "dtype":
             return as_dtype(value).name
         if name != "placement":
