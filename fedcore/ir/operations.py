@@ -8,14 +8,14 @@ Decision 0109.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch, add_location, brief
 from fedcore.ir.active import active_builder
 from fedcore.ir.builder import Builder
 from fedcore.ir.call_operands import as_values, operands_of
 from fedcore.ir.locations import describe, user_location
-from fedcore.ir.module import Operation
+from fedcore.ir.module import Attributes, Operation
 from fedcore.ir.printer import is_writable
 from fedcore.ir.registry import declare, lookup, note_declaration, registered
 from fedcore.ir.values import Value, is_placed
@@ -30,6 +30,9 @@ from fedcore.types import (
     parse_signature,
     placement,
 )
+
+Rule: TypeAlias = Callable[[str, Sequence[Type], Attributes], None]
+"""Raises `TypeMismatch` for conditions that a signature cannot express: (name, operand types, attributes) -> None."""
 
 PLACED, LOCAL, PLAN = "placed", "local", "plan"
 """Levels of operations: on placed values, inside one placement, and in the main function of a plan."""
@@ -62,7 +65,7 @@ class Intrinsic:
         typing: Callable | None,
         attributes: Sequence[str],
         name: str | None = None,
-        rule: Callable | None = None,
+        rule: Rule | None = None,
         constants: Mapping[str, str] | None = None,
         widens: Mapping[str, str] | None = None,
         draws: bool = False,
@@ -180,7 +183,7 @@ class Intrinsic:
 
     # Types.
 
-    def result_type(self, operand_types: Sequence[Type | None], attributes: Mapping) -> Type:
+    def result_type(self, operand_types: Sequence[Type], attributes: Mapping) -> Type:
         """The type of the result; raises `TypeMismatch` if the operands do not fit."""
         if self._typing is not None:
             return self._typing(operand_types, attributes)
@@ -303,7 +306,7 @@ def intrinsic(
     *,
     level: str = PLACED,
     attributes: Sequence[str] = (),
-    rule: Callable | None = None,
+    rule: Rule | None = None,
     constants: Mapping[str, str] | None = None,
     widens: Mapping[str, str] | None = None,
     draws: bool = False,
@@ -317,8 +320,7 @@ def intrinsic(
         signature: parameters, result and kinds, as in `({T}@CLIENTS -> T@SERVER) where T: numeric`.
         level: "placed" for operations on placed values, "local" for operations inside one placement.
         attributes: the parameters that are attributes, not operands; `placement` selects the alternative.
-        rule: `rule(name, operand_types, attributes)` raises `TypeMismatch` for conditions that the signature cannot
-            express.
+        rule: raises `TypeMismatch` for conditions that the signature cannot express.
         constants: maps a parameter to the parameter that gives its Python constants their dtypes, as in `x + 1`.
         widens: maps a type variable to the variable that it is first bound to while functions are traced. It becomes
             wider if a function returns a wider type: an accumulator that starts as float32[0] may become float32[?].
