@@ -1,10 +1,8 @@
 """Gathers all client values at the server as rows, for aggregators such as the median that are not sums."""
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
-from fedcore.computation import tf_computation
+from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_aggregate, generic_zero
@@ -27,7 +25,7 @@ def require_stackable(row_type: Type) -> None:
         raise TypeMismatch(f"values of unknown shapes cannot be stacked: {row_type}")
 
 
-def gather_rows(value: Value, row_type: Type, report: Callable) -> Value:
+def gather_rows(value: Value, row_type: Type, report: Computation) -> Value:
     """`report` of the rows, in the order of the clients; the server holds all of them.
 
     Args:

@@ -3,8 +3,6 @@
 Decision 0217.
 """
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
 from fedcore.aggregators.factory import (
@@ -16,7 +14,7 @@ from fedcore.aggregators.factory import (
     require_scalar_weight,
 )
 from fedcore.aggregators.sum import SumFactory, sum_or_default
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import PolymorphicComputation, federated_computation, tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_multiply
 from fedcore.intrinsics.cast import cast_leaves
@@ -26,7 +24,7 @@ from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, TensorType, Type, member_of
 
 
-def _quotient(no_nan: bool) -> Callable:
+def _quotient(no_nan: bool) -> PolymorphicComputation:
     def divide(total: TensorStructure, count: tf.Tensor) -> TensorStructure:
         over = tf.math.divide_no_nan if no_nan else tf.divide
         return tf.nest.map_structure(lambda t: over(t, tf.cast(count, t.dtype)), total)
@@ -41,7 +39,7 @@ def _wide(client_value: Value, type_: Type) -> Value:
     return federated_map(lambda v: cast_leaves(v, type_), client_value)
 
 
-def _mean(quotient: Callable, total: Value, count: Value, type_: Type) -> Value:
+def _mean(quotient: PolymorphicComputation, total: Value, count: Value, type_: Type) -> Value:
     """The quotient of two server values, in the dtypes of `type_`."""
     mean = federated_map(quotient, (total, count))
     return mean if member_of(mean.type) == type_ else federated_map(lambda v: cast_leaves(v, type_), mean)

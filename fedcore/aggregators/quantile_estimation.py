@@ -40,7 +40,7 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
         True
     """
 
-    def map(self, fn: Callable) -> "PrivateQuantileEstimationProcess":
+    def map(self, fn: Callable[[tf.Tensor], tf.Tensor]) -> "PrivateQuantileEstimationProcess":
         """The process that reports `fn` (tensor -> tensor) of the estimate.
 
         Example:

@@ -1,12 +1,10 @@
 """Uniform samples of client values, drawn in memory for the sample alone."""
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, client_member, require
 from fedcore.aggregators.gathering import require_stackable
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.graphs.tensors.values import to_python, unflatten
@@ -60,7 +58,7 @@ class Reservoir:
         indices = tf.math.top_k(keys, self._size).indices
         return tf.gather(keys, indices), tf.nest.map_structure(lambda x: tf.gather(x, indices), rows)
 
-    def sample(self, value: Value, report: Callable) -> Value:
+    def sample(self, value: Value, report: Computation) -> Value:
         """`report` of the reservoir of a client value, at the server."""
         with_key = tf_computation(self._value_type)(lambda value: (tf.random.uniform([], dtype=tf.float64), value))
 
@@ -102,7 +100,7 @@ def federated_sample(value: Value, max_num_samples: int = 100) -> Value:
     return reservoir.sample(value, _values_of(reservoir))
 
 
-def _values_of(reservoir: Reservoir) -> Callable:
+def _values_of(reservoir: Reservoir) -> Computation:
     return tf_computation(reservoir.type)(lambda given: reservoir.rows(given)[1])
 
 

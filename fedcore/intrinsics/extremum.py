@@ -11,7 +11,7 @@ from fedcore.ir.values import Value
 from fedcore.types import member_of
 
 
-def extremum(value: Value, pick: Callable, *, lowest: bool) -> Value:
+def extremum(value: Value, pick: Callable[[Value, Value], Value], *, lowest: bool) -> Value:
     """Folds `pick` over the clients; no clients give the finite limits of the dtype.
 
     A flag in the accumulator is true after the first value, since values may be infinite and the limits are finite.

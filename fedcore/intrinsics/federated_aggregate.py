@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from fedcore.intrinsics.numerics import NumpyValue
+from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
 from fedcore.intrinsics.rules import zero_fits
 from fedcore.ir.operations import TO_SERVER, intrinsic
 
@@ -14,7 +14,11 @@ from fedcore.ir.operations import TO_SERVER, intrinsic
     per_client="accumulate",
 )
 def federated_aggregate(
-    value: list[NumpyValue], zero: NumpyValue, accumulate: Callable, merge: Callable, report: Callable
+    value: list[NumpyValue],
+    zero: NumpyValue,
+    accumulate: BinaryFunction,
+    merge: BinaryFunction,
+    report: Callable[[NumpyValue], NumpyValue],
 ) -> NumpyValue:
     """Folds client values into a server value, by blocks of clients and a tree of merges.
 

@@ -6,7 +6,7 @@ from fedcore.ir.values import Value
 
 
 @intrinsic("(fn: (T -> U), arg: T@SERVER -> U@SERVER)")
-def federated_apply(fn: Callable, arg: NumpyValue) -> NumpyValue:
+def federated_apply(fn: Callable[[NumpyValue], NumpyValue], arg: NumpyValue) -> NumpyValue:
     """Applies `fn` to the server's value.
 
     Example:
@@ -16,5 +16,5 @@ def federated_apply(fn: Callable, arg: NumpyValue) -> NumpyValue:
 
 
 @federated_apply.in_stage
-def _(fn: Callable, arg: Value) -> Value:
+def _(fn: Callable[[Value], Value], arg: Value) -> Value:
     return fn(arg)

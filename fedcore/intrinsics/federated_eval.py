@@ -6,7 +6,7 @@ from fedcore.ir.values import Value
 
 
 @intrinsic("(fn: (-> U) -> U@SERVER) | (fn: (-> U) -> {U}@CLIENTS)", attributes=("placement",), per_client="fn")
-def federated_eval(fn: Callable, placement: str, *, clients: int) -> NumpyValue:
+def federated_eval(fn: Callable[[], NumpyValue], placement: str, *, clients: int) -> NumpyValue:
     """Runs `fn`, which takes no argument, at `placement`.
 
     Example:
@@ -16,5 +16,5 @@ def federated_eval(fn: Callable, placement: str, *, clients: int) -> NumpyValue:
 
 
 @federated_eval.in_stage
-def _(fn: Callable) -> Value:
+def _(fn: Callable[[], Value]) -> Value:
     return fn()

@@ -11,7 +11,9 @@ from fedcore.types import FederatedType, FunctionType
     "(fn: (T -> U), arg: {T}@CLIENTS -> {U}@CLIENTS) | (fn: (T -> U), arg: T@SERVER -> U@SERVER)",
     per_client="fn",
 )
-def federated_map(fn: Callable, arg: Any, *, operand_types: tuple[FunctionType, FederatedType]) -> NumpyValue:
+def federated_map(
+    fn: Callable[[NumpyValue], NumpyValue], arg: Any, *, operand_types: tuple[FunctionType, FederatedType]
+) -> NumpyValue:
     """Applies `fn` to every client's value (or to the server's).
 
     A tuple of client values is zipped first. No clients: `fn` is not called.
@@ -24,5 +26,5 @@ def federated_map(fn: Callable, arg: Any, *, operand_types: tuple[FunctionType, 
 
 
 @federated_map.in_stage
-def _(fn: Callable, arg: Value) -> Value:
+def _(fn: Callable[[Value], Value], arg: Value) -> Value:
     return fn(arg)

@@ -2,7 +2,7 @@ from collections.abc import Callable, Sequence
 
 from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
-from fedcore.intrinsics.numerics import NumpyValue
+from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
 from fedcore.intrinsics.rules import zero_fits
 from fedcore.intrinsics.secure_ranges import check_ranges
 from fedcore.ir.module import Attributes
@@ -26,9 +26,9 @@ def _rule(name: str, types: Sequence[Type], attributes: Attributes) -> None:
 def federated_secure_aggregate(
     value: list[NumpyValue],
     zero: NumpyValue,
-    accumulate: Callable,
-    merge: Callable,
-    report: Callable,
+    accumulate: BinaryFunction,
+    merge: BinaryFunction,
+    report: Callable[[NumpyValue], NumpyValue],
     secure: tuple[str, ...],
 ) -> NumpyValue:
     """A sum of integers that crosses in a secure sum, where the runtime has a protocol for it; core of the secure sums.

@@ -7,7 +7,7 @@ from fedcore.intrinsics.federated_map import federated_map
 from fedcore.intrinsics.federated_zip import federated_zip
 from fedcore.intrinsics.maximum import maximum
 from fedcore.intrinsics.minimum import minimum
-from fedcore.intrinsics.numerics import NumpyValue
+from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
 from fedcore.intrinsics.rows import sequence_from_rows
 from fedcore.intrinsics.sequence_map import sequence_map
 from fedcore.ir.operations import intrinsic
@@ -20,7 +20,7 @@ SIGNATURE = (
 
 
 def select_slices(
-    client_keys: list[np.ndarray], max_key: np.ndarray, server_val: NumpyValue, select_fn: Callable
+    client_keys: list[np.ndarray], max_key: np.ndarray, server_val: NumpyValue, select_fn: BinaryFunction
 ) -> list[list[NumpyValue]]:
     """The meaning of both selections."""
     clipped = [np.minimum(np.maximum(keys, 0), max_key).astype(np.int32) for keys in client_keys]
@@ -29,7 +29,7 @@ def select_slices(
 
 @intrinsic(SIGNATURE)
 def federated_select(
-    client_keys: list[np.ndarray], max_key: np.ndarray, server_val: NumpyValue, select_fn: Callable
+    client_keys: list[np.ndarray], max_key: np.ndarray, server_val: NumpyValue, select_fn: BinaryFunction
 ) -> list[list[NumpyValue]]:
     """Gives each client the slices of the server's value for its keys, as a sequence in the order of the keys.
 
@@ -44,7 +44,9 @@ def federated_select(
 
 
 @federated_select.lowering
-def select_by_broadcast(client_keys: Value, max_key: Value, server_val: Value, select_fn: Callable) -> Value:
+def select_by_broadcast(
+    client_keys: Value, max_key: Value, server_val: Value, select_fn: Callable[[Value, Value], Value]
+) -> Value:
     def slices(keys: Value, last: Value, value: Value) -> Value:
         clipped = minimum(maximum(keys, 0), last)
         return sequence_map(lambda key: select_fn(value, key), sequence_from_rows(clipped))

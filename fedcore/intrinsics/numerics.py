@@ -13,7 +13,7 @@ NumpyValue: TypeAlias = np.ndarray | np.generic | tuple | list
 """A value as the meanings compute with it: a tensor, the tuple of a struct's elements, or the list of a sequence's."""
 
 _LeafFunction: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
-_ValueFunction: TypeAlias = Callable[[NumpyValue, NumpyValue], NumpyValue]
+BinaryFunction: TypeAlias = Callable[[NumpyValue, NumpyValue], NumpyValue]
 
 
 def leafwise(fn: Callable[..., object], *values: Any) -> NumpyValue:
@@ -24,7 +24,7 @@ def leafwise(fn: Callable[..., object], *values: Any) -> NumpyValue:
         return np.asarray(fn(*map(np.asarray, values)))
 
 
-def _elementwise(fn: _LeafFunction) -> _ValueFunction:
+def _elementwise(fn: _LeafFunction) -> BinaryFunction:
     """Applies `fn` leaf by leaf, in the dtype of the left leaf; a scalar on the right is applied to every leaf."""
 
     def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -38,7 +38,7 @@ def _elementwise(fn: _LeafFunction) -> _ValueFunction:
     return apply
 
 
-def _scaling(fn: _LeafFunction) -> _ValueFunction:
+def _scaling(fn: _LeafFunction) -> BinaryFunction:
     """Leafwise function in which a real number on the right scales both parts of a complex number.
 
     Cast to a complex number with imaginary part 0, it would turn infinities into NaN.
@@ -71,7 +71,7 @@ maximum = _elementwise(np.maximum)
 modulo = _elementwise(np.mod)
 
 
-def _comparison(fn: _LeafFunction) -> _ValueFunction:
+def _comparison(fn: _LeafFunction) -> BinaryFunction:
     def apply(left: NumpyValue, right: NumpyValue) -> NumpyValue:
         if isinstance(left, tuple) and not isinstance(right, tuple):
             return tuple(apply(part, right) for part in left)

@@ -9,7 +9,7 @@ import attrs
 
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics.all_equal import AllEqual
-from fedcore.intrinsics.numerics import NumpyValue
+from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
 from fedcore.intrinsics.secure_ranges import check_ranges
 from fedcore.ir.module import Attributes, Function, Operation, Ref, Symbol
 from fedcore.ir.operations import PLAN, operation
@@ -112,7 +112,7 @@ def _merge_typing(types: Sequence[Type], attributes: Attributes) -> Type:
 
 
 @operation(_merge_typing, level=PLAN)
-def merge(join: Callable, partials: list[NumpyValue], *, secure: tuple[str, ...] = ()) -> NumpyValue:
+def merge(join: BinaryFunction, partials: list[NumpyValue], *, secure: tuple[str, ...] = ()) -> NumpyValue:
     """Joins the partials of blocks in a binary tree over block indices; `bits` is the size that one client sends.
 
     `secure` marks the leaves of the partial that cross in secure sums, each by the range of the clients' integers; the

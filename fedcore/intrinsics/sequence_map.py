@@ -5,7 +5,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
 
 
 @intrinsic("(fn: (T -> U), arg: T* -> U*)", level=LOCAL, per_element="fn")
-def sequence_map(fn: Callable, arg: list[NumpyValue]) -> list[NumpyValue]:
+def sequence_map(fn: Callable[[NumpyValue], NumpyValue], arg: list[NumpyValue]) -> list[NumpyValue]:
     """Applies `fn` to every element of a sequence, lazily, when the element is drawn.
 
     Example:
