@@ -160,12 +160,12 @@ def aggregation_process(
     if weight_type is None:
 
         @federated_computation(state_type, client_value)
-        def next_fn(state: Value, value: Value) -> MeasuredProcessOutput:
+        def next_fn(state: Value, value: Value) -> Value | MeasuredProcessOutput:
             return body(state, value, ())
     else:
 
         @federated_computation(state_type, client_value, FederatedType(weight_type, CLIENTS))
-        def next_fn(state: Value, value: Value, weight: Value) -> MeasuredProcessOutput:
+        def next_fn(state: Value, value: Value, weight: Value) -> Value | MeasuredProcessOutput:
             return body(state, value, (weight,))
 
     return AggregationProcess(initialize, next_fn)

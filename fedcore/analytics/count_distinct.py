@@ -16,6 +16,7 @@ import tensorflow as tf
 from fedcore.aggregators import UnweightedAggregationFactory, aggregation_process
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.intrinsics import federated_map, federated_max, federated_secure_sum, federated_value
 from fedcore.ir.values import Value
 from fedcore.scalars import seed_number, whole_number
@@ -70,7 +71,7 @@ class HyperLogLogFactory(UnweightedAggregationFactory):
         largest = _HASH_BITS - precision + 1
 
         @tf_computation(value_type)
-        def registers(strings: tf.data.Dataset) -> tf.Tensor:
+        def registers(strings: SymbolicDataset) -> tf.Tensor:
             def hash_strings(string: tf.Tensor) -> tf.Tensor:
                 return tf.strings.to_hash_bucket_strong(string, 2**_HASH_BITS, key)
 
@@ -180,7 +181,7 @@ def build_federated_secure_max_computation(*, precision: int = 5, hash_bits: int
 
 
 def _registers(
-    values: tf.data.Dataset, hashed: Callable[[tf.Tensor], tf.Tensor], precision: int, hash_bits: int
+    values: SymbolicDataset, hashed: Callable[[tf.Tensor], tf.Tensor], precision: int, hash_bits: int
 ) -> tf.Tensor:
     tail = hash_bits - precision
     powers = tf.constant([2**i for i in range(tail)], tf.int64)

@@ -12,7 +12,7 @@ from fedcore.types import DType, SequenceType, StructType, TensorType, Type, as_
 NumpyValue: TypeAlias = np.ndarray | np.generic | tuple | list
 """A value as the meanings compute with it: a tensor, the tuple of a struct's elements, or the list of a sequence's."""
 
-_LeafFunction: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
+_LeafFunction: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray | np.generic]
 BinaryFunction: TypeAlias = Callable[[NumpyValue, NumpyValue], NumpyValue]
 
 
@@ -27,7 +27,7 @@ def leafwise(fn: Callable[..., object], *values: Any) -> NumpyValue:
 def _elementwise(fn: _LeafFunction) -> BinaryFunction:
     """Applies `fn` leaf by leaf, in the dtype of the left leaf; a scalar on the right is applied to every leaf."""
 
-    def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray | np.generic:
         return fn(a, b if a.dtype == object else b.astype(a.dtype)).astype(a.dtype)
 
     def apply(left: NumpyValue, right: NumpyValue) -> NumpyValue:
@@ -44,7 +44,7 @@ def _scaling(fn: _LeafFunction) -> BinaryFunction:
     Cast to a complex number with imaginary part 0, it would turn infinities into NaN.
     """
 
-    def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray | np.generic:
         if a.dtype.kind != "c" or b.dtype.kind == "c":
             return fn(a, b.astype(a.dtype)).astype(a.dtype)
         real = b.astype(a.real.dtype)

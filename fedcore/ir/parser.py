@@ -167,6 +167,7 @@ class _ModuleBuilder(ValueBuilder):
             state.types[type_] = _type_in_line(type_)
         if operands not in state.operands:
             state.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
+        # Of a plain text no error is reported, so it needs no position.
         first: Any = lark.Token.new_borrow_pos("REF", name, token) if details or name[1] == '"' else name
         return self.operation(first, kind, state.operands[operands], state.types[type_], *details)
 

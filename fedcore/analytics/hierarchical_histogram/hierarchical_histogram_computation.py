@@ -9,6 +9,7 @@ from fedcore.analytics.hierarchical_histogram.hierarchical_histogram_factory imp
 from fedcore.analytics.hierarchical_histogram.tree import row_splits
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import InvalidValue
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.intrinsics import federated_eval, federated_map, federated_value, federated_zip
 from fedcore.ir.values import Value
 from fedcore.scalars import real_number, whole_number
@@ -88,7 +89,7 @@ def build_hierarchical_histogram_computation(
     )
 
     @tf_computation(SequenceType("float32"))
-    def client_histogram(records: tf.data.Dataset) -> tf.Tensor:
+    def client_histogram(records: SymbolicDataset) -> tf.Tensor:
         def count_batch(histogram: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
             inside = (batch >= low) & (batch < high)
             places = tf.where(inside, tf.floor((batch - low) * (bins / (high - low))), 0.0)

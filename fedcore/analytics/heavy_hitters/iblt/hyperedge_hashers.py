@@ -15,7 +15,7 @@ from fedcore.scalars import real_number, seed_number, whole_number
 _BUCKETS = 2**31
 
 
-def keyed_hash(strings: tf.Tensor, num_buckets: int, seed: int, stream: int) -> tf.Tensor:
+def keyed_hash(strings: tf.types.experimental.TensorLike, num_buckets: int, seed: int, stream: int) -> tf.Tensor:
     """int64: the SipHash of each string by the key (`seed`, `stream`), modulo `num_buckets`."""
     return tf.strings.to_hash_bucket_strong(strings, num_buckets, [seed, stream])
 
@@ -29,10 +29,10 @@ class HyperEdgeHasher(abc.ABC):
         self._repetitions = whole_number("repetitions", repetitions, at_least=3)
 
     @abc.abstractmethod
-    def cells(self, strings: tf.Tensor) -> tf.Tensor:
+    def cells(self, strings: tf.types.experimental.TensorLike) -> tf.Tensor:
         """int64 of shape [strings, repetitions]: the cell of each string in each repetition."""
 
-    def get_hash_indices_tf(self, input_strings: tf.Tensor) -> tf.Tensor:
+    def get_hash_indices_tf(self, input_strings: tf.types.experimental.TensorLike) -> tf.Tensor:
         """int64 of shape [strings, repetitions, 3]: the number of the string, the repetition and the cell."""
         cells = self.cells(input_strings)
         rows, columns = tf.meshgrid(
@@ -60,7 +60,7 @@ class RandomHyperEdgeHasher(HyperEdgeHasher):
         TensorShape([2, 3, 3])
     """
 
-    def cells(self, strings: tf.Tensor) -> tf.Tensor:
+    def cells(self, strings: tf.types.experimental.TensorLike) -> tf.Tensor:
         return tf.stack([keyed_hash(strings, self._table_size, self._seed, r) for r in range(self._repetitions)], 1)
 
 
@@ -91,7 +91,7 @@ class CoupledHyperEdgeHasher(HyperEdgeHasher):
         if rescale_factor > table_size - 1:
             raise InvalidValue(f"rescale_factor is at most table_size - 1 = {table_size - 1}, not {rescale_factor}")
 
-    def cells(self, strings: tf.Tensor) -> tf.Tensor:
+    def cells(self, strings: tf.types.experimental.TensorLike) -> tf.Tensor:
         def fraction(stream: int) -> tf.Tensor:
             return tf.cast(keyed_hash(strings, _BUCKETS, self._seed, stream), tf.float64) / _BUCKETS
 

@@ -12,6 +12,7 @@ from fedcore.analytics.heavy_hitters.iblt.tables import (
     decode_iblt_tensor_tf,
 )
 from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.intrinsics import (
     federated_eval,
     federated_map,
@@ -112,7 +113,7 @@ def build_iblt_computation(
     decode = decode_iblt_fn or decode_iblt_tensor_tf
 
     @tf_computation(STRINGS)
-    def compute_sketch(dataset: tf.data.Dataset) -> tuple[tf.Tensor, tf.Tensor]:
+    def compute_sketch(dataset: SymbolicDataset) -> tuple[tf.Tensor, tf.Tensor]:
         strings, counts = clipped_counts(dataset, max_words_per_user, multi_contribution, size, string_max_bytes)
         return encoder.compute_iblt(strings, counts[:, None])
 

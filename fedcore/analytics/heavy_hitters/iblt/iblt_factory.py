@@ -12,6 +12,7 @@ from fedcore.analytics.heavy_hitters.iblt.chunkers import CharacterEncoding
 from fedcore.analytics.heavy_hitters.iblt.tables import IbltTensorDecoder, IbltTensorEncoder
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.intrinsics import federated_map, federated_zip
 from fedcore.ir.values import Value
 from fedcore.scalars import whole_number
@@ -100,7 +101,7 @@ class IbltFactory(UnweightedAggregationFactory):
         size = _values_of_a_string(value_type)
 
         @tf_computation(value_type)
-        def encode_iblt(dataset: tf.data.Dataset) -> tuple[tf.Tensor, tf.Tensor]:
+        def encode_iblt(dataset: SymbolicDataset) -> tuple[tf.Tensor, tf.Tensor]:
             rows = to_stacked_tensor(dataset)
             strings = rows[DATASET_KEY]
             fits = tf.debugging.Assert(
@@ -192,7 +193,7 @@ class ClippingIbltFactory(UnweightedAggregationFactory):
             raise TypeMismatch(f"ClippingIbltFactory aggregates {STRINGS}, not {value_type}")
 
         @tf_computation(value_type)
-        def count_strings(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        def count_strings(dataset: SymbolicDataset) -> tf.data.Dataset:
             strings, counts = clipped_counts(dataset, *self._clip)
             values = [counts, tf.ones_like(counts)] if self._unique_counts else [counts]
             rows = {DATASET_KEY: strings, DATASET_VALUE: tf.stack(values, 1)}
