@@ -260,7 +260,7 @@ def _words_in_order(costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return tf.bitwise.bitwise_and(order, _SYMBOLS - 1), lengths, sums_before(_slots(lengths), 1)
 
 
-def _lengths(symbol_costs: tf.Tensor, less: int | tf.Tensor) -> tf.Tensor:
+def _lengths(symbol_costs: tf.Tensor, less: np.ndarray | tf.Tensor) -> tf.Tensor:
     lengths = tf.clip_by_value(tf.bitwise.right_shift(symbol_costs - less + 15, 4), 0, _MOST_BITS)
     return tf.where(symbol_costs < 1 << 12, lengths, _MOST_BITS + 1)
 

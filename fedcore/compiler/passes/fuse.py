@@ -1,6 +1,7 @@
 import collections
 import graphlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -24,6 +25,9 @@ from fedcore.ir.operations import lookup
 from fedcore.ir.structural import call, item
 from fedcore.ir.value_names import ValueNames
 from fedcore.types import CLIENTS, FunctionType, SequenceType, StructType, Type, contains
+
+if TYPE_CHECKING:
+    from fedcore.graphs.capture.graph_capture import TracedGraph
 
 GraphKeys = dict[str, tuple[bool, int]]
 """By operation the key of its graph: whether it depends on the partial, and how many operations outside graphs precede
@@ -238,7 +242,7 @@ class _Fusion:
         builder: Builder,
         function: Function,
         run: list[Operation],
-        bindings: dict,
+        bindings: dict[str, Value],
         users: Users,
         contributions: Contributions,
         *,
@@ -307,7 +311,13 @@ class _Fusion:
         return contributions(function, dependent, self.broadcasts[function.name])
 
     def _call(
-        self, builder: Builder, name: str, run: list[Operation], traced: tuple, outputs: list[Operation], bindings: dict
+        self,
+        builder: Builder,
+        name: str,
+        run: list[Operation],
+        traced: "tuple[TracedGraph, list[str]]",
+        outputs: list[Operation],
+        bindings: dict[str, Value],
     ) -> None:
         """Calls the graph of a run; binds the results of the output operations."""
         graph, used = traced
@@ -348,7 +358,7 @@ class _Fusion:
         inputs: list[str],
         outputs: list[Operation],
         types: Mapping[str, Type],
-    ) -> tuple:
+    ) -> "tuple[TracedGraph, list[str]]":
         """The graph of a run, and the inputs that it reads."""
         from fedcore.graphs.stages.fusing import trace_operations
 
