@@ -1,21 +1,25 @@
 """Aggregators that bound the norm of a client's value: by scaling the value down, or by zeroing it."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
-from fedcore.aggregators.factory import FactoryT, UnweightedAggregationFactory, require, wrapping_factory
+from fedcore.aggregators.factory import CreateInner, FactoryT, UnweightedAggregationFactory, require, wrapping_factory
 from fedcore.aggregators.factory import aggregation_process as process_of
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_value, federated_zip
+from fedcore.ir.values import Value
 from fedcore.scalars import python_scalar
-from fedcore.templates import MeasuredProcessOutput
-from fedcore.types import SERVER, TensorType
+from fedcore.templates import AggregationProcess, EstimationProcess, MeasuredProcessOutput
+from fedcore.types import SERVER, TensorType, Type
 
 
-def norm_of(value, order: float = 2.0):
+def norm_of(value: TensorStructure, order: float = 2.0) -> tf.Tensor:
     """The norm of all leaves as one vector, in float32; infinite where an element is not finite."""
     vector = tf.concat([[0.0], *(tf.reshape(tf.cast(x, tf.float32), [-1]) for x in tf.nest.flatten(value))], 0)
     size = {
@@ -28,7 +32,13 @@ def norm_of(value, order: float = 2.0):
 
 
 def _bounding_factory(
-    inner: FactoryT, norm, order: float, change, name: str, count: str, count_sum_factory
+    inner: FactoryT,
+    norm: Any,
+    order: float,
+    change: Callable[[TensorStructure, tf.Tensor, tf.Tensor], tuple[TensorStructure, tf.Tensor]],
+    name: str,
+    count: str,
+    count_sum_factory: UnweightedAggregationFactory | None,
 ) -> FactoryT:
     """Applies `change(value, norm of the value, bound) -> (value, whether it was changed)` to every client's value."""
     adaptive = hasattr(norm, "report")
@@ -37,24 +47,24 @@ def _bounding_factory(
         raise FedcoreError(f"{name}_norm is a number of at least 0 or an estimation process, not {brief(norm)}")
     counts = sum_or_default(f"{count}_sum_factory", count_sum_factory).create(TensorType("int32"))
 
-    def build(value_type, weight_type, create_inner):
+    def build(value_type: Type, weight_type: Type | None, create_inner: CreateInner) -> AggregationProcess:
         require("inexact", value_type, f"{name}_factory")
         process = create_inner(value_type)
         fixed = None if adaptive else tf_computation(lambda: tf.constant(norm, tf.float32))
 
         @tf_computation(value_type, TensorType("float32"))
-        def apply_bound(value, limit):
+        def apply_bound(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor, tf.Tensor]:
             size = norm_of(value, order)
             changed, hit = change(value, size, limit)
             return changed, tf.cast(hit, tf.int32), size
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             state = {"inner_agg": process.initialize(), f"{count}_agg": counts.initialize()}
             state[f"{name}_norm"] = norm.initialize() if adaptive else federated_value((), SERVER)
             return federated_zip(state)
 
-        def body(state, value, weights):
+        def body(state: Value, value: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
             norm_state = state[f"{name}_norm"]
             limit = norm.report(norm_state) if adaptive else federated_eval(fixed, SERVER)
             bounded_values = federated_map(apply_bound, (value, federated_broadcast(limit)))
@@ -71,7 +81,7 @@ def _bounding_factory(
 
 
 def clipping_factory(
-    clipping_norm,
+    clipping_norm: float | EstimationProcess,
     inner_agg_factory: FactoryT,
     clipped_count_sum_factory: UnweightedAggregationFactory | None = None,
 ) -> FactoryT:
@@ -99,7 +109,7 @@ def clipping_factory(
         np.float32(1.5)
     """
 
-    def clip(value, size, limit):
+    def clip(value: TensorStructure, size: tf.Tensor, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
         scale = tf.where(size > limit, tf.math.divide_no_nan(limit, size), 1.0)
         return tf.nest.map_structure(lambda v: v * tf.cast(scale, v.dtype), value), size > limit
 
@@ -109,7 +119,7 @@ def clipping_factory(
 
 
 def zeroing_factory(
-    zeroing_norm,
+    zeroing_norm: float | EstimationProcess,
     inner_agg_factory: FactoryT,
     norm_order: float = math.inf,
     zeroed_count_sum_factory: UnweightedAggregationFactory | None = None,
@@ -139,7 +149,7 @@ def zeroing_factory(
     if not isinstance(norm_order, int | float) or norm_order not in (1, 2, math.inf):
         raise FedcoreError(f"norm_order is 1, 2 or math.inf, not {brief(norm_order)}")
 
-    def zero(value, size, limit):
+    def zero(value: TensorStructure, size: tf.Tensor, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
         hit = (size > limit) | ~tf.math.is_finite(size)
         return tf.nest.map_structure(lambda v: tf.where(hit, tf.zeros_like(v), v), value), hit
 

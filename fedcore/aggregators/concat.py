@@ -4,12 +4,14 @@ import math
 
 import tensorflow as tf
 
-from fedcore.aggregators.factory import FactoryT, aggregation_process, require, wrapping_factory
+from fedcore.aggregators.factory import CreateInner, FactoryT, aggregation_process, require, wrapping_factory
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_map, generic_zero
-from fedcore.templates import MeasuredProcessOutput
-from fedcore.types import TensorType, tensor_leaves
+from fedcore.ir.values import Value
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.types import StructType, TensorType, Type, member_of, tensor_leaves
 
 
 def concat_factory(inner_agg_factory: FactoryT) -> FactoryT:
@@ -30,7 +32,7 @@ def concat_factory(inner_agg_factory: FactoryT) -> FactoryT:
         [np.float32(1.0), array([2., 3.], dtype=float32)]
     """
 
-    def build(value_type, weight_type, create_inner):
+    def build(value_type: Type, weight_type: Type | None, create_inner: CreateInner) -> AggregationProcess:
         require("numeric", value_type, "concat_factory")
         types = tensor_leaves(value_type)
         if not types or len({t.dtype for t in types}) > 1 or any(size is None for t in types for size in t.sizes):
@@ -40,16 +42,19 @@ def concat_factory(inner_agg_factory: FactoryT) -> FactoryT:
         )
 
         @tf_computation(value_type)
-        def join(value):
+        def join(value: TensorStructure) -> tf.Tensor:
             return tf.concat([tf.reshape(leaf, [-1]) for leaf in tf.nest.flatten(value)], 0)
 
-        @tf_computation(process.next.type_signature.result["result"].member, value_type)
-        def split(vector, like):
+        output_type = process.next.type_signature.result
+        assert isinstance(output_type, StructType)
+
+        @tf_computation(member_of(output_type["result"]), value_type)
+        def split(vector: tf.Tensor, like: TensorStructure) -> TensorStructure:
             leaves = tf.nest.flatten(like)
             parts = tf.split(vector, [math.prod(leaf.shape) for leaf in leaves])
             return tf.nest.pack_sequence_as(like, [tf.reshape(p, x.shape) for p, x in zip(parts, leaves, strict=True)])
 
-        def body(state, value, weights):
+        def body(state: Value, value: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
             output = process.next(state, federated_map(join, value), *weights)
             # Zeros of V carry its containers into the graph.
             result = federated_map(lambda vector: split(vector, generic_zero(value_type)), output.result)

@@ -13,6 +13,7 @@ from fedcore.aggregators.private_noise import (
     IndependentNoise,
     NoiseMechanism,
     TreeNoise,
+    TreeNoiseState,
 )
 from fedcore.aggregators.private_noise.banded import optimal_coefficients
 from fedcore.aggregators.private_noise.normal import normal_from_seed
@@ -21,7 +22,9 @@ from fedcore.aggregators.secure_sum import SecureSumFactory
 from fedcore.aggregators.sum import SumFactory, sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
+from fedcore.ir.values import Value
 from fedcore.scalars import real_number, whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, TensorType, Type, is_static, tensor_leaves
@@ -118,7 +121,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         adaptive: AdaptiveClip | None = None,
         sum_factory: UnweightedAggregationFactory | None = None,
         secure_noise: bool = False,
-    ):
+    ) -> None:
         self.noise_multiplier = float(real_number("noise_multiplier", noise_multiplier, at_least=0))
         self.clients_per_round = float(real_number("clients_per_round", clients_per_round, above=0))
         self.clip = float(real_number("clip", clip, above=0))
@@ -306,11 +309,11 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         counts = counting.create(TensorType("int32"))
         holds_clip = adaptive is not None and isinstance(self.noise, TreeNoise)
 
-        def number(value):
+        def number(value: float) -> tf.Tensor:
             return tf.constant(value, tf.float32)
 
         @tf_computation
-        def start():
+        def start() -> PrivateState:
             return PrivateState(
                 clip=number(self.clip),
                 noise_multiplier=number(self.value_noise_multiplier),
@@ -322,18 +325,23 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             )
 
         @tf_computation(value_type, TensorType("float32"))
-        def clip_value(value, limit):
+        def clip_value(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
             norm = norm_of(value)
             scale = tf.where(norm > limit, limit / norm, 1.0)
 
-            def scale_leaf(leaf):
+            def scale_leaf(leaf: tf.Tensor) -> tf.Tensor:
                 return tf.where(tf.math.is_finite(norm), leaf * tf.cast(scale, leaf.dtype), tf.zeros_like(leaf))
 
             return tf.nest.map_structure(scale_leaf, value), tf.cast(norm <= limit, tf.int32)
 
         state_type = start.type_signature.result
 
-        def release_mean(state, total, below=None, next_clip=None):
+        def release_mean(
+            state: PrivateState,
+            total: TensorStructure,
+            below: tf.Tensor | None = None,
+            next_clip: tf.Tensor | None = None,
+        ) -> tuple:
             draw = normal_from_operating_system(state.key) if self.secure_noise else normal_from_seed
             unit, noise = self.noise.next(state.noise, size, draw)
             leaves = tf.nest.flatten(total)
@@ -353,6 +361,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
                 if next_clip is None:
                     clip = clip * factor
                 else:
+                    assert isinstance(noise, TreeNoiseState)
                     next_clip = next_clip * factor
                     clip = tf.where(noise.leaves >= noise.restart_every, next_clip, clip)
             next_state = attrs.evolve(
@@ -369,15 +378,17 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         if adaptive is None:
 
             @tf_computation(state_type, value_type)
-            def release_private_sum(state, total):
+            def release_private_sum(state: PrivateState, total: TensorStructure) -> tuple:
                 return release_mean(state, total)
         else:
             centred = tf_computation(TensorType("int32"))(lambda below: 2 * below - 1)
 
-            def release_with_count(state, total, doubled):
+            def release_with_count(state: PrivateState, total: TensorStructure, doubled: tf.Tensor) -> tuple:
                 return release_mean(state, total, tf.cast(doubled, tf.float32) / 2)
 
-            def release_with_count_in_tree(state, total, doubled, next_clip):
+            def release_with_count_in_tree(
+                state: PrivateState, total: TensorStructure, doubled: tf.Tensor, next_clip: tf.Tensor
+            ) -> tuple:
                 return release_mean(state, total, tf.cast(doubled, tf.float32) / 2, next_clip)
 
             release, types = (
@@ -387,7 +398,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             release_private_sum = tf_computation(release, state_type, value_type, TensorType("int32"), *types)
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             state = {"private": federated_eval(start, SERVER), "sum": values.initialize()}
             if adaptive is not None:
                 state["count"] = counts.initialize()
@@ -395,7 +406,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
                 state["next_clip"] = federated_eval(tf_computation(lambda: number(self.clip)), SERVER)
             return federated_zip(state)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             limit = federated_broadcast(federated_map(lambda private: private.clip, state.private))
             clipped_values = federated_map(clip_value, (value, limit))
             total = values.next(state.sum, clipped_values[0])

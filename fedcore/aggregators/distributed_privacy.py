@@ -12,6 +12,7 @@ from fedcore.aggregators.private_noise.discrete_gaussian import discrete_gaussia
 from fedcore.aggregators.private_noise.rotation import padded_size, rotate_back, rotate_vector
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
@@ -22,6 +23,7 @@ from fedcore.intrinsics import (
     federated_zip,
     generic_zero,
 )
+from fedcore.ir.values import Value
 from fedcore.scalars import real_number, whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, SERVER, TensorType, Type, is_static, tensor_leaves
@@ -85,7 +87,7 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
 
     why_no_weights = "the clients' noise is made for what one client can change, so every client counts the same"
 
-    def __init__(self, noise_multiplier: float, clients_per_round: int, clip: float, bits: int = 20):
+    def __init__(self, noise_multiplier: float, clients_per_round: int, clip: float, bits: int = 20) -> None:
         self.noise_multiplier = float(real_number("noise_multiplier", noise_multiplier, at_least=0))
         self.clients_per_round = whole_number("clients_per_round", clients_per_round, at_least=1)
         self.clip = float(real_number("clip", clip, above=0))
@@ -116,7 +118,7 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
         stddev = self.noise_multiplier * self.clip / step / math.sqrt(self.clients_per_round)
 
         @tf_computation
-        def start():
+        def start() -> DistributedPrivateState:
             return DistributedPrivateState(
                 sensitivity=tf.constant(longest, tf.float32),
                 noise_stddev=tf.constant(stddev, tf.float32),
@@ -126,7 +128,7 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
             )
 
         @tf_computation(value_type, TensorType("int64"))
-        def encode(value, seed):
+        def encode(value: TensorStructure, seed: tf.Tensor) -> tf.Tensor:
             norm = norm_of(value)
             vector = tf.concat([tf.reshape(tf.cast(x, tf.float32), [-1]) for x in tf.nest.flatten(value)], 0)
             scale = tf.where(norm > self.clip, self.clip / norm, 1.0) / step
@@ -144,7 +146,9 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
             TensorType("int64"),
             value_type,
         )
-        def release_private_sum(state, total, clients, seed, like):
+        def release_private_sum(
+            state: DistributedPrivateState, total: tf.Tensor, clients: tf.Tensor, seed: tf.Tensor, like: TensorStructure
+        ) -> tuple[DistributedPrivateState, TensorStructure, dict[str, tf.Tensor]]:
             signed = tf.math.floormod(total + modulus // 2, tf.constant(modulus, tf.int64)) - modulus // 2
             vector = rotate_back(tf.cast(signed, tf.float32) * step, seed, size) / self.clients_per_round
             leaves = tf.nest.flatten(like)
@@ -155,10 +159,10 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
             return next_state, tf.nest.pack_sequence_as(like, mean), measurements
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_eval(start, SERVER)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             seed = federated_random_seed(SERVER)
             sent = federated_map(encode, (value, federated_broadcast(seed)))
             total = federated_secure_modular_sum(sent, modulus)

@@ -1,11 +1,10 @@
-from collections.abc import Callable
-
 import tensorflow as tf
 
-from fedcore.aggregators.encoders.encoded_values import is_large_float, value_codec
+from fedcore.aggregators.encoders.encoded_values import EncoderFn, is_large_float, value_codec
 from fedcore.aggregators.encoders.uniform_quantization import uniform_quantization
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
 from fedcore.computation import federated_computation, tf_computation
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
@@ -16,6 +15,7 @@ from fedcore.intrinsics import (
     federated_value,
     message,
 )
+from fedcore.ir.values import Value
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, SERVER, Type
@@ -43,7 +43,7 @@ class EncodedSumFactory(UnweightedAggregationFactory):
         array([  1., 511.], dtype=float32)
     """
 
-    def __init__(self, encoder_fn: Callable):
+    def __init__(self, encoder_fn: EncoderFn) -> None:
         self._encoder_fn = encoder_fn
 
     @classmethod
@@ -67,14 +67,14 @@ class EncodedSumFactory(UnweightedAggregationFactory):
         codec = value_codec(self._encoder_fn, value_type, "EncodedSumFactory")
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_eval(codec.initial_state, SERVER)
 
         @tf_computation
-        def next_state(state, mean_state):
+        def next_state(state: TensorStructure, mean_state: TensorStructure) -> TensorStructure:
             return tf.nest.map_structure(lambda b, a: tf.where(tf.math.is_finite(a), a, b), state, mean_state)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             shared = federated_broadcast(state)
             encoded = federated_map(codec.encode, (value, federated_random_seed(CLIENTS), shared))
             sent = federated_map(lambda code: message(code), encoded[0])

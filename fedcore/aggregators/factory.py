@@ -2,12 +2,12 @@
 
 import abc
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from fedcore.computation import Computation, federated_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.ir.values import Value
-from fedcore.templates import AggregationProcess
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.templates.iterative import check_computation
 from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type
 
@@ -160,19 +160,26 @@ def aggregation_process(
     if weight_type is None:
 
         @federated_computation(state_type, client_value)
-        def next_fn(state, value):
+        def next_fn(state: Value, value: Value) -> Value | MeasuredProcessOutput:
             return body(state, value, ())
     else:
 
         @federated_computation(state_type, client_value, FederatedType(weight_type, CLIENTS))
-        def next_fn(state, value, weight):
+        def next_fn(state: Value, value: Value, weight: Value) -> Value | MeasuredProcessOutput:
             return body(state, value, (weight,))
 
     return AggregationProcess(initialize, next_fn)
 
 
+CreateInner: TypeAlias = Callable[[Type], AggregationProcess]
+"""Makes the process of the inner factory for a type of value."""
+
+BuildWrapper: TypeAlias = Callable[[Type, Type | None, CreateInner], AggregationProcess]
+"""Makes the process of a factory around another one: (value type, weight type or None, makes the inner process)."""
+
+
 class _UnweightedWrapper(UnweightedAggregationFactory):
-    def __init__(self, inner, build):
+    def __init__(self, inner: AggregationFactory, build: BuildWrapper) -> None:
         self.inner = inner
         self.build = build
 
@@ -181,7 +188,7 @@ class _UnweightedWrapper(UnweightedAggregationFactory):
 
 
 class _WeightedWrapper(WeightedAggregationFactory):
-    def __init__(self, inner, build):
+    def __init__(self, inner: WeightedAggregationFactory, build: BuildWrapper) -> None:
         self.inner = inner
         self.build = build
 
@@ -193,13 +200,12 @@ FactoryT = TypeVar("FactoryT", UnweightedAggregationFactory, WeightedAggregation
 """The kind of a factory that stands around another one: weighted or not, as the inner one is."""
 
 
-def wrapping_factory(inner_agg_factory: FactoryT, build: Callable) -> FactoryT:
+def wrapping_factory(inner_agg_factory: FactoryT, build: BuildWrapper) -> FactoryT:
     """A factory around another one, weighted if that is.
 
     Args:
         inner_agg_factory: a user's argument of this name.
-        build: (value type, weight type or None, function that makes the inner process for a type of value) ->
-            AggregationProcess.
+        build: makes the process.
     """
     check_factory("inner_agg_factory", inner_agg_factory)
     if isinstance(inner_agg_factory, WeightedAggregationFactory):

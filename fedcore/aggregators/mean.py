@@ -14,7 +14,8 @@ from fedcore.aggregators.factory import (
     require_scalar_weight,
 )
 from fedcore.aggregators.sum import SumFactory, sum_or_default
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import PolymorphicComputation, federated_computation, tf_computation
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_multiply
 from fedcore.intrinsics.cast import cast_leaves
 from fedcore.intrinsics.numerics import sum_type
@@ -23,8 +24,8 @@ from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, TensorType, Type, member_of
 
 
-def _quotient(no_nan: bool):
-    def divide(total, count):
+def _quotient(no_nan: bool) -> PolymorphicComputation:
+    def divide(total: TensorStructure, count: tf.Tensor) -> TensorStructure:
         over = tf.math.divide_no_nan if no_nan else tf.divide
         return tf.nest.map_structure(lambda t: over(t, tf.cast(count, t.dtype)), total)
 
@@ -38,7 +39,7 @@ def _wide(client_value: Value, type_: Type) -> Value:
     return federated_map(lambda v: cast_leaves(v, type_), client_value)
 
 
-def _mean(quotient, total: Value, count: Value, type_: Type) -> Value:
+def _mean(quotient: PolymorphicComputation, total: Value, count: Value, type_: Type) -> Value:
     """The quotient of two server values, in the dtypes of `type_`."""
     mean = federated_map(quotient, (total, count))
     return mean if member_of(mean.type) == type_ else federated_map(lambda v: cast_leaves(v, type_), mean)
@@ -84,7 +85,7 @@ class MeanFactory(WeightedAggregationFactory):
         value_sum_factory: UnweightedAggregationFactory | None = None,
         weight_sum_factory: UnweightedAggregationFactory | None = None,
         no_nan_division: bool = False,
-    ):
+    ) -> None:
         self._value_sum = sum_or_default("value_sum_factory", value_sum_factory)
         refuse_weights(self._value_sum, "the weighted sum of MeanFactory")
         self._weight_sum = sum_or_default("weight_sum_factory", weight_sum_factory)
@@ -98,10 +99,10 @@ class MeanFactory(WeightedAggregationFactory):
         quotient = _quotient(self._no_nan_division)
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_zip({"value_sum_process": values.initialize(), "weight_sum_process": weights.initialize()})
 
-        def body(state, value, client_weights):
+        def body(state: Value, value: Value, client_weights: tuple[Value]) -> MeasuredProcessOutput:
             weight = _wide(client_weights[0], wide_weight)
             weighted = federated_map(lambda v, w: generic_multiply(v, w), (_wide(value, wide), weight))
             total = values.next(state.value_sum_process, weighted)
@@ -139,7 +140,7 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
         self,
         value_sum_factory: UnweightedAggregationFactory | None = None,
         count_sum_factory: UnweightedAggregationFactory | None = None,
-    ):
+    ) -> None:
         self._value_sum = sum_or_default("value_sum_factory", value_sum_factory)
         refuse_weights(self._value_sum, "the sum of UnweightedMeanFactory, which a count divides,")
         self._count_sum = sum_or_default("count_sum_factory", count_sum_factory)
@@ -151,10 +152,10 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
         quotient, count_client = _quotient(False), tf_computation(lambda: tf.constant(1.0))
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_zip({"value_sum_process": values.initialize(), "count_sum_process": counts.initialize()})
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             total = values.next(state.value_sum_process, _wide(value, wide))
             count = counts.next(state.count_sum_process, federated_eval(count_client, CLIENTS))
             return MeasuredProcessOutput(

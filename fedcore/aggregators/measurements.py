@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from fedcore.aggregators.factory import FactoryT, aggregation_process, wrapping_factory
+from fedcore.aggregators.factory import CreateInner, FactoryT, aggregation_process, wrapping_factory
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_zip
 from fedcore.ir.values import Value
-from fedcore.templates import MeasuredProcessOutput
-from fedcore.types import StructType, member_of
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.types import StructType, Type, member_of
 
 
 def add_measurements(
@@ -37,10 +37,10 @@ def add_measurements(
     if client_measurement_fn is None and server_measurement_fn is None:
         raise TypeMismatch("add_measurements: give client_measurement_fn, server_measurement_fn or both")
 
-    def build(value_type, weight_type, create_inner):
+    def build(value_type: Type, weight_type: Type | None, create_inner: CreateInner) -> AggregationProcess:
         process = create_inner(value_type)
 
-        def body(state, value, weights):
+        def body(state: Value, value: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
             aggregated = process.next(state, value, *weights)
             names = aggregated.measurements.type.member.names
             if None in names:
@@ -62,9 +62,9 @@ def add_measurements(
     return wrapping_factory(inner_agg_factory, build)
 
 
-def _add(measurements: dict, more) -> None:
+def _add(measurements: dict, more: object) -> None:
     if isinstance(more, Value) and isinstance(struct := member_of(more.type), StructType) and None not in struct.names:
-        more = {name: more[name] for name in struct.names}
+        more = dict(zip(struct.names, more, strict=True))
     if not isinstance(more, Mapping):
         raise TypeMismatch(f"add_measurements: a measurement function returns a dict from names, not {brief(more)}")
     duplicates = [name for name in more if name in measurements]

@@ -13,6 +13,7 @@ from fedcore.intrinsics import (
     federated_mean,
     federated_secure_sum,
 )
+from fedcore.ir.values import Value
 from fedcore.scalars import real_number
 from fedcore.templates import EstimationProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType
@@ -39,7 +40,7 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
         True
     """
 
-    def map(self, fn: Callable) -> "PrivateQuantileEstimationProcess":
+    def map(self, fn: Callable[[tf.Tensor], tf.Tensor]) -> "PrivateQuantileEstimationProcess":
         """The process that reports `fn` (tensor -> tensor) of the estimate.
 
         Example:
@@ -51,7 +52,7 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
         inner, transform = self.report, tf_computation(TensorType("float32"))(fn)
 
         @federated_computation(self.state_type)
-        def report(state):
+        def report(state: Value) -> Value:
             return federated_map(transform, inner(state))
 
         return PrivateQuantileEstimationProcess(self.initialize, self.next, report)
@@ -93,11 +94,11 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
         below = tf_computation(number, number)(lambda value, estimate: tf.cast(value <= estimate, tf.float32))
 
         @tf_computation(number, number)
-        def move(estimate, fraction):
+        def move(estimate: tf.Tensor, fraction: tf.Tensor) -> tf.Tensor:
             moved = estimate * tf.exp(-learning_rate * (fraction - target_quantile))
             return tf.where(tf.math.is_finite(fraction), moved, estimate)
 
-        def fraction_of(bits):
+        def fraction_of(bits: Value) -> Value:
             if not secure_estimation:
                 return federated_mean(bits)
             pairs = federated_map(with_one, bits)
@@ -107,16 +108,16 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
         share = tf_computation(lambda counts: tf.cast(counts[0], tf.float32) / tf.cast(counts[1], tf.float32))
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_eval(start, SERVER)
 
         @federated_computation(FederatedType(number, SERVER), FederatedType(number, CLIENTS))
-        def next_fn(state, value):
+        def next_fn(state: Value, value: Value) -> Value:
             bits = federated_map(below, (value, federated_broadcast(state)))
             return federated_map(move, (state, fraction_of(bits)))
 
         @federated_computation(FederatedType(number, SERVER))
-        def report(state):
+        def report(state: Value) -> Value:
             return state
 
         process = cls(initialize, next_fn, report)

@@ -1,6 +1,7 @@
 """Aggregators of values that clients rotate at random, so that the parts of what is aggregated have similar sizes."""
 
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -9,6 +10,7 @@ from fedcore.aggregators.private_noise.rotation import rotate_back, rotate_vecto
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_map,
@@ -16,6 +18,7 @@ from fedcore.intrinsics import (
     federated_zip,
     generic_zero,
 )
+from fedcore.ir.values import Value
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, TensorType, Type, is_static, tensor_leaves
@@ -30,7 +33,7 @@ class _RotationFactory(UnweightedAggregationFactory):
 
     measurement: str
 
-    def __init__(self, inner_agg_factory: UnweightedAggregationFactory | None = None, num_repeats: int = 1):
+    def __init__(self, inner_agg_factory: UnweightedAggregationFactory | None = None, num_repeats: int = 1) -> None:
         inner = sum_or_default("inner_agg_factory", inner_agg_factory)
         self._inner, self.why_no_weights = inner, inner.why_no_weights
         self._repeats = whole_number("num_repeats", num_repeats, at_least=1)
@@ -49,13 +52,13 @@ class _RotationFactory(UnweightedAggregationFactory):
                 f"{type(self).__name__} aggregates floats or integers, not both, of known shapes, not {value_type}"
             )
 
-        def forth(leaf, seed):
+        def forth(leaf: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
             vector = tf.reshape(tf.cast(leaf, tf.float32), [-1])
             for i in range(self._repeats):
                 vector = self._rotate(vector, seed + i)
             return vector
 
-        def back(vector, leaf, seed):
+        def back(vector: tf.Tensor, leaf: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
             size = math.prod(leaf.shape)
             for i in reversed(range(self._repeats)):
                 vector = self._rotate_back(vector, seed + i, size if i == 0 else int(vector.shape[0]))
@@ -63,17 +66,17 @@ class _RotationFactory(UnweightedAggregationFactory):
             return tf.cast(tf.reshape(exact, leaf.shape), leaf.dtype)
 
         @tf_computation(value_type, TensorType("int64"))
-        def rotate(value, seed):
+        def rotate(value: TensorStructure, seed: tf.Tensor) -> TensorStructure:
             return tf.nest.pack_sequence_as(value, self._each(forth, seed, tf.nest.flatten(value)))
 
         inner = self._inner.create(rotate.type_signature.result)
 
         @tf_computation(rotate.type_signature.result, TensorType("int64"), value_type)
-        def unrotate(vectors, seed, like):
+        def unrotate(vectors: TensorStructure, seed: tf.Tensor, like: TensorStructure) -> TensorStructure:
             leaves = self._each(back, seed, tf.nest.flatten(vectors), tf.nest.flatten(like))
             return tf.nest.pack_sequence_as(like, leaves)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             seed = federated_random_seed(SERVER)
             output = inner.next(state, federated_map(rotate, (value, federated_broadcast(seed))))
             result = federated_map(lambda v, s: unrotate(v, s, generic_zero(value_type)), (output.result, seed))
@@ -81,7 +84,7 @@ class _RotationFactory(UnweightedAggregationFactory):
 
         return aggregation_process(inner.initialize, value_type, None, body)
 
-    def _each(self, fn, seed: tf.Tensor, *columns: list) -> list:
+    def _each(self, fn: Callable, seed: tf.Tensor, *columns: list) -> list:
         """`fn(*row, seed)` for each row of the columns, with seeds of its own for its rotations."""
         return [fn(*row, seed + i * self._repeats) for i, row in enumerate(zip(*columns, strict=True))]
 
@@ -113,10 +116,10 @@ class HadamardTransformFactory(_RotationFactory):
 
     measurement = "hd"
 
-    def _rotate(self, vector, seed):
+    def _rotate(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         return rotate_vector(vector, seed)
 
-    def _rotate_back(self, vector, seed, size):
+    def _rotate_back(self, vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
         return rotate_back(vector, seed, size)
 
 
@@ -145,13 +148,13 @@ class DiscreteFourierTransformFactory(_RotationFactory):
 
     measurement = "dft"
 
-    def _rotate(self, vector, seed):
+    def _rotate(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         size = int(vector.shape[0])
         real, imaginary = tf.split(tf.pad(vector, [[0, size % 2]]), 2)
         turned = tf.signal.fft(tf.complex(real, imaginary) * _turns(real.shape[0], seed))
         return _real_and_imaginary(turned) / math.sqrt(max(real.shape[0], 1))
 
-    def _rotate_back(self, vector, seed, size):
+    def _rotate_back(self, vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
         real, imaginary = tf.split(vector * math.sqrt(max(int(vector.shape[0]) // 2, 1)), 2)
         turned = tf.signal.ifft(tf.complex(real, imaginary))
         return _real_and_imaginary(turned * tf.math.conj(_turns(real.shape[0], seed)))[:size]

@@ -4,8 +4,9 @@ import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, client_member, require
 from fedcore.aggregators.gathering import require_stackable
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.graphs.tensors.values import to_python, unflatten
 from fedcore.intrinsics import federated_aggregate, federated_map, federated_sum, federated_value
 from fedcore.ir.values import Value
@@ -26,13 +27,13 @@ class Reservoir:
         TypeMismatch: V holds more than tensors, or has a shape that is not known.
     """
 
-    def __init__(self, value_type: Type, size: int, who: str):
+    def __init__(self, value_type: Type, size: int, who: str) -> None:
         require("tensor", value_type, who)
         require_stackable(value_type)
         self._size, self._value_type = size, value_type
 
         @tf_computation
-        def start():
+        def start() -> tuple[tf.Tensor, TensorStructure]:
             empty = [tf.zeros([size, *t.sizes], spec(t).dtype) for t in tensor_leaves(value_type)]
             rows = to_python(unflatten(empty, value_type), value_type)
             return tf.fill([size], tf.constant(-1.0, tf.float64)), rows
@@ -47,22 +48,24 @@ class Reservoir:
         )
 
         @tf_computation(self.type)
-        def rows(reservoir):
+        def rows(reservoir: tuple[tf.Tensor, TensorStructure]) -> tuple[tf.Tensor, TensorStructure]:
             keys, filled = reservoir[0], tf.math.count_nonzero(reservoir[0] >= 0)
             return keys[:filled], tf.nest.map_structure(lambda x: x[:filled], reservoir[1])
 
         self.rows = rows
 
-    def _best(self, keys, rows):
+    def _best(self, keys: tf.Tensor, rows: TensorStructure) -> tuple[tf.Tensor, TensorStructure]:
         indices = tf.math.top_k(keys, self._size).indices
         return tf.gather(keys, indices), tf.nest.map_structure(lambda x: tf.gather(x, indices), rows)
 
-    def sample(self, value, report) -> Value:
+    def sample(self, value: Value, report: Computation) -> Value:
         """`report` of the reservoir of a client value, at the server."""
         with_key = tf_computation(self._value_type)(lambda value: (tf.random.uniform([], dtype=tf.float64), value))
 
         @tf_computation(self.type, with_key.type_signature.result)
-        def accumulate(reservoir, keyed_value):
+        def accumulate(
+            reservoir: tuple[tf.Tensor, TensorStructure], keyed_value: tuple[tf.Tensor, TensorStructure]
+        ) -> tuple[tf.Tensor, TensorStructure]:
             (keys, rows), (key, value) = reservoir, keyed_value
             return self._best(
                 tf.concat([keys, key[None]], 0),
@@ -73,7 +76,7 @@ class Reservoir:
         return federated_aggregate(federated_map(with_key, value), zero, accumulate, self.merge, report)
 
 
-def federated_sample(value, max_num_samples: int = 100) -> Value:
+def federated_sample(value: Value, max_num_samples: int = 100) -> Value:
     """A uniform sample of a client value, without replacement; inside a federated computation.
 
     Types, for V of known shapes, with V[?] its rows: {V}@CLIENTS -> V[?]@SERVER. Fewer clients than
@@ -97,7 +100,7 @@ def federated_sample(value, max_num_samples: int = 100) -> Value:
     return reservoir.sample(value, _values_of(reservoir))
 
 
-def _values_of(reservoir: Reservoir):
+def _values_of(reservoir: Reservoir) -> Computation:
     return tf_computation(reservoir.type)(lambda given: reservoir.rows(given)[1])
 
 
@@ -128,7 +131,7 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
         array([7., 7.], dtype=float32)
     """
 
-    def __init__(self, sample_size: int, return_sampling_metadata: bool = False):
+    def __init__(self, sample_size: int, return_sampling_metadata: bool = False) -> None:
         self._size = whole_number("sample_size", sample_size, at_least=1)
         self._with_keys = bool(return_sampling_metadata)
 
@@ -141,10 +144,10 @@ class UnweightedReservoirSamplingFactory(UnweightedAggregationFactory):
         count_client = tf_computation(value_type)(lambda value: tf.constant(1))
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_value((), SERVER)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             count = federated_sum(federated_map(count_client, value))
             sample = reservoir.sample(value, report)
             return MeasuredProcessOutput(state, sample, federated_map(lambda n: {"num_clients": n}, count))

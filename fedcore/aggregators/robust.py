@@ -1,6 +1,7 @@
 """Aggregators that a minority of arbitrary clients cannot move far."""
 
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -8,8 +9,10 @@ from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregatio
 from fedcore.aggregators.gathering import gather_rows, rows_type
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_value
 from fedcore.intrinsics.numerics import sum_dtype
+from fedcore.ir.values import Value
 from fedcore.scalars import real_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, Type, as_dtype, tensor_leaves
@@ -18,7 +21,7 @@ from fedcore.types import SERVER, Type, as_dtype, tensor_leaves
 class _Sorted(UnweightedAggregationFactory):
     """Sorts each coordinate over the finite clients and reduces the sorted rows with `reduce(rows, count)`."""
 
-    def __init__(self, name: str, reduce):
+    def __init__(self, name: str, reduce: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> None:
         self.name = name
         self.reduce = reduce
 
@@ -28,10 +31,10 @@ class _Sorted(UnweightedAggregationFactory):
             raise TypeMismatch(f"{self.name} sorts real values, not {value_type}")
 
         @tf_computation(rows_type(value_type))
-        def report(rows):
+        def report(rows: TensorStructure) -> TensorStructure:
             finite = _finite_clients(tf.nest.flatten(rows))
 
-            def reduce_leaf(leaf):
+            def reduce_leaf(leaf: tf.Tensor) -> tf.Tensor:
                 wide = tf.cast(tf.boolean_mask(leaf, finite), sum_dtype(as_dtype(leaf.dtype)).numpy)
                 result = self.reduce(tf.sort(wide, axis=0), tf.shape(wide)[0])
                 result.set_shape(leaf.shape[1:])
@@ -40,10 +43,10 @@ class _Sorted(UnweightedAggregationFactory):
             return tf.nest.map_structure(reduce_leaf, rows)
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_value((), SERVER)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             return MeasuredProcessOutput(state, gather_rows(value, value_type, report), federated_value((), SERVER))
 
         return aggregation_process(initialize, value_type, None, body)
@@ -82,7 +85,7 @@ def trimmed_mean_factory(trim_fraction: float = 0.1) -> UnweightedAggregationFac
     if not 0 <= trim_fraction < 0.5:
         raise FedcoreError(f"trim_fraction is at least 0 and below 0.5, not {brief(trim_fraction)}")
 
-    def reduce(rows, count):
+    def reduce(rows: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         # The nudge keeps floor(0.1 · 30) at 3, whatever 0.1 is in binary.
         cut = tf.cast(tf.floor(trim_fraction * tf.cast(count, tf.float64) + 1e-9), tf.int32)
         return tf.reduce_mean(rows[cut : count - cut], 0)

@@ -13,6 +13,7 @@ from fedcore.intrinsics import (
     less,
     where,
 )
+from fedcore.ir.values import Value
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, Type, tensor_leaves
@@ -41,7 +42,7 @@ class SecureModularSumFactory(UnweightedAggregationFactory):
         np.int32(3)
     """
 
-    def __init__(self, modulus: int, symmetric_range: bool = False):
+    def __init__(self, modulus: int, symmetric_range: bool = False) -> None:
         self._symmetric = bool(symmetric_range)
         self._largest = whole_number("modulus", modulus, at_least=1) - 1
         self._modulus = 2 * self._largest + 1 if self._symmetric else self._largest + 1
@@ -55,16 +56,16 @@ class SecureModularSumFactory(UnweightedAggregationFactory):
                     f"{value_type}"
                 )
 
-        def centre(total):
+        def centre(total: Value) -> Value:
             modulus = generic_plus(generic_zero(value_type), self._modulus)
             largest = generic_plus(generic_zero(value_type), self._largest)
             return where(less(largest, total), generic_minus(total, modulus), total)
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_value((), SERVER)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             total = federated_secure_modular_sum(value, self._modulus)
             result = federated_map(centre, total) if self._symmetric else total
             return MeasuredProcessOutput(state, result, federated_value((), SERVER))

@@ -1,6 +1,7 @@
 """Sums of client values that are bounded and made integers, as secure sums need them."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -8,6 +9,7 @@ import tensorflow as tf
 from fedcore.aggregators.factory import client_member
 from fedcore.computation import tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_map,
@@ -108,7 +110,9 @@ def largest_code(type_: Type, bounds: tuple[float, float] | None) -> int:
     return max(_STEPS, math.floor(bounds[1]) - math.ceil(bounds[0]))
 
 
-def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
+def secure_quantized_sum(
+    client_value: Value, lower_bound: Value | TensorStructure, upper_bound: Value | TensorStructure
+) -> Value:
     """The secure sum of a client value, of which every element is clipped into [lower, upper] first.
 
     Types, for numeric real V, with B a real scalar or a struct as V with a scalar for each leaf:
@@ -153,8 +157,10 @@ def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
     for name, bound in (("lower_bound", lower_bound), ("upper_bound", upper_bound)):
         _check_bound(name, bound.type, type_)
 
-    @tf_computation(type_, lower_bound.type.member, upper_bound.type.member)
-    def encode(value, low, high):
+    @tf_computation(type_, member_of(lower_bound.type), member_of(upper_bound.type))
+    def encode(
+        value: TensorStructure, low: TensorStructure, high: TensorStructure
+    ) -> tuple[TensorStructure, tf.Tensor]:
         leaves = tf.nest.flatten(value)
         for leaf, pair in zip(leaves, fixed if len(fixed) == len(leaves) else fixed * len(leaves), strict=False):
             names = (f"{who}: lower_bound", f"{who}: upper_bound")
@@ -165,10 +171,12 @@ def secure_quantized_sum(client_value, lower_bound, upper_bound) -> Value:
         encode.type_signature.result[0],  # type: ignore[index]
         TensorType("int64"),
         type_,
-        lower_bound.type.member,
-        upper_bound.type.member,
+        member_of(lower_bound.type),
+        member_of(upper_bound.type),
     )
-    def decode(codes, count, like, low, high):
+    def decode(
+        codes: TensorStructure, count: tf.Tensor, like: TensorStructure, low: TensorStructure, high: TensorStructure
+    ) -> TensorStructure:
         like_code = iter(tf.nest.flatten(codes))
         return _leafwise(lambda leaf, *b: dequantize(next(like_code), count, leaf, *b), like, low, high)
 
@@ -195,17 +203,22 @@ def _structure(type_: Type) -> Type:
     return strip_containers(map_tensors(lambda t: TensorType("float64"), type_))
 
 
-def _leafwise(fn, value, low, high):
+def _leafwise(
+    fn: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
+    value: TensorStructure,
+    low: TensorStructure,
+    high: TensorStructure,
+) -> TensorStructure:
     """`fn(leaf, low, high)` for each leaf, the bounds in float64."""
     leaves = tf.nest.flatten(value)
     lows, highs = (_for_each(leaves, bound) for bound in (low, high))
     return tf.nest.pack_sequence_as(value, [fn(x, a, b) for x, a, b in zip(leaves, lows, highs, strict=True)])
 
 
-def _for_each(leaves: list, bound) -> list:
+def _for_each(leaves: list, bound: TensorStructure) -> list:
     bounds = [tf.cast(b, tf.float64) for b in tf.nest.flatten(bound)]
     return bounds if tf.nest.is_nested(bound) else bounds * len(leaves)
 
 
-def _numbers(name: str, bound):
+def _numbers(name: str, bound: TensorStructure) -> TensorStructure:
     return tf.nest.map_structure(lambda b: np.float64(real_number(name, b)), bound)

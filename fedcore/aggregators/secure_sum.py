@@ -12,6 +12,7 @@ from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregatio
 from fedcore.aggregators.secure_quantized_sum import check_fixed_bounds, dequantize, largest_code, quantize
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
@@ -21,6 +22,7 @@ from fedcore.intrinsics import (
     federated_zip,
     generic_zero,
 )
+from fedcore.ir.values import Value
 from fedcore.scalars import real_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, TensorType, Type, tensor_leaves
@@ -60,7 +62,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
         np.int32(9)
     """
 
-    def __init__(self, upper_bound_threshold: Any, lower_bound_threshold: Any = None):
+    def __init__(self, upper_bound_threshold: Any, lower_bound_threshold: Any = None) -> None:
         upper, lower = upper_bound_threshold, lower_bound_threshold
         adaptive = hasattr(upper, "report")
         if lower is not None and hasattr(lower, "report") != adaptive:
@@ -97,11 +99,13 @@ class SecureSumFactory(UnweightedAggregationFactory):
         )
         both = tf_computation(lambda low, high: (tf.cast(low, tf.float64), tf.cast(high, tf.float64)))
 
-        def fixed_bounds():
+        def fixed_bounds() -> tuple[tf.Tensor, tf.Tensor]:
             return tf.constant(-upper if symmetric else lower, tf.float64), tf.constant(upper, tf.float64)
 
         @tf_computation(value_type, number, number)
-        def encode(value, low, high):
+        def encode(
+            value: TensorStructure, low: tf.Tensor, high: tf.Tensor
+        ) -> tuple[TensorStructure, dict[str, tf.Tensor], list[tf.Tensor]]:
             leaves = tf.nest.flatten(value)
             wide = [tf.cast(x, tf.float64) for x in leaves]
             codes = [quantize(leaf, low, high) for leaf in leaves]
@@ -120,32 +124,34 @@ class SecureSumFactory(UnweightedAggregationFactory):
         codes_type = encode.type_signature.result[0]  # type: ignore[index]
 
         @tf_computation(codes_type, TensorType("int64"), value_type, number, number)
-        def decode(codes, count, like, low, high):
+        def decode(
+            codes: TensorStructure, count: tf.Tensor, like: TensorStructure, low: tf.Tensor, high: tf.Tensor
+        ) -> TensorStructure:
             return tf.nest.map_structure(lambda c, leaf: dequantize(c, count, leaf, low, high), codes, like)
 
         narrow = tf_computation(number)(lambda x: tf.cast(x, tf.float32))
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             if not adaptive:
                 return federated_value((), SERVER)
             return upper.initialize() if symmetric else federated_zip((upper.initialize(), lower.initialize()))
 
-        def bounds_at(state):
+        def bounds_at(state: Value) -> Value:
             if not adaptive:
                 return federated_eval(tf_computation(fixed_bounds), SERVER)
             if symmetric:
                 return federated_map(bounds_of, upper.report(state))
             return federated_map(both, (lower.report(state[1]), upper.report(state[0])))
 
-        def next_state(state, observed):
+        def next_state(state: Value, observed: Value) -> Value:
             if not adaptive:
                 return state
             if symmetric:
                 return upper.next(state, observed[0])
             return federated_zip((upper.next(state[0], observed[0]), lower.next(state[1], observed[1])))
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             bounds = bounds_at(state)
             encoded = federated_map(
                 lambda v, b: encode(v, b[0], b[1]), federated_zip((value, federated_broadcast(bounds)))

@@ -1,6 +1,7 @@
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, check_factory, require
 from fedcore.computation import federated_computation
 from fedcore.intrinsics import federated_sum, federated_value
+from fedcore.ir.values import Value
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, Type
 
@@ -23,10 +24,10 @@ class SumFactory(UnweightedAggregationFactory):
         require("numeric", value_type, "SumFactory")
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_value((), SERVER)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             return MeasuredProcessOutput(state, federated_sum(value), federated_value((), SERVER))
 
         return aggregation_process(initialize, value_type, None, body)

@@ -12,7 +12,7 @@ from fedcore.types import Type
 
 
 class _IgnoringWeights(WeightedAggregationFactory):
-    def __init__(self, inner: Any):
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
 
     def create(self, value_type: Type, weight_type: Type) -> AggregationProcess:

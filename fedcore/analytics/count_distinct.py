@@ -9,12 +9,16 @@ algorithm", Figure 3 and section 4. The relative standard error is 1.04 / sqrt(2
 that large numbers need no correction.
 """
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from fedcore.aggregators import UnweightedAggregationFactory, aggregation_process
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.intrinsics import federated_map, federated_max, federated_secure_sum, federated_value
+from fedcore.ir.values import Value
 from fedcore.scalars import seed_number, whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, TensorType, Type
@@ -55,7 +59,7 @@ class HyperLogLogFactory(UnweightedAggregationFactory):
         np.int64(3)
     """
 
-    def __init__(self, precision: int = 10, *, secure: bool = False, seed: int = 0):
+    def __init__(self, precision: int = 10, *, secure: bool = False, seed: int = 0) -> None:
         self._precision = whole_number("precision", precision, at_least=4, at_most=16)
         self._secure = secure
         self._seed = seed_number("seed", seed)
@@ -67,14 +71,14 @@ class HyperLogLogFactory(UnweightedAggregationFactory):
         largest = _HASH_BITS - precision + 1
 
         @tf_computation(value_type)
-        def registers(strings):
-            def hash_strings(string):
+        def registers(strings: SymbolicDataset) -> tf.Tensor:
+            def hash_strings(string: tf.Tensor) -> tf.Tensor:
                 return tf.strings.to_hash_bucket_strong(string, 2**_HASH_BITS, key)
 
             return _registers(strings, hash_strings, precision, _HASH_BITS)
 
         @tf_computation(registers.type_signature.result)
-        def estimate(register_values):
+        def estimate(register_values: tf.Tensor) -> tf.Tensor:
             m = 2**precision
             alpha = {4: 0.673, 5: 0.697, 6: 0.709}.get(precision, 0.7213 / (1 + 1.079 / m))
             ranks = tf.cast(tf.maximum(register_values, 0), tf.float64)  # the maximum of no clients is below 0
@@ -84,10 +88,10 @@ class HyperLogLogFactory(UnweightedAggregationFactory):
             return tf.cast(tf.round(tf.where((raw <= 2.5 * m) & (empty > 0), small, raw)), tf.int64)
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_value((), SERVER)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             client_registers = federated_map(registers, value)
             joined = (
                 _secure_max(client_registers, 2**precision, largest)
@@ -119,7 +123,7 @@ def create_federated_hyperloglog_computation(*, use_secagg: bool = False, precis
     process = HyperLogLogFactory(precision, secure=use_secagg).create(_STRINGS)
 
     @federated_computation(FederatedType(_STRINGS, CLIENTS))
-    def count_distinct(client_data):
+    def count_distinct(client_data: Value) -> Value:
         return process.next(process.initialize(), client_data).result
 
     return count_distinct
@@ -170,17 +174,19 @@ def build_federated_secure_max_computation(*, precision: int = 5, hash_bits: int
     hash_bits = whole_number("hash_bits", hash_bits, at_least=precision + 1, at_most=_HASH_BITS)
 
     @federated_computation(FederatedType(TensorType("int64", [2**precision]), CLIENTS))
-    def federated_secure_max(registers):
+    def federated_secure_max(registers: Value) -> Value:
         return _secure_max(registers, 2**precision, hash_bits - precision + 1)
 
     return federated_secure_max
 
 
-def _registers(values, hashed, precision: int, hash_bits: int) -> tf.Tensor:
+def _registers(
+    values: SymbolicDataset, hashed: Callable[[tf.Tensor], tf.Tensor], precision: int, hash_bits: int
+) -> tf.Tensor:
     tail = hash_bits - precision
     powers = tf.constant([2**i for i in range(tail)], tf.int64)
 
-    def update_registers(registers, batch):
+    def update_registers(registers: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
         numbers = hashed(batch)
         low_bits = tf.bitwise.bitwise_and(numbers, tf.constant(2**tail - 1, tf.int64))
         ranks = 1 + tf.math.count_nonzero(low_bits[:, None] < powers, 1)
@@ -190,12 +196,12 @@ def _registers(values, hashed, precision: int, hash_bits: int) -> tf.Tensor:
     return values.batch(_BATCH).reduce(tf.zeros([2**precision], tf.int64), update_registers)
 
 
-def _secure_max(registers, size: int, largest: int):
+def _secure_max(registers: Value, size: int, largest: int) -> Value:
     """The greatest value of each register: which values occur at all is read from a secure sum of marks."""
     marks = tf_computation(TensorType("int64", [size]))(lambda x: tf.one_hot(x, largest + 1, dtype=tf.int32))
 
     @tf_computation(marks.type_signature.result)
-    def greatest(sums):
+    def greatest(sums: tf.Tensor) -> tf.Tensor:
         return tf.reduce_max(tf.where(sums > 0, tf.range(largest + 1, dtype=tf.int64), 0), 1)
 
     return federated_map(greatest, federated_secure_sum(federated_map(marks, registers), 1))

@@ -1,13 +1,12 @@
-"""Functions of one client's strings: all, the first, the most frequent, with counts.
+"""Functions of one client's strings: all, the first, the most frequent, with counts."""
 
-A dataset is a `tf.data.Dataset`, or a parameter `str[?]*` inside a `fc.tf_computation`.
-"""
-
-from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.scalars import whole_number
 
 __all__ = [
@@ -23,8 +22,11 @@ __all__ = [
     "to_stacked_tensor",
 ]
 
+Dataset: TypeAlias = tf.data.Dataset | SymbolicDataset
+"""A `tf.data.Dataset`, or a parameter `str[?]*` inside a `fc.tf_computation`."""
 
-def get_all_elements(dataset, string_max_bytes: int | None = None) -> tf.Tensor:
+
+def get_all_elements(dataset: Dataset, string_max_bytes: int | None = None) -> tf.Tensor:
     """The strings of all batches, in order.
 
     Types:
@@ -47,7 +49,7 @@ def get_all_elements(dataset, string_max_bytes: int | None = None) -> tf.Tensor:
     if string_max_bytes is not None:
         string_max_bytes = whole_number("string_max_bytes", string_max_bytes, at_least=1)
 
-    def append_batch(strings, batch):
+    def append_batch(strings: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
         if string_max_bytes is not None:
             batch = tf.strings.substr(batch, 0, string_max_bytes)
         return tf.concat([strings, batch], 0)
@@ -56,7 +58,7 @@ def get_all_elements(dataset, string_max_bytes: int | None = None) -> tf.Tensor:
 
 
 def get_capped_elements(
-    dataset, max_user_contribution: int, batch_size: int = 1, string_max_bytes: int | None = None
+    dataset: Dataset, max_user_contribution: int, batch_size: int = 1, string_max_bytes: int | None = None
 ) -> tf.Tensor:
     """The strings of the first max_user_contribution // batch_size batches.
 
@@ -80,7 +82,7 @@ def get_capped_elements(
 
 
 def get_capped_elements_with_counts(
-    dataset, max_user_contribution: int, batch_size: int = 1, string_max_bytes: int | None = None
+    dataset: Dataset, max_user_contribution: int, batch_size: int = 1, string_max_bytes: int | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The different strings of the first max_user_contribution // batch_size batches, and their counts in these.
 
@@ -104,7 +106,7 @@ def get_capped_elements_with_counts(
     return get_unique_elements_with_counts(_cap_dataset(dataset, max_user_contribution, batch_size), string_max_bytes)
 
 
-def get_unique_elements(dataset, string_max_bytes: int | None = None) -> tf.Tensor:
+def get_unique_elements(dataset: Dataset, string_max_bytes: int | None = None) -> tf.Tensor:
     """The different strings, in the order in which they come first.
 
     Types:
@@ -124,7 +126,9 @@ def get_unique_elements(dataset, string_max_bytes: int | None = None) -> tf.Tens
     return get_unique_elements_with_counts(dataset, string_max_bytes)[0]
 
 
-def get_unique_elements_with_counts(dataset, string_max_bytes: int | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+def get_unique_elements_with_counts(
+    dataset: Dataset, string_max_bytes: int | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
     """The different strings, in the order in which they come first, and their counts.
 
     Types:
@@ -147,7 +151,7 @@ def get_unique_elements_with_counts(dataset, string_max_bytes: int | None = None
 
 
 def get_top_elements_with_counts(
-    dataset, max_user_contribution: int, string_max_bytes: int | None = None
+    dataset: Dataset, max_user_contribution: int, string_max_bytes: int | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The most frequent strings and their counts, in falling order; of equal counts the string that comes first.
 
@@ -173,7 +177,7 @@ def get_top_elements_with_counts(
     return tf.gather(strings, top.indices), top.values
 
 
-def get_top_elements(dataset, max_user_contribution: int, string_max_bytes: int | None = None) -> tf.Tensor:
+def get_top_elements(dataset: Dataset, max_user_contribution: int, string_max_bytes: int | None = None) -> tf.Tensor:
     """The most frequent strings, in falling order of their counts, each once.
 
     Types:
@@ -194,7 +198,9 @@ def get_top_elements(dataset, max_user_contribution: int, string_max_bytes: int 
     return get_top_elements_with_counts(dataset, max_user_contribution, string_max_bytes)[0]
 
 
-def get_top_multi_elements(dataset, max_user_contribution: int, string_max_bytes: int | None = None) -> tf.Tensor:
+def get_top_multi_elements(
+    dataset: Dataset, max_user_contribution: int, string_max_bytes: int | None = None
+) -> tf.Tensor:
     """The most frequent strings, each as often as in the dataset.
 
     Types:
@@ -215,7 +221,7 @@ def get_top_multi_elements(dataset, max_user_contribution: int, string_max_bytes
     return tf.repeat(*get_top_elements_with_counts(dataset, max_user_contribution, string_max_bytes))
 
 
-def to_stacked_tensor(ds: Any) -> Any:
+def to_stacked_tensor(ds: Dataset) -> TensorStructure:
     """The elements of a dataset, stacked leaf by leaf along a new first axis.
 
     Types, for T of known shapes:
@@ -242,7 +248,7 @@ def to_stacked_tensor(ds: Any) -> Any:
 
 
 def clipped_counts(
-    dataset,
+    dataset: Dataset,
     max_words_per_user: int | None = None,
     multi_contribution: bool = True,
     batch_size: int = 1,
@@ -278,7 +284,7 @@ def clipped_counts(
     return strings, counts if multi_contribution else tf.ones_like(counts)
 
 
-def _cap_dataset(dataset, max_user_contribution: int, batch_size: int):
+def _cap_dataset(dataset: Dataset, max_user_contribution: int, batch_size: int) -> Dataset:
     most = whole_number("max_user_contribution", max_user_contribution, at_least=1)
     size = whole_number("batch_size", batch_size, at_least=1)
     return dataset.take(most // size) if hasattr(dataset, "take") else dataset  # get_all_elements refuses others

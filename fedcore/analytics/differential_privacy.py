@@ -37,8 +37,8 @@ def analytic_gauss_stddev(epsilon: float, delta: float, norm_bound: float, tol: 
     if delta == 0:
         return math.inf
 
-    def delta_at(sigma):
-        def below(x):
+    def delta_at(sigma: float) -> float:
+        def below(x: float) -> float:
             return math.erfc(-x / math.sqrt(2)) / 2
 
         tail = below(-1 / (2 * sigma) - epsilon * sigma)

@@ -5,7 +5,11 @@ import tensorflow as tf
 __all__ = ["threshold_histogram"]
 
 
-def threshold_histogram(histogram_keys, histogram_values, threshold) -> tuple[tf.Tensor, tf.Tensor]:
+def threshold_histogram(
+    histogram_keys: tf.types.experimental.TensorLike,
+    histogram_values: tf.types.experimental.TensorLike,
+    threshold: tf.types.experimental.TensorLike,
+) -> tuple[tf.Tensor, tf.Tensor]:
     """The keys whose value is at least `threshold`, and their values.
 
     Types, for numeric V:

@@ -5,7 +5,7 @@ Decision 0077.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TypeAlias
 
 import attrs
 
@@ -71,6 +71,10 @@ class Node:
         return [n for i in self.inputs for n in nodes_of(i)]
 
 
+NodeTree: TypeAlias = "Node | tuple[NodeTree, ...]"
+"""A value of the program: its node, or, for a struct of placed values, a tuple."""
+
+
 def nodes_of(tree: object) -> Iterator[Node]:
     """The nodes of an operand; a symbol has none."""
     if isinstance(tree, tuple):
@@ -80,7 +84,7 @@ def nodes_of(tree: object) -> Iterator[Node]:
         yield tree
 
 
-def _result_nodes(tree: Any, type_: Type) -> Iterator[tuple[Node, Type]]:
+def _result_nodes(tree: NodeTree, type_: Type) -> Iterator[tuple[Node, Type]]:
     """The nodes of a result, each with the type that the function declares for it."""
     if isinstance(tree, tuple):
         assert isinstance(type_, StructType)
@@ -100,8 +104,8 @@ class Dataflow:
     def __init__(self, module: Module) -> None:
         self._repeatable = repeatable_symbols(module)
         self.nodes: list[Node] = []
-        self.parameters: list = []
-        trees: dict[str, object] = {}
+        self.parameters: list[NodeTree] = []
+        trees: dict[str, NodeTree] = {}
         for parameter in module.main.parameters:
             trees[parameter.name] = self._parameter(parameter.name, parameter.type)
             self.parameters.append(trees[parameter.name])
@@ -131,20 +135,20 @@ class Dataflow:
     def depths(self) -> range:
         return range(max(self._by_depth, default=0) + 1)
 
-    def _parameter(self, name: str, type_: Type) -> Any:
+    def _parameter(self, name: str, type_: Type) -> NodeTree:
         if isinstance(type_, StructType) and _has_placement(type_):
             return tuple(self._parameter(f"{name}.{i}", t) for i, t in enumerate(type_.types))
         at_clients = isinstance(type_, FederatedType) and type_.placement.name == AT_CLIENTS
         return self._add(Node(name, AT_CLIENTS if at_clients else AT_SERVER, int(at_clients), member_of(type_)))
 
-    def _operand(self, operand: Ref | Symbol, trees: Mapping[str, Any]) -> Any:
+    def _operand(self, operand: Ref | Symbol, trees: Mapping[str, NodeTree]) -> "NodeTree | str":
         return operand.name if isinstance(operand, Symbol) else trees[operand.name]
 
     def _add(self, node: Node) -> Node:
         self.nodes.append(node)
         return node
 
-    def _operation(self, op: Operation, inputs: list) -> Any:
+    def _operation(self, op: Operation, inputs: list) -> NodeTree:
         if op.kind == "item" and isinstance(inputs[0], tuple):
             return inputs[0][op.attributes["index"]]
         if op.kind == "struct" and _has_placement(op.type):

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
@@ -213,7 +213,8 @@ class Inliner:
                 f"{consumer.kind} ({consumer.location}): its functions may capture constants only; put what they "
                 "need into the value"
             )
-        return bind.emit([value.function, *value.captured], builder=builder) if value.captured else value.function
+        captured = cast(tuple[Value, ...], value.captured)
+        return bind.emit([value.function, *captured], builder=builder) if captured else value.function
 
     def _specialise(self, builder: Builder, bound: Bound) -> Steps:
         """The function with the known functions that it captures written into it, bound to the captured values."""

@@ -1,11 +1,15 @@
+from collections.abc import Sequence
+
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import numerics
+from fedcore.intrinsics.numerics import NumpyValue
+from fedcore.ir.module import Attributes
 from fedcore.ir.operations import operation
 from fedcore.ir.values import Value
 from fedcore.types import StructType, TensorType, Type, as_dtype, map_tensors
 
 
-def _typing(types, attributes) -> Type:
+def _typing(types: Sequence[Type], attributes: Attributes) -> Type:
     dtype = as_dtype(attributes["dtype"])
 
     def cast_leaf(leaf: TensorType) -> TensorType:
@@ -17,7 +21,7 @@ def _typing(types, attributes) -> Type:
 
 
 @operation(_typing, attributes=("dtype",))
-def cast(value, dtype):
+def cast(value: NumpyValue, dtype: str) -> NumpyValue:
     """Casts every leaf to a dtype.
 
     A cast from float to integer truncates; floats beyond the limits of the integer dtype become the nearest limit, and

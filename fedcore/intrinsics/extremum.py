@@ -11,7 +11,7 @@ from fedcore.ir.values import Value
 from fedcore.types import member_of
 
 
-def extremum(value: Value, pick: Callable, *, lowest: bool) -> Value:
+def extremum(value: Value, pick: Callable[[Value, Value], Value], *, lowest: bool) -> Value:
     """Folds `pick` over the clients; no clients give the finite limits of the dtype.
 
     A flag in the accumulator is true after the first value, since values may be infinite and the limits are finite.
@@ -19,10 +19,10 @@ def extremum(value: Value, pick: Callable, *, lowest: bool) -> Value:
     member = member_of(value.type)
     limits = numerics.limits(member, lowest=lowest)
 
-    def accumulate(state, x):
+    def accumulate(state: Value, x: Value) -> tuple[Value, bool]:
         return where(state[1], pick(state[0], x), x), True
 
-    def merge(a, b):
+    def merge(a: Value, b: Value) -> tuple[Value, Value]:
         return where(b[1], where(a[1], pick(a[0], b[0]), b[0]), a[0]), where(a[1], True, b[1])
 
     zero = (generic_plus(generic_zero(member), limits), False)

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+
+from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
 from fedcore.intrinsics.rules import zero_fits
 from fedcore.ir.operations import TO_SERVER, intrinsic
 
@@ -10,7 +13,13 @@ from fedcore.ir.operations import TO_SERVER, intrinsic
     crosses=TO_SERVER,
     per_client="accumulate",
 )
-def federated_aggregate(value, zero, accumulate, merge, report):
+def federated_aggregate(
+    value: list[NumpyValue],
+    zero: NumpyValue,
+    accumulate: BinaryFunction,
+    merge: BinaryFunction,
+    report: Callable[[NumpyValue], NumpyValue],
+) -> NumpyValue:
     """Folds client values into a server value, by blocks of clients and a tree of merges.
 
     Each block starts from `zero` and accumulates its clients in order. `merge` joins the partials of two blocks, and

@@ -1,8 +1,12 @@
+from collections.abc import Callable
+
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.ir.operations import intrinsic
+from fedcore.ir.values import Value
 
 
 @intrinsic("(fn: (T -> U), arg: T@SERVER -> U@SERVER)")
-def federated_apply(fn, arg):
+def federated_apply(fn: Callable[[NumpyValue], NumpyValue], arg: NumpyValue) -> NumpyValue:
     """Applies `fn` to the server's value.
 
     Example:
@@ -12,5 +16,5 @@ def federated_apply(fn, arg):
 
 
 @federated_apply.in_stage
-def _(fn, arg):
+def _(fn: Callable[[Value], Value], arg: Value) -> Value:
     return fn(arg)

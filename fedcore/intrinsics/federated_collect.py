@@ -1,12 +1,17 @@
+from collections.abc import Sequence
+
 from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics.federated_aggregate import federated_aggregate
 from fedcore.intrinsics.generic_zero import generic_zero
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.intrinsics.rows import append_rows, as_row, no_rows, sequence_from_rows
+from fedcore.ir.module import Attributes
 from fedcore.ir.operations import intrinsic
-from fedcore.types import is_static, member_of, tensor_leaves
+from fedcore.ir.values import Value
+from fedcore.types import Type, is_static, member_of, tensor_leaves
 
 
-def _check_bounded(name: str, types, attributes) -> None:
+def _check_bounded(name: str, types: Sequence[Type], attributes: Attributes) -> None:
     count = attributes["max_clients"]
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise TypeMismatch(f"{name}: `max_clients` is a whole number of at least 1, not {brief(count)}")
@@ -22,7 +27,7 @@ def _check_bounded(name: str, types, attributes) -> None:
     attributes=("max_clients",),
     rule=_check_bounded,
 )
-def federated_collect(value, max_clients):
+def federated_collect(value: list[NumpyValue], max_clients: int) -> list[NumpyValue]:
     """The values of the first `max_clients` clients as a sequence at the server, in client order.
 
     The server sees each client's value, which an aggregation would hide. `max_clients` bounds the memory; further
@@ -35,12 +40,12 @@ def federated_collect(value, max_clients):
 
 
 @federated_collect.lowering
-def _(value, max_clients):
-    def accumulate(rows, x):
+def _(value: Value, max_clients: int) -> Value:
+    def accumulate(rows: Value, x: Value) -> Value:
         return append_rows.emit([rows, as_row(x)], at_most=max_clients)
 
-    def merge(left, right):
+    def merge(left: Value, right: Value) -> Value:
         return append_rows.emit([left, right], at_most=max_clients)
 
-    zero = generic_zero(no_rows(value.type.member))
+    zero = generic_zero(no_rows(member_of(value.type)))
     return federated_aggregate(value, zero, accumulate, merge, lambda rows: sequence_from_rows(rows))

@@ -1,8 +1,12 @@
+from collections.abc import Callable
+
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.ir.operations import intrinsic
+from fedcore.ir.values import Value
 
 
 @intrinsic("(fn: (-> U) -> U@SERVER) | (fn: (-> U) -> {U}@CLIENTS)", attributes=("placement",), per_client="fn")
-def federated_eval(fn, placement, *, clients):
+def federated_eval(fn: Callable[[], NumpyValue], placement: str, *, clients: int) -> NumpyValue:
     """Runs `fn`, which takes no argument, at `placement`.
 
     Example:
@@ -12,5 +16,5 @@ def federated_eval(fn, placement, *, clients):
 
 
 @federated_eval.in_stage
-def _(fn):
+def _(fn: Callable[[], Value]) -> Value:
     return fn()

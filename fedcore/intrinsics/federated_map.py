@@ -1,11 +1,19 @@
+from collections.abc import Callable
+from typing import Any
+
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.ir.operations import intrinsic
+from fedcore.ir.values import Value
+from fedcore.types import FederatedType, FunctionType
 
 
 @intrinsic(
     "(fn: (T -> U), arg: {T}@CLIENTS -> {U}@CLIENTS) | (fn: (T -> U), arg: T@SERVER -> U@SERVER)",
     per_client="fn",
 )
-def federated_map(fn, arg, *, operand_types):
+def federated_map(
+    fn: Callable[[NumpyValue], NumpyValue], arg: Any, *, operand_types: tuple[FunctionType, FederatedType]
+) -> NumpyValue:
     """Applies `fn` to every client's value (or to the server's).
 
     A tuple of client values is zipped first. No clients: `fn` is not called.
@@ -18,5 +26,5 @@ def federated_map(fn, arg, *, operand_types):
 
 
 @federated_map.in_stage
-def _(fn, arg):
+def _(fn: Callable[[Value], Value], arg: Value) -> Value:
     return fn(arg)

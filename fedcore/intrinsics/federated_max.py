@@ -3,11 +3,14 @@ from functools import reduce
 from fedcore.intrinsics import numerics
 from fedcore.intrinsics.extremum import extremum
 from fedcore.intrinsics.maximum import maximum
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.ir.operations import intrinsic
+from fedcore.ir.values import Value
+from fedcore.types import Type
 
 
 @intrinsic("(value: {T}@CLIENTS -> T@SERVER) where T: real")
-def federated_max(value, *, T):
+def federated_max(value: list[NumpyValue], *, T: Type) -> NumpyValue:
     """The largest client value, element by element.
 
     No clients: the least finite number of the dtype. NaN at any client gives NaN.
@@ -20,5 +23,5 @@ def federated_max(value, *, T):
 
 
 @federated_max.lowering
-def _(value):
+def _(value: Value) -> Value:
     return extremum(value, maximum, lowest=True)

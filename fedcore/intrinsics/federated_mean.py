@@ -1,3 +1,6 @@
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from fedcore.errors import TypeMismatch
@@ -9,11 +12,14 @@ from fedcore.intrinsics.federated_sum import federated_sum
 from fedcore.intrinsics.federated_zip import federated_zip
 from fedcore.intrinsics.generic_divide import generic_divide
 from fedcore.intrinsics.generic_multiply import generic_multiply
+from fedcore.intrinsics.numerics import NumpyValue
+from fedcore.ir.module import Attributes
 from fedcore.ir.operations import intrinsic
-from fedcore.types import TensorType, as_dtype, member_of
+from fedcore.ir.values import Value
+from fedcore.types import TensorType, Type, as_dtype, member_of
 
 
-def _scalar_weight(name: str, types, attributes) -> None:
+def _scalar_weight(name: str, types: Sequence[Type], attributes: Attributes) -> None:
     weight = member_of(types[1]) if len(types) > 1 else None
     if weight is not None and not (
         isinstance(weight, TensorType) and weight.shape == () and not weight.dtype.is_complex
@@ -25,7 +31,7 @@ def _scalar_weight(name: str, types, attributes) -> None:
     "(value: {T}@CLIENTS, weight?: {W}@CLIENTS -> T@SERVER) where T: inexact, W: numeric",
     rule=_scalar_weight,
 )
-def federated_mean(value, weight=None, *, T):
+def federated_mean(value: list[NumpyValue], weight: list[np.ndarray] | None = None, *, T: Type) -> NumpyValue:
     """The mean of a client value, weighted by the scalar `weight` if it is given.
 
     Each leaf is computed in its own dtype, floats of 16 bits in float32. Integer weights are added in float64, which
@@ -36,7 +42,8 @@ def federated_mean(value, weight=None, *, T):
     """
     weights = [np.ones((), np.float32)] * len(value) if weight is None else list(map(np.asarray, weight))
     wide = numerics.sum_type(T)
-    total, count = numerics.zeros(wide), np.float64(0)
+    total = numerics.zeros(wide)
+    count: Any = np.float64(0)
     for x, w in zip(value, weights, strict=True):
         total = numerics.add(total, numerics.multiply(numerics.cast_to(x, wide), w))
         count = count + numerics.cast(w, numerics.sum_dtype(as_dtype(w.dtype)))
@@ -44,7 +51,7 @@ def federated_mean(value, weight=None, *, T):
 
 
 @federated_mean.lowering
-def _(value, weight=None):
+def _(value: Value, weight: Value | None = None) -> Value:
     type_ = member_of(value.type)
     wide = numerics.sum_type(type_)
     if weight is None:
@@ -52,7 +59,7 @@ def _(value, weight=None):
     else:
         weight_type = numerics.sum_type(member_of(weight.type))
 
-        def weigh(v, w):
+        def weigh(v: Value, w: Value) -> tuple[Value, Value]:
             w = cast_leaves(w, weight_type)
             return generic_multiply(cast_leaves(v, wide), w), w
 

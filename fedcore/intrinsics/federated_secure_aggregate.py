@@ -1,13 +1,17 @@
+from collections.abc import Callable, Sequence
+
 from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
+from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
 from fedcore.intrinsics.rules import zero_fits
 from fedcore.intrinsics.secure_ranges import check_ranges
+from fedcore.ir.module import Attributes
 from fedcore.ir.operations import TO_SERVER, intrinsic
 from fedcore.ir.values import Value
-from fedcore.types import member_of
+from fedcore.types import Type, member_of
 
 
-def _rule(name: str, types, attributes) -> None:
+def _rule(name: str, types: Sequence[Type], attributes: Attributes) -> None:
     zero_fits("accumulate")(name, types, attributes)
     check_ranges(name, member_of(types[0]), attributes["secure"], may_be_open=False)
 
@@ -19,7 +23,14 @@ def _rule(name: str, types, attributes) -> None:
     crosses=TO_SERVER,
     per_client="accumulate",
 )
-def federated_secure_aggregate(value, zero, accumulate, merge, report, secure):
+def federated_secure_aggregate(
+    value: list[NumpyValue],
+    zero: NumpyValue,
+    accumulate: BinaryFunction,
+    merge: BinaryFunction,
+    report: Callable[[NumpyValue], NumpyValue],
+    secure: tuple[str, ...],
+) -> NumpyValue:
     """A sum of integers that crosses in a secure sum, where the runtime has a protocol for it; core of the secure sums.
 
     As `federated_aggregate`, where `accumulate` and `merge` add. `secure` has for each leaf the range of the clients'
@@ -37,7 +48,9 @@ def federated_secure_aggregate(value, zero, accumulate, merge, report, secure):
     return report(merge(zero, total))
 
 
-def secure_sum_of(value: Value, ranges: tuple[str, ...], added=generic_plus) -> Value:
+def secure_sum_of(
+    value: Value, ranges: tuple[str, ...], added: Callable[[Value, Value], Value] = generic_plus
+) -> Value:
     """The secure sum of a client value, leaf by leaf.
 
     Args:

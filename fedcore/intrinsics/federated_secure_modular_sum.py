@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedcore.errors import TypeMismatch, brief
@@ -9,13 +11,16 @@ from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.less import less
 from fedcore.intrinsics.modulo import modulo
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.intrinsics.secure_ranges import SecureRange
 from fedcore.intrinsics.where import where
+from fedcore.ir.module import Attributes
 from fedcore.ir.operations import intrinsic
+from fedcore.ir.values import Value
 from fedcore.types import StructType, TensorType, Type, member_of, tensor_leaves
 
 
-def _modulus(name: str, types, attributes) -> None:
+def _modulus(name: str, types: Sequence[Type], attributes: Attributes) -> None:
     modulus = attributes["modulus"]
     if not isinstance(modulus, int) or isinstance(modulus, bool) or modulus < 1:
         raise TypeMismatch(f"{name}: `modulus` is a whole number of at least 1, not {brief(modulus)}")
@@ -29,7 +34,7 @@ def _modulus(name: str, types, attributes) -> None:
     attributes=("modulus",),
     rule=_modulus,
 )
-def federated_secure_modular_sum(value, modulus, *, T):
+def federated_secure_modular_sum(value: list[NumpyValue], modulus: int, *, T: Type) -> NumpyValue:
     """The sum of client integers modulo `modulus`, 0 to `modulus - 1`, in a secure sum: the server learns it only.
 
     `fc.runtime.local(secure_aggregation='masked')` runs the protocol; other runtimes give its result, but hide nothing.
@@ -41,22 +46,22 @@ def federated_secure_modular_sum(value, modulus, *, T):
     return _remainders(value, T, modulus)
 
 
-def _remainders(values: list, type_: Type, modulus: int):
+def _remainders(values: list, type_: Type, modulus: int) -> NumpyValue:
     if isinstance(type_, StructType):
         parts = zip(*values, strict=True) if values else [()] * len(type_)
         return tuple(_remainders(list(p), t, modulus) for p, t in zip(parts, type_.types, strict=True))
     assert isinstance(type_, TensorType)
-    total = numerics.zeros(type_).astype(object)
+    total = np.asarray(numerics.zeros(type_)).astype(object)
     for x in values:
         total = (total + np.asarray(x).astype(object)) % modulus
     return np.asarray(total).astype(type_.dtype.numpy)
 
 
 @federated_secure_modular_sum.lowering
-def _(value, modulus):
+def _(value: Value, modulus: int) -> Value:
     member = member_of(value.type)
 
-    def add_modular(a, b):
+    def add_modular(a: Value, b: Value) -> Value:
         complement = generic_minus(generic_plus(generic_zero(member), modulus), b)  # a + b might be too large
         return where(less(a, complement), generic_plus(a, b), generic_minus(a, complement))
 

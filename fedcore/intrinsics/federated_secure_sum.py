@@ -5,12 +5,13 @@ from fedcore.intrinsics.federated_map import federated_map
 from fedcore.intrinsics.federated_secure_aggregate import secure_sum_of
 from fedcore.intrinsics.maximum import maximum
 from fedcore.intrinsics.minimum import minimum
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.intrinsics.rules import meets
 from fedcore.intrinsics.secure_ranges import ranges_up_to
 from fedcore.ir.module import Constant
 from fedcore.ir.operations import intrinsic
 from fedcore.ir.values import Value
-from fedcore.types import StructType, member_of, tensor_leaves
+from fedcore.types import StructType, Type, member_of, tensor_leaves
 
 
 @intrinsic(
@@ -18,7 +19,7 @@ from fedcore.types import StructType, member_of, tensor_leaves
     rule=meets("max_input"),
     constants={"max_input": "value"},
 )
-def federated_secure_sum(value, max_input, *, T):
+def federated_secure_sum(value: list[NumpyValue], max_input: NumpyValue, *, T: Type) -> NumpyValue:
     """Adds client integers of 0 to `max_input` in a secure sum: the server learns the sum only.
 
     `fc.runtime.local(secure_aggregation='masked')` runs the protocol; other runtimes give its result, but hide nothing.
@@ -34,7 +35,7 @@ def federated_secure_sum(value, max_input, *, T):
 
 
 @federated_secure_sum.lowering
-def _(value, max_input):
+def _(value: Value, max_input: Value) -> Value:
     clipped = federated_map(lambda x: minimum(maximum(x, 0), max_input), value)
     return secure_sum_of(clipped, ranges_up_to(member_of(value.type), _numbers(max_input, value)))
 

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 
 from fedcore.intrinsics.federated_broadcast import federated_broadcast
@@ -5,9 +7,11 @@ from fedcore.intrinsics.federated_map import federated_map
 from fedcore.intrinsics.federated_zip import federated_zip
 from fedcore.intrinsics.maximum import maximum
 from fedcore.intrinsics.minimum import minimum
+from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
 from fedcore.intrinsics.rows import sequence_from_rows
 from fedcore.intrinsics.sequence_map import sequence_map
 from fedcore.ir.operations import intrinsic
+from fedcore.ir.values import Value
 
 SIGNATURE = (
     "(client_keys: {int32[?]}@CLIENTS, max_key: int32@SERVER, server_val: T@SERVER, select_fn: (<T,int32> -> U)"
@@ -15,14 +19,18 @@ SIGNATURE = (
 )
 
 
-def select_slices(client_keys, max_key, server_val, select_fn):
+def select_slices(
+    client_keys: list[np.ndarray], max_key: np.ndarray, server_val: NumpyValue, select_fn: BinaryFunction
+) -> list[list[NumpyValue]]:
     """The meaning of both selections."""
     clipped = [np.minimum(np.maximum(keys, 0), max_key).astype(np.int32) for keys in client_keys]
     return [[select_fn(server_val, key) for key in keys] for keys in clipped]
 
 
 @intrinsic(SIGNATURE)
-def federated_select(client_keys, max_key, server_val, select_fn):
+def federated_select(
+    client_keys: list[np.ndarray], max_key: np.ndarray, server_val: NumpyValue, select_fn: BinaryFunction
+) -> list[list[NumpyValue]]:
     """Gives each client the slices of the server's value for its keys, as a sequence in the order of the keys.
 
     Keys are clipped to 0 … `max_key`. A client without keys gets an empty sequence. `select_fn(server_val, key)`
@@ -36,8 +44,10 @@ def federated_select(client_keys, max_key, server_val, select_fn):
 
 
 @federated_select.lowering
-def select_by_broadcast(client_keys, max_key, server_val, select_fn):
-    def slices(keys, last, value):
+def select_by_broadcast(
+    client_keys: Value, max_key: Value, server_val: Value, select_fn: Callable[[Value, Value], Value]
+) -> Value:
+    def slices(keys: Value, last: Value, value: Value) -> Value:
         clipped = minimum(maximum(keys, 0), last)
         return sequence_map(lambda key: select_fn(value, key), sequence_from_rows(clipped))
 

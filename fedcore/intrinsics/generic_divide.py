@@ -1,4 +1,5 @@
 from fedcore.intrinsics import numerics
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.intrinsics.rules import meets
 from fedcore.ir.operations import LOCAL, intrinsic
 
@@ -9,7 +10,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
     rule=meets("right", casts=True),
     constants={"left": "right", "right": "left"},
 )
-def generic_divide(left, right):
+def generic_divide(left: NumpyValue, right: NumpyValue) -> NumpyValue:
     """Divides leaf by leaf; a scalar `right` divides every leaf.
 
     `right` is cast to the dtype of the left leaf. A real `right` divides both parts of a complex leaf. Division by zero

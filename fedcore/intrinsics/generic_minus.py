@@ -1,4 +1,5 @@
 from fedcore.intrinsics import numerics
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.intrinsics.rules import meets
 from fedcore.ir.operations import LOCAL, intrinsic
 
@@ -9,7 +10,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
     rule=meets("right"),
     constants={"left": "right", "right": "left"},
 )
-def generic_minus(left, right):
+def generic_minus(left: NumpyValue, right: NumpyValue) -> NumpyValue:
     """Subtracts leaf by leaf; a scalar `right`, of the leaf's dtype, is subtracted from every element.
 
     Integer overflow wraps, as in numpy.

@@ -1,17 +1,21 @@
+from collections.abc import Sequence
+
 from fedcore.errors import TracingError, TypeMismatch
 from fedcore.intrinsics import numerics
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.ir.active import active_builder
+from fedcore.ir.module import Attributes
 from fedcore.ir.operations import operation
 from fedcore.ir.values import Value
-from fedcore.types import TensorType, contains, is_static, leaves, to_type
+from fedcore.types import TensorType, Type, contains, is_static, leaves, to_type
 
 
-def _typing(types, attributes):
+def _typing(types: Sequence[Type], attributes: Attributes) -> None:
     return None  # the declared type of the operation determines the zeros
 
 
 @operation(_typing, name="generic_zero")
-def _operation(*, result_type):
+def _operation(*, result_type: Type) -> NumpyValue:
     """Zeros of the result's type.
 
     Example:
@@ -20,7 +24,7 @@ def _operation(*, result_type):
     return numerics.zeros(result_type)
 
 
-def generic_zero(type_) -> Value:
+def generic_zero(type_: object) -> Value:
     """Zeros of `type_`, a type of numbers with known shapes.
 
     Raises:

@@ -1,4 +1,5 @@
 from fedcore.intrinsics import numerics
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.intrinsics.rules import meets
 from fedcore.ir.operations import LOCAL, intrinsic
 
@@ -9,7 +10,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
     rule=meets("right"),
     constants={"right": "left"},
 )
-def maximum(left, right):
+def maximum(left: NumpyValue, right: NumpyValue) -> NumpyValue:
     """The larger of two values, element by element; a scalar `right` is compared with every element.
 
     NaN on either side gives NaN.

@@ -3,11 +3,15 @@
 Decision 0120.
 """
 
+from collections.abc import Sequence
+
+from fedcore.intrinsics.numerics import NumpyValue
+from fedcore.ir.module import Attributes
 from fedcore.ir.operations import operation
 from fedcore.types import TensorType, Type, map_tensors
 
 
-def _typing(types, attributes) -> Type:
+def _typing(types: Sequence[Type], attributes: Attributes) -> Type:
     def message_leaf(leaf: TensorType) -> TensorType:
         is_code = leaf.dtype.name == "uint8" and leaf.rank == 1
         return TensorType("code", leaf.shape) if is_code else leaf
@@ -16,7 +20,7 @@ def _typing(types, attributes) -> Type:
 
 
 @operation(_typing)
-def message(value):
+def message(value: NumpyValue) -> NumpyValue:
     """Marks what crosses: what the other side computes from it does not cross again. Vectors of uint8 become codes.
 
     A code starts with its number of bits (int32, little endian), which is its size where it crosses; the bytes behind

@@ -1,4 +1,5 @@
 from fedcore.intrinsics import numerics
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.intrinsics.rules import meets
 from fedcore.ir.operations import LOCAL, intrinsic
 
@@ -9,7 +10,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
     rule=meets("right"),
     constants={"right": "left"},
 )
-def modulo(left, right):
+def modulo(left: NumpyValue, right: NumpyValue) -> NumpyValue:
     """The remainder of `left / right`, element by element, with the sign of `right`.
 
     Modulo 0 is 0, as in numpy.

@@ -1,13 +1,22 @@
 """Leaf-wise numpy arithmetic for the meanings: structs are tuples, integer overflow wraps."""
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import ml_dtypes
 import numpy as np
 
 from fedcore.errors import TypeMismatch
 from fedcore.types import DType, SequenceType, StructType, TensorType, Type, as_dtype, is_static, map_tensors
 
+NumpyValue: TypeAlias = np.ndarray | np.generic | tuple | list
+"""A value as the meanings compute with it: a tensor, the tuple of a struct's elements, or the list of a sequence's."""
 
-def leafwise(fn, *values):
+_LeafFunction: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray | np.generic]
+BinaryFunction: TypeAlias = Callable[[NumpyValue, NumpyValue], NumpyValue]
+
+
+def leafwise(fn: Callable[..., object], *values: Any) -> NumpyValue:
     """Applies `fn` to the leaves of equally nested tuples."""
     if isinstance(values[0], tuple):
         return tuple(leafwise(fn, *parts) for parts in zip(*values, strict=True))
@@ -15,13 +24,13 @@ def leafwise(fn, *values):
         return np.asarray(fn(*map(np.asarray, values)))
 
 
-def _elementwise(fn):
+def _elementwise(fn: _LeafFunction) -> BinaryFunction:
     """Applies `fn` leaf by leaf, in the dtype of the left leaf; a scalar on the right is applied to every leaf."""
 
-    def leaf(a, b):
+    def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray | np.generic:
         return fn(a, b if a.dtype == object else b.astype(a.dtype)).astype(a.dtype)
 
-    def apply(left, right):
+    def apply(left: NumpyValue, right: NumpyValue) -> NumpyValue:
         if isinstance(left, tuple) and not isinstance(right, tuple):
             return tuple(apply(part, right) for part in left)
         return leafwise(leaf, left, right)
@@ -29,13 +38,13 @@ def _elementwise(fn):
     return apply
 
 
-def _scaling(fn):
+def _scaling(fn: _LeafFunction) -> BinaryFunction:
     """Leafwise function in which a real number on the right scales both parts of a complex number.
 
     Cast to a complex number with imaginary part 0, it would turn infinities into NaN.
     """
 
-    def leaf(a, b):
+    def leaf(a: np.ndarray, b: np.ndarray) -> np.ndarray | np.generic:
         if a.dtype.kind != "c" or b.dtype.kind == "c":
             return fn(a, b.astype(a.dtype)).astype(a.dtype)
         real = b.astype(a.real.dtype)
@@ -43,7 +52,7 @@ def _scaling(fn):
         scaled.real, scaled.imag = fn(a.real, real), fn(a.imag, real)
         return scaled
 
-    def apply(left, right):
+    def apply(left: NumpyValue, right: NumpyValue) -> NumpyValue:
         if isinstance(left, tuple) and not isinstance(right, tuple):
             return tuple(apply(part, right) for part in left)
         return leafwise(leaf, left, right)
@@ -62,8 +71,8 @@ maximum = _elementwise(np.maximum)
 modulo = _elementwise(np.mod)
 
 
-def _comparison(fn):
-    def apply(left, right):
+def _comparison(fn: _LeafFunction) -> BinaryFunction:
+    def apply(left: NumpyValue, right: NumpyValue) -> NumpyValue:
         if isinstance(left, tuple) and not isinstance(right, tuple):
             return tuple(apply(part, right) for part in left)
         return leafwise(lambda a, b: np.asarray(fn(a, b), np.bool_), left, right)
@@ -75,7 +84,7 @@ less = _comparison(np.less)
 equal = _comparison(np.equal)
 
 
-def where(condition, then, otherwise):
+def where(condition: NumpyValue, then: NumpyValue, otherwise: NumpyValue) -> NumpyValue:
     """Selects leaf by leaf; a scalar `condition` or `otherwise` is used for every leaf."""
     if not isinstance(then, tuple):
         then = np.asarray(then)
@@ -85,8 +94,8 @@ def where(condition, then, otherwise):
     return tuple(where(c, t, o) for c, t, o in zip(conditions, then, others, strict=True))
 
 
-def cast(value, dtype: DType):
-    def leaf(x):
+def cast(value: NumpyValue, dtype: DType) -> NumpyValue:
+    def leaf(x: np.ndarray) -> np.ndarray:
         real = x.real if x.dtype.kind == "c" and not (dtype.is_complex or dtype.name == "bool") else x
         if not (dtype.is_integer and (real.dtype.kind == "f" or real.dtype.name == "bfloat16")):
             return real.astype(dtype.numpy)
@@ -115,7 +124,7 @@ def sum_type(type_: Type) -> Type:
     return map_tensors(lambda leaf: TensorType(sum_dtype(leaf.dtype), leaf.shape), type_)
 
 
-def cast_to(value, type_: Type):
+def cast_to(value: Any, type_: Type) -> NumpyValue:
     """Casts each leaf to the dtype that it has in `type_`."""
     if isinstance(type_, StructType):
         return tuple(cast_to(part, t) for part, t in zip(value, type_.types, strict=True))
@@ -123,7 +132,7 @@ def cast_to(value, type_: Type):
     return cast(value, type_.dtype)
 
 
-def limits(type_: Type, *, lowest: bool):
+def limits(type_: Type, *, lowest: bool) -> NumpyValue:
     """The least (or largest) finite number of each leaf's dtype, as nested tuples of scalars."""
     if isinstance(type_, StructType):
         return tuple(limits(t, lowest=lowest) for t in type_.types)
@@ -133,17 +142,17 @@ def limits(type_: Type, *, lowest: bool):
     return numpy.type(info.min if lowest else info.max)
 
 
-def extreme(type_: Type, *, lowest: bool):
+def extreme(type_: Type, *, lowest: bool) -> NumpyValue:
     """`limits` in the shapes of the type."""
     return add(zeros(type_), limits(type_, lowest=lowest))
 
 
-def zeros_like(value):
+def zeros_like(value: NumpyValue) -> NumpyValue:
     """Scalar zeros for the leaves of a nested tuple."""
     return tuple(map(zeros_like, value)) if isinstance(value, tuple) else np.zeros((), np.asarray(value).dtype)
 
 
-def zeros(type_: Type):
+def zeros(type_: Type) -> NumpyValue:
     """Zeros of a type.
 
     Raises:
@@ -156,4 +165,4 @@ def zeros(type_: Type):
     assert isinstance(type_, TensorType)
     if not is_static(type_.shape):
         raise TypeMismatch(f"generic_zero: {type_} has unknown dimensions, so its zero is not known")
-    return np.zeros(type_.sizes, type_.dtype.numpy)
+    return np.zeros(type_.shape, type_.dtype.numpy)

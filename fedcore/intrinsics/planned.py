@@ -2,21 +2,23 @@
 
 import collections
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics.all_equal import AllEqual
+from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
 from fedcore.intrinsics.secure_ranges import check_ranges
-from fedcore.ir.module import Function, Operation, Ref, Symbol
+from fedcore.ir.module import Attributes, Function, Operation, Ref, Symbol
 from fedcore.ir.operations import PLAN, operation
 from fedcore.ir.structural import application_type
 from fedcore.ir.value_names import ValueNames
-from fedcore.types import CLIENTS, SERVER, FederatedType, StructType, Type, explain, fits
+from fedcore.types import CLIENTS, SERVER, FederatedType, Placement, StructType, Type, explain, fits
 
 
-def _at(type_: Type, where) -> Type:
+def _at(type_: Type, where: Placement) -> Type:
     """The member of a value at `where`; an unplaced value counts as a server value."""
     if isinstance(type_, FederatedType):
         if type_.placement != where:
@@ -27,22 +29,22 @@ def _at(type_: Type, where) -> Type:
     return type_
 
 
-def _run_typing(types, attributes):
+def _run_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     return FederatedType(application_type(types[0], [_at(t, SERVER) for t in types[1:]], "run"), SERVER)
 
 
 @operation(_run_typing, level=PLAN)
-def run(stage, *arguments):
+def run(stage: Callable, *arguments: NumpyValue) -> NumpyValue:
     """Runs a stage at the server."""
     return stage(*arguments)
 
 
-def _broadcast_typing(types, attributes):
+def _broadcast_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     return FederatedType(_at(types[0], SERVER), CLIENTS, True)
 
 
 @operation(_broadcast_typing, level=PLAN)
-def broadcast(value, *, clients, once=False):
+def broadcast(value: NumpyValue, *, clients: int, once: bool = False) -> AllEqual:
     """Sends a server value to every client; `bits` is the size that one client receives, 0 for a constant.
 
     With `once`, the value is the same in every call, so it is sent in the first call of a runtime only.
@@ -50,9 +52,13 @@ def broadcast(value, *, clients, once=False):
     return AllEqual(value, clients)
 
 
-def split_operands(types) -> int:
+def _is_all_equal(type_: Type) -> bool:
+    return isinstance(type_, FederatedType) and bool(type_.all_equal)
+
+
+def split_operands(types: Sequence[Type]) -> int:
     """Number of broadcasts among the operands of a client stage; they come first."""
-    return next((i for i, t in enumerate(types) if not t.all_equal), len(types))
+    return next((i for i, t in enumerate(types) if not _is_all_equal(t)), len(types))
 
 
 def _check_partial(name: str, result: Type, partial: Type) -> None:
@@ -61,10 +67,10 @@ def _check_partial(name: str, result: Type, partial: Type) -> None:
         raise TypeMismatch(explain(f"{name}: what the stage returns is not the partial that it takes", result, partial))
 
 
-def _fold_typing(types, attributes):
+def _fold_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     zero, stage, *arguments = types
     members = [_at(t, CLIENTS) for t in arguments]
-    if any(t.all_equal for t in arguments[split_operands(arguments) :]):
+    if any(_is_all_equal(t) for t in arguments[split_operands(arguments) :]):
         raise TypeMismatch("fold: what is broadcast comes before what the clients hold")
     broadcasts = members[: split_operands(arguments)]
     partial = application_type(zero, broadcasts, "fold")
@@ -79,7 +85,9 @@ def _fold_typing(types, attributes):
 
 
 @operation(_fold_typing, level=PLAN, per_client="stage")
-def fold(zero, stage, *arguments, operand_types, clients, keeps=False):
+def fold(
+    zero: Callable, stage: Callable, *arguments: Any, operand_types: Sequence[Type], clients: int, keeps: bool = False
+) -> list | tuple[list, list]:
     """Folds each block of clients in order, starting from `zero`; gives one partial for each block.
 
     With `keeps`, it also gives a value of each client. The meaning folds all clients as one block.
@@ -93,7 +101,7 @@ def fold(zero, stage, *arguments, operand_types, clients, keeps=False):
     return ([partial], kept_values) if keeps else [partial]
 
 
-def _merge_typing(types, attributes):
+def _merge_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     join, partials = types
     member = _at(partials, CLIENTS)
     result = application_type(join, [member, member], "merge")
@@ -104,7 +112,7 @@ def _merge_typing(types, attributes):
 
 
 @operation(_merge_typing, level=PLAN)
-def merge(join, partials, *, secure=()):
+def merge(join: BinaryFunction, partials: list[NumpyValue], *, secure: tuple[str, ...] = ()) -> NumpyValue:
     """Joins the partials of blocks in a binary tree over block indices; `bits` is the size that one client sends.
 
     `secure` marks the leaves of the partial that cross in secure sums, each by the range of the clients' integers; the
@@ -113,13 +121,13 @@ def merge(join, partials, *, secure=()):
     return functools.reduce(join, partials)
 
 
-def _collect_typing(types, attributes):
+def _collect_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     members = [_at(t, CLIENTS) for t in types[1:]]
     return FederatedType(application_type(types[0], members, "collect"), CLIENTS, False)
 
 
 @operation(_collect_typing, level=PLAN, per_client="stage")
-def collect(stage, *arguments, clients):
+def collect(stage: Callable, *arguments: list[NumpyValue], clients: int) -> list[NumpyValue]:
     """Runs a stage at every client and gives the client value of the results."""
     return [stage(*(a[k] for a in arguments)) for k in range(clients)]
 

@@ -4,15 +4,17 @@ Decision 0224.
 """
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedcore.errors import TypeMismatch
-from fedcore.intrinsics.numerics import leafwise
+from fedcore.intrinsics.numerics import NumpyValue, leafwise
 from fedcore.ir import Builder, Value
+from fedcore.ir.module import Attributes
 from fedcore.ir.operations import operation
 from fedcore.ir.structural import item
-from fedcore.types import SequenceType, StructType, TensorType, Type, leaves, map_tensors, tensor_leaves
+from fedcore.types import SequenceType, StructType, TensorType, Type, is_static, leaves, map_tensors, tensor_leaves
 
 
 def _rows_of(type_: Type, name: str) -> int | None:
@@ -27,51 +29,51 @@ def _rows_of(type_: Type, name: str) -> int | None:
     return sizes.pop()
 
 
-def _as_row_typing(types, attributes) -> Type:
+def _as_row_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     return map_tensors(lambda t: TensorType(t.dtype, (1, *t.sizes)), types[0])
 
 
 @operation(_as_row_typing)
-def as_row(value):
+def as_row(value: NumpyValue) -> NumpyValue:
     """Gives every leaf a first axis of size 1."""
     return leafwise(lambda x: x[np.newaxis], value)
 
 
-def _append_rows_typing(types, attributes) -> Type:
+def _append_rows_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     for type_ in types:
         _rows_of(type_, "append_rows")
     return map_tensors(lambda t: TensorType(t.dtype, (None, *t.sizes[1:])), types[0])
 
 
 @operation(_append_rows_typing)
-def append_rows(left, right, *, at_most):
+def append_rows(left: NumpyValue, right: NumpyValue, *, at_most: int) -> NumpyValue:
     """The first `at_most` rows of `left` followed by `right`."""
     return leafwise(lambda a, b: np.concatenate([a, b])[:at_most], left, right)
 
 
-def _sequence_typing(types, attributes) -> Type:
+def _sequence_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     _rows_of(types[0], "sequence_from_rows")
     return SequenceType(map_tensors(lambda t: TensorType(t.dtype, t.sizes[1:]), types[0]))
 
 
 @operation(_sequence_typing)
-def sequence_from_rows(value):
+def sequence_from_rows(value: np.ndarray | tuple) -> list[NumpyValue]:
     """The rows of the leaves as the elements of a sequence.
 
     Example:
         >>> elements = fc.sequence_from_rows(matrix)
     """
 
-    def row(x, i):
+    def row(x: np.ndarray | tuple, i: int) -> NumpyValue:
         return tuple(row(part, i) for part in x) if isinstance(x, tuple) else x[i]
 
-    def count(x):
+    def count(x: np.ndarray | tuple) -> int:
         return count(x[0]) if isinstance(x, tuple) else len(x)
 
     return [row(value, i) for i in range(count(value))]
 
 
-def _groups_typing(types, attributes) -> Type:
+def _groups_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     value, splits = types
     _rows_of(value, "sequence_from_groups")
     if (
@@ -83,7 +85,7 @@ def _groups_typing(types, attributes) -> Type:
 
 
 @operation(_groups_typing)
-def sequence_from_groups(value, splits):
+def sequence_from_groups(value: NumpyValue, splits: np.ndarray) -> list[NumpyValue]:
     """Groups of rows as the elements of a sequence: element i has the rows `splits[i]` to `splits[i + 1] - 1`.
 
     `splits` starts with 0, does not decrease, and ends with the number of rows.
@@ -133,7 +135,7 @@ def columns_type(element: Type) -> Type:
     return StructType([(None, element), (None, TensorType("int64", (None,)))])
 
 
-def _columns_typing(types, attributes) -> Type:
+def _columns_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     (sequence,) = types
     if not isinstance(sequence, SequenceType):
         raise TypeMismatch(f"columns_of_sequence takes a sequence, not {sequence}")
@@ -144,22 +146,26 @@ def _columns_typing(types, attributes) -> Type:
 
 
 @operation(_columns_typing, attributes=("grouped",))
-def columns_of_sequence(value, *, grouped, operand_types):
+def columns_of_sequence(
+    value: list[np.ndarray | tuple], *, grouped: bool, operand_types: tuple[SequenceType]
+) -> NumpyValue:
     """The elements of a sequence as the rows of columns; with `grouped`, groups of rows and their splits."""
     element = operand_types[0].element
 
-    def column(parts, type_):
+    def column(parts: list, type_: Type) -> NumpyValue:
         if isinstance(type_, StructType):
             return tuple(column([part[i] for part in parts], t) for i, t in enumerate(type_.types))
+        assert isinstance(type_, TensorType)
         rows = [part if grouped else np.asarray(part)[np.newaxis] for part in parts]
         sizes = type_.sizes[1:] if grouped else type_.sizes
+        assert is_static(sizes)
         return np.concatenate([np.zeros((0, *sizes), type_.dtype.numpy), *rows])
 
     columns = column(value, element)
     if not grouped:
         return columns
 
-    def count(x):
+    def count(x: np.ndarray | tuple) -> int:
         return count(x[0]) if isinstance(x, tuple) else len(x)
 
     return columns, np.cumsum([0, *map(count, value)], dtype=np.int64)

@@ -1,9 +1,12 @@
 """Rules for operands of one leafwise operation, which signatures cannot express."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from fedcore.errors import TypeMismatch
+from fedcore.ir.module import Attributes
+from fedcore.ir.operations import Rule
 from fedcore.types import (
+    FunctionType,
     StructType,
     TensorType,
     Type,
@@ -17,7 +20,7 @@ from fedcore.types import (
 )
 
 
-def meets(right: str, *, left_index: int = 0, index: int = 1, casts: bool = False) -> Callable:
+def meets(right: str, *, left_index: int = 0, index: int = 1, casts: bool = False) -> Rule:
     """The rule that the leaves of operand `index`, named `right`, are scalars or fit the left operand's leaves.
 
     Args:
@@ -25,7 +28,7 @@ def meets(right: str, *, left_index: int = 0, index: int = 1, casts: bool = Fals
             is refused.
     """
 
-    def rule(name: str, types, attributes) -> None:
+    def rule(name: str, types: Sequence[Type], attributes: Attributes) -> None:
         expected, have = member_of(types[left_index]), member_of(types[index])
         if isinstance(expected, StructType) and isinstance(have, TensorType):
             fine = all(_leaf_meets(have, t, casts) for t in tensor_leaves(expected))
@@ -67,21 +70,24 @@ def _only_dtypes_differ(have: Type, want: Type) -> bool:
     return isinstance(have, TensorType) and isinstance(want, TensorType) and shape_fits(have.shape, want.shape)
 
 
-def all_of(*rules: Callable) -> Callable:
+def all_of(*rules: Rule) -> Rule:
     """The rule that applies rules in order."""
 
-    def rule(name: str, types, attributes) -> None:
+    def rule(name: str, types: Sequence[Type], attributes: Attributes) -> None:
         for check in rules:
             check(name, types, attributes)
 
     return rule
 
 
-def zero_fits(function: str) -> Callable:
+def zero_fits(function: str) -> Rule:
     """The rule that operand 1, `zero`, fits the first parameter of operand 2, a function."""
 
-    def rule(name: str, types, attributes) -> None:
-        zero, accumulator = types[1], types[2].parameter.types[0]
+    def rule(name: str, types: Sequence[Type], attributes: Attributes) -> None:
+        folding = types[2]
+        assert isinstance(folding, FunctionType)
+        assert isinstance(folding.parameter, StructType)  # by the signature
+        zero, accumulator = types[1], folding.parameter.types[0]
         if not fits(zero, accumulator):
             title = f"{name}: `zero` does not fit what `{function}` takes first"
             raise TypeMismatch(explain(title, zero, accumulator, fix=float_fix(zero, accumulator)))

@@ -1,3 +1,4 @@
+from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
 from fedcore.intrinsics.rules import zero_fits
 from fedcore.ir.operations import LOCAL, intrinsic
 
@@ -9,7 +10,7 @@ from fedcore.ir.operations import LOCAL, intrinsic
     widens={"A": "Z"},
     per_element="op",
 )
-def sequence_reduce(value, zero, op):
+def sequence_reduce(value: list[NumpyValue], zero: NumpyValue, op: BinaryFunction) -> NumpyValue:
     """Folds the elements of a sequence in order; an empty sequence gives `zero`.
 
     The type of `zero` may be narrower than the result of `op`: float32[0] for float32[?].

@@ -184,7 +184,7 @@ def _unused_names(plan: Module, stage: str) -> dict[str, str]:
 class _Names:
     """Names that are not taken."""
 
-    def __init__(self, names: set[str]):
+    def __init__(self, names: set[str]) -> None:
         self._taken = names
 
     def new(self, name: str) -> str:

@@ -1,11 +1,15 @@
+from collections.abc import Sequence
+
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import numerics
+from fedcore.intrinsics.numerics import NumpyValue
 from fedcore.intrinsics.rules import all_of, meets
+from fedcore.ir.module import Attributes
 from fedcore.ir.operations import LOCAL, intrinsic
 from fedcore.types import StructType, TensorType, Type, explain, leaves, map_tensors
 
 
-def _condition(name: str, types, attributes) -> None:
+def _condition(name: str, types: Sequence[Type], attributes: Attributes) -> None:
     condition, then = types[0], types[1]
     if not _chooses(condition, then):
         expected = map_tensors(lambda t: TensorType("bool", t.shape), then)
@@ -29,7 +33,7 @@ def _chooses(condition: Type, then: Type) -> bool:
     rule=all_of(_condition, meets("otherwise", left_index=1, index=2)),
     constants={"then": "otherwise", "otherwise": "then"},
 )
-def where(condition, then, otherwise):
+def where(condition: NumpyValue, then: NumpyValue, otherwise: NumpyValue) -> NumpyValue:
     """`then` where the condition holds, else `otherwise`, element by element.
 
     The condition is a single bool, or bools in the shape of `then`. Both sides are computed.

@@ -3,19 +3,22 @@
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedcore.errors import Location, TracingError, brief
 from fedcore.ir.active import active
 from fedcore.ir.function_parameters import function_name, parameter_names
 from fedcore.ir.locations import describe, traced_location, user_location
-from fedcore.ir.module import Constant, Function, Operand, Operation, Parameter, Ref, Symbol
+from fedcore.ir.module import Attributes, Constant, Function, Operand, Operation, Parameter, Ref, Symbol
 from fedcore.ir.module_builder import ModuleBuilder
 from fedcore.ir.values import Value, is_placed
 from fedcore.types import (
     DType,
     FunctionType,
+    Placement,
     StructType,
     TensorType,
     Type,
@@ -47,7 +50,7 @@ class Builder:
         outer: "Builder | None" = None,
         locate: Callable[[], Location | None] = user_location,
         salted: str | None = None,
-    ):
+    ) -> None:
         self.salted = salted
         self.lowered: Operation | None = None
         self.module = module
@@ -60,11 +63,11 @@ class Builder:
         self.operations: list[Operation] = []
         self._tokens: list[contextvars.Token] = []
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self._tokens.append(active.set(self))
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         active.reset(self._tokens.pop())
 
     @contextlib.contextmanager
@@ -90,7 +93,15 @@ class Builder:
         self.parameter_types[name] = type_
         return Value(self, Ref(name), type_)
 
-    def append(self, kind: str, operands: Sequence[Value], type_: Type, attributes=None, *, draws=False) -> Value:
+    def append(
+        self,
+        kind: str,
+        operands: Sequence[Value],
+        type_: Type,
+        attributes: Attributes | None = None,
+        *,
+        draws: bool = False,
+    ) -> Value:
         """Appends an operation whose result type is already known.
 
         Args:
@@ -161,7 +172,15 @@ class Builder:
             return None
         return self.append(op.kind, [], op.type, op.attributes)
 
-    def finish(self, name: str, result: Value, *, placement=None, attributes=None, location=None) -> str:
+    def finish(
+        self,
+        name: str,
+        result: Value,
+        *,
+        placement: Placement | None = None,
+        attributes: Attributes | None = None,
+        location: Location | None = None,
+    ) -> str:
         """Adds the function to the module, with the captures as its first parameters; returns its unique name."""
         result = self.own(result)
         parameters = (*(p for _, p in self.captures), *self.parameters)
@@ -177,7 +196,7 @@ class Builder:
         )
         return self.module.add(function)
 
-    def value(self, x, like: Type | None = None) -> Value:
+    def value(self, x: object, like: Type | None = None) -> Value:
         """Converts a container of values or a Python constant to a Value; Values are unchanged.
 
         Args:
@@ -190,7 +209,7 @@ class Builder:
         check_nesting(x)
         return self._value(x, like)
 
-    def _value(self, x, like: Type | None) -> Value:
+    def _value(self, x: Any, like: Type | None) -> Value:
         if isinstance(x, Value):
             return x
         if isinstance(x, Constant):
@@ -212,7 +231,7 @@ class Builder:
         type_ = struct_type([(n, v.type) for n, v in elements], container)
         return self.append("struct", [v for _, v in elements], type_)
 
-    def constant(self, x, like: TensorType | None = None) -> Value:
+    def constant(self, x: ArrayLike, like: TensorType | None = None) -> Value:
         """A literal for a number, a string, or an array.
 
         A Python number takes the dtype of `like` if that holds it. Otherwise a float is a float32, and an int has the
@@ -229,10 +248,10 @@ class Builder:
             raise TracingError(f"{brief(x)} is no value of a computation: {error}") from None
         return self.literal(x, type_)
 
-    def literal(self, x, type_: TensorType) -> Value:
+    def literal(self, x: ArrayLike, type_: TensorType) -> Value:
         return self.append("literal", [], type_, {"value": Constant.of(x, type_.dtype)})
 
-    def function(self, fn, parameter_type: Type | None, name: str | None = None) -> Value:
+    def function(self, fn: Callable, parameter_type: Type | None, name: str | None = None) -> Value:
         """A function value for a traced function, a computation, or a Python function to trace now."""
         if isinstance(fn, Value):
             return fn
@@ -244,7 +263,7 @@ class Builder:
                 return value
         return self._trace(fn, parameter_type, name or function_name(fn, "fn"))
 
-    def _trace(self, fn, parameter_type: Type | None, name: str) -> Value:
+    def _trace(self, fn: Callable, parameter_type: Type | None, name: str) -> Value:
         from fedcore.ir.structural import bind
 
         location, lowered = traced_location(fn), self.lowered
@@ -264,7 +283,7 @@ class Builder:
         return bind.emit([function, *(self.own(v) for v, _ in inner.captures)], builder=self)
 
 
-def _dtype_of_number(x, like: TensorType | None) -> DType:
+def _dtype_of_number(x: int | float | complex, like: TensorType | None) -> DType:
     """Dtype of a literal: the dtype of `like` if that holds the number, else the default for its Python type."""
     if like is not None and holds(like.dtype, x):
         return like.dtype
@@ -282,7 +301,7 @@ def _dtype_of_number(x, like: TensorType | None) -> DType:
     )
 
 
-def declare_parameters(builder: Builder, fn, parameter_type: Type | None) -> list[Value]:
+def declare_parameters(builder: Builder, fn: Callable, parameter_type: Type | None) -> list[Value]:
     """Declares the parameters of `fn` in `builder`; several parameters take the elements of a struct."""
     names = parameter_names(fn, inner=True)
     if parameter_type is None and not names:

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -102,7 +102,7 @@ def _with_arrays(module: Module, blobs: Mapping[str, bytes]) -> Module:
     return _with_literals(module, restore_literal)
 
 
-def _with_literals(module: Module, change) -> Module:
+def _with_literals(module: Module, change: Callable[[Operation], Operation]) -> Module:
     def change_function(function: Function) -> Function:
         operations = tuple([change(op) if op.kind == "literal" else op for op in function.operations])
         same = all(new is old for new, old in zip(operations, function.operations, strict=True))

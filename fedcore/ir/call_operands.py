@@ -4,8 +4,8 @@ Constants become literals, containers become structs, and Python functions are t
 `x: {float32}@CLIENTS` the operands are a function value of type `(float32 -> U)` and `x`.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeGuard
 
 from fedcore.errors import TracingError, TypeMismatch, brief
 from fedcore.ir.builder import Builder
@@ -38,7 +38,7 @@ def as_values(op: "Intrinsic", builder: Builder, arguments: Mapping) -> dict:
     A Python number takes the dtypes of the argument that `op.constants` names for its parameter.
     """
 
-    def as_value(name: str, argument):
+    def as_value(name: str, argument: object) -> Value | Callable:
         if isinstance(argument, Value) or _is_function(argument):
             return argument
         like = arguments.get(op.constants.get(name, ""))
@@ -78,7 +78,7 @@ def _zip_placed(op: "Intrinsic", index: int, value: Value) -> Value:
     return lookup("federated_zip")(value)
 
 
-def _trace(op: "Intrinsic", builder: Builder, types: list, index: int, fn) -> Value:
+def _trace(op: "Intrinsic", builder: Builder, types: list, index: int, fn: Callable) -> Value:
     """The function argument `index`, traced for the parameter type that the earlier operands determine.
 
     A variable that widens another one is first bound to the same type. If the function returns a wider type, the
@@ -91,7 +91,7 @@ def _trace(op: "Intrinsic", builder: Builder, types: list, index: int, fn) -> Va
     starts = {wide: binding.variables[narrow] for wide, narrow in op.widens.items()}
     variables = {**starts, **binding.variables}
 
-    def trace():
+    def trace() -> Value:
         parameter = expected.parameter
         return builder.function(fn, None if parameter is None else substitute(parameter, variables, binding.placements))
 
@@ -106,6 +106,7 @@ def _trace(op: "Intrinsic", builder: Builder, types: list, index: int, fn) -> Va
     if not isinstance(expected.result, AbstractType) or expected.result.label not in op.widens:
         return value
     for _ in range(3):  # sizes, then ranks become unknown
+        assert isinstance(value.type, FunctionType)
         state, returned = variables[expected.result.label], value.type.result
         wider = None if fits(returned, state) else join_shapes(state, returned)
         if wider is None:
@@ -142,5 +143,5 @@ def _check_captures(op: "Intrinsic", builder: Builder, function: Value) -> None:
         )
 
 
-def _is_function(x) -> bool:
+def _is_function(x: object) -> TypeGuard[Callable]:
     return callable(x) and not isinstance(x, Value)

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -13,6 +14,9 @@ from fedcore.ir.purity import seeded_symbols
 from fedcore.ir.structural import spread
 from fedcore.seeds import fold_in
 from fedcore.types import Type
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 @attrs.frozen
@@ -27,7 +31,7 @@ class Seed:
         fold: (seed, number) -> seed, for seeds of the type of `base`.
     """
 
-    base: object
+    base: "int | tf.Tensor"
     fold: Callable = fold_in
     path: str = ""
 
@@ -35,14 +39,14 @@ class Seed:
         """The seed of the function operand `index` of an operation."""
         return attrs.evolve(self, path=join_salts(self.path, salt_of(op, index)))
 
-    def number(self):
+    def number(self) -> "int | tf.Tensor":
         """The seed as a number: `base` folded with a hash of the path, or `base` itself for an empty path."""
         return self.fold(self.base, _number(self.path)) if self.path else self.base
 
     def for_client(self, index: int) -> "Seed":
         return attrs.evolve(self, base=self.fold(self.base, index))
 
-    def for_element(self, index) -> "Seed":
+    def for_element(self, index: "int | tf.Tensor") -> "Seed":
         """The seed of one element of a sequence."""
         return Seed(self.fold(self.number(), index), self.fold)
 
@@ -69,7 +73,7 @@ class Callee:
     apply: Callable  # (seed, *arguments) -> result
     seed: Seed | None = None
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments: Any) -> Any:
         return self.apply(self.seed, *arguments)
 
     def at(self, seed: Seed | None) -> "Callee":
@@ -78,7 +82,7 @@ class Callee:
     def for_client(self, index: int) -> "Callee":
         return self if self.seed is None else self.at(self.seed.for_client(index))
 
-    def for_element(self, index) -> "Callee":
+    def for_element(self, index: "int | tf.Tensor") -> "Callee":
         return self if self.seed is None else self.at(self.seed.for_element(index))
 
 
@@ -89,7 +93,7 @@ class _Body:
     interpreter: "Interpreter"
     function: Function
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments: Any) -> Any:
         return self.interpreter.run(self.function, *arguments)
 
 
@@ -101,7 +105,7 @@ class Interpreter:
         graph: (graph, bytes) -> Python function over nested tuples; for a seeded graph it takes the keyword `seed`.
     """
 
-    def __init__(self, module: Module, evaluate: Callable, graph: Callable):
+    def __init__(self, module: Module, evaluate: Callable, graph: Callable) -> None:
         self._symbols = module.symbols()
         self._module = module
         self.evaluate = evaluate
@@ -126,7 +130,7 @@ class Interpreter:
             lambda seed, *arguments: graph(*arguments, seed=require_seed(seed, f"@{node.name}").number()), seed
         )
 
-    def run(self, function: Function, *arguments, seed: Seed | None = None):
+    def run(self, function: Function, *arguments: Any, seed: Seed | None = None) -> Any:
         """The result of a function. Calls of other functions nest on an explicit stack, not on Python's."""
         stack = [self._frame(function, arguments, seed)]
         while True:
@@ -168,7 +172,7 @@ class Interpreter:
             self._equal[function.name] = equal_calls(function, self._module)
         return _Frame(function, iter(function.operations), scope, types, seed, self._equal[function.name], returns_to)
 
-    def _result(self, frame: "_Frame"):
+    def _result(self, frame: "_Frame") -> Any:
         result = frame.function.result
         return self.function(result.name, frame.seed) if isinstance(result, Symbol) else frame.scope[result.name]
 
@@ -225,7 +229,7 @@ def require_seed(seed: Seed | None, what: str) -> Seed:
     return seed
 
 
-def _at(value, seed: Seed | None):
+def _at(value: object, seed: Seed | None) -> object:
     """The value; a function value gets the seed of the operation that takes it."""
     if isinstance(value, Callee):
         return value.at(seed)

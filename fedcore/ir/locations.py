@@ -118,7 +118,7 @@ def _relative_to(path: str, folder: str) -> str:
     return os.path.basename(path) if relative.startswith("..") else relative.replace(os.sep, "/")
 
 
-def function_location(fn) -> Location | None:
+def function_location(fn: Callable) -> Location | None:
     """The line where the user defines a function; None for functions of others."""
     code = _code(fn)
     if code is None or code.co_filename.startswith(_PACKAGE):
@@ -126,7 +126,7 @@ def function_location(fn) -> Location | None:
     return _location(code.co_filename, code.co_firstlineno)
 
 
-def traced_location(fn) -> Location | None:
+def traced_location(fn: Callable) -> Location | None:
     """The line where a function that is being traced is defined; for a library's, the user's line and that line."""
     code = _code(fn)
     if code is None or not code.co_filename.startswith(_ALGORITHMS):
@@ -135,7 +135,7 @@ def traced_location(fn) -> Location | None:
     return user and attrs.evolve(user, library=_library_location(code.co_filename, code.co_firstlineno))
 
 
-def _code(fn) -> CodeType | None:
+def _code(fn: Callable) -> CodeType | None:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(inspect.unwrap(fn), "__code__", None)
@@ -163,7 +163,7 @@ def naming_errors_of(part: str, fn: Callable) -> Iterator[None]:
         raise FedcoreError(f"{part} ({location}) raises {type(error).__name__}: {error}{line}") from error
 
 
-def describe(fn) -> str:
+def describe(fn: Callable) -> str:
     """The user's name of a function with its file and line."""
     name = getattr(fn, "__name__", repr(fn))
     location = function_location(fn)

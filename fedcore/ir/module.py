@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import attrs
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedcore.errors import FedcoreError, Location
 from fedcore.html_display import HtmlDisplay
@@ -30,7 +31,7 @@ class Ref:
 
     name: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"%{self.name}"
 
 
@@ -40,7 +41,7 @@ class Symbol:
 
     name: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"@{self.name}"
 
 
@@ -63,7 +64,7 @@ class Constant:
     _array: np.ndarray | None = attrs.field(default=None, init=False, repr=False)
 
     @classmethod
-    def of(cls, value, dtype) -> "Constant":
+    def of(cls, value: ArrayLike, dtype: object) -> "Constant":
         """The constant for a numpy-like `value` in the dtype; strings are stored as bytes."""
         dtype = as_dtype(dtype)
         if dtype.name == "str":
@@ -83,7 +84,7 @@ class Constant:
         object.__setattr__(constant, "_array", array)
         return constant
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         if not isinstance(other, Constant):
             return NotImplemented
         if self is other or self.data is other.data:
@@ -95,7 +96,7 @@ class Constant:
             return np.array_equal(own, others)
         return self.data == other.data
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         part = self.data if isinstance(self.data, tuple) else bytes(self.data[:_HASHED_BYTES])
         return hash((self.dtype, self.shape, part))
 
@@ -129,7 +130,7 @@ class Blob:
 
     digest: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"sha256:{self.digest}"
 
 
@@ -301,6 +302,10 @@ class Verified:
         )
 
 
+def _freeze_blobs(blobs: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    return MappingProxyType(dict(blobs))
+
+
 @attrs.frozen
 class Module(HtmlDisplay):
     """Functions and graphs; the last function is the main function.
@@ -314,9 +319,7 @@ class Module(HtmlDisplay):
     stage: str = attrs.field(validator=attrs.validators.in_(STAGES))
     graphs: tuple[Graph, ...]
     functions: tuple[Function, ...]
-    blobs: Mapping[str, bytes] = attrs.field(
-        factory=dict, eq=False, repr=False, converter=lambda b: MappingProxyType(dict(b))
-    )
+    blobs: Mapping[str, bytes] = attrs.field(factory=dict, eq=False, repr=False, converter=_freeze_blobs)
 
     # Computed lazily.
     _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
@@ -324,7 +327,7 @@ class Module(HtmlDisplay):
     _symbols: Mapping[str, "Function | Graph"] | None = attrs.field(default=None, init=False, eq=False, repr=False)
     _facts: dict[str, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple[bytes]]:
         """Pickles as the bytes of a bundle."""
         from fedcore.ir.bundle import from_bytes, to_bytes
 
@@ -387,7 +390,7 @@ class Module(HtmlDisplay):
             )
         return self.blobs[digest]
 
-    def __str__(self):
+    def __str__(self) -> str:
         from fedcore.ir.printer import print_module
 
         return print_module(self)

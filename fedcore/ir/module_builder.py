@@ -4,7 +4,7 @@ import re
 
 import attrs
 
-from fedcore.ir.module import Function, Graph, Module, Ref, Symbol, Verified
+from fedcore.ir.module import Function, Graph, Module, Operand, Ref, Symbol, Verified
 from fedcore.types import FunctionType
 
 
@@ -36,7 +36,7 @@ class _Symbols:
 class ModuleBuilder:
     """Collects the functions and graphs of one module under unique names, without duplicates."""
 
-    def __init__(self, stage: str = "traced"):
+    def __init__(self, stage: str = "traced") -> None:
         self.stage = stage
         self.graphs: list[Graph] = []
         self.functions: list[Function] = []
@@ -221,7 +221,7 @@ def _only_graph(module: Module) -> Graph | None:
 def rename_symbols(function: Function, names: dict[str, str]) -> Function:
     """The function with its symbols renamed by `names`."""
 
-    def rename_operand(operand):
+    def rename_operand(operand: Operand) -> Operand:
         return Symbol(names.get(operand.name, operand.name)) if isinstance(operand, Symbol) else operand
 
     named = [function.result, *(o for op in function.operations for o in op.operands)]

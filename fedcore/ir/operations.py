@@ -8,14 +8,14 @@ Decision 0109.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch, add_location, brief
 from fedcore.ir.active import active_builder
 from fedcore.ir.builder import Builder
 from fedcore.ir.call_operands import as_values, operands_of
 from fedcore.ir.locations import describe, user_location
-from fedcore.ir.module import Operation
+from fedcore.ir.module import Attributes, Operation
 from fedcore.ir.printer import is_writable
 from fedcore.ir.registry import declare, lookup, note_declaration, registered
 from fedcore.ir.values import Value, is_placed
@@ -31,6 +31,9 @@ from fedcore.types import (
     placement,
 )
 
+Rule: TypeAlias = Callable[[str, Sequence[Type], Attributes], None]
+"""Raises `TypeMismatch` for conditions that a signature cannot express: (name, operand types, attributes) -> None."""
+
 PLACED, LOCAL, PLAN = "placed", "local", "plan"
 """Levels of operations: on placed values, inside one placement, and in the main function of a plan."""
 
@@ -38,7 +41,7 @@ TO_CLIENTS, TO_SERVER = "to clients", "to server"
 """Directions in which a placed operation crosses between placements."""
 
 
-def _identity(value):
+def _identity(value: Value) -> Value:
     return value
 
 
@@ -62,14 +65,14 @@ class Intrinsic:
         typing: Callable | None,
         attributes: Sequence[str],
         name: str | None = None,
-        rule: Callable | None = None,
+        rule: Rule | None = None,
         constants: Mapping[str, str] | None = None,
         widens: Mapping[str, str] | None = None,
         draws: bool = False,
         crosses: str | None = None,
         per_client: str | None = None,
         per_element: str | None = None,
-    ):
+    ) -> None:
         self.name = name or meaning.__name__
         self.meaning = meaning
         self.level = level
@@ -87,7 +90,8 @@ class Intrinsic:
         self.__doc__ = meaning.__doc__
         self.__name__ = self.name
         parameters = inspect.signature(meaning).parameters.values()
-        positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        # Without annotations: calls take Values, not the meaning's numpy values.
+        positional = [p.replace(annotation=p.empty) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.__signature__ = inspect.Signature(positional)
         self.meaning_keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY or p.name in self.attributes]
         operands = [p.name for p in positional if p.name not in self.attributes]
@@ -120,7 +124,7 @@ class Intrinsic:
             raise FedcoreError(f"{self.name} has no parameter {name!r}; it has {', '.join(operands)}")
         return None if name is None else operands.index(name)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<intrinsic {self.name} : {self.signature_text or 'any'}>"
 
     def lowering(self, fn: Callable) -> Callable:
@@ -179,7 +183,7 @@ class Intrinsic:
 
     # Types.
 
-    def result_type(self, operand_types: Sequence[Type | None], attributes: Mapping) -> Type:
+    def result_type(self, operand_types: Sequence[Type], attributes: Mapping) -> Type:
         """The type of the result; raises `TypeMismatch` if the operands do not fit."""
         if self._typing is not None:
             return self._typing(operand_types, attributes)
@@ -256,7 +260,7 @@ class Intrinsic:
             )
         names = list(placed)
 
-        def fn(parts):
+        def fn(parts: Any) -> Value:
             own = dict(zip(names, parts, strict=True)) if len(names) > 1 else {names[0]: parts}
             return self(**{**arguments, **own}, **attributes)
 
@@ -267,7 +271,7 @@ class Intrinsic:
             argument = lookup("federated_zip")(argument)
         return lookup("federated_map")(fn, argument)
 
-    def emit(self, operands: Sequence[Value], *, builder: Builder | None = None, **attributes) -> Value:
+    def emit(self, operands: Sequence[Value], *, builder: Builder | None = None, **attributes: object) -> Value:
         """Appends the operation on Values."""
         builder = builder or active_builder() or operands[0].builder
         type_ = self.result_type([v.type for v in operands], attributes)
@@ -277,7 +281,7 @@ class Intrinsic:
                 raise TypeMismatch(f"{self.name}: `{name}` is an attribute, so it is {kinds}, not {brief(value)}")
         return builder.append(self.name, operands, type_, attributes, draws=self.draws)
 
-    def _attribute(self, name, value):
+    def _attribute(self, name: str, value: object) -> object:
         if name == "dtype":
             return as_dtype(value).name
         if name != "placement":
@@ -302,7 +306,7 @@ def intrinsic(
     *,
     level: str = PLACED,
     attributes: Sequence[str] = (),
-    rule: Callable | None = None,
+    rule: Rule | None = None,
     constants: Mapping[str, str] | None = None,
     widens: Mapping[str, str] | None = None,
     draws: bool = False,
@@ -316,8 +320,7 @@ def intrinsic(
         signature: parameters, result and kinds, as in `({T}@CLIENTS -> T@SERVER) where T: numeric`.
         level: "placed" for operations on placed values, "local" for operations inside one placement.
         attributes: the parameters that are attributes, not operands; `placement` selects the alternative.
-        rule: `rule(name, operand_types, attributes)` raises `TypeMismatch` for conditions that the signature cannot
-            express.
+        rule: raises `TypeMismatch` for conditions that the signature cannot express.
         constants: maps a parameter to the parameter that gives its Python constants their dtypes, as in `x + 1`.
         widens: maps a type variable to the variable that it is first bound to while functions are traced. It becomes
             wider if a function returns a wider type: an accumulator that starts as float32[0] may become float32[?].

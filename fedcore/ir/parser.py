@@ -19,6 +19,7 @@ from fedcore.ir.module import (
     STAGES,
     TEXT_VERSION,
     Blob,
+    Constant,
     Function,
     Graph,
     Module,
@@ -29,7 +30,7 @@ from fedcore.ir.module import (
     Symbol,
 )
 from fedcore.ir.value_notation import VALUE_RULES, WORDS, ValueBuilder, name_of, parse_constant, plain_values, unquote
-from fedcore.types import FunctionType, TensorType, Type, is_static, placement, placement_names
+from fedcore.types import FunctionType, Placement, TensorType, Type, is_static, placement, placement_names
 from fedcore.types.notation import TYPE_RULES, Refused, parse_with
 
 _RULES = r"""
@@ -91,7 +92,7 @@ _state: contextvars.ContextVar[_ParseState] = contextvars.ContextVar("fedcore_pa
 
 @lark.v_args(inline=True)
 class _ModuleBuilder(ValueBuilder):
-    def module(self, version, stage, *nodes):
+    def module(self, version: lark.Token, stage: lark.Token, *nodes: Graph | Function | None) -> Module:
         if version != str(TEXT_VERSION):
             raise Refused(version, f"this text has version {version[:20]}", (f"version {TEXT_VERSION}",))
         if stage not in STAGES:
@@ -99,45 +100,54 @@ class _ModuleBuilder(ValueBuilder):
         graphs = tuple(n for n in nodes if isinstance(n, Graph))
         return Module(str(stage), graphs, tuple(n for n in nodes if isinstance(n, Function)))
 
-    def type_name(self, name, type_):
+    def type_name(self, name: lark.Token, type_: Type) -> None:
         if not name[0].isupper():
             raise Refused(name, "the name of a type starts with a capital letter")
         _state.get().type_names[str(name)] = type_
 
-    def named_type(self, name):
+    def named_type(self, name: lark.Token) -> Type:
         type_names = _state.get().type_names
         return type_names[name] if name in type_names else super().named_type(name)
 
-    def graph(self, name, type_, digest, attributes=None):
+    def graph(
+        self, name: lark.Token, type_: Type, digest: lark.Token, attributes: dict[str, object] | None = None
+    ) -> Graph:
         if not isinstance(type_, FunctionType):
             raise Refused(name, f"a graph has the type of a function, not {type_}")
         return Graph(name_of(name), type_, digest.removeprefix("sha256:"), plain_values(name, attributes or {}))
 
-    def definition(self, name, *parts):
+    def definition(self, name: lark.Token, *parts: Any) -> Function:
         return self._function(name, None, parts)
 
-    def stage(self, name, *parts):
+    def stage(self, name: lark.Token, *parts: Any) -> Function:
         *parameters, result, where = [r for r in parts if not isinstance(r, dict | tuple)]
         if where not in placement_names():
             raise Refused(where, f"`{where}` is no placement", tuple(placement_names()))
         others = [r for r in parts if isinstance(r, dict | tuple)]
         return self._function(name, placement(str(where)), (*parameters, result, *others))
 
-    def _function(self, name, where, parts):
+    def _function(self, name: lark.Token, where: Placement | None, parts: tuple) -> Function:
         parameters = tuple(r for r in parts if isinstance(r, Parameter))
         result_type, *others = parts[len(parameters) :]
         attributes = plain_values(name, others[0]) if len(others) == 2 else {}
         location, operations, result = others[-1]
         return Function(name_of(name), parameters, operations, result, result_type, where, attributes, location)
 
-    def parameter(self, name, type_):
+    def parameter(self, name: lark.Token, type_: Type) -> Parameter:
         return Parameter(name_of(name), type_)
 
-    def body(self, brace, *parts):
+    def body(self, brace: lark.Token, *parts: Any) -> tuple[Location | None, tuple[Operation, ...], Operand]:
         location = parts[0] if isinstance(parts[0], Location) else None
         return location, parts[0 if location is None else 1 : -1], _operand(parts[-1])
 
-    def operation(self, name, kind, operands, type_, *details):
+    def operation(
+        self,
+        name: lark.Token,
+        kind: str,
+        operands: tuple[Operand, ...],
+        type_: Type,
+        *details: dict[str, object] | Location,
+    ) -> Operation:
         attributes, location = {}, None
         for part in details:
             if isinstance(part, dict):
@@ -150,25 +160,26 @@ class _ModuleBuilder(ValueBuilder):
             attributes = plain_values(name, attributes)
         return Operation(name_of(name), str(kind), operands, type_, attributes, location)
 
-    def line(self, token, *details):
+    def line(self, token: lark.Token, *details: dict[str, object] | Location) -> Operation:
         name, kind, operands, type_ = _pieces(_line, token)
         state = _state.get()
         if type_ not in state.types:
             state.types[type_] = _type_in_line(type_)
         if operands not in state.operands:
             state.operands[operands] = tuple([_operand_of(token, n) for n in _names(operands)])
-        first = lark.Token.new_borrow_pos("REF", name, token) if details or name[1] == '"' else name
+        # Of a plain text no error is reported, so it needs no position.
+        first: Any = lark.Token.new_borrow_pos("REF", name, token) if details or name[1] == '"' else name
         return self.operation(first, kind, state.operands[operands], state.types[type_], *details)
 
-    def operands(self, opening, *operands):
+    def operands(self, opening: lark.Token, *operands: lark.Token) -> tuple[Operand, ...]:
         return tuple(map(_operand, operands))
 
-    def location(self, opening, file, line, *library):
+    def location(self, opening: lark.Token, file: lark.Token, line: lark.Token, *library: lark.Token) -> Location:
         if len(line) > 9:
             raise Refused(line, "this line is further down than any file goes")
         return Location(unquote(file, file), int(line), library=self.location(opening, *library) if library else None)
 
-    def place(self, token):
+    def place(self, token: lark.Token) -> Location:
         locations = _state.get().locations
         if token not in locations:
             file, line, library, library_line = _pieces(_place, token)
@@ -197,7 +208,7 @@ def _operand_of(token: lark.Token, text: str) -> Operand:
     return operands[text]
 
 
-def _literal(token, value, type_):
+def _literal(token: lark.Token, value: object, type_: Type) -> Blob | Constant:
     if isinstance(value, Blob):
         return value
     if not isinstance(type_, TensorType) or not is_static(type_.shape):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedcore.errors import Location, brief
-from fedcore.ir.module import TEXT_VERSION, Blob, Constant, Function, Graph, Module, Operation, Ref
+from fedcore.ir.module import TEXT_VERSION, Attributes, Blob, Constant, Function, Graph, Module, Operand, Operation, Ref
 from fedcore.ir.type_names import TypeNames
 from fedcore.types import Type
 from fedcore.types.dtypes import as_dtype
@@ -76,7 +76,7 @@ def _operation(op: Operation, names: TypeNames, locations: bool) -> str:
     return text + _location(op, locations)
 
 
-def _location(node, locations: bool) -> str:
+def _location(node: Function | Operation, locations: bool) -> str:
     if not locations or node.location is None:
         return ""
     library = node.location.library
@@ -101,17 +101,17 @@ def symbol(name: str) -> str:
     return _name("@", name)
 
 
-def _operand(operand) -> str:
+def _operand(operand: Operand) -> str:
     return _name("%" if type(operand) is Ref else "@", operand.name)
 
 
-def _attributes(attributes) -> str:
+def _attributes(attributes: Attributes) -> str:
     if not attributes:
         return ""
     return " {" + ", ".join(f"{key}={print_value(value)}" for key, value in attributes.items()) + "}"
 
 
-def is_writable(value) -> bool:
+def is_writable(value: object) -> bool:
     """Whether a text can hold the value of an attribute."""
     if isinstance(value, tuple):
         return all(map(is_writable, value))
@@ -122,7 +122,7 @@ def is_writable(value) -> bool:
     return isinstance(value, bool | int | str | bytes | Constant)
 
 
-def print_value(value) -> str:
+def print_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -156,7 +156,7 @@ def _bytes(data: bytes) -> str:
     return f'b"{out}"'
 
 
-def _number(x) -> str:
+def _number(x: np.generic) -> str:
     """Shortest decimal that parses to the same bits; a NaN with a payload other than numpy's in hex."""
     if x.dtype == np.bool_:
         return "true" if x else "false"

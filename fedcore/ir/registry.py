@@ -11,6 +11,8 @@ from fedcore.errors import FedcoreError, brief
 from fedcore.ir.locations import describe
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
     from fedcore.ir.operations import Intrinsic
 
 _registry: dict[str, "Intrinsic"] = {}
@@ -39,7 +41,7 @@ class _EntryPoints:
                         f"the entry point {entry.name} = {entry.value} of {ENTRY_POINTS} does not load: {error}"
                     ) from error
 
-    def _discover(self):
+    def _discover(self) -> "EntryPoints":
         from importlib.metadata import entry_points
 
         return entry_points(group=ENTRY_POINTS)

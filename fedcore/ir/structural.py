@@ -1,9 +1,12 @@
 """The operations that the builder itself appends: structs, literals, and functions as values."""
 
 import functools
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
 
 from fedcore.errors import TypeMismatch
-from fedcore.ir.module import Constant
+from fedcore.ir.module import Attributes, Constant
 from fedcore.ir.operations import operation
 from fedcore.types import (
     FederatedType,
@@ -18,7 +21,7 @@ from fedcore.types import (
 )
 
 
-def struct_type(elements, container: type | str | None = None) -> StructType:
+def struct_type(elements: Iterable[tuple[str | None, Type]], container: type | str | None = None) -> StructType:
     """The struct of (name, type) pairs, with the Python class of its values."""
     if container is None:
         return StructType(elements)
@@ -33,18 +36,18 @@ def spread(arguments: tuple, count: int) -> tuple:
     return arguments if len(arguments) == count else (*arguments[:-1], *arguments[-1])
 
 
-def _struct_typing(types, attributes):
+def _struct_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     # Names and container are in the declared type only; the verifier compares the elements.
     return StructType([(None, t) for t in types])
 
 
 @operation(_struct_typing)
-def struct(*elements):
+def struct(*elements: object) -> tuple:
     """Makes a struct of its operands; the result type holds the names."""
     return tuple(elements)
 
 
-def _item_typing(types, attributes):
+def _item_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     (type_,) = types
     member = member_of(type_)
     index = attributes["index"]
@@ -55,12 +58,12 @@ def _item_typing(types, attributes):
 
 
 @operation(_item_typing)
-def item(value, *, index):
+def item(value: tuple, *, index: int) -> object:
     """Takes element `index` of a struct; the element of a placed struct has its placement."""
     return value[index]
 
 
-def _literal_typing(types, attributes):
+def _literal_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     from fedcore.types import TensorType
 
     constant: Constant = attributes["value"]
@@ -68,12 +71,12 @@ def _literal_typing(types, attributes):
 
 
 @operation(_literal_typing)
-def literal(*, value):
+def literal(*, value: Constant) -> np.ndarray:
     """A constant."""
     return value.to_numpy()
 
 
-def application_type(function: FunctionType, arguments: list[Type], name: str = "call") -> Type:
+def application_type(function: Type, arguments: list[Type], name: str = "call") -> Type:
     """The result type of applying `function`; several arguments are the elements of its struct parameter."""
     if not isinstance(function, FunctionType):
         raise TypeMismatch(f"{name}: a value of type {function} is not a function")
@@ -91,17 +94,17 @@ def application_type(function: FunctionType, arguments: list[Type], name: str = 
     return function.result
 
 
-def _call_typing(types, attributes):
+def _call_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     return application_type(types[0], list(types[1:]))
 
 
 @operation(_call_typing)
-def call(function, *arguments):
+def call(function: Callable, *arguments: object) -> object:
     """Applies a function or a graph to its arguments."""
     return function(*arguments)
 
 
-def _bind_typing(types, attributes):
+def _bind_typing(types: Sequence[Type], attributes: Attributes) -> Type:
     function, *captured = types
     if not isinstance(function, FunctionType) or function.parameter is None:
         raise TypeMismatch(f"bind: a function with parameters is wanted, not {function}")
@@ -118,6 +121,6 @@ def _bind_typing(types, attributes):
 
 
 @operation(_bind_typing)
-def bind(function, *captured):
+def bind(function: Callable, *captured: object) -> functools.partial:
     """Partial application: binds the leading arguments of a function, such as the captures of a lambda."""
     return functools.partial(function, *captured)

@@ -21,7 +21,7 @@ class TypeNames:
         known: names of types of other modules, which have them here too; no other type has one of these names.
     """
 
-    def __init__(self, types: Iterable[Type], known: Mapping[Type, str] = MappingProxyType({})):
+    def __init__(self, types: Iterable[Type], known: Mapping[Type, str] = MappingProxyType({})) -> None:
         counts: Counter[StructType] = Counter()
         for type_, times in Counter(types).items():
             _count(type_, counts, times)

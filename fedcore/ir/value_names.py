@@ -10,7 +10,7 @@ from fedcore.types import FederatedType, StructType, Type
 class ValueNames:
     """Names of the parameters and bindings of one function: `%3 = item(%state) {index=0}` may be `weights`."""
 
-    def __init__(self, function: Function):
+    def __init__(self, function: Function) -> None:
         self._made = {op.name: op for op in function.operations}
         self._types = function.types()
         self._names: dict[str, str | None] = {p.name: p.name for p in function.parameters}

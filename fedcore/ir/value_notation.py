@@ -1,8 +1,10 @@
 """The notation of names, attributes and constants, which the texts of modules and of regions share."""
 
+import builtins
 import json
 import math
 import re
+from typing import Any
 
 import lark
 import numpy as np
@@ -50,7 +52,7 @@ class Number(str):
 class ValueBuilder(TypeBuilder):
     """Transforms types and attributes; numbers stay text."""
 
-    def attributes(self, brace, *pairs):
+    def attributes(self, brace: lark.Token, *pairs: tuple[lark.Token, object]) -> dict[str, object]:
         values: dict = {}
         for key, value in pairs:
             if key in values:
@@ -58,31 +60,31 @@ class ValueBuilder(TypeBuilder):
             values[str(key)] = value
         return values
 
-    def attribute(self, key, value):
+    def attribute(self, key: lark.Token, value: object) -> tuple[lark.Token, object]:
         return key, value
 
-    def number(self, token):
+    def number(self, token: lark.Token) -> Number:
         if len(token) > MAX_DIGITS:
             raise Refused(token, f"this number has more than {MAX_DIGITS} digits")
         return Number(token)
 
-    def word(self, token):
+    def word(self, token: lark.Token) -> bool | str:
         return {"true": True, "false": False}.get(token, str(token))
 
-    def string(self, token):
+    def string(self, token: lark.Token) -> str:
         return unquote(token, token)
 
-    def _text(self, token):
+    def _text(self, token: lark.Token) -> str:
         return unquote(token, token) if token.type == "STRING" else super()._text(token)
 
-    def bytes(self, token):
+    def bytes(self, token: lark.Token) -> builtins.bytes:
         raw = token[2:-1].encode()
         return re.sub(rb"\\x([0-9a-f]{2})", lambda m: bytes([int(m[1], 16)]), raw)
 
-    def blob(self, token):
+    def blob(self, token: lark.Token) -> Blob:
         return Blob(token.removeprefix("sha256:"))
 
-    def items(self, *values):
+    def items(self, *values: object) -> tuple:
         return values
 
 
@@ -105,12 +107,12 @@ def unquote(token: lark.Token, text: str) -> str:
     return content
 
 
-def plain_values(token, attributes: dict) -> dict:
+def plain_values(token: lark.Token, attributes: dict) -> dict:
     """The values of attributes that no dtype decides."""
     return {key: plain_value(token, value) for key, value in attributes.items()}
 
 
-def plain_value(token, value):
+def plain_value(token: lark.Token, value: object) -> Any:
     """The value of an attribute: a number is a float if it has a point or an exponent, else an int."""
     if isinstance(value, tuple):
         return tuple([plain_value(token, v) for v in value])
@@ -123,7 +125,7 @@ def plain_value(token, value):
     return float(value)
 
 
-def parse_constant(value, dtype: DType, shape: tuple[int, ...]) -> Constant:
+def parse_constant(value: Any, dtype: DType, shape: tuple[int, ...]) -> Constant:
     """The constant of a scalar, or of a flat list of the entries of a tensor; raises ValueError, OverflowError or
     TypeError for another value."""
     scalars = [value] if shape == () else list(value)
@@ -140,7 +142,7 @@ def parse_constant(value, dtype: DType, shape: tuple[int, ...]) -> Constant:
     return Constant(dtype.name, shape, array.tobytes())
 
 
-def _scalar(text, dtype: np.dtype):
+def _scalar(text: object, dtype: np.dtype) -> np.generic | bool | int:
     if dtype.kind == "c":
         real = np.dtype(f"f{dtype.itemsize // 2}")
         if not isinstance(text, tuple) or len(text) != 2:

@@ -3,7 +3,8 @@
 Decision 0201.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedcore.errors import TracingError, shorten
 from fedcore.ir.active import active_builder
@@ -31,12 +32,12 @@ class Value:
     __array_priority__ = 1000  # numpy leaves `array + value` to the value
     __hash__ = object.__hash__
 
-    def __init__(self, builder: "Builder", operand: Operand, type: Type):
+    def __init__(self, builder: "Builder", operand: Operand, type: Type) -> None:
         self.builder = builder
         self.operand = operand
         self.type = type
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Value({self.operand}: {shorten(str(self.type))})"
 
     @property
@@ -49,7 +50,7 @@ class Value:
             raise TracingError(f"a value of type {self.type} has no elements")
         return type_
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> "Value":
         if name.startswith("__"):
             raise AttributeError(name)
         type_ = member_of(self.type)
@@ -59,7 +60,7 @@ class Value:
             raise AttributeError(f"a value of type {self.type} has no element {name!r}{hint}")
         return self._item(type_.names.index(name))
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: int | str | slice) -> "Value":
         type_ = self._struct()
         if isinstance(key, str):
             return self.__getattr__(key)
@@ -70,10 +71,10 @@ class Value:
             raise IndexError(f"a value of type {self.type} has {len(type_)} elements")
         return self._item(key % len(type_))
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator["Value"]:
         return (self._item(i) for i in range(len(self._struct())))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._struct())
 
     def _item(self, index: int) -> "Value":
@@ -97,19 +98,19 @@ class Value:
         ordered = [*args, *(kwargs[n] for n in names if n in kwargs)]
         return call.emit([self, *(builder.value(a) for a in ordered)])
 
-    def __bool__(self):
+    def __bool__(self) -> NoReturn:
         raise TracingError(
             f"a traced value of type {self.type} has no truth value: its bits are not known while the computation "
             "is traced. Put the condition inside a tf_computation (tf.cond, tf.where)"
         )
 
-    def __array__(self, dtype=None, copy=None):  # tf.constant looks for it too
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:  # tf.constant looks for it too
         raise self._no_tensor()
 
-    def __tf_tensor__(self, dtype=None, name=None):
+    def __tf_tensor__(self, dtype: object = None, name: object = None) -> NoReturn:
         raise self._no_tensor()
 
-    def __tf_tracing_type__(self, context):
+    def __tf_tracing_type__(self, context: object) -> NoReturn:
         raise self._no_tensor()
 
     def _no_tensor(self) -> TracingError:
@@ -124,62 +125,63 @@ class Value:
             f"numbers when it runs: {fix}"
         )
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> NoReturn:
         raise self._comparison_error("==", "fc.equal(a, b) does")
 
-    def __ne__(self, other):
+    def __ne__(self, other: object) -> NoReturn:
         raise self._comparison_error("!=", "fc.equal(a, b) does")
 
-    def __lt__(self, other):
+    def __lt__(self, other: object) -> NoReturn:
         raise self._comparison_error("<", "fc.less(a, b) does")
 
-    def __gt__(self, other):
+    def __gt__(self, other: object) -> NoReturn:
         raise self._comparison_error(">", "fc.less(b, a) does")
 
-    def __le__(self, other):
+    def __le__(self, other: object) -> NoReturn:
         raise self._comparison_error("<=", "put the comparison inside a tf_computation")
 
-    def __ge__(self, other):
+    def __ge__(self, other: object) -> NoReturn:
         raise self._comparison_error(">=", "put the comparison inside a tf_computation")
 
-    def __add__(self, other):
+    def __add__(self, other: object) -> "Value":
         return _arithmetic("generic_plus", self, other)
 
-    def __radd__(self, other):
+    def __radd__(self, other: object) -> "Value":
         return _arithmetic("generic_plus", other, self)
 
-    def __sub__(self, other):
+    def __sub__(self, other: object) -> "Value":
         return _arithmetic("generic_minus", self, other)
 
-    def __rsub__(self, other):
+    def __rsub__(self, other: object) -> "Value":
         return _arithmetic("generic_minus", other, self)
 
-    def __mul__(self, other):
+    def __mul__(self, other: object) -> "Value":
         return _arithmetic("generic_multiply", self, other)
 
-    def __rmul__(self, other):
+    def __rmul__(self, other: object) -> "Value":
         return _arithmetic("generic_multiply", other, self)
 
-    def __truediv__(self, other):
+    def __truediv__(self, other: object) -> "Value":
         return _arithmetic("generic_divide", self, other)
 
-    def __rtruediv__(self, other):
+    def __rtruediv__(self, other: object) -> "Value":
         return _arithmetic("generic_divide", other, self)
 
 
-def _arithmetic(kind: str, left, right) -> Value:
+def _arithmetic(kind: str, left: object, right: object) -> Value:
     """`left op right`; one operand may be a Python constant."""
     op = lookup(kind)
     if isinstance(left, Value):
         return op(left, right)
     if kind in ("generic_plus", "generic_multiply"):
         return op(right, left)
+    assert isinstance(right, Value)
     if isinstance(right.type, FederatedType):
         return lookup("federated_map")(lambda x: op(_fill(left, x.type), x), right)
     return op(_fill(left, right.type), right)
 
 
-def _fill(constant, type_: Type):
+def _fill(constant: object, type_: Type) -> object:
     """A value of the type with the constant in every element, for the left operand, whose type the result has."""
     if isinstance(type_, TensorType) and type_.shape == ():
         return constant

@@ -4,14 +4,14 @@ import functools
 import inspect
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import cast
 
 import attrs
 
 from fedcore.errors import FedcoreError, VerifyError, brief
 from fedcore.ir import limits
-from fedcore.ir.module import Blob, Constant, Function, Graph, Module, Operation, Ref, Symbol, Verified
+from fedcore.ir.module import Blob, Constant, Function, Graph, Module, Operand, Operation, Ref, Symbol, Verified
 from fedcore.ir.operations import PLACED, PLAN, Intrinsic, lookup
 from fedcore.ir.printer import DIGEST, is_writable
 from fedcore.ir.registry import declarations
@@ -44,7 +44,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SALT = re.compile(r"[0-9]+(:[0-9]+)?(\.[0-9]+(:[0-9]+)?)*")
 
 
-def _whole(least: int, most: int):
+def _whole(least: int, most: int) -> Callable[[object], bool]:
     return lambda x: type(x) is int and least <= x <= most
 
 
@@ -119,7 +119,7 @@ def verify(module: Module, known: Verified | None = None) -> Module:
 
 
 class _Verifier:
-    def __init__(self, module: Module, previous: Verified):
+    def __init__(self, module: Module, previous: Verified) -> None:
         self.module = module
         self.nodes: dict[str, Function | Graph] = {}
         self.types: dict[str, FunctionType | None] = {**previous.types}  # None: duplicate parameters, so no type
@@ -212,7 +212,9 @@ class _Verifier:
         if function.placement is not None and _distinct(function) and is_placed(function.type):
             yield f"{where}: a stage computes at one placement, but has the type {function.type}"
 
-    def _operation(self, at: str, op: Operation, bound, made_by, *, is_main: bool) -> Iterator[str]:
+    def _operation(
+        self, at: str, op: Operation, bound: Mapping[str, Type], made_by: Mapping[str, Operation], *, is_main: bool
+    ) -> Iterator[str]:
         types: list[Type] = []
         for operand in op.operands:
             scope = self.types if isinstance(operand, Symbol) else bound
@@ -290,7 +292,7 @@ def _is_placed_or_function(type_: Type) -> bool:
     return isinstance(type_, FederatedType | FunctionType)
 
 
-def _is_of_fold(operand, made_by: Mapping[str, Operation]) -> bool:
+def _is_of_fold(operand: Operand, made_by: Mapping[str, Operation]) -> bool:
     op = made_by.get(operand.name)
     if op is not None and op.kind == "item" and op.attributes.get("index") == 0:
         op = made_by.get(op.operands[0].name)
@@ -334,7 +336,7 @@ def _strategy_problems(where: str, attributes: Mapping) -> Iterator[str]:
         yield f"{where}: a call is 1, 2, 4, 8 … blocks of {block}, not {call} clients"
 
 
-def _display(value) -> str:
+def _display(value: object) -> str:
     from fedcore.ir.printer import print_value
 
     try:
@@ -397,7 +399,7 @@ def _form_problems(at: str, op: Operation, declared: Intrinsic) -> Iterator[str]
         yield f"{at}: {op.kind} takes {form.operands} operand{'' if form.operands == 1 else 's'}, not {count}"
 
 
-def _literal_problems(at: str, value) -> Iterator[str]:
+def _literal_problems(at: str, value: object) -> Iterator[str]:
     if isinstance(value, Blob):
         yield f"{at}: the bytes of {value} are not there; load the bundle, not the text"
     elif not isinstance(value, Constant):

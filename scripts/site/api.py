@@ -149,7 +149,7 @@ def is_type_alias(value: object) -> bool:
 def entry(page: Page, name: str) -> list[str]:
     value, place = page.entries[name], f"{python_path(page.path)}.{name}"
     if isinstance(value, Intrinsic):
-        lines = [f".. py:function:: {name}{signature(value)}", ""]
+        lines = [f".. py:function:: {name}{inspect.signature(value)}", ""]
         if value.signature is not None:
             lines += ["   .. code-block:: fedcore", "", f"      {value.signature}", ""]
         return [*lines, *("   " + line for line in to_rst((inspect.getdoc(value) or "").splitlines(), links())), ""]
@@ -161,12 +161,6 @@ def entry(page: Page, name: str) -> list[str]:
     short = shown if len(shown) <= 80 and "\n" not in shown else shown.splitlines()[0][:77] + "…"
     doc = value_doc(page.module, name)
     return [f".. py:data:: {name}", f"   :value: {short}", "", *("   " + line for line in to_rst(doc, links())), ""]
-
-
-def signature(value: Intrinsic) -> str:
-    """Parameters of an intrinsic without annotations of types, which its signature has."""
-    parameters = inspect.signature(value).parameters.values()
-    return str(inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters]))
 
 
 def value_doc(module: types.ModuleType, name: str) -> list[str]:

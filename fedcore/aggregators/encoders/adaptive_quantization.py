@@ -16,25 +16,27 @@ from fedcore.scalars import real_number, whole_number
 class AdaptiveQuantization(AdaptiveEncoder):
     """See `adaptive_quantization`."""
 
-    def __init__(self, target_error: float, initial_bits: int):
+    def __init__(self, target_error: float, initial_bits: int) -> None:
         self.target_error = target_error
         self.initial_bits = initial_bits
 
-    def initial_state(self, spec):
+    def initial_state(self, spec: tf.TensorSpec) -> tf.Tensor:
         return tf.constant(float(self.initial_bits))
 
-    def encode(self, value, seed, state):  # type: ignore[override]
+    def encode(self, value: tf.Tensor, seed: tf.Tensor, state: tf.Tensor) -> tuple[Integers, tf.Tensor]:  # type: ignore[override]
         flat = tf.reshape(tf.cast(value, tf.float32), [-1])
         bits = tf.cast(tf.round(state), tf.int32)
         levels, side = levels_between_bounds(flat, seed, _most(bits), "stochastic")
         return Integers(levels, bits), side
 
-    def decode(self, code, seed, spec, state):  # type: ignore[override]
+    def decode(  # type: ignore[override]
+        self, code: tuple[Integers, tf.Tensor], seed: tf.Tensor, spec: tf.TensorSpec, state: tf.Tensor
+    ) -> tf.Tensor:
         integers, side = code
         flat = between_bounds(integers.values, side, seed, "stochastic")
         return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
 
-    def update_state(self, state, code, value):
+    def update_state(self, state: tf.Tensor, code: tuple[Integers, tf.Tensor], value: tf.Tensor) -> tf.Tensor:
         """One bit more divides the squared error by four."""
         integers, side = code
         flat = tf.reshape(tf.cast(value, tf.float32), [-1])

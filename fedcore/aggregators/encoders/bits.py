@@ -26,7 +26,7 @@ class Integers:
         1
     """
 
-    def __init__(self, values: tf.Tensor, bits):
+    def __init__(self, values: tf.Tensor, bits: int | tf.Tensor) -> None:
         self.values = values
         self.bits = bits
 
@@ -43,7 +43,7 @@ class Bits:
         TensorShape([5])
     """
 
-    def __init__(self, bytes: tf.Tensor):
+    def __init__(self, bytes: tf.Tensor) -> None:
         self.bytes = bytes
 
 
@@ -65,7 +65,7 @@ def pack_integers(integers: Integers) -> tf.Tensor:
     return packed_fields(tf.concat([[bits], low], 0), widths, -(-(8 + MAX_BITS * count) // 32))
 
 
-def unpack_integers(code: tf.Tensor, shape: tuple[int, ...], bits) -> Integers:
+def unpack_integers(code: tf.Tensor, shape: tuple[int, ...], bits: int | tf.Tensor) -> Integers:
     """The integers of a code, of a static shape.
 
     Args:

@@ -1,4 +1,5 @@
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -19,7 +20,7 @@ from fedcore.errors import TypeMismatch
 class _Chain:
     """The work of both kinds of chains. A code is the last encoder's, and the other tensors of those before it."""
 
-    def __init__(self, encoders: tuple[Encoder, ...]):
+    def __init__(self, encoders: tuple[Encoder, ...]) -> None:
         self.encoders = encoders
         self._known: dict[tuple, list[CodeStructure]] = {}
 
@@ -33,7 +34,7 @@ class _Chain:
             self._known[key] = structures
         return self._known[key]
 
-    def _encode(self, value, seed, states) -> tuple[Any, tuple]:
+    def _encode(self, value: tf.Tensor, seed: tf.Tensor, states: Sequence) -> tuple[Any, tuple]:
         others, next_states = [], []
         for i, (encoder, state) in enumerate(zip(self.encoders, states, strict=True)):
             code, state = encode_tensor(encoder, value, seed_at(seed, i), state)
@@ -43,7 +44,7 @@ class _Chain:
                 others.append(remainder)
         return (code, *others), tuple(next_states)
 
-    def _decode(self, code, seed, spec, states):
+    def _decode(self, code: tuple, seed: tf.Tensor, spec: tf.TensorSpec, states: Sequence) -> tf.Tensor:
         structures = self._structures(spec)
         specs = [spec, *(s.first for s in structures)]
         encoder_code, *others = code
@@ -56,30 +57,30 @@ class _Chain:
 class Chain(_Chain, Encoder):
     """See `chain`."""
 
-    def encode(self, value, seed):
+    def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tuple:
         return self._encode(value, seed, [()] * len(self.encoders))[0]
 
-    def decode(self, code, seed, spec):
+    def decode(self, code: tuple, seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         return self._decode(code, seed, spec, [()] * len(self.encoders))
 
 
 class AdaptiveChain(_Chain, AdaptiveEncoder):
     """A chain in which an encoder has a state."""
 
-    def initial_state(self, spec):
+    def initial_state(self, spec: tf.TensorSpec) -> tuple:
         specs = [spec, *(s.first for s in self._structures(spec))]
         return tuple(initial_state(e, s) for e, s in zip(self.encoders, specs, strict=True))
 
-    def encode(self, value, seed, state):  # type: ignore[override]
+    def encode(self, value: tf.Tensor, seed: tf.Tensor, state: tuple) -> tuple:  # type: ignore[override]
         return self._encode(value, seed, state)[0]
 
-    def encode_and_update(self, value, seed, state):
+    def encode_and_update(self, value: tf.Tensor, seed: tf.Tensor, state: tuple) -> tuple[tuple, tuple]:
         return self._encode(value, seed, state)
 
-    def decode(self, code, seed, spec, state):  # type: ignore[override]
+    def decode(self, code: tuple, seed: tf.Tensor, spec: tf.TensorSpec, state: tuple) -> tf.Tensor:  # type: ignore[override]
         return self._decode(code, seed, spec, state)
 
-    def update_state(self, state, code, value):
+    def update_state(self, state: tuple, code: tuple, value: tf.Tensor) -> NoReturn:
         raise NotImplementedError  # `encode_and_update` has the codes between the encoders
 
 

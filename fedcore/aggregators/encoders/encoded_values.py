@@ -1,6 +1,7 @@
 """Encoding and decoding of structs, with an encoder for each tensor, as computations of the language."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import attrs
 import tensorflow as tf
@@ -21,6 +22,7 @@ from fedcore.aggregators.encoders.identity import identity
 from fedcore.aggregators.encoders.spec_encoders import SpecEncoder
 from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.types import TensorType, Type, is_static, tensor_leaves
 
 THRESHOLD = 10_000
@@ -44,7 +46,11 @@ class ValueCodec:
     is_adaptive: bool
 
 
-def encoder_chooser(encoder_fn, who: str) -> Callable[[tf.TensorSpec], Encoder]:
+EncoderFn: TypeAlias = Encoder | Callable[[tf.TensorSpec], Encoder | SpecEncoder | None]
+"""The encoder of each tensor of a value; an encoder stands for that of large float tensors."""
+
+
+def encoder_chooser(encoder_fn: EncoderFn, who: str) -> Callable[[tf.TensorSpec], Encoder]:
     """The encoder for each spec.
 
     Args:
@@ -54,7 +60,7 @@ def encoder_chooser(encoder_fn, who: str) -> Callable[[tf.TensorSpec], Encoder]:
     if isinstance(encoder_fn, Encoder):
         return lambda spec: encoder_fn if is_large_float(spec, THRESHOLD) else identity()
     if not callable(encoder_fn):
-        require_encoder(encoder_fn, who)
+        require_encoder(encoder_fn, who)  # type: ignore[unreachable] # another argument of a user
 
     def choose(spec: tf.TensorSpec) -> Encoder:
         encoder = encoder_fn(spec)
@@ -70,7 +76,7 @@ def is_large_float(spec: tf.TensorSpec, threshold: int) -> bool:
     return spec.dtype.is_floating and spec.shape.num_elements() > threshold
 
 
-def value_codec(encoder_fn, value_type: Type, who: str) -> ValueCodec:
+def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec:
     """The codec of a value: each of its tensors has the encoder that the function chooses for it.
 
     Raises:
@@ -82,7 +88,7 @@ def value_codec(encoder_fn, value_type: Type, who: str) -> ValueCodec:
     structure: list = []
 
     @tf_computation(value_type)
-    def _(value):
+    def _(value: TensorStructure) -> TensorStructure:
         structure.append(value)
         return value
 
@@ -94,7 +100,7 @@ def value_codec(encoder_fn, value_type: Type, who: str) -> ValueCodec:
     is_adaptive = any(isinstance(e, AdaptiveEncoder) for e in encoders)
 
     @tf_computation
-    def first_state():
+    def first_state() -> tuple:
         return tuple(initial_state(e, s) for e, s in zip(encoders, specs, strict=True)) if is_adaptive else ()
 
     state_type = first_state.type_signature.result
@@ -102,7 +108,7 @@ def value_codec(encoder_fn, value_type: Type, who: str) -> ValueCodec:
         raise TypeMismatch(f"{who}: the states of adaptive encoders are floats, not {state_type}")
 
     @tf_computation(value_type, TensorType("int64"), state_type)
-    def encode(value, seed, states):
+    def encode(value: TensorStructure, seed: tf.Tensor, states: tuple) -> tuple[tuple, tuple]:
         numbers = tf.bitcast(seed, tf.int32)
         codes, next_states = [], []
         for i, (encoder, leaf) in enumerate(zip(encoders, tf.nest.flatten(value), strict=True)):
@@ -112,7 +118,7 @@ def value_codec(encoder_fn, value_type: Type, who: str) -> ValueCodec:
         return (tuple(codes), (seed,) if sends_seed else ()), tuple(next_states) if is_adaptive else ()
 
     @tf_computation
-    def decode(received, states):
+    def decode(received: TensorStructure, states: tuple) -> TensorStructure:
         codes, seeds = received
         numbers = tf.bitcast(seeds[0], tf.int32) if sends_seed else tf.zeros([2], tf.int32)
         leaves = []

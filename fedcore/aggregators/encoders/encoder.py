@@ -2,12 +2,15 @@
 
 import abc
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from fedcore.aggregators.encoders.bits import Bits, Integers, pack_integers, unpack_integers
 from fedcore.errors import TypeMismatch, brief
+
+CodeLeaf: TypeAlias = tf.Tensor | Integers | Bits
+"""A part of a code."""
 
 
 class Encoder(abc.ABC):
@@ -99,7 +102,7 @@ class AdaptiveEncoder(Encoder):
         return code, self.update_state(state, code, value)
 
 
-def require_encoder(encoder, who: str) -> None:
+def require_encoder(encoder: object, who: str) -> None:
     """Raises TypeMismatch if the object is no encoder."""
     if not isinstance(encoder, Encoder):
         raise TypeMismatch(f"{who} takes encoders of fc.aggregators.encoders, not {brief(encoder)}")
@@ -144,7 +147,7 @@ def finite_or_nan(value: tf.Tensor) -> tf.Tensor:
 def in_transit(code: Any) -> Any:
     """A code as it is sent: a nest of tensors, in which uint8 vectors are packed bits."""
 
-    def pack_leaf(leaf):
+    def pack_leaf(leaf: CodeLeaf) -> tf.Tensor:
         if isinstance(leaf, Bits):
             return leaf.bytes
         if not isinstance(leaf, Integers):
@@ -163,8 +166,8 @@ class CodeStructure:
     Its attribute `code` is a code in a scratch graph, whose leaves have no values.
     """
 
-    def __init__(self, encoder: Encoder, spec: tf.TensorSpec):
-        def scratch():
+    def __init__(self, encoder: Encoder, spec: tf.TensorSpec) -> None:
+        def scratch() -> None:
             value = tf.compat.v1.placeholder(spec.dtype, spec.shape)
             seed = tf.compat.v1.placeholder(tf.int32, [2])
             self.code, _ = encode_tensor(encoder, value, seed, initial_state(encoder, spec))
@@ -183,7 +186,7 @@ class CodeStructure:
     def in_this_graph(self) -> Any:
         """A code of placeholders in the graph that is being built."""
 
-        def placeholder(leaf):
+        def placeholder(leaf: CodeLeaf) -> CodeLeaf:
             if isinstance(leaf, Integers):
                 bits = leaf.bits if isinstance(leaf.bits, int) else tf.compat.v1.placeholder(tf.int32, [])
                 return Integers(placeholder(leaf.values), bits)
@@ -237,7 +240,7 @@ def tensors_of(code: Any) -> list[tf.Tensor]:
 def decodes_with_seed(encoder: Encoder, structure: CodeStructure, spec: tf.TensorSpec) -> bool:
     """Whether decoding reads the seed."""
 
-    def scratch(seed):
+    def scratch(seed: tf.Tensor) -> tf.Tensor:
         return decode_tensor(encoder, structure.in_this_graph(), seed, spec, initial_state(encoder, spec))
 
     traced = tf.function(scratch, autograph=False).get_concrete_function(tf.TensorSpec([2], tf.int32))

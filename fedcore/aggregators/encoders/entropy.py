@@ -11,6 +11,7 @@ Decision 0121.
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +27,7 @@ from fedcore.aggregators.encoders.bits import (
     words_of,
 )
 from fedcore.aggregators.encoders.encoder import Encoder, finite_or_nan
+from fedcore.graphs.tensors.structures import TensorStructure
 
 _TOKENS = 32
 _TOKEN_BITS = 5
@@ -52,7 +54,7 @@ _ABSENT = 255
 class Entropy(Encoder):
     """See `entropy`."""
 
-    def encode(self, value, seed):
+    def encode(self, value: tf.Tensor, seed: tf.Tensor) -> Bits:
         numbers = _as_int32(value)
         count = int(numbers.shape[0])
         if not count:
@@ -67,7 +69,7 @@ class Entropy(Encoder):
         raw_at = _head_bits(lanes) + tf.reduce_sum(lane_bits)
         capacity = _head_bits(lanes) // 32 + lanes * rows * _MOST_BITS // 32 + count
 
-        def with_raw_bits():
+        def with_raw_bits() -> tf.Tensor:
             widths = _raw_widths(tokens, mode)
             low = tf.bitwise.bitwise_and(numbers, lowest_bits(widths))
             raw = words_at(low, raw_at + sums_before(widths))
@@ -75,7 +77,7 @@ class Entropy(Encoder):
 
         return Bits(_if_wide(mode, lambda: code_of_words([head, stream], raw_at, capacity), with_raw_bits))
 
-    def decode(self, code, seed, spec):
+    def decode(self, code: Bits, seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         count = _count_int32(spec)
         if not count:
             return tf.zeros(spec.shape, spec.dtype)
@@ -87,7 +89,7 @@ class Entropy(Encoder):
         symbols = _decode_symbols(stream, _symbols_by_slot(costs), lane_bits, rows)
         tokens = _tokens_of(symbols, count)
 
-        def with_raw_bits():
+        def with_raw_bits() -> tf.Tensor:
             widths = _raw_widths(tokens, mode)
             raw = read_fields(code.bytes, _head_bits(lanes) + tf.reduce_sum(lane_bits) + sums_before(widths), widths)
             return tf.where(tokens == _ESCAPE, raw, tf.bitwise.left_shift(tokens - _ESCAPE // 2, mode - 1) + raw)
@@ -129,7 +131,9 @@ def _head_bits(lanes: int) -> int:
     return 32 * (1 + _TOKENS // 4 + (lanes + 2) // 2)
 
 
-def _if_wide(mode: tf.Tensor, narrow, wide):
+def _if_wide(
+    mode: tf.Tensor, narrow: Callable[[], TensorStructure], wide: Callable[[], TensorStructure]
+) -> TensorStructure:
     """The result of one of two functions: `tf.switch_case` is batched over clients."""
     return tf.switch_case(tf.cast(mode > 0, tf.int32), [narrow, wide])
 
@@ -163,7 +167,7 @@ def _tokens(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     least = tf.reduce_min(numbers)
     spread = tf.bitcast(tf.reduce_max(numbers) - least, tf.uint32)
 
-    def wide():
+    def wide() -> tuple[tf.Tensor, tf.Tensor]:
         lower = _best_lower_bits(numbers)
         from_zero = tf.bitwise.right_shift(numbers, lower) + _ESCAPE // 2
         return tf.where((from_zero < 0) | (from_zero > _ESCAPE), _ESCAPE, from_zero), lower + 1
@@ -256,7 +260,7 @@ def _words_in_order(costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     return tf.bitwise.bitwise_and(order, _SYMBOLS - 1), lengths, sums_before(_slots(lengths), 1)
 
 
-def _lengths(symbol_costs: tf.Tensor, less) -> tf.Tensor:
+def _lengths(symbol_costs: tf.Tensor, less: np.ndarray | tf.Tensor) -> tf.Tensor:
     lengths = tf.clip_by_value(tf.bitwise.right_shift(symbol_costs - less + 15, 4), 0, _MOST_BITS)
     return tf.where(symbol_costs < 1 << 12, lengths, _MOST_BITS + 1)
 
@@ -334,14 +338,14 @@ def _decode_symbols(stream: tf.Tensor, table: tf.Tensor, lane_bits: tf.Tensor, r
     between = upper + tf.bitwise.left_shift(stream[1:], 16)
     windows = tf.reshape(tf.stack([stream[:-1], between], 1), [-1])  # 32 bits from each 16th on
 
-    def symbol(at):
+    def symbol(at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         # A place outside of the code is an error of `tf.gather`, and the code was altered in transit.
         window = tf.gather(windows, tf.bitwise.right_shift(at, 4))
         window = tf.bitwise.right_shift(window, tf.bitwise.bitwise_and(at, 15))
         entry = tf.gather(table, tf.bitwise.bitwise_and(window, _SLOTS - 1))
         return entry, at + tf.bitwise.right_shift(entry, 2 * _TOKEN_BITS)
 
-    def rows_of(i, at, first, second):
+    def rows_of(i: tf.Tensor, at: tf.Tensor, first: tf.TensorArray, second: tf.TensorArray) -> tuple:
         entry, at = symbol(at)
         first = first.write(i, entry)
         entry, at = symbol(at)

@@ -56,13 +56,13 @@ def _with_signs(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 class Hadamard(Encoder):
     """See `hadamard`."""
 
-    def encode(self, value, seed):
+    def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         flat = tf.reshape(tf.cast(value, tf.float32), [-1])
         if not flat.shape[0]:
             return flat
         return hadamard_transform(_with_signs(flat, seed))
 
-    def decode(self, code, seed, spec):
+    def decode(self, code: tf.Tensor, seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         if not code.shape[0]:
             return tf.zeros(spec.shape, spec.dtype)
         return tf.cast(tf.reshape(_with_signs(hadamard_transform(code), seed), spec.shape), spec.dtype)

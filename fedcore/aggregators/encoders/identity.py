@@ -1,13 +1,18 @@
+from typing import TYPE_CHECKING
+
 from fedcore.aggregators.encoders.encoder import Encoder
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class Identity(Encoder):
     """See `identity`."""
 
-    def encode(self, value, seed):
+    def encode(self, value: "tf.Tensor", seed: "tf.Tensor") -> "tf.Tensor":
         return value
 
-    def decode(self, code, seed, spec):
+    def decode(self, code: "tf.Tensor", seed: "tf.Tensor", spec: "tf.TensorSpec") -> "tf.Tensor":
         return code
 
 

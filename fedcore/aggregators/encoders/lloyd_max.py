@@ -30,12 +30,12 @@ def normal_codebook(bits: int) -> np.ndarray:
 class LloydMax(Encoder):
     """See `lloyd_max`."""
 
-    def __init__(self, bits: int):
+    def __init__(self, bits: int) -> None:
         self.bits = bits
         self.levels = normal_codebook(bits)
         self.edges = (self.levels[1:] + self.levels[:-1]) / 2
 
-    def encode(self, value, seed):
+    def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tuple[Integers, tf.Tensor]:
         flat = tf.reshape(tf.cast(value, tf.float32), [-1])
         scale = nan_unless_finite(root_mean_square(flat))
         ratio, level = tf.math.divide_no_nan(flat, scale), tf.zeros_like(flat, tf.int32)
@@ -44,7 +44,7 @@ class LloydMax(Encoder):
             level = tf.where(ratio > tf.gather(tf.constant(self.edges), middle - 1), middle, level)
         return Integers(level, self.bits), scale
 
-    def decode(self, code, seed, spec):
+    def decode(self, code: tuple[Integers, tf.Tensor], seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         integers, scale = code
         return tf.cast(tf.reshape(tf.gather(tf.constant(self.levels), integers.values) * scale, spec.shape), spec.dtype)
 

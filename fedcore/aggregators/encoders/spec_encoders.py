@@ -21,7 +21,7 @@ class SpecEncoder:
     spec: tf.TensorSpec
 
 
-def _bind_spec(encoder: Encoder, spec, who: str) -> SpecEncoder:
+def _bind_spec(encoder: Encoder, spec: object, who: str) -> SpecEncoder:
     require_encoder(encoder, who)
     type_ = to_type(spec)
     if not isinstance(type_, TensorType):
@@ -29,7 +29,7 @@ def _bind_spec(encoder: Encoder, spec, who: str) -> SpecEncoder:
     return SpecEncoder(encoder, tf.TensorSpec(type_.shape, type_.dtype.numpy))
 
 
-def as_simple_encoder(encoder: Encoder, spec) -> SpecEncoder:
+def as_simple_encoder(encoder: Encoder, spec: object) -> SpecEncoder:
     """An encoder for broadcasts of one dtype and shape; what an `encoder_fn` may return in place of the encoder.
 
     Types: an encoder of tensors of the dtype and shape.
@@ -44,7 +44,7 @@ def as_simple_encoder(encoder: Encoder, spec) -> SpecEncoder:
     return _bind_spec(encoder, spec, "as_simple_encoder")
 
 
-def as_gather_encoder(encoder: Encoder, spec) -> SpecEncoder:
+def as_gather_encoder(encoder: Encoder, spec: object) -> SpecEncoder:
     """An encoder for aggregations of one dtype and shape; what an `encoder_fn` may return in place of the encoder.
 
     Types: an encoder of tensors of the dtype and shape.

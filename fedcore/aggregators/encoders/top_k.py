@@ -11,10 +11,10 @@ from fedcore.scalars import real_number
 class TopK(Encoder):
     """See `top_k`."""
 
-    def __init__(self, fraction: float):
+    def __init__(self, fraction: float) -> None:
         self.fraction = fraction
 
-    def encode(self, value, seed):
+    def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tuple:
         flat = tf.reshape(value, [-1])
         count = int(flat.shape[0])
         _, places = tf.math.top_k(tf.abs(flat), math.ceil(self.fraction * count))
@@ -25,7 +25,7 @@ class TopK(Encoder):
         lower = tf.bitwise.bitwise_and(places, (1 << MAX_BITS) - 1)
         return values, Integers(lower, MAX_BITS), Integers(tf.bitwise.right_shift(places, MAX_BITS), bits - MAX_BITS)
 
-    def decode(self, code, seed, spec):
+    def decode(self, code: tuple, seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         values, *places = code
         place = places[0].values
         if len(places) > 1:

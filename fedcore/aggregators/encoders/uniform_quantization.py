@@ -30,7 +30,7 @@ def restore_values(levels: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tens
     return levels + 0.5 - _offset(levels.shape, seed, rounding) if rounding == "dithered" else levels
 
 
-def _offset(shape, seed: tf.Tensor, rounding: str):
+def _offset(shape: tf.TensorShape, seed: tf.Tensor, rounding: str) -> float | tf.Tensor:
     """Offsets from 0 to 1 for a vector. They repeat after 2**16 elements: more would take longer than the rounding."""
     if rounding == "nearest":
         return 0.5
@@ -47,22 +47,24 @@ def root_mean_square(value: tf.Tensor) -> tf.Tensor:
 class BoundedQuantization(Encoder):
     """`uniform_quantization` between the least and the greatest element."""
 
-    def __init__(self, bits: int, rounding: str):
+    def __init__(self, bits: int, rounding: str) -> None:
         self.bits = bits
         self.rounding = rounding
 
-    def encode(self, value, seed):
+    def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tuple[Integers, tf.Tensor]:
         flat = tf.reshape(tf.cast(value, tf.float32), [-1])
         levels, side = levels_between_bounds(flat, seed, float((1 << self.bits) - 1), self.rounding)
         return Integers(levels, self.bits), side
 
-    def decode(self, code, seed, spec):
+    def decode(self, code: tuple[Integers, tf.Tensor], seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         integers, side = code
         flat = between_bounds(integers.values, side, seed, self.rounding)
         return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
 
 
-def levels_between_bounds(flat: tf.Tensor, seed: tf.Tensor, most, rounding: str) -> tuple[tf.Tensor, tf.Tensor]:
+def levels_between_bounds(
+    flat: tf.Tensor, seed: tf.Tensor, most: float | tf.Tensor, rounding: str
+) -> tuple[tf.Tensor, tf.Tensor]:
     """(levels from 0 to `most`; float32 [2] with the least element and the distance of two levels).
 
     The levels are uint8 if `most` is a number that fits, else int32.
@@ -90,11 +92,11 @@ def between_bounds(levels: tf.Tensor, side: tf.Tensor, seed: tf.Tensor, rounding
 class StepQuantization(Encoder):
     """`uniform_quantization` in steps."""
 
-    def __init__(self, step, rounding: str):
+    def __init__(self, step: float | str, rounding: str) -> None:
         self.step = step
         self.rounding = rounding
 
-    def encode(self, value, seed):
+    def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         flat = tf.reshape(tf.cast(value, tf.float32), [-1])
         rms = root_mean_square(flat)
         if self.step == RMS:
@@ -104,14 +106,16 @@ class StepQuantization(Encoder):
         levels = tf.clip_by_value(round_to_levels(flat / self.step, seed, self.rounding), -_MOST_STEPS, _MOST_STEPS)
         return tf.cast(levels, tf.int32), nan_unless_finite(rms) * 0
 
-    def decode(self, code, seed, spec):
+    def decode(self, code: tuple[tf.Tensor, tf.Tensor], seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         levels, side = code
         step = side if self.step == RMS else self.step + side
         flat = restore_values(tf.cast(levels, tf.float32), seed, self.rounding) * step
         return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
 
 
-def uniform_quantization(bits: int | None = None, step=None, rounding: str = "stochastic") -> Encoder:
+def uniform_quantization(
+    bits: int | None = None, step: float | str | None = None, rounding: str = "stochastic"
+) -> Encoder:
     """Rounds floats to equally spaced levels.
 
     With `bits`, there are `2**bits` levels from the least to the greatest element; two float32 are sent too.

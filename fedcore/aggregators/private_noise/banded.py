@@ -4,11 +4,13 @@ Source: Choquette-Choo et al. 2023, "(Amplified) banded matrix factorization", a
 matrix; here it is Toeplitz, as in McKenna 2024, arXiv:2405.15913, so that it needs no number of rounds to run.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from fedcore.aggregators.private_noise.normal import Draw
 
@@ -42,7 +44,7 @@ class BandedNoise:
             tf.zeros([len(self.coefficients) - 1, size]), tf.constant(self.coefficients, tf.float32)
         )
 
-    def next(self, state: BandedNoiseState, size: int, draw: Draw):
+    def next(self, state: BandedNoiseState, size: int, draw: Draw) -> tuple[tf.Tensor, BandedNoiseState]:
         """The noise of a round for z of standard deviation 1, float32 [size], and the next state."""
         c = state.coefficients
         noise = (draw(0, size) - tf.linalg.matvec(state.past, c[1:], transpose_a=True)) / c[0]
@@ -64,7 +66,7 @@ def optimal_coefficients(rounds: int, bands: int) -> tuple[float, ...]:
     return tuple((c / np.linalg.norm(c)).tolist())
 
 
-def mean_square_error(coefficients, rounds: int) -> float:
+def mean_square_error(coefficients: ArrayLike, rounds: int) -> float:
     """The mean square of the noise of the prefix sums, for z of standard deviation 1 and one participation."""
     return float(np.exp(_error(np.asarray(coefficients, np.float64), rounds)[0]) / rounds)
 
@@ -83,7 +85,9 @@ def _error(c: np.ndarray, rounds: int) -> tuple[float, np.ndarray]:
     return float(np.log(total) + np.log(size)), np.asarray(slope) / total + 2 * c[1:] / size
 
 
-def _minimise(function, x: np.ndarray, steps: int = 200) -> np.ndarray:
+def _minimise(
+    function: Callable[[np.ndarray], tuple[float, np.ndarray]], x: np.ndarray, steps: int = 200
+) -> np.ndarray:
     """BFGS with a halving line search, among coefficients that do not increase from 1 and stay positive."""
     value, slope = function(x)
     inverse = np.eye(len(x))

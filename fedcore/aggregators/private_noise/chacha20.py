@@ -23,7 +23,9 @@ def chacha20(key: tf.Tensor, stream: tf.Tensor, blocks: int) -> tf.Tensor:
         [tf.repeat(words[:12, None], blocks, 1), counters[None], tf.repeat(words[13:, None], blocks, 1)], 0
     )
 
-    def double_round(number, a, b, c, d):
+    def double_round(
+        number: tf.Tensor, a: tf.Tensor, b: tf.Tensor, c: tf.Tensor, d: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         a, b, c, d = _quarter_rounds(a, b, c, d)
         a, b, c, d = _quarter_rounds(a, _roll(b, 1), _roll(c, 2), _roll(d, 3))
         return number + 1, a, _roll(b, 3), _roll(c, 2), _roll(d, 1)
@@ -33,7 +35,9 @@ def chacha20(key: tf.Tensor, stream: tf.Tensor, blocks: int) -> tf.Tensor:
     return tf.concat(rows, 0) + start
 
 
-def _quarter_rounds(a, b, c, d):
+def _quarter_rounds(
+    a: tf.Tensor, b: tf.Tensor, c: tf.Tensor, d: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Four quarter rounds, one for each column of the state's rows."""
     for first, second in ((16, 12), (8, 7)):
         a += b

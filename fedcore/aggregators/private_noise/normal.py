@@ -22,7 +22,7 @@ def normal_from_seed(stream: tf.Tensor | int, size: int) -> tf.Tensor:
 def normal_from_key(key: tf.Tensor) -> Draw:
     """Draws by ChaCha20 from a key of 256 bits, uint32 [8]."""
 
-    def draw(stream, size):
+    def draw(stream: tf.Tensor | int, size: int) -> tf.Tensor:
         pairs = -(-size // 2)
         words = chacha20(key, tf.cast(stream, tf.uint32), max(-(-pairs // 4), 1))
         words = tf.cast(tf.reshape(words, [4, -1])[:, :pairs], tf.int64)

@@ -26,7 +26,7 @@ class OperatingSystemKey:
 
     words: Any
 
-    def __getattribute__(self, name: str):
+    def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
         if name == "words" and isinstance(value, np.ndarray):
             return np.frombuffer(os.urandom(32), np.uint32)

@@ -44,15 +44,15 @@ class TreeNoise:
         nodes = tf.zeros([self.restart_every.bit_length(), size])
         return TreeNoiseState(nodes, tf.constant(0, tf.int64), tf.constant(self.restart_every, tf.int64))
 
-    def next(self, state: TreeNoiseState, size: int, draw: Draw):
+    def next(self, state: TreeNoiseState, size: int, draw: Draw) -> tuple[tf.Tensor, TreeNoiseState]:
         """The noise of a round for nodes of standard deviation 1, float32 [size], and the next state."""
         full = state.leaves >= state.restart_every
         nodes, leaves = tf.where(full, 0.0, state.nodes), tf.where(full, tf.constant(0, tf.int64), state.leaves)
 
-        def is_complete(level, node, nodes):
+        def is_complete(level: tf.Tensor, node: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
             return tf.bitwise.right_shift(leaves, tf.cast(level, tf.int64)) % 2 == 1
 
-        def join(level, node, nodes):
+        def join(level: tf.Tensor, node: tf.Tensor, nodes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             parent, children = draw(level + 1, size), nodes[level] + node
             if self.efficient:
                 weight = 1 / (2 - tf.pow(2.0, -tf.cast(level + 1, tf.float32)))

@@ -9,5 +9,5 @@ __all__ = ["iblt"]
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         return tff_name("fedcore.analytics.heavy_hitters", name)

@@ -51,7 +51,7 @@ class HistogramClippingSumFactory(UnweightedAggregationFactory):
         max_records_per_user: int = 10,
         inner_agg_factory: UnweightedAggregationFactory | None = None,
         cast_to_float: bool = False,
-    ):
+    ) -> None:
         self._distinct = checked_clip_mechanism(clip_mechanism) == "distinct"
         self._most = whole_number("max_records_per_user", max_records_per_user, at_least=1)
         self._inner = sum_or_default("inner_agg_factory", inner_agg_factory)
@@ -65,7 +65,7 @@ class HistogramClippingSumFactory(UnweightedAggregationFactory):
             raise TypeMismatch(f"HistogramClippingSumFactory aggregates vectors of a known size, not {value_type}")
 
         @tf_computation(value_type)
-        def clip_histogram(histogram):
+        def clip_histogram(histogram: tf.Tensor) -> tf.Tensor:
             counts = tf.minimum(histogram, 1) if self._distinct else histogram
             records = tf.repeat(tf.range(bins), tf.cast(counts, tf.int32))
             order = tf.argsort(tf.random.uniform(tf.shape(records)))

@@ -1,8 +1,13 @@
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from fedcore.analytics.hierarchical_histogram.tree import create_hierarchical_histogram
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.scalars import real_number, whole_number
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class HierarchicalHistogramDecoder:
@@ -32,13 +37,13 @@ class HierarchicalHistogramDecoder:
 
     def __init__(
         self,
-        hierarchical_histogram,
+        hierarchical_histogram: "tf.RaggedTensor | list | tuple | dict",
         lower_bound: float,
         upper_bound: float,
         use_efficient: bool = False,
         *,
         num_bins: int | None = None,
-    ):
+    ) -> None:
         self._layers = _layers(hierarchical_histogram)
         sizes = [len(layer) for layer in self._layers]
         self._arity = sizes[1] if len(sizes) > 1 else 2
@@ -77,7 +82,7 @@ class HierarchicalHistogramDecoder:
             self._layers = [np.asarray(layer) for layer in create_hierarchical_histogram(bins, self._arity)]
         self._estimates = self._layers
 
-    def node_query(self, layer: int, index: int):
+    def node_query(self, layer: int, index: int) -> int | float:
         """The value of a node, or its estimate with `use_efficient`."""
         if layer not in range(len(self._layers)):
             raise InvalidValue(f"the histogram has the layers 0 to {len(self._layers) - 1}, not {brief(layer)}")
@@ -85,12 +90,13 @@ class HierarchicalHistogramDecoder:
             raise InvalidValue(f"layer {layer} has the nodes 0 to {len(self._layers[layer]) - 1}, not {brief(index)}")
         return self._estimates[layer][index].item()
 
-    def range_query(self, left: int, right: int):
+    def range_query(self, left: int, right: int) -> int | float:
         """The sum of the bins `left` to `right`, both included, from as few nodes as possible."""
         bins = len(self._layers[-1])
         if not 0 <= left <= right < bins:
             raise InvalidValue(f"a range is of bins 0 to {bins - 1} in order, not {brief(left)} to {brief(right)}")
-        total, end = 0, right + 1
+        total: int | float = 0
+        end = right + 1
         for layer in reversed(range(len(self._layers))):
             while left < end and (left % self._arity or layer == 0):
                 total, left = total + self.node_query(layer, left), left + 1
@@ -131,7 +137,7 @@ class HierarchicalHistogramDecoder:
         return index
 
 
-def _layers(value) -> list[np.ndarray]:
+def _layers(value: "tf.RaggedTensor | list | tuple | dict") -> list[np.ndarray]:
     if isinstance(value, dict):
         flat, (splits,) = np.asarray(value["flat_values"]), value["nested_row_splits"]
         return np.split(flat, np.asarray(splits)[1:-1])

@@ -15,7 +15,9 @@ from fedcore.analytics.hierarchical_histogram.hierarchical_histogram_factory imp
 from fedcore.analytics.hierarchical_histogram.tree import row_splits
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import InvalidValue
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.intrinsics import federated_eval, federated_map, federated_value, federated_zip
+from fedcore.ir.values import Value
 from fedcore.scalars import real_number, whole_number
 from fedcore.templates import IterativeProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
@@ -93,8 +95,8 @@ def build_hierarchical_histogram_computation(
     )
 
     @tf_computation(SequenceType("float32"))
-    def client_histogram(records):
-        def count_batch(histogram, batch):
+    def client_histogram(records: SymbolicDataset) -> tf.Tensor:
+        def count_batch(histogram: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
             inside = (batch >= low) & (batch < high)
             places = tf.where(inside, tf.floor((batch - low) * (bins / (high - low))), 0.0)
             indices = tf.minimum(tf.cast(places, tf.int32), bins - 1)
@@ -106,7 +108,7 @@ def build_hierarchical_histogram_computation(
     now = tf_computation(lambda: tf.cast(tf.timestamp(), tf.int64))
 
     @federated_computation(FederatedType(client_histogram.type_signature.parameter, CLIENTS))
-    def hierarchical_histogram_computation(federated_client_data):
+    def hierarchical_histogram_computation(federated_client_data: Value) -> Value:
         began = federated_eval(now, SERVER)
         histogram = federated_map(client_histogram, federated_client_data)
         return federated_zip(ServerOutput(process.next(process.initialize(), histogram).result, began))
@@ -141,7 +143,7 @@ def build_hierarchical_histogram_process(*args: Any, **options: Any) -> Iterativ
     dtype = tf.int32 if bound_arguments.arguments["dp_mechanism"] == "no-noise" else tf.float32
 
     @tf_computation
-    def nothing():
+    def nothing() -> ServerOutput:
         histogram = {
             "flat_values": tf.zeros([splits[-1]], dtype),
             "nested_row_splits": [tf.constant(splits, tf.int64)],
@@ -149,11 +151,11 @@ def build_hierarchical_histogram_process(*args: Any, **options: Any) -> Iterativ
         return ServerOutput(histogram, tf.constant(0, tf.int64))
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         return federated_eval(nothing, SERVER)
 
     @federated_computation(initialize.type_signature.result, one_round.type_signature.parameter)
-    def next_fn(state, client_data):
+    def next_fn(state: Value, client_data: Value) -> tuple[Value, Value]:
         del state
         return one_round(client_data), federated_value((), SERVER)
 

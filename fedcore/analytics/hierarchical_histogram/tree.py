@@ -4,12 +4,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from fedcore.aggregators import UnweightedAggregationFactory, aggregation_process
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_map
+from fedcore.ir.values import Value
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import TensorType, Type
@@ -28,7 +30,7 @@ def row_splits(num_bins: int, arity: int) -> np.ndarray:
     return np.cumsum([0, *(arity**layer for layer in range(tree_depth(num_bins, arity)))])
 
 
-def create_hierarchical_histogram(histogram, arity: int) -> list[list]:
+def create_hierarchical_histogram(histogram: ArrayLike, arity: int) -> list[list]:
     """The layers of the tree over a histogram, from the total to the bins.
 
     Types: a list of numbers -> a list of lists. Zeros are appended to the bins up to a power of `arity`.
@@ -76,7 +78,7 @@ class TreeSumFactory(UnweightedAggregationFactory):
 
     def __init__(
         self, arity: int = 2, inner_agg_factory: UnweightedAggregationFactory | None = None, *, scale: int = 1
-    ):
+    ) -> None:
         self._arity = whole_number("arity", arity, at_least=2)
         self._inner = sum_or_default("inner_agg_factory", inner_agg_factory)
         self._scale = scale
@@ -87,20 +89,20 @@ class TreeSumFactory(UnweightedAggregationFactory):
         splits = row_splits(bins, arity)
 
         @tf_computation(value_type)
-        def tree(histogram):
+        def tree(histogram: tf.Tensor) -> tf.Tensor:
             layers = [tf.pad(histogram, [[0, arity ** (depth - 1) - bins]])]
             while layers[0].shape[0] > 1:
                 layers.insert(0, tf.reduce_sum(tf.reshape(layers[0], [-1, arity]), 1))
             return tf.concat(layers, 0)
 
         @tf_computation(tree.type_signature.result)
-        def to_ragged(nodes) -> dict[str, Any]:
+        def to_ragged(nodes: tf.Tensor) -> dict[str, Any]:
             nodes = nodes * tf.constant(self._scale, nodes.dtype)
             return {"flat_values": nodes, "nested_row_splits": [tf.constant(splits, tf.int64)]}
 
         inner = self._inner.create(tree.type_signature.result)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             output = inner.next(state, federated_map(tree, value))
             return MeasuredProcessOutput(output.state, federated_map(to_ragged, output.result), output.measurements)
 

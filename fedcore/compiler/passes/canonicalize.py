@@ -9,6 +9,7 @@ from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import reachable
 from fedcore.errors import FedcoreError
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
+from fedcore.ir.module import Operand
 from fedcore.ir.operations import lookup
 from fedcore.types import FederatedType, StructType
 
@@ -42,7 +43,7 @@ def canonicalize(module: Module) -> Module:
 class _Rewrite:
     """Rewrites one function. Bindings keep their names, so an equal function is unchanged."""
 
-    def __init__(self, function: Function, symbols: dict[str, Function | Graph]):
+    def __init__(self, function: Function, symbols: dict[str, Function | Graph]) -> None:
         self.function = function
         self.symbols = symbols
         self.types = function.types()
@@ -66,7 +67,7 @@ class _Rewrite:
         new = attrs.evolve(self.function, operations=operations, result=self._operand(self.function.result))
         return self.function if new == self.function else new
 
-    def _used(self, result) -> set[str]:
+    def _used(self, result: Operand) -> set[str]:
         """The operations to keep: all except operations without symbols whose last user a rule replaced.
 
         Operations that were unused before stay; `dce` drops them.
@@ -80,7 +81,7 @@ class _Rewrite:
                 used.update(o.name for o in op.operands if isinstance(o, Ref))
         return used
 
-    def _operand(self, operand):
+    def _operand(self, operand: Operand) -> Operand:
         return self.replaced.get(operand.name, operand) if isinstance(operand, Ref) else operand
 
     def _keep(self, op: Operation) -> None:
@@ -103,7 +104,7 @@ class _Rewrite:
             return self._broadcast(op)
         return op
 
-    def _producer(self, operand, kind: str) -> Operation | None:
+    def _producer(self, operand: Operand, kind: str) -> Operation | None:
         op = self.made.get(operand.name) if isinstance(operand, Ref) else None
         return op if op is not None and op.kind == kind else None
 
@@ -121,7 +122,7 @@ class _Rewrite:
             return self._if_computed(attrs.evolve(op, kind="federated_zip", operands=(part,), attributes={}))
         return self._if_same_type(part, op)
 
-    def _if_same_type(self, operand, op: Operation) -> Ref | Operation:
+    def _if_same_type(self, operand: Operand, op: Operation) -> Ref | Operation:
         return operand if isinstance(operand, Ref) and self.types[operand.name] == op.type else op
 
     def _if_computed(self, op: Operation) -> Operation:
@@ -192,5 +193,5 @@ class _Rewrite:
         placed = attrs.evolve(op, kind="federated_value", operands=value.operands, attributes={"placement": "CLIENTS"})
         return self._if_computed(placed)
 
-    def _is_constant(self, operand) -> bool:
+    def _is_constant(self, operand: Operand) -> bool:
         return isinstance(operand, Ref) and operand.name in self.constants

@@ -5,6 +5,7 @@ import attrs
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import reachable
 from fedcore.ir import Function, Module, Operation, Ref, Symbol
+from fedcore.ir.module import Operand
 from fedcore.ir.operations import PLAN, lookup
 from fedcore.ir.purity import pure_symbols
 from fedcore.ir.renaming import form_of, operation_form
@@ -22,7 +23,7 @@ def cse(module: Module) -> Module:
 
 
 class _Merging:
-    def __init__(self, module: Module):
+    def __init__(self, module: Module) -> None:
         self.pure = pure_symbols(module)
         self.same: dict[str, str] = {}  # by symbol, the first symbol that is equal to it
         self._first: dict[Hashable, str] = {}
@@ -63,5 +64,5 @@ class _Merging:
         operands = tuple(self._operand(o, representatives) for o in op.operands)
         return op if operands == op.operands else attrs.evolve(op, operands=operands)
 
-    def _operand(self, operand, representatives: dict[str, str]):
+    def _operand(self, operand: Operand, representatives: dict[str, str]) -> Operand:
         return Ref(representatives[operand.name]) if isinstance(operand, Ref) else Symbol(self.same[operand.name])

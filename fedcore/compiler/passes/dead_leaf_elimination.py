@@ -33,6 +33,7 @@ from fedcore.compiler.liveness import LEAFWISE, Live, Liveness
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import named_by
+from fedcore.errors import Location
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
 from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.operations import lookup
@@ -96,7 +97,7 @@ _Tree = _Held | tuple | None
 class _Body:
     """A function under construction, with conversions between trees and values."""
 
-    def __init__(self, builder: Builder):
+    def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.declared: dict[int, _Held] = {}  # the parameter of each broadcast, by the id of its value
 
@@ -176,7 +177,7 @@ def _holding(tree: _Tree, live_leaves: Leaves, type_: Type) -> list[_Held]:
 class _DeadLeafElimination:
     """Rebuilds a plan from the live leaves of each value."""
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Module) -> None:
         self.module = module
         self.live = Liveness(module)
         self.needed = self.live.analyse_plan()
@@ -439,7 +440,7 @@ class _DeadLeafElimination:
         return self.names[name]
 
 
-def _line_of_result(function: Function):
+def _line_of_result(function: Function) -> Location | None:
     return next((op.location for op in function.operations if op.name == function.result.name), function.location)
 
 

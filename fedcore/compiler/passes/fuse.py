@@ -7,11 +7,14 @@ as a reduction of a sequence, lies between them, and all of them depend on the p
 
 import collections
 import graphlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
 from fedcore.compiler.distinct_results import (
     Contributions,
+    Distinct,
     assemble,
     contributions,
     distinct_results,
@@ -29,6 +32,9 @@ from fedcore.ir.operations import lookup
 from fedcore.ir.structural import call, item
 from fedcore.ir.value_names import ValueNames
 from fedcore.types import CLIENTS, FunctionType, SequenceType, StructType, Type, contains
+
+if TYPE_CHECKING:
+    from fedcore.graphs.capture.graph_capture import TracedGraph
 
 GraphKeys = dict[str, tuple[bool, int]]
 """By operation the key of its graph: whether it depends on the partial, and how many operations outside graphs precede
@@ -184,7 +190,7 @@ def _partial(function: Function) -> str | None:
 
 
 class _Fusion:
-    def __init__(self, module: Module):
+    def __init__(self, module: Module) -> None:
         self.module = module
         self.target = ModuleBuilder(module.stage)
         self.target.blobs.update(module.blobs)
@@ -243,7 +249,7 @@ class _Fusion:
         builder: Builder,
         function: Function,
         run: list[Operation],
-        bindings: dict,
+        bindings: dict[str, Value],
         users: Users,
         contributions: Contributions,
         *,
@@ -312,7 +318,13 @@ class _Fusion:
         return contributions(function, dependent, self.broadcasts[function.name])
 
     def _call(
-        self, builder: Builder, name: str, run: list[Operation], traced: tuple, outputs: list[Operation], bindings: dict
+        self,
+        builder: Builder,
+        name: str,
+        run: list[Operation],
+        traced: "tuple[TracedGraph, list[str]]",
+        outputs: list[Operation],
+        bindings: dict[str, Value],
     ) -> None:
         """Calls the graph of a run; binds the results of the output operations."""
         graph, used = traced
@@ -324,7 +336,15 @@ class _Fusion:
                 bindings[op.name] = out if len(outputs) == 1 else item.emit([out], builder=builder, index=i)
 
     def _call_distinct(
-        self, builder: Builder, name: str, function: Function, run: list[Operation], inputs, outputs, bindings, distinct
+        self,
+        builder: Builder,
+        name: str,
+        function: Function,
+        run: list[Operation],
+        inputs: list[str],
+        outputs: list[Operation],
+        bindings: dict[str, Value],
+        distinct: Distinct,
     ) -> None:
         """Calls a graph that returns only the leaves that have to be computed; puts the outputs together outside."""
         steps = part_operations(outputs, distinct.computed)
@@ -338,7 +358,14 @@ class _Fusion:
             with builder.at(op.location):
                 bindings[op.name] = assemble(builder, source, op.type, bindings, results)
 
-    def _trace(self, function, run, inputs, outputs, types) -> tuple:
+    def _trace(
+        self,
+        function: Function,
+        run: list[Operation],
+        inputs: list[str],
+        outputs: list[Operation],
+        types: Mapping[str, Type],
+    ) -> "tuple[TracedGraph, list[str]]":
         """The graph of a run, and the inputs that it reads."""
         from fedcore.graphs.stages.fusing import trace_operations
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from fedcore.compiler.dataflow import AT_CLIENTS, AT_SERVER, Dataflow, Node, nodes_of
+from fedcore.compiler.dataflow import AT_CLIENTS, AT_SERVER, Dataflow, Node, NodeTree, nodes_of
 from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
@@ -29,6 +29,7 @@ from fedcore.types import (
     CLIENTS,
     SERVER,
     FederatedType,
+    Placement,
     SequenceType,
     StructType,
     Type,
@@ -61,8 +62,8 @@ class _Aggregation:
     """One aggregation, by operand."""
 
     node: Node
-    value: object
-    zero: object
+    value: NodeTree
+    zero: NodeTree
     accumulate: str
     merge: str
     report: str
@@ -73,7 +74,7 @@ class _Aggregation:
 
 
 class _Partition:
-    def __init__(self, module: Module):
+    def __init__(self, module: Module) -> None:
         self.flow = Dataflow(module)
         self.target = ModuleBuilder("planned")
         self.inliner = Inliner(module, self.target)
@@ -102,7 +103,7 @@ class _Partition:
         self.main.finish(module.main.name, result, location=module.main.location)
         self.planned = dce(self.target.build())
 
-    def _bind(self, value: Value, tree) -> None:
+    def _bind(self, value: Value, tree: NodeTree) -> None:
         if isinstance(tree, Node):
             self.placed[tree] = value
             return
@@ -176,11 +177,12 @@ class _Partition:
             kind = (collect, "clients", CLIENTS) if at_clients else (run, "server", SERVER)
             self._finish(local, kind[1], kind[2], [node], kind[0])
 
-    def _result(self, tree, type_) -> Value:
+    def _result(self, tree: NodeTree, type_: Type) -> Value:
         """The result of main. Its elements have their types in the plan, where unplaced values are at the server."""
         if isinstance(tree, Node):
             is_equal = tree.where == AT_CLIENTS and _is_all_equal(type_)
             return self.returned_equal[tree] if is_equal else self.placed[tree]
+        assert isinstance(type_, StructType)
         parts = [self._result(t, p) for t, p in zip(tree, type_.types, strict=True)]
         return self.main.append("struct", parts, type_.with_types([p.type for p in parts]))
 
@@ -345,17 +347,19 @@ class _Partition:
             result = joined[0] if len(joined) == 1 else builder.struct([(None, j) for j in joined])
         return self.main.symbol(builder.finish("join", result, placement=CLIENTS))
 
-    def partial_type(self, aggregation: _Aggregation):
+    def partial_type(self, aggregation: _Aggregation) -> Type:
         """The type of a partial: the accumulator that `accumulate` takes. The zero and its result fit it."""
         parameter_type = self.inliner.symbols[aggregation.accumulate].type.parameter
         if not isinstance(parameter_type, StructType):
             raise FedcoreError(f"@{aggregation.accumulate} takes <accumulator,value>, not {parameter_type}")
         return parameter_type.types[0]
 
-    def _finish(self, local: "_Local", name: str, where, outputs: list[Node], kind) -> None:
+    def _finish(self, local: "_Local", name: str, where: Placement, outputs: list[Node], kind: Intrinsic) -> None:
         self.placed.update(zip(outputs, self._outputs(local, name, where, outputs, kind), strict=True))
 
-    def _outputs(self, local: "_Local", name: str, where, outputs: list[Node], kind) -> list[Value]:
+    def _outputs(
+        self, local: "_Local", name: str, where: Placement, outputs: list[Node], kind: Intrinsic
+    ) -> list[Value]:
         """Finishes a stage that returns the wanted values; returns their values in main."""
         line = _last_line(outputs)
         with local.builder, local.builder.at(line):
@@ -418,7 +422,7 @@ def _apply_operand(
 class _Local:
     """One stage in the making: nodes of its crossing depth as local operations, everything else as a parameter."""
 
-    def __init__(self, owner: _Partition, where: str):
+    def __init__(self, owner: _Partition, where: str) -> None:
         self.owner = owner
         self.where = where
         self.builder = Builder(owner.target, locate=lambda: None)
@@ -493,7 +497,7 @@ class _Local:
             stack.append((current, True))
             stack.extend((n, False) for n in reversed(current.sources()))
 
-    def tree(self, tree) -> Value:
+    def tree(self, tree: NodeTree) -> Value:
         if isinstance(tree, Node):
             return self.value(tree)
         return self.builder.struct([(None, self.tree(t)) for t in tree])
@@ -529,14 +533,14 @@ class _Local:
     def _function(self, node: Node, index: int, symbol: str) -> Callable:
         """A function operand as a Python function over values."""
 
-        def call(*arguments):
+        def call(*arguments: object) -> Value:
             builder = active_builder() or self.builder
             values = [builder.value(a) for a in arguments]
             return _apply_operand(self.owner.inliner, builder, symbol, values, node, index)
 
         return call
 
-    def _operand(self, tree):
+    def _operand(self, tree: NodeTree) -> Value | tuple:
         """An operand as a value; a struct of placed values as a tuple of values."""
         return self.value(tree) if isinstance(tree, Node) else tuple(map(self._operand, tree))
 
@@ -553,7 +557,7 @@ class _Local:
     def outer_arguments(self) -> list[Value]:
         return [outer for outer, _ in self._order()]
 
-    def finish(self, name: str, result: Value, where) -> Value:
+    def finish(self, name: str, result: Value, where: Placement) -> Value:
         self._check_leaves(result.type)
         first = [p for p in self.builder.parameters if p.name == "partial" and self.partial is not None]
         by_name = {p.name: p for p in self.builder.parameters}

@@ -50,7 +50,7 @@ class Chunker:
         """Integers of one string."""
         return self.max_length // self.chunk_bytes + self.has_length
 
-    def encode_tensorflow(self, input_strings) -> tuple[tf.Tensor, tf.Tensor]:
+    def encode_tensorflow(self, input_strings: tf.types.experimental.TensorLike) -> tuple[tf.Tensor, tf.Tensor]:
         """The integers of strings, of shape [strings, chunks], and the strings cut to the bytes that were kept."""
         prefixes = tf.strings.substr(input_strings, 0, self.string_max_bytes)
         raw = tf.cast(tf.io.decode_raw(prefixes, tf.uint8, fixed_length=self.max_length), self.dtype)
@@ -60,7 +60,7 @@ class Chunker:
             chunks = tf.concat([tf.cast(tf.strings.length(prefixes), self.dtype)[:, None], chunks], 1)
         return chunks, prefixes
 
-    def decode_tensorflow(self, encoded_chunks) -> tf.Tensor:
+    def decode_tensorflow(self, encoded_chunks: tf.types.experimental.TensorLike) -> tf.Tensor:
         """The strings of integers of shape [strings, chunks]; integers of no string give some string."""
         chunks = tf.reshape(encoded_chunks, [-1, self.get_num_chunks()])
         parts = chunks[:, self.has_length :, None]
@@ -74,7 +74,7 @@ class Chunker:
         lengths = tf.clip_by_value(chunks[:, 0], 0, tf.constant(self.string_max_bytes, self.dtype))
         return tf.strings.substr(strings, tf.zeros_like(lengths), lengths)
 
-    def decode_python(self, encoded_chunks) -> np.ndarray:
+    def decode_python(self, encoded_chunks: np.ndarray) -> np.ndarray:
         """The strings of a numpy array of shape [strings, chunks], as an array of bytes objects."""
         return self.decode_tensorflow(tf.constant(encoded_chunks, self.dtype)).numpy()
 

@@ -15,7 +15,7 @@ from fedcore.scalars import real_number, seed_number, whole_number
 _BUCKETS = 2**31
 
 
-def keyed_hash(strings, num_buckets: int, seed: int, stream: int) -> tf.Tensor:
+def keyed_hash(strings: tf.types.experimental.TensorLike, num_buckets: int, seed: int, stream: int) -> tf.Tensor:
     """int64: the SipHash of each string by the key (`seed`, `stream`), modulo `num_buckets`."""
     return tf.strings.to_hash_bucket_strong(strings, num_buckets, [seed, stream])
 
@@ -23,16 +23,16 @@ def keyed_hash(strings, num_buckets: int, seed: int, stream: int) -> tf.Tensor:
 class HyperEdgeHasher(abc.ABC):
     """One cell of each repetition for each string."""
 
-    def __init__(self, seed: int, table_size: int, repetitions: int):
+    def __init__(self, seed: int, table_size: int, repetitions: int) -> None:
         self._seed = seed_number("seed", seed)
         self._table_size = whole_number("table_size", table_size, at_least=1)
         self._repetitions = whole_number("repetitions", repetitions, at_least=3)
 
     @abc.abstractmethod
-    def cells(self, strings) -> tf.Tensor:
+    def cells(self, strings: tf.types.experimental.TensorLike) -> tf.Tensor:
         """int64 of shape [strings, repetitions]: the cell of each string in each repetition."""
 
-    def get_hash_indices_tf(self, input_strings) -> tf.Tensor:
+    def get_hash_indices_tf(self, input_strings: tf.types.experimental.TensorLike) -> tf.Tensor:
         """int64 of shape [strings, repetitions, 3]: the number of the string, the repetition and the cell."""
         cells = self.cells(input_strings)
         rows, columns = tf.meshgrid(
@@ -60,7 +60,7 @@ class RandomHyperEdgeHasher(HyperEdgeHasher):
         TensorShape([2, 3, 3])
     """
 
-    def cells(self, strings) -> tf.Tensor:
+    def cells(self, strings: tf.types.experimental.TensorLike) -> tf.Tensor:
         return tf.stack([keyed_hash(strings, self._table_size, self._seed, r) for r in range(self._repetitions)], 1)
 
 
@@ -85,14 +85,14 @@ class CoupledHyperEdgeHasher(HyperEdgeHasher):
         TensorShape([2, 3, 3])
     """
 
-    def __init__(self, seed: int, table_size: int, repetitions: int, rescale_factor: float):
+    def __init__(self, seed: int, table_size: int, repetitions: int, rescale_factor: float) -> None:
         super().__init__(seed, table_size, repetitions)
         self._rescale_factor = float(real_number("rescale_factor", rescale_factor, above=0))
         if rescale_factor > table_size - 1:
             raise InvalidValue(f"rescale_factor is at most table_size - 1 = {table_size - 1}, not {rescale_factor}")
 
-    def cells(self, strings) -> tf.Tensor:
-        def fraction(stream):
+    def cells(self, strings: tf.types.experimental.TensorLike) -> tf.Tensor:
+        def fraction(stream: int) -> tf.Tensor:
             return tf.cast(keyed_hash(strings, _BUCKETS, self._seed, stream), tf.float64) / _BUCKETS
 
         position = fraction(self._repetitions) * self._rescale_factor

@@ -18,6 +18,7 @@ from fedcore.analytics.heavy_hitters.iblt.tables import (
     decode_iblt_tensor_tf,
 )
 from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.intrinsics import (
     federated_eval,
     federated_map,
@@ -26,6 +27,7 @@ from fedcore.intrinsics import (
     federated_sum,
     federated_zip,
 )
+from fedcore.ir.values import Value
 from fedcore.scalars import whole_number
 from fedcore.types import CLIENTS, SERVER, FederatedType
 
@@ -117,12 +119,12 @@ def build_iblt_computation(
     decode = decode_iblt_fn or decode_iblt_tensor_tf
 
     @tf_computation(STRINGS)
-    def compute_sketch(dataset):
+    def compute_sketch(dataset: SymbolicDataset) -> tuple[tf.Tensor, tf.Tensor]:
         strings, counts = clipped_counts(dataset, max_words_per_user, multi_contribution, size, string_max_bytes)
         return encoder.compute_iblt(strings, counts[:, None])
 
     @tf_computation(*compute_sketch.type_signature.result.types)  # type: ignore[attr-defined]
-    def decode_heavy_hitters(sketch, table):
+    def decode_heavy_hitters(sketch: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         strings, clients, counts, left = decode(iblt=sketch, iblt_values=table, value_shape=(1,), **options)
         counts = tf.squeeze(counts, 1)
         best = tf.where(clients >= least)[:, 0]
@@ -138,7 +140,7 @@ def build_iblt_computation(
     count_client = tf_computation(lambda: tf.constant(1))
 
     @federated_computation(FederatedType(STRINGS, CLIENTS))
-    def heavy_hitters_round(examples):
+    def heavy_hitters_round(examples: Value) -> Value:
         began = federated_eval(now, SERVER)
         here = federated_eval(count_client, CLIENTS)
         sketch, table = federated_map(compute_sketch, examples)

@@ -12,7 +12,9 @@ from fedcore.analytics.heavy_hitters.iblt.chunkers import CharacterEncoding
 from fedcore.analytics.heavy_hitters.iblt.tables import IbltTensorDecoder, IbltTensorEncoder
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.intrinsics import federated_map, federated_zip
+from fedcore.ir.values import Value
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SequenceType, StructType, TensorType, Type
@@ -82,7 +84,7 @@ class IbltFactory(UnweightedAggregationFactory):
         seed: int = 0,
         sketch_agg_factory: UnweightedAggregationFactory | None = None,
         value_tensor_agg_factory: UnweightedAggregationFactory | None = None,
-    ):
+    ) -> None:
         self._options = {
             "capacity": capacity,
             "string_max_bytes": whole_number("string_max_bytes", string_max_bytes, at_least=1),
@@ -99,7 +101,7 @@ class IbltFactory(UnweightedAggregationFactory):
         size = _values_of_a_string(value_type)
 
         @tf_computation(value_type)
-        def encode_iblt(dataset):
+        def encode_iblt(dataset: SymbolicDataset) -> tuple[tf.Tensor, tf.Tensor]:
             rows = to_stacked_tensor(dataset)
             strings = rows[DATASET_KEY]
             fits = tf.debugging.Assert(
@@ -115,15 +117,15 @@ class IbltFactory(UnweightedAggregationFactory):
         sketches, values = self._sketches.create(sketch_type), self._values.create(table_type)
 
         @tf_computation(sketch_type, table_type)
-        def decode_iblt(sketch, table):
+        def decode_iblt(sketch: tf.Tensor, table: tf.Tensor) -> IbltOutput:
             strings, _, sums, left = IbltTensorDecoder(sketch, table, [size], **options).get_freq_estimates_tf()
             return IbltOutput(strings, sums, left)
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_zip((sketches.initialize(), values.initialize()))
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             encoded = federated_map(encode_iblt, value)
             sketch = sketches.next(state[0], encoded[0])
             table = values.next(state[1], encoded[1])
@@ -174,7 +176,7 @@ class ClippingIbltFactory(UnweightedAggregationFactory):
         batch_size: int = 1,
         string_max_bytes: int = 10,
         unique_counts: bool = False,
-    ):
+    ) -> None:
         if max_words_per_user is not None:
             max_words_per_user = whole_number("max_words_per_user", max_words_per_user, at_least=1)
         check_factory("inner_iblt_agg", inner_iblt_agg, without_weights=True)
@@ -191,7 +193,7 @@ class ClippingIbltFactory(UnweightedAggregationFactory):
             raise TypeMismatch(f"ClippingIbltFactory aggregates {STRINGS}, not {value_type}")
 
         @tf_computation(value_type)
-        def count_strings(dataset):
+        def count_strings(dataset: SymbolicDataset) -> tf.data.Dataset:
             strings, counts = clipped_counts(dataset, *self._clip)
             values = [counts, tf.ones_like(counts)] if self._unique_counts else [counts]
             rows = {DATASET_KEY: strings, DATASET_VALUE: tf.stack(values, 1)}

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fedcore.analytics.heavy_hitters.iblt.chunkers import CharacterEncoding, create_chunker
@@ -44,7 +45,7 @@ class _Table:
         hash_family: str | None,
         hash_family_params: Mapping[str, Any] | None,
         field_size: int,
-    ):
+    ) -> None:
         self.capacity = whole_number("capacity", capacity, at_least=1)
         self.seed = seed_number("seed", seed)
         self.repetitions = whole_number("repetitions", repetitions, at_least=3)
@@ -70,19 +71,19 @@ class _Table:
             return CoupledHyperEdgeHasher(self.seed, self.table_size, self.repetitions, **options)
         raise InvalidValue(f"hash_family is 'random' or 'coupled', not {brief(family)}")
 
-    def checksums(self, strings) -> tf.Tensor:
+    def checksums(self, strings: tf.Tensor) -> tf.Tensor:
         return keyed_hash(strings, self.field_size, self.seed, _CHECK_STREAM)
 
-    def positions(self, strings) -> tf.Tensor:
+    def positions(self, strings: tf.Tensor) -> tf.Tensor:
         """int64 of shape [strings * repetitions, 2]: the repetition and the cell, string by string."""
         return tf.reshape(self.hasher.get_hash_indices_tf(strings)[:, :, 1:], [-1, 2])
 
-    def entries(self, strings, chunks, counts) -> tf.Tensor:
+    def entries(self, strings: tf.Tensor, chunks: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
         """int64 of shape [strings * repetitions, chunks + 2]: what each string adds to its cells, string by string."""
         rows = tf.concat([chunks, tf.ones_like(chunks[:, :1]), self.checksums(strings)[:, None]], 1)
         return tf.repeat(rows * counts[:, None] % self.field_size, self.repetitions, axis=0)
 
-    def encode(self, strings, counts, keep) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def encode(self, strings: tf.Tensor, counts: tf.Tensor, keep: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The table of strings, their positions, and which of the strings are in it, as a mask.
 
         Args:
@@ -98,7 +99,7 @@ class _Table:
             mask,
         )
 
-    def peel(self, table, values) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    def peel(self, table: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Decodes repetition by repetition, until none has a cell of one string.
 
         It also ends when there are more strings than cells: then the tables of the repetitions contradict each other.
@@ -109,7 +110,7 @@ class _Table:
         """
         n, size = self.num_chunks, self.field_size
 
-        def inverse(counts):
+        def inverse(counts: tf.Tensor) -> tf.Tensor:
             """1 / counts modulo the prime, by Fermat: counts^(prime - 2)."""
             power, result = counts, tf.ones_like(counts)
             for bit in range((size - 2).bit_length()):
@@ -118,7 +119,7 @@ class _Table:
                 power = power * power % size
             return result
 
-        def step(turn, idle, table, values, *results):
+        def step(turn: tf.Tensor, idle: tf.Tensor, table: tf.Tensor, values: tf.Tensor, *results: tf.Tensor) -> tuple:
             repetition = turn % self.repetitions
             cells = table[repetition]
             counts = cells[:, n]
@@ -205,13 +206,13 @@ class IbltEncoder:
         hash_family: str | None = None,
         hash_family_params: Mapping[str, Any] | None = None,
         field_size: int = DEFAULT_FIELD_SIZE,
-    ):
+    ) -> None:
         self._table = _Table(
             capacity, string_max_bytes, encoding, seed, repetitions, hash_family, hash_family_params, field_size
         )
         self._cut = not drop_strings_above_max_length
 
-    def compute_chunks(self, input_strings) -> tuple[tf.Tensor, tf.Tensor]:
+    def compute_chunks(self, input_strings: tf.types.experimental.TensorLike) -> tuple[tf.Tensor, tf.Tensor]:
         """The integers of strings, of shape [strings, chunks], and the strings cut to the bytes that they hold."""
         return self._table.chunker.encode_tensorflow(_strings(input_strings))
 
@@ -247,11 +248,13 @@ class IbltTensorEncoder:
         array([[1, 2]], dtype=int32)
     """
 
-    def __init__(self, value_shape: Sequence[int], *args: Any, **options: Any):
+    def __init__(self, value_shape: Sequence[int], *args: Any, **options: Any) -> None:
         self._encoder = IbltEncoder(*args, **options)
         self._value_shape = _shape(value_shape)
 
-    def compute_iblt(self, input_strings, input_values) -> tuple[tf.Tensor, tf.Tensor]:
+    def compute_iblt(
+        self, input_strings: tf.types.experimental.TensorLike, input_values: tf.types.experimental.TensorLike
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """The table of the strings and the table of the values."""
         strings, table = _strings(input_strings), self._encoder._table
         sketch, positions, mask = table.encode(strings, tf.ones_like(strings, tf.int64), self._encoder._cut)
@@ -296,7 +299,7 @@ class IbltDecoder:
         [('a', 2), ('b', 1)]
     """
 
-    def __init__(self, iblt, *args: Any, **options: Any):
+    def __init__(self, iblt: tf.types.experimental.TensorLike, *args: Any, **options: Any) -> None:
         self._table = IbltEncoder(*args, **options)._table
         self._sums = tf.convert_to_tensor(iblt)
         if not self._sums.shape.is_compatible_with(self._table.shape):
@@ -338,7 +341,14 @@ class IbltTensorDecoder:
         ({'a': 1}, {'a': [7]})
     """
 
-    def __init__(self, iblt, iblt_values, value_shape: Sequence[int], *args: Any, **options: Any):
+    def __init__(
+        self,
+        iblt: tf.types.experimental.TensorLike,
+        iblt_values: tf.types.experimental.TensorLike,
+        value_shape: Sequence[int],
+        *args: Any,
+        **options: Any,
+    ) -> None:
         self._decoder = IbltDecoder(iblt, *args, **options)
         self._value_shape = _shape(value_shape)
         self._values = tf.convert_to_tensor(iblt_values)
@@ -363,7 +373,7 @@ class IbltTensorDecoder:
 
 
 def decode_iblt_tf(
-    iblt, capacity: int, string_max_bytes: int, **options: Any
+    iblt: tf.types.experimental.TensorLike, capacity: int, string_max_bytes: int, **options: Any
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The strings of a sum of tables, their counts, and the number that was not decoded.
 
@@ -385,7 +395,12 @@ def decode_iblt_tf(
 
 
 def decode_iblt_tensor_tf(
-    iblt, iblt_values, capacity: int, string_max_bytes: int, value_shape: Sequence[int], **options: Any
+    iblt: tf.types.experimental.TensorLike,
+    iblt_values: tf.types.experimental.TensorLike,
+    capacity: int,
+    string_max_bytes: int,
+    value_shape: Sequence[int],
+    **options: Any,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The strings of sums of tables, their counts, the sums of their values, and the number that was not decoded.
 
@@ -410,7 +425,7 @@ def decode_iblt_tensor_tf(
     return decoder.get_freq_estimates_tf()
 
 
-def _strings(value) -> tf.Tensor:
+def _strings(value: tf.types.experimental.TensorLike) -> tf.Tensor:
     strings = tf.convert_to_tensor(value)
     if strings.dtype != tf.string or strings.shape.rank != 1:
         raise TypeMismatch(
@@ -419,7 +434,7 @@ def _strings(value) -> tf.Tensor:
     return strings
 
 
-def _counts(value, strings: tf.Tensor, field_size: int) -> tf.Tensor:
+def _counts(value: tf.types.experimental.TensorLike, strings: tf.Tensor, field_size: int) -> tf.Tensor:
     """int64 counts of strings, which modulo the prime are themselves.
 
     Raises:
@@ -449,10 +464,10 @@ def _shape(value: Sequence[int]) -> tuple[int, ...]:
     return tuple(whole_number("value_shape, of each axis,", n, at_least=1) for n in value)
 
 
-def _by_string(strings, numbers) -> dict:
+def _by_string(strings: np.ndarray, numbers: np.ndarray) -> dict:
     """A cut character at the end of a string is left out, as in TensorFlow Federated."""
     return {s.decode("utf-8", "ignore"): n for s, n in zip(strings.tolist(), numbers.tolist(), strict=True)}
 
 
-def _undecoded_count(number) -> dict:
+def _undecoded_count(number: np.integer) -> dict:
     return {None: int(number)} if number else {}
