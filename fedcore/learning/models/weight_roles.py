@@ -4,7 +4,7 @@ Decision 0207.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import attrs
 import tensorflow as tf
@@ -12,6 +12,7 @@ import tensorflow as tf
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.graphdef.analysis.unchanged_results import unchanged_results
+from fedcore.ir import Value
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.types import explain, fits
 
@@ -42,7 +43,11 @@ class WeightRoles:
     non_negative: frozenset[int] = frozenset()
     frozen: tuple[int, ...] = ()
 
-    def changing(self, weights: ModelWeights) -> ModelWeights:
+    @overload
+    def changing(self, weights: ModelWeights) -> ModelWeights: ...
+    @overload
+    def changing(self, weights: Value) -> ModelWeights | Value: ...
+    def changing(self, weights: ModelWeights | Value) -> ModelWeights | Value:
         """U of W."""
         if not self.frozen:
             return weights

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
@@ -20,6 +21,9 @@ from fedcore.learning.optimizers.scheduled_optimizer import ScheduledOptimizer
 from fedcore.learning.optimizers.sgdm import build_sgdm
 
 # By exact class, since a subclass may step otherwise.
+OptimizerLike: TypeAlias = Optimizer | keras.optimizers.Optimizer | Callable[[], Optimizer | keras.optimizers.Optimizer]
+"""An optimizer of `fc.learning.optimizers`, a Keras 3 optimizer, or a function that makes either."""
+
 _RULES: dict[type, Callable[[float, dict], Optimizer]] = {
     keras.optimizers.SGD: lambda rate, c: build_sgdm(
         rate,
