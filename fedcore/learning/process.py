@@ -1,7 +1,7 @@
 """`LearningProcess`: an iterative process whose state holds a global model."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -11,16 +11,11 @@ from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.html_display import HtmlDisplay
 from fedcore.ir.active import active_builder
-from fedcore.learning.models.model_weights import ModelWeights, weights_for
+from fedcore.learning.models.model_weights import ModelWeights, ModelWithVariables, weights_for
 from fedcore.scalars import real_number
 from fedcore.seeds import fold_in
 from fedcore.templates import IterativeProcess
 from fedcore.types import Type, explain, fits, member_of
-
-if TYPE_CHECKING:
-    import keras
-
-    from fedcore.learning.models.variable_model import VariableModel
 
 
 @attrs.frozen
@@ -152,7 +147,7 @@ class LearningProcess(IterativeProcess):
         return self._get_model_weights(state) if self._get_model_weights else state.global_model_weights
 
     def set_model_weights(
-        self, state: LearningAlgorithmState, weights: "TensorStructure | keras.Model | VariableModel"
+        self, state: LearningAlgorithmState, weights: "TensorStructure | ModelWithVariables"
     ) -> LearningAlgorithmState:
         """The state with other weights of the global model.
 

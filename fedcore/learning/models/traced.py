@@ -3,7 +3,7 @@
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import keras
@@ -62,7 +62,7 @@ def reproducible() -> Iterator[Initialisers]:
     """
     initialisers = Initialisers()
 
-    def creator(next_creator, **options):
+    def creator(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
         variable = next_creator(**options)
         initialisers.made[id(variable)] = (variable, options.get("initial_value"), variable.numpy())
         return variable
