@@ -130,7 +130,8 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
         outputs: dict[str, Any] = {}
         for name, process in processes.items():
             parts: dict[str, Any] = {part: _part(getattr(state, part), name) for part in _BY_MODEL}
-            model_state = federated_zip(LearningAlgorithmState(**parts, round=state.round, seed=state.seed))
+            parts |= {"round": state.round, "seed": state.seed}
+            model_state = federated_zip(LearningAlgorithmState(**parts))
             outputs[name] = process.next(model_state, data)
         metrics = {
             part: federated_zip({name: output.metrics[part] for name, output in outputs.items()})
