@@ -75,5 +75,5 @@ if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
     model_update_aggregator = _learning
 else:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         return tff_name("fedcore.learning", name)

@@ -54,7 +54,7 @@ class AsynchronousProcess(LearningProcess):
         np.int64(1)
     """
 
-    def __init__(self, initialize_fn: Computation, next_fn: Computation, *args: Any, **functions: Any):
+    def __init__(self, initialize_fn: Computation, next_fn: Computation, *args: Any, **functions: Any) -> None:
         super().__init__(initialize_fn, next_fn, *args, **functions)
         parameters = next_fn.module.main.parameters
         state: Any = member_of(parameters[0].type)

@@ -61,7 +61,7 @@ class ClientStateProcess(LearningProcess):
         hyperparameters: Mapping[str, Sequence[str]] | None = None,
         get_model_weights: Callable | None = None,
         set_model_weights: Callable | None = None,
-    ):
+    ) -> None:
         super().__init__(initialize_fn, next_fn, get_model_weights, set_model_weights, hyperparameters=hyperparameters)
         check_computation(type(self).__name__, "initial_client_state", initial_client_state)
         _check_client_states(next_fn, initial_client_state)

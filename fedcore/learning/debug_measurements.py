@@ -1,13 +1,17 @@
 """Measurements of the sizes of changes, before and after their aggregation."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from fedcore.aggregators import add_measurements
 from fedcore.aggregators.factory import FactoryT, check_factory
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_map, federated_sum
-from fedcore.types import Type, tensor_leaves
+from fedcore.ir import Value
+from fedcore.types import Type, member_of, tensor_leaves
 
 
 def add_debug_measurements(aggregation_factory: FactoryT) -> FactoryT:
@@ -77,21 +81,21 @@ def add_debug_measurements_with_mixed_dtype(aggregation_factory: FactoryT) -> Fa
     return _with_measurements(aggregation_factory, dtype_of)
 
 
-def _with_measurements(factory: FactoryT, dtype_of) -> FactoryT:
+def _with_measurements(factory: FactoryT, dtype_of: Callable[[Type], tf.DType]) -> FactoryT:
     check_factory("aggregation_factory", factory)
 
-    def clients(value, *weights):
-        dtype = dtype_of(value.type.member)
+    def clients(value: Value, *weights: Value) -> Value:
+        dtype = dtype_of(member_of(value.type))
 
-        def moments_of(value, weight):
+        def moments_of(value: TensorStructure, weight: tf.Tensor | int) -> tuple[tf.Tensor, ...]:
             norm, weight = _norm(value, dtype), tf.cast(weight, dtype)
             return weight, weight**2, weight * norm, weight * norm**2
 
-        types = [x.type.member for x in (value, *weights)]
+        types = [member_of(x.type) for x in (value, *weights)]
         moments = tf_computation(*types)(moments_of if weights else lambda value: moments_of(value, 1))
 
         @tf_computation(moments.type_signature.result)
-        def statistics(sums):
+        def statistics(sums: tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
             weight, weight_square, norm, norm_square = sums
             mean = norm / weight
             # Of equal weights this is Bessel's n / (n - 1).
@@ -101,11 +105,12 @@ def _with_measurements(factory: FactoryT, dtype_of) -> FactoryT:
 
         return federated_map(statistics, federated_sum(federated_map(moments, (value, *weights) if weights else value)))
 
-    def server(result):
-        dtype = dtype_of(result.type.member)
+    def server(result: Value) -> Value:
+        member = member_of(result.type)
+        dtype = dtype_of(member)
 
-        @tf_computation(result.type.member)
-        def sizes(value):
+        @tf_computation(member)
+        def sizes(value: TensorStructure) -> dict[str, tf.Tensor]:
             leaves = [tf.cast(x, dtype) for x in tf.nest.flatten(value)]
             return {
                 "server_update_max": tf.reduce_max([tf.reduce_max(x) for x in leaves]),
@@ -118,5 +123,5 @@ def _with_measurements(factory: FactoryT, dtype_of) -> FactoryT:
     return add_measurements(factory, clients, server)
 
 
-def _norm(value, dtype: tf.DType) -> tf.Tensor:
+def _norm(value: TensorStructure, dtype: tf.DType) -> tf.Tensor:
     return tf.sqrt(tf.add_n([tf.reduce_sum(tf.cast(x, dtype) ** 2) for x in tf.nest.flatten(value)]))

@@ -1,5 +1,9 @@
 """`fc.learning.framework`: parts of learning processes, by the names of TFF's tutorials."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fedcore.aggregators.encoders import Encoder
 from fedcore.aggregators.encoders.encoded_values import value_codec
 from fedcore.computation import federated_computation
 from fedcore.intrinsics import (
@@ -10,15 +14,22 @@ from fedcore.intrinsics import (
     federated_value,
     message,
 )
+from fedcore.ir import Value
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import changing_type
+from fedcore.learning.models.traced import ModelFn
 from fedcore.templates import MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, FederatedType, Type, to_type
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 __all__ = ["build_encoded_broadcast_process", "build_encoded_broadcast_process_from_model"]
 
 
-def build_encoded_broadcast_process(value_type: Type, encoder_fn) -> MeasuredProcess:
+def build_encoded_broadcast_process(
+    value_type: Type, encoder_fn: "Callable[[tf.TensorSpec], Encoder | None] | Encoder"
+) -> MeasuredProcess:
     """The process that sends a server value to the clients as codes, which each client decodes.
 
     Types, for values of type V and states S of adaptive encoders (<> if there are none):
@@ -42,11 +53,11 @@ def build_encoded_broadcast_process(value_type: Type, encoder_fn) -> MeasuredPro
     codec = value_codec(encoder_fn, value_type, "build_encoded_broadcast_process")
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         return federated_eval(codec.initial_state, SERVER)
 
     @federated_computation(initialize.type_signature.result, FederatedType(value_type, SERVER))
-    def next_fn(state, value):
+    def next_fn(state: Value, value: Value) -> MeasuredProcessOutput:
         encoded = federated_map(codec.encode, (value, federated_random_seed(SERVER), state))
         sent = federated_map(lambda codes, before: (message(codes), before), (encoded[0], state))
         received = federated_broadcast(sent)
@@ -56,7 +67,9 @@ def build_encoded_broadcast_process(value_type: Type, encoder_fn) -> MeasuredPro
     return MeasuredProcess(initialize, next_fn)
 
 
-def build_encoded_broadcast_process_from_model(model_fn, encoder_fn) -> MeasuredProcess:
+def build_encoded_broadcast_process_from_model(
+    model_fn: ModelFn, encoder_fn: "Callable[[tf.TensorSpec], Encoder | None] | Encoder"
+) -> MeasuredProcess:
     """The process that sends a model's weights as codes; what `broadcast_process=` and `model_distributor=` take.
 
     Types: those of `build_encoded_broadcast_process`, for the weights of the model without frozen ones.

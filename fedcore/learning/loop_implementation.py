@@ -24,7 +24,7 @@ class LoopImplementation(enum.Enum):
     DATASET_REDUCE = enum.auto()
 
 
-def check_loop_implementation(loop_implementation) -> None:
+def check_loop_implementation(loop_implementation: object) -> None:
     """Raises TypeMismatch for anything else than a `LoopImplementation`."""
     if not isinstance(loop_implementation, LoopImplementation):
         raise TypeMismatch(f"loop_implementation is a fc.learning.LoopImplementation, not {brief(loop_implementation)}")

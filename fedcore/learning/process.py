@@ -8,9 +8,10 @@ import numpy as np
 
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.html_display import HtmlDisplay
 from fedcore.ir.active import active_builder
-from fedcore.learning.models.model_weights import ModelWeights, weights_for
+from fedcore.learning.models.model_weights import ModelWeights, ModelWithVariables, weights_for
 from fedcore.scalars import real_number
 from fedcore.seeds import fold_in
 from fedcore.templates import IterativeProcess
@@ -80,7 +81,7 @@ class LearningProcessOutput(NamedTuple):
 class _Next(Computation):
     """Called from Python, a round draws from the state's seed and its number."""
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state: Any = args[0] if args else kwargs.get("state")
         if active_builder() is not None or not (hasattr(state, "round") and hasattr(state, "seed")):
             return super().__call__(*args, **kwargs)
@@ -120,7 +121,7 @@ class LearningProcess(IterativeProcess):
         set_hparams_fn: Callable | None = None,
         *,
         hyperparameters: Mapping[str, Sequence[str]] | None = None,
-    ):
+    ) -> None:
         super().__init__(initialize_fn, next_fn)  # refuses what is no computation
         if isinstance(get_model_weights, Mapping):  # an older form of the third argument
             get_model_weights, hyperparameters = None, get_model_weights
@@ -145,7 +146,9 @@ class LearningProcess(IterativeProcess):
         """
         return self._get_model_weights(state) if self._get_model_weights else state.global_model_weights
 
-    def set_model_weights(self, state: LearningAlgorithmState, weights) -> LearningAlgorithmState:
+    def set_model_weights(
+        self, state: LearningAlgorithmState, weights: "TensorStructure | ModelWithVariables"
+    ) -> LearningAlgorithmState:
         """The state with other weights of the global model.
 
         Args:
@@ -209,7 +212,7 @@ class LearningProcess(IterativeProcess):
         return ", ".join(f"{part}.{name}" for part, names in self._hyperparameters.items() for name in names) or "none"
 
 
-def _as_dtype(name: str, value, dtype: np.dtype) -> Any:
+def _as_dtype(name: str, value: object, dtype: np.dtype) -> Any:
     """The value of a hyperparameter as a numpy scalar of its dtype, in which it is finite too."""
     number = real_number(name, value)
     with np.errstate(over="ignore"):
@@ -219,7 +222,7 @@ def _as_dtype(name: str, value, dtype: np.dtype) -> Any:
     return scalar
 
 
-def _check_function(role: str, fn, state: Type, gives: Type | None = None) -> Callable | None:
+def _check_function(role: str, fn: object, state: Type, gives: Type | None = None) -> Callable | None:
     """The function; a computation takes the state first, and gives a value of this type."""
     if fn is None or not isinstance(fn, Computation):
         if fn is not None and not callable(fn):
@@ -240,7 +243,7 @@ def _check_function(role: str, fn, state: Type, gives: Type | None = None) -> Ca
     return fn
 
 
-def _complete(present, changed):
+def _complete(present: object, changed: object) -> object:
     """Nested hyperparameters with some of them changed."""
     if not isinstance(present, Mapping) or not isinstance(changed, Mapping):
         return changed

@@ -3,6 +3,7 @@
 Decision 0208.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -11,9 +12,10 @@ from fedcore.aggregators.factory import FactoryT, aggregation_process, wrapping_
 from fedcore.computation import federated_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_zero
+from fedcore.ir import Value
 from fedcore.learning.models import ModelWeights
-from fedcore.templates import MeasuredProcessOutput
-from fedcore.types import SERVER, StructType
+from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.types import SERVER, StructType, Type
 
 
 @attrs.frozen
@@ -44,7 +46,9 @@ def trainable_weights_aggregator(inner_agg_factory: FactoryT) -> FactoryT:
         ...     model_aggregator=fc.learning.trainable_weights_aggregator(fc.learning.dp_aggregator(1.0, 100)))
     """
 
-    def build(value_type, weight_type, create_inner):
+    def build(
+        value_type: Type, weight_type: Type | None, create_inner: Callable[[Type], AggregationProcess]
+    ) -> AggregationProcess:
         if not isinstance(value_type, StructType) or value_type.names != ("trainable", "non_trainable"):
             raise TypeMismatch(
                 "trainable_weights_aggregator aggregates changes of a ModelWeights, <trainable=…,non_trainable=…>, not "
@@ -53,14 +57,14 @@ def trainable_weights_aggregator(inner_agg_factory: FactoryT) -> FactoryT:
         process = create_inner(value_type["trainable"])
 
         @federated_computation
-        def no_change():
+        def no_change() -> Value:
             return generic_zero(value_type["non_trainable"])
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_zip(TrainableWeightsState(process.initialize()))
 
-        def body(state, value, weights):
+        def body(state: Value, value: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
             trainable = federated_map(lambda change: change.trainable, value)
             aggregated = process.next(state.inner_agg, trainable, *weights)
             result = ModelWeights(aggregated.result, federated_eval(no_change, SERVER))

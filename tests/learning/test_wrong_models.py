@@ -31,6 +31,7 @@ def model(units=3, features=6):
         ),
         ((model, keras.losses.Tversky, SPEC), r"the loss of \w+ does not take labels of type int32\[\?\]"),
         ((model, "sparse_crossentropy", SPEC), "Keras has no loss named 'sparse_crossentropy'"),
+        ((model, "LossFunctionWrapper", SPEC), "the loss is the class LossFunctionWrapper, which takes arguments"),
         ((model, 0.1, SPEC), "a loss is a Keras loss, its name or a function"),
         (
             (lambda: model(features=5), CROSS, SPEC),

@@ -19,16 +19,19 @@ from fedcore.aggregators.factory import check_factory, refuse_weights
 from fedcore.aggregators.state_containers import PRIVATE_STATES, container_paths
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_eval,
     federated_map,
     federated_value,
 )
+from fedcore.ir import Value
 from fedcore.ir.locations import warn_user
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.composition import compose
 from fedcore.learning.templates.distribution import build_broadcast_process
@@ -61,7 +64,11 @@ class ServerWork:
     hyperparameters: tuple[str, ...]
 
 
-def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggregator=None) -> ServerWork:
+def build_server_work(
+    model: PureModel,
+    server_optimizer_fn: OptimizerLike | None = None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
+) -> ServerWork:
     """An optimizer's step with the mean change, and the aggregation of metrics.
 
     Args:
@@ -73,7 +80,7 @@ def build_server_work(model: PureModel, server_optimizer_fn=None, metrics_aggreg
     optimizer = as_optimizer(optimizer_fn, model.trainable_names)
     aggregator = aggregation_of_metrics(metrics_aggregator, model)
 
-    def aggregate_metrics(client_states):
+    def aggregate_metrics(client_states: Value) -> tuple[Value | None, Value]:
         metrics = aggregator(client_states)
         return metrics if isinstance(metrics, tuple) else (None, metrics)
 
@@ -152,7 +159,9 @@ def _build_update(optimizer: Optimizer, roles: WeightRoles) -> Any:
     """
 
     @tf_computation
-    def update(optimizer_state, weights, mean_update):
+    def update(
+        optimizer_state: TensorStructure, weights: ModelWeights, mean_update: ModelWeights
+    ) -> tuple[TensorStructure, ModelWeights]:
         finite = all_finite(mean_update)
         gradients = tuple(-u for u in mean_update.trainable)
         state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
@@ -168,7 +177,7 @@ def _build_start(model: PureModel, optimizer: Optimizer) -> Computation:
     """`(-> <U,state of the server's optimizer>)`."""
 
     @tf_computation
-    def start():
+    def start() -> tuple[ModelWeights, TensorStructure]:
         weights = model.initial_changing_weights()
         return weights, optimizer.initialize(weights.trainable)
 
@@ -178,11 +187,11 @@ def _build_start(model: PureModel, optimizer: Optimizer) -> Computation:
 def compose_learning_process(
     model: PureModel,
     work: ClientWork,
-    server_optimizer_fn=None,
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
 ) -> LearningProcess:
     """The process whose round is: send the weights, do `work` at the clients, aggregate, update.
 
@@ -226,7 +235,7 @@ class _WholeWeights:
     def initialize(self) -> Computation:
         return self.distributor.initialize
 
-    def next(self, state, weights) -> MeasuredProcessOutput:
+    def next(self, state: Value, weights: Value) -> MeasuredProcessOutput:
         sent = self.distributor.next(state, weights)
         return MeasuredProcessOutput(sent.state, whole_weights(self.model, sent.result), sent.measurements)
 
@@ -236,18 +245,18 @@ def _finalizer(server: ServerWork, aggregator: AggregationProcess) -> FinalizerP
     output: Any = aggregator.next.type_signature.result
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         return federated_eval(federated_computation(lambda: server.start()[1]), SERVER)
 
     @federated_computation(FederatedType(first[1], SERVER), FederatedType(first[0], SERVER), output["result"])
-    def finalize(state, weights, change):
+    def finalize(state: Value, weights: Value, change: Value) -> MeasuredProcessOutput:
         updated = federated_map(server.update, (state, weights, change))
         return MeasuredProcessOutput(updated[0], updated[1], federated_value((), SERVER))
 
     return FinalizerProcess(initialize, finalize)
 
 
-def check_distributor(distributor, weights_type: Type, argument: str = "model_distributor") -> None:
+def check_distributor(distributor: object, weights_type: Type, argument: str = "model_distributor") -> None:
     if distributor is None:
         return
     if not isinstance(distributor, MeasuredProcess):

@@ -1,9 +1,11 @@
 """Sending the global weights to the clients."""
 
 from fedcore.intrinsics import federated_broadcast
+from fedcore.ir import Value
+from fedcore.templates import MeasuredProcess
 
 
-def distribute(distributor, state) -> tuple:
+def distribute(distributor: MeasuredProcess | None, state: Value) -> tuple:
     """(The weights at the clients, the distributor's next state, its measurements), while a round is traced.
 
     Args:

@@ -1,24 +1,30 @@
 """Federated averaging."""
 
+from collections.abc import Callable
+from typing import Any
+
 from fedcore.aggregators import AggregationFactory
 from fedcore.errors import FedcoreError
 from fedcore.learning.algorithms.composition import adapt_unweighted, compose_learning_process
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
+from fedcore.learning.models.traced import ModelFn
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.training import build_client_work
 from fedcore.learning.weighting import ClientWeighting, Weighting
+from fedcore.templates import MeasuredProcess
 
 
 def build_weighted_fed_avg(
-    model_fn,
-    client_optimizer_fn,
-    server_optimizer_fn=None,
+    model_fn: ModelFn,
+    client_optimizer_fn: OptimizerLike,
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
     measure_timing: bool = False,
 ) -> LearningProcess:
@@ -77,13 +83,13 @@ def build_weighted_fed_avg(
 
 
 def build_unweighted_fed_avg(
-    model_fn,
-    client_optimizer_fn,
-    server_optimizer_fn=None,
+    model_fn: ModelFn,
+    client_optimizer_fn: OptimizerLike,
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
     measure_timing: bool = False,
 ) -> LearningProcess:

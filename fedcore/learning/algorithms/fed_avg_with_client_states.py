@@ -11,11 +11,16 @@ from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import convert_function
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
+from fedcore.ir import Value
 from fedcore.learning.algorithms.composition import build_aggregation, build_server_work
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.traced import ModelFn
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import weights_type_of
 from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
@@ -39,15 +44,15 @@ class _Result:
 
 
 def build_fed_avg_with_client_states(
-    model_fn,
+    model_fn: ModelFn,
     local_step: Callable,
     initial_client_state: Callable,
-    server_optimizer_fn=None,
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
     finish: Callable | None = None,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     model_aggregator: WeightedAggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
 ) -> ClientStateProcess:
     """Builds federated averaging whose clients train by steps of yours, with a state that each client keeps.
 
@@ -96,18 +101,18 @@ def build_fed_avg_with_client_states(
     client_state_type = initial.type_signature.result
 
     @tf_computation
-    def begin(weights, own):
+    def begin(weights: ModelWeights, own: TensorStructure) -> _Carry:
         return _Carry(roles.changing(weights), own, model.initial_metrics())
 
     @tf_computation
-    def step(carry, batch, sent):
+    def step(carry: _Carry, batch: TensorStructure, sent: ModelWeights) -> _Carry:
         result = convert_function(local_step)(roles.replace(sent, carry.weights), carry.own, carry.metrics, batch, sent)
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise TypeMismatch(f"local_step returns (weights, own state, metric states), not {brief(result)}")
         return _Carry(roles.changing(result[0]), *result[1:])
 
     @tf_computation
-    def end(sent, carry, own):
+    def end(sent: ModelWeights, carry: _Carry, own: TensorStructure) -> _Result:
         new_own = carry.own
         if finish is not None:
             new_own = convert_function(finish)(roles.replace(sent, carry.weights), carry.own, sent)
@@ -117,7 +122,7 @@ def build_fed_avg_with_client_states(
         return _Result(client, tf.nest.map_structure(lambda a, b: tf.where(result.weight > 0, a, b), new_own, own))
 
     @federated_computation(weights_type, batches_type, client_state_type)
-    def train(weights, batches, own):
+    def train(weights: Value, batches: Value, own: Value) -> Value:
         start = begin(weights, own)
         return end(weights, sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, weights)), own)
 
@@ -125,14 +130,14 @@ def build_fed_avg_with_client_states(
     aggregator = build_aggregation(model_aggregator, trained.client["update"], trained.client["weight"], roles=roles)
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         start = federated_eval(server.start, SERVER)
         return first_state(start[0], start[1], aggregator=aggregator.initialize())
 
     clients = [FederatedType(member, CLIENTS) for member in (batches_type, client_state_type)]
 
     @federated_computation(initialize.type_signature.result, *clients)
-    def next_round(state, data, client_states):
+    def next_round(state: Value, data: Value, client_states: Value) -> ClientStateOutput:
         sent = federated_broadcast(state.global_model_weights)
         results: Any = federated_map(train, (whole_weights(model, sent), data, client_states))
         mean = aggregator.next(state.aggregator, results.client.update, results.client.weight)

@@ -1,9 +1,11 @@
 """Federated averaging of encoded changes with error feedback; clients keep what their codes left out."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from fedcore.aggregators.encoders import Encoder
 from fedcore.aggregators.encoders.encoded_values import value_codec
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
@@ -16,10 +18,14 @@ from fedcore.intrinsics import (
     federated_zip,
     message,
 )
+from fedcore.ir import Value
 from fedcore.learning.algorithms.composition import build_server_work
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.traced import ModelFn
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import build_client_work
 from fedcore.learning.templates.training_result import all_finite
@@ -28,13 +34,13 @@ from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
 
 def build_fed_avg_with_error_feedback(
-    model_fn,
-    client_optimizer_fn,
-    server_optimizer_fn=None,
+    model_fn: ModelFn,
+    client_optimizer_fn: OptimizerLike,
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
-    encoder_fn,
+    encoder_fn: Callable[[tf.TensorSpec], Encoder | None] | Encoder,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
 ) -> ClientStateProcess:
     """Builds federated averaging whose clients send codes, and add to their next change what a code left out.
 
@@ -74,27 +80,29 @@ def build_fed_avg_with_error_feedback(
         raise TypeMismatch("build_fed_avg_with_error_feedback takes no adaptive encoders")
 
     @tf_computation
-    def initial_client_state():
+    def initial_client_state() -> ModelWeights:
         return tf.nest.map_structure(tf.zeros_like, model.initial_changing_weights())
 
     @tf_computation(update_type, update_type)
-    def add(update, left_out):
+    def add(update: ModelWeights, left_out: ModelWeights) -> ModelWeights:
         return tf.nest.map_structure(lambda u, e: u + e, update, left_out)
 
     @tf_computation(update_type, update_type, update_type, "float32")
-    def left_out_after(corrected, decoded, left_out, weight):
+    def left_out_after(
+        corrected: ModelWeights, decoded: ModelWeights, left_out: ModelWeights, weight: tf.Tensor
+    ) -> ModelWeights:
         counts = (weight > 0) & all_finite((corrected, decoded))
         return tf.nest.map_structure(lambda w, d, b: tf.where(counts, w - d, b), corrected, decoded, left_out)
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         first = federated_eval(server.start, SERVER)
         return first_state(first[0], first[1], client_work=federated_eval(work.initialize, SERVER))
 
     batches = FederatedType(SequenceType(model.batch_type), CLIENTS)
 
     @federated_computation(initialize.type_signature.result, batches, FederatedType(update_type, CLIENTS))
-    def next_round(state, data, client_states):
+    def next_round(state: Value, data: Value, client_states: Value) -> ClientStateOutput:
         hyperparameters = federated_map(work.send, state.client_work)
         sent = federated_broadcast(federated_zip((state.global_model_weights, hyperparameters)))
         results: Any = federated_map(work.train, (whole_weights(model, sent[0]), sent[1], data))

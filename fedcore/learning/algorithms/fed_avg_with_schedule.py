@@ -2,7 +2,9 @@
 
 import inspect
 from collections.abc import Callable
+from typing import Any, TypeGuard
 
+import keras
 import tensorflow as tf
 
 from fedcore.aggregators import AggregationFactory
@@ -12,23 +14,26 @@ from fedcore.intrinsics import federated_map
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
+from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import Optimizer, as_optimizer
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.optimizers.scheduled_optimizer import scheduled_rate
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.training import ClientWork, build_training, weights_type_of
 from fedcore.learning.weighting import ClientWeighting, Weighting
+from fedcore.templates import MeasuredProcess
 
 
 def build_weighted_fed_avg_with_optimizer_schedule(
-    model_fn,
+    model_fn: ModelFn,
     client_learning_rate_fn: Callable,
-    client_optimizer_fn,
-    server_optimizer_fn=None,
+    client_optimizer_fn: OptimizerLike | Callable[[float], Optimizer | keras.optimizers.Optimizer],
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds federated averaging with a client learning rate that depends on the round.
@@ -60,7 +65,7 @@ def build_weighted_fed_avg_with_optimizer_schedule(
     start = tf_computation(lambda: {"round": tf.constant(0, tf.int64)})
 
     @tf_computation(start.type_signature.result)
-    def send(state):
+    def send(state: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return {"learning_rate": scheduled_rate("client_learning_rate_fn", client_learning_rate_fn, state["round"])}
 
     work = ClientWork(
@@ -85,7 +90,9 @@ def check_has_rate(argument: str, optimizer: Optimizer) -> None:
         raise FedcoreError(f"{argument}: the optimizer keeps no learning_rate in its state to be scheduled")
 
 
-def _scheduled_optimizer(client_optimizer_fn) -> Optimizer:
+def _scheduled_optimizer(
+    client_optimizer_fn: OptimizerLike | Callable[[float], Optimizer | keras.optimizers.Optimizer],
+) -> Optimizer:
     """The optimizer whose learning rate is replaced in every round."""
     if not _takes_a_rate(client_optimizer_fn):
         optimizer = as_optimizer(client_optimizer_fn, scales_loss=True)
@@ -106,7 +113,7 @@ def _scheduled_optimizer(client_optimizer_fn) -> Optimizer:
     return first
 
 
-def _takes_a_rate(optimizer_fn) -> bool:
+def _takes_a_rate(optimizer_fn: object) -> TypeGuard[Callable[[float], OptimizerLike]]:
     if not callable(optimizer_fn) or isinstance(optimizer_fn, type):
         return False
     parameters = inspect.signature(optimizer_fn).parameters.values()

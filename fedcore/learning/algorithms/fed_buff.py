@@ -10,10 +10,14 @@ from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
+from fedcore.ir import Value
 from fedcore.learning.algorithms.composition import adapt_unweighted, build_aggregation, build_server_work
 from fedcore.learning.asynchronous_process import AsynchronousProcess, client_start_type
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.traced import ModelFn
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import build_client_work
@@ -21,19 +25,19 @@ from fedcore.learning.weighting import ClientWeighting
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
 
 
-def inverse_square_root(staleness):
+def inverse_square_root(staleness: tf.Tensor) -> tf.Tensor:
     """1 / sqrt(1 + staleness)."""
     return tf.math.rsqrt(1.0 + tf.cast(staleness, tf.float32))
 
 
 def build_fed_buff(
-    model_fn,
-    client_optimizer_fn,
-    server_optimizer_fn=None,
+    model_fn: ModelFn,
+    client_optimizer_fn: OptimizerLike,
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
     staleness_scale: Callable | None = inverse_square_root,
     model_aggregator: UnweightedAggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
 ) -> AsynchronousProcess:
     """Builds federated averaging whose clients may have begun from older models: FedBuff.
 
@@ -76,7 +80,7 @@ def build_fed_buff(
     )
 
     @tf_computation(trained["update"], "int32")
-    def scale(update, staleness):
+    def scale(update: ModelWeights, staleness: tf.Tensor) -> ModelWeights:
         if staleness_scale is None:
             return update
         factor = tf.convert_to_tensor(convert_function(staleness_scale)(staleness))
@@ -85,7 +89,7 @@ def build_fed_buff(
         return tf.nest.map_structure(lambda u: u * tf.cast(factor, u.dtype), update)
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         start = federated_eval(server.start, SERVER)
         return first_state(
             start[0],
@@ -98,7 +102,7 @@ def build_fed_buff(
     starts = FederatedType(client_start_type(changing_type(model)), CLIENTS)
 
     @federated_computation(initialize.type_signature.result, batches, starts)
-    def next_round(state, data, client_starts):
+    def next_round(state: Value, data: Value, client_starts: Value) -> LearningProcessOutput:
         hyperparameters = federated_broadcast(federated_map(work.send, state.client_work))
         weights = whole_weights(model, federated_map(lambda start: start.weights, client_starts))
         results: Any = federated_map(work.train, (weights, hyperparameters, data))

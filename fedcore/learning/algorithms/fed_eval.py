@@ -10,23 +10,25 @@ import tensorflow as tf
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.intrinsics import federated_eval, federated_map, federated_value, federated_zip, generic_plus
+from fedcore.ir import Value
 from fedcore.learning.algorithms.composition import check_distributor
 from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.metrics import add_client_quantiles, sum_then_finalize
 from fedcore.learning.models import PureModel, trace_model
 from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
+from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import build_evaluation
-from fedcore.templates import AggregationProcess
+from fedcore.templates import AggregationProcess, MeasuredProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 
 def build_fed_eval(
-    model_fn,
-    model_distributor=None,
-    metrics_aggregation_process=None,
+    model_fn: ModelFn,
+    model_distributor: MeasuredProcess | None = None,
+    metrics_aggregation_process: AggregationProcess | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
     *,
     per_client: Sequence[float] | None = None,
@@ -114,7 +116,7 @@ class EvaluationWork:
 def evaluation_work(
     model: PureModel,
     evaluate: Computation,
-    metrics_aggregation_process=None,
+    metrics_aggregation_process: AggregationProcess | None = None,
     per_client: Sequence[float] | None = None,
     metrics_aggregator: Callable | None = None,
 ) -> EvaluationWork:
@@ -126,7 +128,7 @@ def evaluation_work(
             f"{brief(metrics_aggregation_process)}"
         )
 
-    def run(state, weights, data):
+    def run(state: Value, weights: Value, data: Value) -> tuple[Value, Value, Value | None]:
         reports = federated_map(evaluate, (whole_weights(model, weights), data))
         output = process.next(state, reports)
         current, total = output.result[0], output.result[1]
@@ -146,13 +148,15 @@ class _Output:
 class _TotalOfRounds:
     """Adds the clients' reports of a round and of all rounds, and computes the metrics of both."""
 
-    def __init__(self, model: PureModel, per_client: Sequence[float] | None, metrics_aggregator: Callable | None):
+    def __init__(
+        self, model: PureModel, per_client: Sequence[float] | None, metrics_aggregator: Callable | None
+    ) -> None:
         self._model = model
         if per_client is not None and np.size(per_client):
             metrics_aggregator = add_client_quantiles(quantiles=per_client)
         self._aggregate_metrics = (metrics_aggregator or sum_then_finalize)(model)
 
-    def initialize(self):
+    def initialize(self) -> Value:
         model = self._model
         # Reports are added, so zeros are the total of no clients; a client without data need not report zeros.
         no_metrics = tf_computation(
@@ -160,7 +164,7 @@ class _TotalOfRounds:
         )
         return federated_eval(no_metrics, SERVER)
 
-    def next(self, state, reports) -> _Output:
+    def next(self, state: Value, reports: Value) -> _Output:
         finalize = tf_computation(lambda total: self._model.finalize_metrics(total))
         summed, current = self._aggregate_metrics(reports)
         total = federated_map(lambda a, b: generic_plus(a, b), (state, summed))
@@ -171,7 +175,7 @@ def build_evaluation_process(
     initial_weights: Computation,
     batch_type: Type,
     work: EvaluationWork,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     functions: Mapping[str, Any] | None = None,
 ) -> LearningProcess:
     """The process whose round is: send the weights, do `work`; the weights stay.
@@ -182,7 +186,7 @@ def build_evaluation_process(
     check_distributor(model_distributor, initial_weights.type_signature.result)
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         return first_state(
             federated_eval(initial_weights, SERVER),
             federated_value((), SERVER),
@@ -191,7 +195,7 @@ def build_evaluation_process(
         )
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(batch_type), CLIENTS))
-    def evaluation_round(state, data):
+    def evaluation_round(state: Value, data: Value) -> LearningProcessOutput | ClientMetricsOutput:
         weights, sending, sending_metrics = distribute(model_distributor, state)
         work_state, metrics, client_metrics = work.run(state.client_work, weights, data)
         output = LearningProcessOutput(

@@ -1,26 +1,30 @@
 """Federated evaluation of several models on the same clients' data."""
 
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch
 from fedcore.intrinsics import federated_map, federated_zip
+from fedcore.ir import Value
 from fedcore.learning.algorithms.fed_eval import EvaluationWork, build_evaluation_process, evaluation_work
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import join_weights, split_weights
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.training import build_evaluation, weights_type_of
+from fedcore.templates import AggregationProcess, MeasuredProcess
 
 _BY_MODEL = ("global_model_weights", "distributor", "client_work", "aggregator", "finalizer")
 
 
 def build_fed_multi_model_eval(
-    model_fns: Sequence,
-    model_distributor=None,
-    metrics_aggregation_processes: Sequence | None = None,
+    model_fns: Sequence[ModelFn],
+    model_distributor: MeasuredProcess | None = None,
+    metrics_aggregation_processes: Sequence[AggregationProcess | None] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds the evaluation of several models, each on the data of every client of the round.
@@ -63,20 +67,21 @@ def build_fed_multi_model_eval(
         for (name, model), process in zip(models.items(), processes, strict=True)
     }
 
-    def start():
+    def start() -> Value:
         return federated_zip({name: work.start() for name, work in works.items()})
 
-    def run(state, weights, data):
+    def run(state: Value, weights: Value, data: Value) -> tuple[Value, Value, None]:
         outputs = {name: work.run(_part(state, name), _part(weights, name), data) for name, work in works.items()}
         states, metrics = ({name: output[i] for name, output in outputs.items()} for i in (0, 1))
         return federated_zip(states), federated_zip(metrics), None
 
-    def set_model_weights(state, weights):
+    def set_model_weights(state: LearningAlgorithmState, weights: Mapping[str, ModelWeights]) -> LearningAlgorithmState:
         changing = {name: split_weights(models[name], model_weights) for name, model_weights in weights.items()}
         return state.replace(global_model_weights=changing)
 
-    def get_model_weights(state):
-        return {name: join_weights(model, state.global_model_weights[name]) for name, model in models.items()}
+    def get_model_weights(state: LearningAlgorithmState) -> dict[str, ModelWeights]:
+        weights: Any = state.global_model_weights
+        return {name: join_weights(model, weights[name]) for name, model in models.items()}
 
     initial_weights = tf_computation(lambda: {name: m.initial_changing_weights() for name, m in models.items()})
     functions = {"get_model_weights": get_model_weights, "set_model_weights": set_model_weights}
@@ -110,22 +115,23 @@ def build_fed_multi_model_eval_from_processes(eval_processes: Sequence[LearningP
     data_types = {name: process.next.module.main.parameters[1].type for name, process in processes.items()}
     _check_same("eval_processes", data_types)
 
-    def join_states(states: dict):
+    def join_states(states: dict) -> Value:
         parts: dict[str, Any] = {
             part: federated_zip({n: getattr(s, part) for n, s in states.items()}) for part in _BY_MODEL
         }
         return federated_zip(LearningAlgorithmState(**parts, round=states["a"].round, seed=states["a"].seed))
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         return join_states({name: process.initialize() for name, process in processes.items()})
 
     @federated_computation(initialize.type_signature.result, data_types["a"])
-    def evaluation_round(state, data):
+    def evaluation_round(state: Value, data: Value) -> LearningProcessOutput:
         outputs: dict[str, Any] = {}
         for name, process in processes.items():
-            parts = {part: _part(getattr(state, part), name) for part in _BY_MODEL}
-            model_state = federated_zip(LearningAlgorithmState(**parts, round=state.round, seed=state.seed))
+            parts: dict[str, Any] = {part: _part(getattr(state, part), name) for part in _BY_MODEL}
+            parts |= {"round": state.round, "seed": state.seed}
+            model_state = federated_zip(LearningAlgorithmState(**parts))
             outputs[name] = process.next(model_state, data)
         metrics = {
             part: federated_zip({name: output.metrics[part] for name, output in outputs.items()})
@@ -145,7 +151,7 @@ def _names(argument: str, entries: Sequence, *, at_least: int) -> str:
     return string.ascii_letters[: len(entries)]
 
 
-def _part(value, name: str):
+def _part(value: Value, name: str) -> Value:
     """A field of a struct that stands at the server or at the clients."""
     return federated_map(lambda struct: struct[name], value)
 

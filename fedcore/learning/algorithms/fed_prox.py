@@ -1,25 +1,31 @@
 """Federated averaging with a proximal term."""
 
+from collections.abc import Callable
+from typing import Any
+
 from fedcore.aggregators import AggregationFactory
 from fedcore.learning.algorithms.composition import adapt_unweighted, compose_learning_process
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import trace_model
+from fedcore.learning.models.traced import ModelFn
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.training import build_client_work
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.scalars import real_number
+from fedcore.templates import MeasuredProcess
 
 
 def build_weighted_fed_prox(
-    model_fn,
+    model_fn: ModelFn,
     proximal_strength: float,
-    client_optimizer_fn,
-    server_optimizer_fn=None,
+    client_optimizer_fn: OptimizerLike,
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds FedProx: local steps also pull the weights back to where they started.
@@ -54,14 +60,14 @@ def build_weighted_fed_prox(
 
 
 def build_unweighted_fed_prox(
-    model_fn,
+    model_fn: ModelFn,
     proximal_strength: float,
-    client_optimizer_fn,
-    server_optimizer_fn=None,
+    client_optimizer_fn: OptimizerLike,
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds FedProx in which every client counts the same.

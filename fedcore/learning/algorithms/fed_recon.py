@@ -11,7 +11,10 @@ from fedcore.aggregators.factory import check_factory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import convert_function
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import sequence_reduce
+from fedcore.ir import Value
 from fedcore.ir.locations import describe
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.algorithms.fed_eval import build_evaluation_process, evaluation_work
@@ -20,10 +23,12 @@ from fedcore.learning.models.frozen_weights import weights_functions
 from fedcore.learning.models.gradients import gradients_of
 from fedcore.learning.models.partly_local_model import PartlyLocalModel, trace_reconstruction_model
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.training import constant_work
-from fedcore.learning.templates.training_result import finite_or_nothing
+from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
+from fedcore.templates import AggregationProcess, MeasuredProcess
 from fedcore.types import SequenceType, Type
 
 _RECONSTRUCTION = "reconstruction_"  # before the names of the reconstruction's hyperparameters in the state
@@ -41,14 +46,14 @@ def build_fed_recon(
     *,
     loss_fn: Callable,
     metrics_fn: Callable | None = None,
-    server_optimizer_fn=None,
-    client_optimizer_fn=None,
-    reconstruction_optimizer_fn=None,
+    server_optimizer_fn: OptimizerLike | None = None,
+    client_optimizer_fn: OptimizerLike | None = None,
+    reconstruction_optimizer_fn: OptimizerLike | None = None,
     dataset_split_fn: Callable | None = None,
     client_weighting: Weighting | None = None,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator_factory: WeightedAggregationFactory | UnweightedAggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
 ) -> LearningProcess:
     """Builds federated reconstruction: clients train their local weights, then the global ones, and send these.
 
@@ -103,7 +108,7 @@ def build_fed_recon(
     weights_type = model.weights_type
 
     @tf_computation
-    def initialize():
+    def initialize() -> dict[str, tf.Tensor]:
         return {name: tf.constant(value, tf.float32) for name, value in hyperparameters.items()}
 
     def build_train(hparams: Type) -> Computation:
@@ -112,7 +117,7 @@ def build_fed_recon(
         split = _build_split(model, dataset_split_fn)
 
         @federated_computation(weights_type, hparams, SequenceType(model.batch_type))
-        def train(weights, hparams, batches):
+        def train(weights: Value, hparams: Value, batches: Value) -> Value:
             parts = split(batches)
             return train_global(weights, reconstruct(weights, hparams, parts[0]), hparams, parts[1])
 
@@ -133,10 +138,10 @@ def build_fed_recon_eval(
     *,
     loss_fn: Callable,
     metrics_fn: Callable | None = None,
-    reconstruction_optimizer_fn=None,
+    reconstruction_optimizer_fn: OptimizerLike | None = None,
     dataset_split_fn: Callable | None = None,
-    model_distributor=None,
-    metrics_aggregation_process=None,
+    model_distributor: MeasuredProcess | None = None,
+    metrics_aggregation_process: AggregationProcess | None = None,
 ) -> LearningProcess:
     """Builds the evaluation of a model with local weights: clients train these, then compute the metrics.
 
@@ -175,11 +180,11 @@ def build_fed_recon_eval(
     report = tf_computation(lambda metrics: model.report_metrics(metrics))
 
     @tf_computation
-    def step(metrics, batch, weights, local):
+    def step(metrics: dict, batch: TensorStructure, weights: ModelWeights, local: ModelWeights) -> dict:
         return model.whole.step(model.joined(weights, local), metrics, batch, training=False)[2]
 
     @federated_computation(weights_type, SequenceType(model.batch_type))
-    def evaluate(weights, batches):
+    def evaluate(weights: Value, batches: Value) -> Value:
         parts = split(batches)
         local = reconstruct(weights, nothing(), parts[0])
         return report(sequence_reduce(parts[1], begin(), lambda metrics, batch: step(metrics, batch, weights, local)))
@@ -190,11 +195,13 @@ def build_fed_recon_eval(
     )
 
 
-def _optimizer(optimizer_fn) -> Optimizer:
+def _optimizer(optimizer_fn: OptimizerLike | None) -> Optimizer:
     return as_optimizer(build_sgdm(0.1) if optimizer_fn is None else optimizer_fn)
 
 
-def _aggregator(factory, weighting: Weighting) -> WeightedAggregationFactory | None:
+def _aggregator(
+    factory: WeightedAggregationFactory | UnweightedAggregationFactory | None, weighting: Weighting
+) -> WeightedAggregationFactory | None:
     if factory is None or isinstance(factory, WeightedAggregationFactory):
         return factory
     check_factory("model_aggregator_factory", factory)
@@ -211,7 +218,7 @@ def _build_split(model: PartlyLocalModel, dataset_split_fn: Callable | None) -> 
     split_fn = dataset_split_fn or ReconstructionModel.build_dataset_split_fn(split_dataset=True)
 
     @tf_computation(SequenceType(model.batch_type))
-    def split(batches):
+    def split(batches: SymbolicDataset) -> tuple:
         parts = convert_function(split_fn)(batches)
         if not isinstance(parts, tuple | list) or len(parts) != 2:
             raise TypeMismatch(
@@ -223,7 +230,9 @@ def _build_split(model: PartlyLocalModel, dataset_split_fn: Callable | None) -> 
     return split
 
 
-def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, weights_type: Type, hparams_type: Type):
+def _build_reconstruction(
+    model: PartlyLocalModel, optimizer: Optimizer, weights_type: Type, hparams_type: Type
+) -> Computation:
     """`(<W,H,B*> -> L)`: the local weights, trained with W frozen.
 
     Args:
@@ -232,13 +241,13 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, weights
     batches_type = SequenceType(model.batch_type)
 
     @tf_computation
-    def begin(hparams):
+    def begin(hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
         local = model.initial_local_weights()
         mine = {name: hparams[_RECONSTRUCTION + name] for name in optimizer.hyperparameters if hparams}
         return _Carry(local, optimizer.set_hparams(optimizer.initialize(local.trainable), mine), ())
 
     @tf_computation
-    def step(carry, batch, weights):
+    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
         whole = model.joined(weights, carry.weights)
         gradients, _, moved, _ = gradients_of(model.whole, whole, model.initial_metrics(), batch)
         mine = model.divided(ModelWeights(gradients, moved))[1]
@@ -246,11 +255,11 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, weights
         return _Carry(ModelWeights(trainable, mine.non_trainable), state, ())
 
     @federated_computation(weights_type, hparams_type, batches_type)
-    def reconstruct(weights, hparams, batches):
+    def reconstruct(weights: Value, hparams: Value, batches: Value) -> Value:
         return sequence_reduce(batches, begin(hparams), lambda carry, batch: step(carry, batch, weights)).weights
 
     @federated_computation(weights_type, hparams_type, batches_type)
-    def initialize_local(_weights, _hparams, _batches):
+    def initialize_local(_weights: Value, _hparams: Value, _batches: Value) -> Value:
         return tf_computation(lambda: model.initial_local_weights())()
 
     return reconstruct if model.places["local_trainable_variables"] else initialize_local
@@ -258,19 +267,19 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, weights
 
 def _build_training(
     model: PartlyLocalModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, hparams_type: Type
-):
+) -> Computation:
     """`(<W,L,H,B*> -> TrainingResult)`: local steps of the global weights, with the local ones L frozen."""
     local_type = tf_computation(lambda: model.initial_local_weights()).type_signature.result
     roles = model.weight_roles
 
     @tf_computation
-    def begin(changing, hparams):
+    def begin(changing: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
         mine = {name: hparams[name] for name in optimizer.hyperparameters if hparams}
         state = optimizer.set_hparams(optimizer.initialize(changing.trainable), mine)
         return _Carry(changing, state, model.initial_metrics())
 
     @tf_computation
-    def step(carry, batch, start, local):
+    def step(carry: _Carry, batch: TensorStructure, start: ModelWeights, local: ModelWeights) -> _Carry:
         whole = model.joined(roles.replace(start, carry.weights), local)
         gradients, _, moved, metrics = gradients_of(model.whole, whole, carry.metrics, batch)
         mine = model.divided(ModelWeights(gradients, moved))[0]
@@ -278,12 +287,12 @@ def _build_training(
         return _Carry(roles.changing(ModelWeights(trainable, mine.non_trainable)), state, metrics)
 
     @tf_computation
-    def finish(initial, carry):
+    def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
         weight, report = weight_and_report(model.whole, weighting, carry.metrics)
         return finite_or_nothing(roles.difference(carry.weights, initial), weight, report)
 
     @federated_computation(weights_type, local_type, hparams_type, SequenceType(model.batch_type))
-    def train(weights, local, hparams, batches):
+    def train(weights: Value, local: Value, hparams: Value, batches: Value) -> Value:
         changing = roles.changing(weights)
         start = begin(changing, hparams)
         trained = sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, weights, local))

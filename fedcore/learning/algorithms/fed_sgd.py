@@ -1,21 +1,27 @@
 """Federated stochastic gradient descent."""
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import AggregationFactory
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import sequence_reduce
+from fedcore.ir import Value
 from fedcore.learning.algorithms.composition import compose_learning_process
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import dense_gradients_of
+from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import build_sgdm
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.training import constant_work, weights_type_of
-from fedcore.learning.templates.training_result import finite_or_nothing
+from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
+from fedcore.templates import MeasuredProcess
 from fedcore.types import SequenceType, Type
 
 
@@ -28,7 +34,7 @@ class _Carry:
     metrics: Any
 
 
-def build_gradient(model: PureModel, weights_type: Type):
+def build_gradient(model: PureModel, weights_type: Type) -> Computation:
     """The computation `(<W,B*> -> <gradients,assigned,metrics>)`: the mean gradient of a client's examples.
 
     The trainable weights stay what they are; those that a step assigns move from batch to batch. No examples give
@@ -37,12 +43,12 @@ def build_gradient(model: PureModel, weights_type: Type):
     roles = model.weight_roles
 
     @tf_computation
-    def begin(weights):
+    def begin(weights: ModelWeights) -> _Carry:
         zeros = tuple(tf.zeros_like(w) for w in weights.trainable)
         return _Carry(zeros, roles.changing(weights).non_trainable, model.initial_metrics())
 
     @tf_computation
-    def step(carry, batch, weights):
+    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
         at = roles.replace(weights, ModelWeights(weights.trainable, carry.assigned))
         gradients, output, non_trainable, metrics = dense_gradients_of(model, at, carry.metrics, batch)
         moved = roles.changing(ModelWeights(weights.trainable, non_trainable)).non_trainable
@@ -51,25 +57,25 @@ def build_gradient(model: PureModel, weights_type: Type):
         return _Carry(summed, moved, metrics)
 
     @tf_computation
-    def finish(carry):
+    def finish(carry: _Carry) -> _Carry:
         count = carry.metrics["num_examples"][0]
         means = tuple(tf.math.divide_no_nan(g, tf.cast(count, g.dtype)) for g in carry.gradients)
         return _Carry(means, carry.assigned, carry.metrics)
 
     @federated_computation(weights_type, SequenceType(model.batch_type))
-    def gradient(weights, batches):
+    def gradient(weights: Value, batches: Value) -> Value:
         return finish(sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, weights)))
 
     return gradient
 
 
 def build_fed_sgd(
-    model_fn,
-    server_optimizer_fn=None,
+    model_fn: ModelFn,
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds federated gradient descent: clients send the gradient of their examples, the server takes one step.
@@ -96,7 +102,7 @@ def build_fed_sgd(
     gradient = build_gradient(model, weights_type)
 
     @tf_computation
-    def result(weights, outputs):
+    def result(weights: ModelWeights, outputs: _Carry) -> TrainingResult:
         update = ModelWeights(
             tuple(-g for g in outputs.gradients),
             tuple(a - b for a, b in zip(outputs.assigned, weights.non_trainable, strict=True)),
@@ -105,9 +111,9 @@ def build_fed_sgd(
             update, tf.cast(outputs.metrics["num_examples"][0], tf.float32), model.report_metrics(outputs.metrics)
         )
 
-    def build_train(nothing: Type):
+    def build_train(nothing: Type) -> Computation:
         @federated_computation(weights_type, nothing, SequenceType(model.batch_type))
-        def train(weights, _nothing, batches):
+        def train(weights: Value, _nothing: Value, batches: Value) -> Value:
             return result(roles.changing(weights), gradient(weights, batches))
 
         return train

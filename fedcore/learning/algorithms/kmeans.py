@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from fedcore.aggregators import UnweightedAggregationFactory
 from fedcore.aggregators.sum import sum_or_default
@@ -12,6 +13,7 @@ from fedcore.computation import Computation, federated_computation, tf_computati
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, sequence_reduce
+from fedcore.ir import Value
 from fedcore.learning.algorithms.composition import check_distributor
 from fedcore.learning.algorithms.distribution import distribute
 from fedcore.learning.models import ModelWeights
@@ -19,6 +21,7 @@ from fedcore.learning.process import LearningAlgorithmState, LearningProcess, Le
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training_result import all_finite, count_unless, zeros_unless
 from fedcore.scalars import seed_number, whole_number
+from fedcore.templates import MeasuredProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, TensorType, Type
 
 
@@ -26,9 +29,9 @@ def build_fed_kmeans(
     num_clusters: int,
     data_shape: Sequence[int],
     *,
-    initial_centers=None,
+    initial_centers: ArrayLike | None = None,
     random_seed: int | Sequence[int] | None = 0,
-    distributor=None,
+    distributor: MeasuredProcess | None = None,
     sum_aggregator: UnweightedAggregationFactory | None = None,
 ) -> LearningProcess:
     """Builds k-means: clients add up their points by nearest centre, the server moves the centres.
@@ -68,12 +71,13 @@ def build_fed_kmeans(
     shape = (num_clusters, *(whole_number("data_shape", size, at_least=0) for size in sizes))
     point = TensorType("float32", shape[1:])
     start = _build_start(shape, initial_centers, _pair(0 if random_seed is None else random_seed))
-    assign = _build_assignment(shape, start.type_signature.result[0], point)
-    check_distributor(distributor, start.type_signature.result[0], "distributor")
+    start_type: Any = start.type_signature.result
+    assign = _build_assignment(shape, start_type[0], point)
+    check_distributor(distributor, start_type[0], "distributor")
     aggregation = sum_or_default("sum_aggregator", sum_aggregator).create(assign.type_signature.result)
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         first = federated_eval(start, SERVER)
         return first_state(
             first[0],
@@ -83,7 +87,7 @@ def build_fed_kmeans(
         )
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(point), CLIENTS))
-    def next_round(state, data):
+    def next_round(state: Value, data: Value) -> LearningProcessOutput:
         weights, sending, sending_metrics = distribute(distributor, state)
         totals = federated_map(assign, (weights, data))
         aggregated = aggregation.next(state.aggregator, totals)
@@ -110,19 +114,19 @@ def _centers(state: LearningAlgorithmState) -> Any:
     return state.global_model_weights.trainable[0]
 
 
-def _with_centers(state: LearningAlgorithmState, centers) -> LearningAlgorithmState:
+def _with_centers(state: LearningAlgorithmState, centers: ModelWeights | ArrayLike) -> LearningAlgorithmState:
     """The state with other centres, alone or as weights."""
     weights = centers if isinstance(centers, ModelWeights) else ModelWeights((centers,), ())
     return state.replace(global_model_weights=weights)
 
 
-def _build_start(shape: tuple[int, ...], initial_centers, seed_pair: tuple[int, int]):
+def _build_start(shape: tuple[int, ...], initial_centers: ArrayLike | None, seed_pair: tuple[int, int]) -> Computation:
     """`(-> <W,<counts=float32[k]>>)`: the first centres, each counted as one point."""
     if initial_centers is not None and np.shape(initial_centers) != shape:
         raise FedcoreError(f"initial_centers have the shape {np.shape(initial_centers)}, but {shape} is wanted")
 
     @tf_computation
-    def start():
+    def start() -> tuple[ModelWeights, dict[str, tf.Tensor]]:
         if initial_centers is not None:
             centers = tf.constant(np.asarray(initial_centers, np.float32))
         else:
@@ -137,7 +141,7 @@ def _build_assignment(shape: tuple[int, ...], weights_type: Type, point: TensorT
     num_clusters = shape[0]
 
     @tf_computation
-    def nothing():
+    def nothing() -> dict[str, tf.Tensor]:
         return {
             "sums": tf.zeros(shape),
             "counts": tf.zeros([num_clusters]),
@@ -146,7 +150,7 @@ def _build_assignment(shape: tuple[int, ...], weights_type: Type, point: TensorT
         }
 
     @tf_computation
-    def add(totals, x, weights):
+    def add(totals: dict[str, tf.Tensor], x: tf.Tensor, weights: ModelWeights) -> dict[str, tf.Tensor]:
         (centers,) = weights.trainable
         distances = tf.reduce_sum(tf.square(tf.reshape(centers - x, [num_clusters, -1])), 1)
         nearest = tf.one_hot(tf.argmin(distances), num_clusters)
@@ -158,19 +162,21 @@ def _build_assignment(shape: tuple[int, ...], weights_type: Type, point: TensorT
         }
 
     @tf_computation
-    def finish(totals):
+    def finish(totals: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         finite = all_finite(totals)
         return {**zeros_unless(finite, totals), NON_FINITE_CLIENTS: count_unless(finite)}
 
     @federated_computation(weights_type, SequenceType(point))
-    def assign(weights, points):
+    def assign(weights: Value, points: Value) -> Value:
         return finish(sequence_reduce(points, nothing(), lambda totals, x: add(totals, x, weights)))
 
     return assign
 
 
 @tf_computation
-def move(weights, state, totals):
+def move(
+    weights: ModelWeights, state: dict[str, tf.Tensor], totals: dict[str, tf.Tensor]
+) -> tuple[ModelWeights, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """`(<W,<counts=float32[k]>,totals> -> <W,<counts=float32[k]>,M>)`: the running means after a round."""
     (centers,), old_counts = weights.trainable, state["counts"]
     counts = old_counts + totals["counts"]
@@ -185,9 +191,9 @@ def _beside(by_cluster: tf.Tensor, centers: tf.Tensor) -> tf.Tensor:
     return tf.reshape(by_cluster, [centers.shape[0], *[1] * (centers.shape.rank - 1)])
 
 
-def _pair(seed) -> tuple[int, int]:
+def _pair(seed: int | Sequence[int]) -> tuple[int, int]:
     """The pair of seeds that a number (with 0) or a pair stands for."""
-    seeds = [seed, 0] if np.ndim(seed) == 0 else list(seed)
+    seeds = [seed, 0] if np.ndim(seed) == 0 else list(seed)  # type: ignore[arg-type]
     if len(seeds) != 2:
         raise InvalidValue(f"random_seed is a number or a pair of them, not {len(seeds)} numbers")
     first, second = (seed_number("random_seed", part) for part in seeds)

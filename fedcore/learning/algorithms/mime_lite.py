@@ -7,7 +7,8 @@ import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import AggregationFactory
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
@@ -16,6 +17,7 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
+from fedcore.ir import Value
 from fedcore.learning.algorithms.composition import (
     adapt_unweighted,
     build_aggregation,
@@ -29,14 +31,17 @@ from fedcore.learning.loop_implementation import LoopImplementation, check_loop_
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
 from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.optimizers.scheduled_optimizer import scheduled_rate
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import weights_type_of
 from fedcore.learning.templates.training_result import all_finite, finite_or_nothing, zeros_unless
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
+from fedcore.templates import MeasuredProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 
@@ -55,23 +60,25 @@ class _Result:
     examples: Any
 
 
-def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, state_type: Type):
+def _build_training(
+    model: PureModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, state_type: Type
+) -> Computation:
     """The computation `(<W,S,B*> -> _Result)`: local steps whose statistics S stay as they are."""
     gradient, roles = build_gradient(model, weights_type), model.weight_roles
 
     @tf_computation
-    def begin(changing):
+    def begin(changing: ModelWeights) -> _Carry:
         return _Carry(changing, model.initial_metrics())
 
     @tf_computation
-    def step(carry, batch, start, state):
+    def step(carry: _Carry, batch: TensorStructure, start: ModelWeights, state: TensorStructure) -> _Carry:
         weights = roles.replace(start, carry.weights)
         gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch)
         _, trainable = optimizer.next(state, carry.weights.trainable, gradients)
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)
 
     @tf_computation
-    def finish(initial, carry, full):
+    def finish(initial: ModelWeights, carry: _Carry, full: TensorStructure) -> _Result:
         finite = all_finite(full.gradients)
         examples = tf.cast(full.metrics["num_examples"][0], tf.float32)
         weight, report = weight_and_report(model, weighting, carry.metrics)
@@ -80,7 +87,7 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
         return _Result(change, *zeros_unless(finite, (full.gradients, examples)))
 
     @federated_computation(weights_type, state_type, SequenceType(model.batch_type))
-    def train(weights, state, batches):
+    def train(weights: Value, state: Value, batches: Value) -> Value:
         changing = roles.changing(weights)
         trained = sequence_reduce(batches, begin(changing), lambda carry, batch: step(carry, batch, weights, state))
         return finish(changing, trained, gradient(weights, batches))
@@ -88,11 +95,11 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
     return train
 
 
-def _build_learning(optimizer: Optimizer):
+def _build_learning(optimizer: Optimizer) -> Computation:
     """`(<S,W,mean gradient> -> S)`: the statistics after a round; a gradient that is not finite leaves them."""
 
     @tf_computation
-    def learn(state, weights, gradients):
+    def learn(state: TensorStructure, weights: ModelWeights, gradients: tuple[tf.Tensor, ...]) -> TensorStructure:
         new_statistics, _ = optimizer.next(state, weights.trainable, gradients)
         finite = all_finite(gradients)
         return tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), new_statistics, state)
@@ -101,15 +108,15 @@ def _build_learning(optimizer: Optimizer):
 
 
 def build_weighted_mime_lite(
-    model_fn,
-    base_optimizer,
-    server_optimizer=None,
+    model_fn: ModelFn,
+    base_optimizer: OptimizerLike,
+    server_optimizer: OptimizerLike | None = None,
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     full_gradient_aggregator: AggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds Mime Lite: local steps of `base_optimizer` with its statistics frozen for the round.
@@ -150,14 +157,14 @@ def build_weighted_mime_lite(
 
 
 def build_unweighted_mime_lite(
-    model_fn,
-    base_optimizer,
-    server_optimizer=None,
+    model_fn: ModelFn,
+    base_optimizer: OptimizerLike,
+    server_optimizer: OptimizerLike | None = None,
     *,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     full_gradient_aggregator: AggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds Mime Lite in which every client's change counts the same.
@@ -193,16 +200,16 @@ def build_unweighted_mime_lite(
 
 
 def build_mime_lite_with_optimizer_schedule(
-    model_fn,
+    model_fn: ModelFn,
     learning_rate_fn: Callable | None,
-    base_optimizer,
-    server_optimizer=None,
+    base_optimizer: OptimizerLike,
+    server_optimizer: OptimizerLike | None = None,
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
-    model_distributor=None,
+    model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     full_gradient_aggregator: AggregationFactory | None = None,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds Mime Lite with a learning rate of the clients' steps that depends on the round.
@@ -229,8 +236,7 @@ def build_mime_lite_with_optimizer_schedule(
     """
     check_loop_implementation(loop_implementation)
     base = as_optimizer(base_optimizer)
-    scheduled = learning_rate_fn is not None
-    set_rate = _build_rate_setter(base, learning_rate_fn) if scheduled else None
+    set_rate = None if learning_rate_fn is None else _build_rate_setter(base, learning_rate_fn)
     model = trace_model(model_fn)
     server = build_server_work(model, server_optimizer, metrics_aggregator)
     weights_type = weights_type_of(model)
@@ -243,7 +249,7 @@ def build_mime_lite_with_optimizer_schedule(
     learn = _build_learning(base)
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         first = federated_eval(server.start, SERVER)
         return first_state(
             first[0],
@@ -254,7 +260,7 @@ def build_mime_lite_with_optimizer_schedule(
         )
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
-    def next_round(state, data):
+    def next_round(state: Value, data: Value) -> LearningProcessOutput:
         base_state, rate_metrics = state.client_work, {}
         if set_rate is not None:
             base_state = federated_map(set_rate, (state.client_work, state.round))
@@ -279,7 +285,7 @@ def build_mime_lite_with_optimizer_schedule(
         )
         return LearningProcessOutput(new_state, metrics)
 
-    settable = tuple(name for name in base.hyperparameters if not (scheduled and name == "learning_rate"))
+    settable = tuple(name for name in base.hyperparameters if not (set_rate is not None and name == "learning_rate"))
     return LearningProcess(
         initialize,
         next_round,
@@ -288,12 +294,12 @@ def build_mime_lite_with_optimizer_schedule(
     )
 
 
-def _build_rate_setter(base: Optimizer, learning_rate_fn) -> Callable:
+def _build_rate_setter(base: Optimizer, learning_rate_fn: Callable) -> Callable:
     """`(<S,round=int64> -> S)`: the statistics with the learning rate of the round."""
     check_has_rate("base_optimizer", base)
 
     @tf_computation
-    def set_rate(state, round_number):
+    def set_rate(state: TensorStructure, round_number: tf.Tensor) -> TensorStructure:
         return base.set_hparams(
             state, {"learning_rate": scheduled_rate("learning_rate_fn", learning_rate_fn, round_number)}
         )
@@ -304,7 +310,13 @@ def _build_rate_setter(base: Optimizer, learning_rate_fn) -> Callable:
 class _Aggregation:
     """The aggregation of the clients' changes and of their mean gradients; used while a process is traced."""
 
-    def __init__(self, result_type: Any, roles: WeightRoles, model_aggregator, full_gradient_aggregator):
+    def __init__(
+        self,
+        result_type: Any,
+        roles: WeightRoles,
+        model_aggregator: AggregationFactory | None,
+        full_gradient_aggregator: AggregationFactory | None,
+    ) -> None:
         client = result_type["client"]
         self._changes = build_aggregation(model_aggregator, client["update"], client["weight"], roles=roles)
         self._gradients = None
@@ -313,12 +325,12 @@ class _Aggregation:
                 full_gradient_aggregator, result_type["gradients"], result_type["examples"], "full_gradient_aggregator"
             )
 
-    def initialize(self):
+    def initialize(self) -> Value:
         if self._gradients is None:
             return self._changes.initialize()
         return federated_zip({"model": self._changes.initialize(), "full_gradient": self._gradients.initialize()})
 
-    def next(self, state, results) -> tuple:
+    def next(self, state: Value, results: Value) -> tuple:
         """(The mean change, the mean gradient, the state, the measurements)."""
         change = results.client.update, results.client.weight
         if self._gradients is None:

@@ -1,28 +1,35 @@
 """Evaluation of personalization: metrics of each client before and after it adapts the model to its data."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedcore.aggregators import UnweightedReservoirSamplingFactory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import convert_function
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.intrinsics import federated_broadcast, federated_map
+from fedcore.ir import Value
 from fedcore.ir.active import active_builder
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import changing_type, split_weights, whole_weights
 from fedcore.learning.models.model_from_functional import model_with_variables
+from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import Optimizer, as_optimizer
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.training import build_evaluation, build_training, weights_type_of
 from fedcore.learning.templates.training_result import all_finite, count_unless
 from fedcore.learning.weighting import ClientWeighting
 from fedcore.scalars import whole_number
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, TensorType, Type, map_tensors
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 
 def build_personalization_eval_computation(
-    model_fn,
+    model_fn: ModelFn,
     personalize_fn_dict: Mapping[str, Any],
     baseline_evaluate_fn: Callable | None = None,
     max_num_clients: int = 100,
@@ -76,7 +83,7 @@ def build_personalization_eval_computation(
     sample = UnweightedReservoirSamplingFactory(max_num_clients).create(at_client.type_signature.result)
 
     @federated_computation(FederatedType(changing_type(model), SERVER), FederatedType(data_type, CLIENTS))
-    def personalization_eval(model_weights, data):
+    def personalization_eval(model_weights: Value, data: Value) -> Value:
         results = federated_map(at_client, (whole_weights(model, federated_broadcast(model_weights)), data))
         return sample.next(sample.initialize(), results).result
 
@@ -88,11 +95,11 @@ def build_personalization_eval_computation(
 class _WithoutFrozenWeights(Computation):
     """Called from Python, it takes the weights of a model with the frozen ones too."""
 
-    def __init__(self, computation: Computation, model: PureModel):
+    def __init__(self, computation: Computation, model: PureModel) -> None:
         super().__init__(computation.module, computation.__name__)
         self._model = model
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if active_builder() is None and args and isinstance(args[0], ModelWeights):
             args = (split_weights(self._model, args[0]), *args[1:])
         return super().__call__(*args, **kwargs)
@@ -108,13 +115,13 @@ def _build_by_metrics_of_the_model(model: PureModel, weights_type: Type, ways: M
     finalize = tf_computation(evaluate.type_signature.result)(lambda state: model.finalize_metrics(state))
 
     @tf_computation
-    def with_count(metrics, count):
+    def with_count(metrics: dict, count: "tf.Tensor") -> dict:
         return {**metrics, NON_FINITE_CLIENTS: count}
 
     adapt = {name: _adaptation(way, model, weights_type) for name, way in ways.items()}
 
     @federated_computation(weights_type, _data_type(model.batch_type))
-    def at_client(weights, data):
+    def at_client(weights: Value, data: Value) -> dict[str, Value]:
         metrics = {"baseline_metrics": finalize(evaluate(weights, data.test_data))}
         for name, fn in adapt.items():
             adapted_weights, count = fn(weights, data.train_data)
@@ -142,7 +149,7 @@ def _build_by_functions(
     element = map_tensors(_example_of, model.batch_type)
 
     @tf_computation(weights_type, _data_type(element))
-    def at_client(weights, data):
+    def at_client(weights: ModelWeights, data: dict[str, SymbolicDataset]) -> dict:
         baseline = convert_function(baseline_evaluate_fn)(model_with_variables(model, weights), data["test_data"])
         metrics = {"baseline_metrics": baseline}
         for name, make in ways.items():
@@ -164,12 +171,12 @@ def _example_of(batch_type: TensorType) -> TensorType:
     return TensorType(batch_type.dtype, batch_type.sizes[1:])
 
 
-def _adaptation(way, model: PureModel, weights_type: Type) -> Callable:
+def _adaptation(way: OptimizerLike | Computation, model: PureModel, weights_type: Type) -> Callable:
     """A function, traced at a client: (W, B*) -> (W, int64: the client's count if its work is not finite)."""
     if isinstance(way, Computation):
         not_finite = tf_computation(weights_type)(lambda weights: count_unless(all_finite(weights)))
 
-        def adapt(weights, batches):
+        def adapt(weights: Value, batches: Value) -> tuple[Value, Value]:
             adapted_weights = way(weights, batches)
             return adapted_weights, not_finite(adapted_weights)
 
@@ -185,11 +192,11 @@ def _adaptation(way, model: PureModel, weights_type: Type) -> Callable:
     )
 
     @tf_computation(weights_type, train.type_signature.result["update"])
-    def add(weights, update):
+    def add(weights: ModelWeights, update: ModelWeights) -> ModelWeights:
         trainable = tuple(w + u for w, u in zip(weights.trainable, update.trainable, strict=True))
         return roles.replace(weights, ModelWeights(trainable, roles.assigned_after(roles.changing(weights), update)))
 
-    def train_locally(weights, batches):
+    def train_locally(weights: Value, batches: Value) -> tuple[Value, Value]:
         result = train(weights, nothing(), batches)
         return add(weights, result.update), result.metrics[NON_FINITE_CLIENTS][0]
 

@@ -1,11 +1,13 @@
 """SCAFFOLD: control variates take the drift out of local steps; clients keep a state of their own."""
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
     federated_eval,
@@ -15,11 +17,14 @@ from fedcore.intrinsics import (
     federated_zip,
     sequence_reduce,
 )
+from fedcore.ir import Value
 from fedcore.learning.algorithms.composition import ServerWork, build_server_work
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
 from fedcore.learning.models.gradients import dense_gradients_of
+from fedcore.learning.models.traced import ModelFn
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import weights_type_of
 from fedcore.learning.templates.training_result import finite_or_nothing
@@ -50,11 +55,13 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
     roles = model.weight_roles
 
     @tf_computation
-    def begin(changing):
+    def begin(changing: ModelWeights) -> _Carry:
         return _Carry(changing, model.initial_metrics())
 
     @tf_computation
-    def step(carry, batch, start, work, own):
+    def step(
+        carry: _Carry, batch: TensorStructure, start: ModelWeights, work: dict, own: tuple[tf.Tensor, ...]
+    ) -> _Carry:
         weights = roles.replace(start, carry.weights)
         gradients, _, non_trainable, metrics = dense_gradients_of(model, weights, carry.metrics, batch)
         parts = zip(carry.weights.trainable, gradients, own, work["control"], strict=True)
@@ -62,7 +69,7 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)
 
     @tf_computation
-    def finish(initial, carry, work, own):
+    def finish(initial: ModelWeights, carry: _Carry, work: dict, own: tuple[tf.Tensor, ...]) -> _Result:
         update = roles.difference(carry.weights, initial)
         result = finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
         steps = tf.cast(carry.metrics["num_batches"][0], tf.float32)
@@ -75,7 +82,7 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
         return _Result(result, new_control, tuple(a - b for a, b in zip(new_control, own, strict=True)))
 
     @federated_computation(weights_type_of(model), work_type, SequenceType(model.batch_type), work_type["control"])
-    def train(weights, work, batches, own):
+    def train(weights: Value, work: Value, batches: Value, own: Value) -> Value:
         changing = roles.changing(weights)
         trained = sequence_reduce(batches, begin(changing), lambda carry, batch: step(carry, batch, weights, work, own))
         return finish(changing, trained, work, own)
@@ -89,7 +96,7 @@ def _build_round(
     _, _, batches, control = (p.type for p in train.module.main.parameters)
 
     @federated_computation(state_type, FederatedType(batches, CLIENTS), FederatedType(control, CLIENTS))
-    def next_round(state, data, client_states):
+    def next_round(state: Value, data: Value, client_states: Value) -> ClientStateOutput:
         sent = federated_broadcast(federated_zip((state.global_model_weights, state.client_work)))
         results = federated_map(train, (whole_weights(model, sent[0]), sent[1], data, client_states))
         mean = federated_mean(results.client.update, results.client.weight)
@@ -108,13 +115,13 @@ def _build_round(
 
 
 def build_scaffold(
-    model_fn,
+    model_fn: ModelFn,
     client_learning_rate: float,
     num_clients: int,
-    server_optimizer_fn=None,
+    server_optimizer_fn: OptimizerLike | None = None,
     *,
     client_weighting: Weighting = ClientWeighting.UNIFORM,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
 ) -> ClientStateProcess:
     """Builds SCAFFOLD: a client's gradients are corrected by its control variate and the server's.
 
@@ -146,20 +153,20 @@ def build_scaffold(
     server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
 
     @tf_computation
-    def initial_client_state():
+    def initial_client_state() -> tuple:
         return _zero_control(model)
 
     @tf_computation
-    def initial_work():
+    def initial_work() -> dict:
         return {"learning_rate": tf.constant(client_learning_rate, tf.float32), "control": _zero_control(model)}
 
     @tf_computation
-    def move(work, change):
+    def move(work: dict, change: tuple[tf.Tensor, ...]) -> dict:
         pairs = zip(work["control"], change, strict=True)
         return {**work, "control": tuple(c + total / num_clients for c, total in pairs)}
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         first = federated_eval(server.start, SERVER)
         return first_state(first[0], first[1], client_work=federated_eval(initial_work, SERVER))
 

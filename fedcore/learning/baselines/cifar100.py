@@ -9,6 +9,7 @@ import tensorflow as tf
 from fedcore.errors import InvalidValue
 from fedcore.learning.baselines.task import BaselineTask, BaselineTaskDatasets, ClientSpec, Preprocess, evaluation_spec
 from fedcore.learning.models import from_keras_model
+from fedcore.learning.models.pure_model import PureModel
 from fedcore.scalars import whole_number
 from fedcore.simulation.datasets import ClientData, cifar100
 
@@ -89,7 +90,7 @@ def create_image_classification_task(
         train, test = cifar100.load_data(cache_dir)
 
     def preprocess(spec: ClientSpec, distorts: bool) -> Preprocess:
-        def image_and_label(example):
+        def image_and_label(example: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
             return _image(example["image"], crop, distorts), example["label"]
 
         return lambda d: spec.elements_of(d, _SHUFFLE_BUFFER).map(image_and_label).batch(spec.batch_size)
@@ -101,7 +102,7 @@ def create_image_classification_task(
         eval_preprocess_fn=preprocess(evaluation_spec(eval_client_spec, _EVALUATION_BATCH), False),
     )
 
-    def model_fn():
+    def model_fn() -> PureModel:
         return from_keras_model(
             _resnet(crop, *_BLOCKS[model]),
             loss=keras.losses.SparseCategoricalCrossentropy(),
@@ -112,7 +113,7 @@ def create_image_classification_task(
     return BaselineTask(datasets, model_fn)
 
 
-def _image(image, crop: tuple[int, int, int], distorts: bool):
+def _image(image: tf.Tensor, crop: tuple[int, int, int], distorts: bool) -> tf.Tensor:
     image = tf.cast(image, tf.float32)
     if distorts:
         image = tf.image.random_flip_left_right(tf.image.random_crop(image, crop))
@@ -133,7 +134,7 @@ def _resnet(shape: tuple[int, int, int], stages: tuple[int, ...], bottlenecks: b
     return keras.Model(inputs, keras.layers.Dense(_CLASSES, activation="softmax")(x))
 
 
-def _block(x, filters: int, stride: int, bottleneck: bool):
+def _block(x: keras.KerasTensor, filters: int, stride: int, bottleneck: bool) -> keras.KerasTensor:
     width = filters * 4 if bottleneck else filters
     short = x
     if stride > 1 or x.shape[-1] != width:
@@ -144,9 +145,9 @@ def _block(x, filters: int, stride: int, bottleneck: bool):
     return keras.layers.add([short, x])
 
 
-def _normalize_and_activate(x):
+def _normalize_and_activate(x: keras.KerasTensor) -> keras.KerasTensor:
     return keras.layers.ReLU()(keras.layers.GroupNormalization()(x))
 
 
-def _convolution(x, filters: int, size: int, stride: int):
+def _convolution(x: keras.KerasTensor, filters: int, size: int, stride: int) -> keras.KerasTensor:
     return keras.layers.Conv2D(filters, size, stride, padding="same", use_bias=False, kernel_initializer="he_normal")(x)

@@ -2,6 +2,7 @@
 
 import enum
 import os
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -9,6 +10,7 @@ import tensorflow as tf
 from fedcore.errors import InvalidValue
 from fedcore.learning.baselines.task import BaselineTask, BaselineTaskDatasets, ClientSpec, Preprocess, evaluation_spec
 from fedcore.learning.models import from_keras_model
+from fedcore.learning.models.pure_model import PureModel
 from fedcore.simulation.datasets import ClientData, emnist
 
 _SHUFFLE_BUFFER = 418  # examples of the client with the most
@@ -65,7 +67,7 @@ def create_character_recognition_task(
         train_client_spec, eval_client_spec, _image_and_label, only_digits, cache_dir, use_synthetic_data, debug_seed
     )
 
-    def model_fn():
+    def model_fn() -> PureModel:
         return from_keras_model(
             _MODELS[model](10 if only_digits else 62, _Initializers(debug_seed)),
             loss=keras.losses.SparseCategoricalCrossentropy(),
@@ -104,7 +106,7 @@ def create_autoencoder_task(
         train_client_spec, eval_client_spec, _image_twice, only_digits, cache_dir, use_synthetic_data, None
     )
 
-    def model_fn():
+    def model_fn() -> PureModel:
         return from_keras_model(
             _autoencoder(),
             loss=keras.losses.MeanSquaredError(),
@@ -115,7 +117,15 @@ def create_autoencoder_task(
     return BaselineTask(datasets, model_fn)
 
 
-def _datasets(train_spec, eval_spec, to_batch, only_digits, cache_dir, synthetic, seed) -> BaselineTaskDatasets:
+def _datasets(
+    train_spec: ClientSpec,
+    eval_spec: ClientSpec | None,
+    to_batch: Callable[[dict[str, tf.Tensor]], tuple[tf.Tensor, tf.Tensor]],
+    only_digits: bool,
+    cache_dir: str | os.PathLike | None,
+    synthetic: bool,
+    seed: int | None,
+) -> BaselineTaskDatasets:
     train: ClientData
     test: ClientData
     if synthetic:
@@ -134,11 +144,11 @@ def _datasets(train_spec, eval_spec, to_batch, only_digits, cache_dir, synthetic
     )
 
 
-def _image_and_label(batch):
+def _image_and_label(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.expand_dims(batch["pixels"], -1), batch["label"]
 
 
-def _image_twice(batch):
+def _image_twice(batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     ink = 1 - tf.reshape(batch["pixels"], [-1, 28 * 28])
     return ink, ink
 
@@ -146,10 +156,10 @@ def _image_twice(batch):
 class _Initializers:
     """Glorot's uniform initializer for one layer after another, each with a seed of its own."""
 
-    def __init__(self, seed: int | None):
+    def __init__(self, seed: int | None) -> None:
         self._seed = seed
 
-    def __call__(self):
+    def __call__(self) -> keras.initializers.Initializer:
         if self._seed is None:
             return keras.initializers.GlorotUniform()
         self._seed += 1

@@ -8,6 +8,7 @@ import tensorflow as tf
 from fedcore.learning.baselines.task import BaselineTask, BaselineTaskDatasets, ClientSpec, Preprocess, evaluation_spec
 from fedcore.learning.baselines.token_metrics import MaskedCategoricalAccuracy, NumTokensCounter
 from fedcore.learning.models import from_keras_model
+from fedcore.learning.models.pure_model import PureModel
 from fedcore.scalars import whole_number
 from fedcore.simulation.datasets import ClientData, shakespeare
 
@@ -58,10 +59,10 @@ def create_character_prediction_task(
         train, test = shakespeare.load_data(cache_dir)
 
     def preprocess(spec: ClientSpec) -> Preprocess:
-        def tokens(example):
+        def tokens(example: dict[str, tf.Tensor]) -> tf.Tensor:
             return _sequences(example["snippets"], length + 1)
 
-        def batches(dataset):
+        def batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
             sequences = spec.elements_of(dataset, _SHUFFLE_BUFFER).map(tokens).unbatch()
             return sequences.batch(spec.batch_size).map(lambda batch: (batch[:, :-1], batch[:, 1:]))
 
@@ -74,7 +75,7 @@ def create_character_prediction_task(
         eval_preprocess_fn=preprocess(evaluation_spec(eval_client_spec, _EVALUATION_BATCH)),
     )
 
-    def model_fn():
+    def model_fn() -> PureModel:
         return from_keras_model(
             _model(length),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -85,7 +86,7 @@ def create_character_prediction_task(
     return BaselineTask(datasets, model_fn)
 
 
-def _sequences(text, length: int):
+def _sequences(text: tf.Tensor, length: int) -> tf.Tensor:
     """The tokens of a text: `[sequences, length]`."""
     tokens = tf.gather(tf.constant(_TOKEN_OF_BYTE, tf.int64), tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int32))
     tokens = tf.concat([[_START], tokens, [_END]], 0)

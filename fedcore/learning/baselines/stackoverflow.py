@@ -1,6 +1,7 @@
 """Tasks on federated Stack Overflow: predicting tags, and the next word."""
 
 import os
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -8,6 +9,7 @@ import tensorflow as tf
 from fedcore.learning.baselines.task import BaselineTask, BaselineTaskDatasets, ClientSpec, Preprocess, evaluation_spec
 from fedcore.learning.baselines.token_metrics import MaskedCategoricalAccuracy, NumTokensCounter
 from fedcore.learning.models import from_keras_model
+from fedcore.learning.models.pure_model import PureModel
 from fedcore.scalars import whole_number
 from fedcore.simulation.datasets import ClientData, stackoverflow
 
@@ -56,10 +58,10 @@ def create_tag_prediction_task(
     tags = list(tag_counts)[:known_tags]
 
     def preprocess(spec: ClientSpec) -> Preprocess:
-        def batches(dataset):
+        def batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
             word_table, tag_table = _table(words, 1), _table(tags, 1)
 
-            def shares_and_tags(example):
+            def shares_and_tags(example: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
                 text = tf.strings.join([example["tokens"], example["title"]], separator=" ")
                 word_ids = word_table.lookup(tf.strings.split(text))
                 counts = tf.reduce_sum(tf.one_hot(word_ids, len(words)), 0)
@@ -72,7 +74,7 @@ def create_tag_prediction_task(
 
     datasets = _datasets(data, preprocess, train_client_spec, evaluation_spec(eval_client_spec, 100))
 
-    def model_fn():
+    def model_fn() -> PureModel:
         return from_keras_model(
             keras.Sequential([keras.Input((len(words),)), keras.layers.Dense(len(tags), activation="sigmoid")]),
             loss=keras.losses.BinaryCrossentropy(reduction="sum"),
@@ -124,13 +126,13 @@ def create_word_prediction_task(
 
     table = _table(words, buckets)
 
-    def tokens(example):
+    def tokens(example: dict[str, tf.Tensor]) -> tf.Tensor:
         word_ids = table.lookup(tf.strings.split(example["tokens"]))[:length] + 1
         sentence = tf.concat([[start], word_ids, [end]], 0)[: length + 1]
         return tf.ensure_shape(tf.pad(sentence, [[0, length + 1 - tf.size(sentence)]]), [length + 1])
 
     def preprocess(spec: ClientSpec) -> Preprocess:
-        def batches(dataset):
+        def batches(dataset: tf.data.Dataset) -> tf.data.Dataset:
             sentences = spec.elements_of(dataset, _SHUFFLE_BUFFER).map(tokens).batch(spec.batch_size)
             return sentences.map(lambda batch: (batch[:, :-1], batch[:, 1:]))
 
@@ -138,7 +140,7 @@ def create_word_prediction_task(
 
     datasets = _datasets(data, preprocess, train_client_spec, evaluation_spec(eval_client_spec, 64))
 
-    def model_fn():
+    def model_fn() -> PureModel:
         return from_keras_model(
             _recurrent(end + 1),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -154,19 +156,26 @@ def create_word_prediction_task(
     return BaselineTask(datasets, model_fn)
 
 
-def _data_and_words(size: int, cache_dir, synthetic: bool) -> tuple[tuple[ClientData, ...], list[str]]:
+def _data_and_words(
+    size: int, cache_dir: str | os.PathLike | None, synthetic: bool
+) -> tuple[tuple[ClientData, ...], list[str]]:
     """The training, held-out and test data, and the most frequent words."""
     if synthetic:
         return (stackoverflow.get_synthetic(),) * 3, list(stackoverflow.get_synthetic_word_counts())[:size]
     return stackoverflow.load_data(cache_dir), list(stackoverflow.load_word_counts(cache_dir, size))
 
 
-def _datasets(data: tuple[ClientData, ...], preprocess, train: ClientSpec, evaluation: ClientSpec):
+def _datasets(
+    data: tuple[ClientData, ...],
+    preprocess: Callable[[ClientSpec], Preprocess],
+    train: ClientSpec,
+    evaluation: ClientSpec,
+) -> BaselineTaskDatasets:
     training, held_out, test = data
     return BaselineTaskDatasets(training, test, held_out, preprocess(train), preprocess(evaluation))
 
 
-def _table(words: list[str], buckets: int):
+def _table(words: list[str], buckets: int) -> tf.lookup.StaticVocabularyTable:
     """Word -> its position, or a bucket after the last one."""
     positions = tf.lookup.KeyValueTensorInitializer(words, tf.range(len(words), dtype=tf.int64))
     return tf.lookup.StaticVocabularyTable(positions, num_oov_buckets=buckets)

@@ -1,21 +1,22 @@
 """The parts of a baseline task."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.scalars import whole_number
 from fedcore.simulation import build_uniform_sampling_fn
 from fedcore.simulation.datasets import ClientData
 
-Data = Any  # ClientData or tf.data.Dataset
-Preprocess = Callable[[Any], Any]  # a data set to a data set
+Data: TypeAlias = ClientData | tf.data.Dataset
+Preprocess: TypeAlias = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
-def _at_least_one(spec, field, value) -> None:
+def _at_least_one(spec: object, field: "attrs.Attribute", value: object) -> None:
     if value is not None:
         whole_number(field.name, value, at_least=1)
 
@@ -41,7 +42,9 @@ class ClientSpec:
     max_elements: int | None = attrs.field(default=None, validator=_at_least_one)
     shuffle_buffer_size: int | None = attrs.field(default=None, validator=_at_least_one)
 
-    def elements_of(self, dataset: tf.data.Dataset, shuffle_buffer_size: int, seed: int | None = None):
+    def elements_of(
+        self, dataset: tf.data.Dataset, shuffle_buffer_size: int, seed: int | None = None
+    ) -> tf.data.Dataset:
         """The examples that the client reads, not yet in batches.
 
         Args:
@@ -84,7 +87,7 @@ class BaselineTaskDatasets:
         validation_data: Data | None = None,
         train_preprocess_fn: Preprocess | None = None,
         eval_preprocess_fn: Preprocess | None = None,
-    ):
+    ) -> None:
         if not isinstance(train_data, ClientData):
             raise TypeMismatch(f"train_data is client data, not {brief(train_data)}")
         for role, fn in {"train_preprocess_fn": train_preprocess_fn, "eval_preprocess_fn": eval_preprocess_fn}.items():
@@ -158,17 +161,17 @@ class BaselineTask:
     model_fn: Callable[[], Any] = attrs.field()
 
     @datasets.validator
-    def _check_datasets(self, _, value) -> None:
+    def _check_datasets(self, _: object, value: object) -> None:
         if not isinstance(value, BaselineTaskDatasets):
             raise TypeMismatch(f"datasets is a BaselineTaskDatasets, not {brief(value)}")
 
     @model_fn.validator
-    def _check_model_fn(self, _, value) -> None:
+    def _check_model_fn(self, _: object, value: object) -> None:
         if not callable(value):
             raise TypeMismatch(f"model_fn is a function that makes a model, not {brief(value)}")
 
 
-def _element_type(role: str, data: Any):
+def _element_type(role: str, data: Any) -> TensorStructure:
     if isinstance(data, ClientData):
         return data.element_type_structure
     if isinstance(data, tf.data.Dataset):

@@ -18,11 +18,13 @@ class NumTokensCounter(keras.metrics.Sum):
         3
     """
 
-    def __init__(self, masked_tokens: Sequence[int] = (), name: str = "num_tokens", dtype="int64"):
+    def __init__(self, masked_tokens: Sequence[int] = (), name: str = "num_tokens", dtype: str = "int64") -> None:
         super().__init__(name, dtype)
         self._masked = tuple(masked_tokens)
 
-    def update_state(self, y_true, y_pred=None, sample_weight=None):
+    def update_state(
+        self, y_true: tf.Tensor, y_pred: tf.Tensor | None = None, sample_weight: tf.Tensor | None = None
+    ) -> tf.Tensor:
         return super().update_state(_counts(y_true, self._masked, self.dtype))
 
 
@@ -38,15 +40,15 @@ class MaskedCategoricalAccuracy(keras.metrics.SparseCategoricalAccuracy):
         1.0
     """
 
-    def __init__(self, masked_tokens: Sequence[int] = (), name: str = "accuracy", dtype=None):
+    def __init__(self, masked_tokens: Sequence[int] = (), name: str = "accuracy", dtype: str | None = None) -> None:
         super().__init__(name, dtype)
         self._masked = tuple(masked_tokens)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor | None = None) -> tf.Tensor:
         return super().update_state(y_true, y_pred, _counts(y_true, self._masked, "float32"))
 
 
-def _counts(tokens, masked: Sequence[int], dtype):
+def _counts(tokens: tf.Tensor, masked: Sequence[int], dtype: str) -> tf.Tensor:
     """1 for each token that counts, else 0."""
     counts = tf.ones_like(tokens, tf.bool)
     for token in masked:

@@ -15,33 +15,35 @@ import tensorflow as tf
 
 from fedcore.aggregators import federated_sample
 from fedcore.aggregators.gathering import gather_rows, rows_type
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import InvalidValue
 from fedcore.intrinsics import federated_map, federated_sum, federated_zip
+from fedcore.ir import Value
 from fedcore.learning.metrics.finalizers import check_finalizers, finalizer, is_model
 from fedcore.learning.metrics.secure_sum_factory import secure_sum_of_ranges
 from fedcore.scalars import real_number, whole_number
+from fedcore.types import Type, member_of
 
 
 def _aggregator(metric_finalizers: Any, body: Callable) -> Callable:
     """The aggregator whose sum of states and metrics are `body(client states, finalizer)`."""
     check_finalizers(metric_finalizers)
 
-    def both(client_states):
-        return body(client_states, finalizer(metric_finalizers, client_states.type.member))
+    def both(client_states: Value) -> tuple[Value, Value]:
+        return body(client_states, finalizer(metric_finalizers, member_of(client_states.type)))
 
     if is_model(metric_finalizers):
         return both
 
     @federated_computation
-    def aggregate_metrics(client_states):
+    def aggregate_metrics(client_states: Value) -> Value:
         return both(client_states)[1]
 
     return aggregate_metrics
 
 
-def sum_then_finalize(metric_finalizers: Any, local_unfinalized_metrics_type=None) -> Callable:
+def sum_then_finalize(metric_finalizers: Any, local_unfinalized_metrics_type: Type | None = None) -> Callable:
     """Adds the clients' metric states, then computes the metrics once, at the server.
 
     Types, for metric states S and metrics M: of a model, the function takes {S}@CLIENTS and gives (S@SERVER,
@@ -64,7 +66,7 @@ def sum_then_finalize(metric_finalizers: Any, local_unfinalized_metrics_type=Non
         np.int64(3)
     """
 
-    def body(client_states, finalize):
+    def body(client_states: Value, finalize: Computation) -> tuple[Value, Value]:
         total = federated_sum(client_states)
         return total, federated_map(finalize, total)
 
@@ -73,7 +75,7 @@ def sum_then_finalize(metric_finalizers: Any, local_unfinalized_metrics_type=Non
 
 def secure_sum_then_finalize(
     metric_finalizers: Any,
-    local_unfinalized_metrics_type=None,
+    local_unfinalized_metrics_type: Type | None = None,
     metric_value_ranges: Mapping | None = None,
     *,
     bound: float = 2.0**20,
@@ -101,8 +103,8 @@ def secure_sum_then_finalize(
     """
     bound = real_number("bound", bound, above=0)
 
-    def body(client_states, finalize):
-        process = secure_sum_of_ranges(client_states.type.member, metric_value_ranges, bound)
+    def body(client_states: Value, finalize: Computation) -> tuple[Value, Value]:
+        process = secure_sum_of_ranges(member_of(client_states.type), metric_value_ranges, bound)
         output = process.next(process.initialize(), client_states)
         metrics: Any = federated_map(finalize, output.result)
         by_name = {name: metrics[name] for name in metrics.type.member.names}
@@ -112,7 +114,7 @@ def secure_sum_then_finalize(
 
 
 def finalize_then_sample(
-    metric_finalizers: Any, local_unfinalized_metrics_type=None, sample_size: int = 100
+    metric_finalizers: Any, local_unfinalized_metrics_type: Type | None = None, sample_size: int = 100
 ) -> Callable:
     """Computes the metrics at every client; the server gets those of a uniform sample, a row each.
 
@@ -137,7 +139,7 @@ def finalize_then_sample(
     """
     sample_size = whole_number("sample_size", sample_size, at_least=1)
 
-    def body(client_states, finalize):
+    def body(client_states: Value, finalize: Computation) -> tuple[Value, Value]:
         metrics = federated_map(finalize, client_states)
         return federated_sum(client_states), federated_sample(metrics, sample_size)
 
@@ -172,7 +174,7 @@ def add_client_quantiles(
     if not quantiles or max(quantiles) > 1:
         raise InvalidValue(f"quantiles are between 0 and 1, not {quantiles!r}")
 
-    def one(rows):
+    def one(rows: tf.Tensor) -> tf.Tensor:
         values = tf.sort(tf.boolean_mask(rows, ~tf.math.is_nan(rows)))
         count = tf.size(values)
         at = tf.constant(quantiles, tf.float32) * tf.cast(tf.maximum(count - 1, 0), tf.float32)
@@ -182,12 +184,12 @@ def add_client_quantiles(
         share = at - tf.floor(at)
         return tf.gather(padded, low) * (1 - share) + tf.gather(padded, high) * share
 
-    def build(model) -> Callable:
+    def build(model: Any) -> Callable:
         aggregate_inner = inner(model)
 
-        def aggregate(client_states):
-            @tf_computation(client_states.type.member)
-            def scalars(state):
+        def aggregate(client_states: Value) -> tuple[Value, Value]:
+            @tf_computation(member_of(client_states.type))
+            def scalars(state: dict) -> dict[str, tf.Tensor]:
                 metrics = model.finalize_metrics(state)
                 numbers = {n: tf.cast(v, tf.float32) for n, v in metrics.items() if tf.convert_to_tensor(v).shape == ()}
                 not_finite = numbers.get(NON_FINITE_CLIENTS, 0.0) > 0

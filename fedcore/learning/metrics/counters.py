@@ -20,7 +20,7 @@ class NumExamplesCounter(keras.metrics.Sum):
         3
     """
 
-    def __init__(self, name: str = "examples", dtype="int64"):
+    def __init__(self, name: str = "examples", dtype: str = "int64") -> None:
         super().__init__(name, dtype)
 
     def update_state(self, y_true: Any, y_pred: Any = None, sample_weight: Any = None) -> Any:
@@ -42,7 +42,7 @@ class NumBatchesCounter(keras.metrics.Sum):
         1
     """
 
-    def __init__(self, name: str = "batches", dtype="int64"):
+    def __init__(self, name: str = "batches", dtype: str = "int64") -> None:
         super().__init__(name, dtype)
 
     def update_state(self, y_true: Any, y_pred: Any = None, sample_weight: Any = None) -> Any:

@@ -6,6 +6,7 @@ from fedcore.aggregators import aggregation_process
 from fedcore.aggregators.reservoir import Reservoir
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.intrinsics import federated_map, federated_sum, federated_value, federated_zip
+from fedcore.ir import Value
 from fedcore.learning.metrics.finalizers import finalizer
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
@@ -38,7 +39,7 @@ class FinalizeThenSampleFactory:
         ({'double': array([8], dtype=int32)}, {'double': array([8], dtype=int32)})
     """
 
-    def __init__(self, sample_size: int = 100):
+    def __init__(self, sample_size: int = 100) -> None:
         self._size = whole_number("sample_size", sample_size, at_least=1)
 
     def create(self, metric_finalizers: Any, local_unfinalized_metrics_type: Type) -> AggregationProcess:
@@ -50,10 +51,10 @@ class FinalizeThenSampleFactory:
         non_finite = tf_computation(metrics_type)(lambda metrics: tf.nest.map_structure(_is_not_finite, metrics))
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_value(reservoir.start(), SERVER)
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             metrics = federated_map(finalize, value)
             current = reservoir.sample(metrics, whole)
             total = federated_map(reservoir.merge, (state, current))

@@ -1,13 +1,15 @@
 """Keras metrics as finalizers and as pure functions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_metrics import metric_result
+from fedcore.learning.models.pure_model import BatchOutput
 
 
 def create_keras_metric_finalizer(metric: Any) -> Callable[[Any], Any]:
@@ -29,7 +31,7 @@ def create_keras_metric_finalizer(metric: Any) -> Callable[[Any], Any]:
     with tf.init_scope():
         keras_metric = _metric(metric)
 
-    def finalize(unfinalized_metric_values):
+    def finalize(unfinalized_metric_values: Sequence[tf.Tensor]) -> TensorStructure:
         if not isinstance(unfinalized_metric_values, list | tuple):
             raise TypeMismatch(
                 f"the state of {keras_metric.name} is a list of tensors, not {brief(unfinalized_metric_values)}"
@@ -87,15 +89,20 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
                 )
         starts = {name: [v.numpy() for v in metric.variables] for name, metric in by_name.items()}
 
-    def each(fn, *states):
+    def each(fn: Callable, *states: TensorStructure) -> TensorStructure:
         if by_name is not metrics:
             return fn("", *states)
         return {name: fn(name, *(state[name] for state in states)) for name in by_name}
 
-    def initialize():
+    def initialize() -> TensorStructure:
         return each(lambda name: tuple(map(tf.constant, starts[name])))
 
-    def update(state, labels, batch_output, sample_weight=None):
+    def update(
+        state: TensorStructure,
+        labels: TensorStructure,
+        batch_output: BatchOutput,
+        sample_weight: tf.Tensor | None = None,
+    ) -> TensorStructure:
         predictions = getattr(batch_output, "predictions", None)
         if predictions is None:
             raise TypeMismatch(f"metrics are updated by a BatchOutput with predictions, not {brief(batch_output)}")
@@ -107,7 +114,7 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
             state,
         )
 
-    def finalize(state):
+    def finalize(state: TensorStructure) -> TensorStructure:
         return each(lambda name, values: metric_result(by_name[name], list(values)), state)
 
     return initialize, update, finalize

@@ -1,14 +1,16 @@
 """Secure sums of metric states, whose tensors have different ranges."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedcore.aggregators import PrivateQuantileEstimationProcess, UnweightedAggregationFactory, aggregation_process
 from fedcore.aggregators import SecureSumFactory as SecureSumOfOneRange
 from fedcore.computation import federated_computation
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_map, federated_zip
+from fedcore.ir import Value
 from fedcore.scalars import real_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import StructType, StructWithPythonType, TensorType, Type
@@ -51,7 +53,7 @@ def create_default_secure_sum_quantization_ranges(
             50.0, 0.95, learning_rate=1.0, multiplier=2.0, secure_estimation=True
         )
 
-    def default(path: str, leaf: TensorType):
+    def default(path: str, leaf: TensorType) -> tuple:
         if leaf.dtype.is_float:
             return (float(low), float(high)) if tuned is None else (None, tuned)
         if not leaf.dtype.is_integer:
@@ -87,7 +89,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
         {'count': np.int32(4), 'loss': np.float32(10.0)}
     """
 
-    def __init__(self, metric_value_ranges: Mapping | None = None):
+    def __init__(self, metric_value_ranges: Mapping | None = None) -> None:
         if metric_value_ranges is not None and not isinstance(metric_value_ranges, Mapping):
             raise TypeMismatch(f"metric_value_ranges is a dict by the names of metrics, not {metric_value_ranges!r}")
         self._ranges = metric_value_ranges
@@ -105,7 +107,9 @@ def _process(value_type: Type, ranges: Mapping | None, default: Any) -> Aggregat
     groups: dict[str, list] = {}  # by the key of a sum, the places of its tensors
     bounds = {}
 
-    def place(at: tuple, leaf: TensorType, lower, upper):
+    def place(
+        at: tuple, leaf: TensorType, lower: float | None, upper: float | PrivateQuantileEstimationProcess
+    ) -> None:
         tuned = hasattr(upper, "report")
         key = f"{lower}/{'default_estimation_process' if tuned else upper}/{leaf.dtype}"
         groups.setdefault(key, []).append((at, leaf))
@@ -117,18 +121,18 @@ def _process(value_type: Type, ranges: Mapping | None, default: Any) -> Aggregat
         for key, places in groups.items()
     }
 
-    def group(value):
+    def group(value: TensorStructure) -> dict[str, tuple]:
         return {key: tuple(_element(value, at) for at, _ in places) for key, places in groups.items()}
 
-    def ungroup(totals):
+    def ungroup(totals: dict[str, tuple]) -> TensorStructure:
         by_place = {at: totals[key][i] for key, places in groups.items() for i, (at, _) in enumerate(places)}
         return _pack(value_type, by_place)
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         return federated_zip({key: process.initialize() for key, process in sums.items()})
 
-    def body(state, value, _):
+    def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
         parts = federated_map(group, value)
         outputs = {key: entry.next(state[key], parts[key]) for key, entry in sums.items()}
         return MeasuredProcessOutput(
@@ -140,7 +144,7 @@ def _process(value_type: Type, ranges: Mapping | None, default: Any) -> Aggregat
     return aggregation_process(initialize, value_type, None, body)
 
 
-def _map_leaves(type_: Type, fn, path: str = "the state") -> Any:
+def _map_leaves(type_: Type, fn: Callable[[str, TensorType], Any], path: str = "the state") -> Any:
     """`fn(path, leaf)` in dicts and lists of the type's structure."""
     if isinstance(type_, TensorType):
         return fn(path, type_)
@@ -151,7 +155,7 @@ def _map_leaves(type_: Type, fn, path: str = "the state") -> Any:
     return {name: _map_leaves(element, fn, f"{path}.{name}") for name, element in type_.elements}
 
 
-def _walk(type_: Type, ranges: Any, default: Any, place, at: tuple[int, ...] = ()) -> None:
+def _walk(type_: Type, ranges: Any, default: Any, place: Callable, at: tuple[int, ...] = ()) -> None:
     """`place(at, leaf, lower, upper)` for each leaf, by the user's range where there is one."""
     if isinstance(type_, StructType):
         keys: Sequence = list(range(len(type_))) if isinstance(default, list) else list(default)
@@ -178,7 +182,7 @@ def _pair(bounds: Any, leaf: Type) -> tuple:
     return bounds
 
 
-def _element(value, at: tuple[int, ...]):
+def _element(value: TensorStructure, at: tuple[int, ...]) -> TensorStructure:
     for i in at:
         value = value[i]
     return value

@@ -2,12 +2,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from fedcore.aggregators import UnweightedAggregationFactory, aggregation_process
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_map, federated_value, federated_zip, generic_plus, generic_zero
+from fedcore.ir import Value
 from fedcore.learning.metrics.finalizers import check_finalizers, finalizer
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, Type
@@ -42,7 +45,7 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
         metric_finalizers: Any,
         initial_unfinalized_metrics: Mapping | None = None,
         inner_summation_factory: UnweightedAggregationFactory | None = None,
-    ):
+    ) -> None:
         check_finalizers(metric_finalizers)
         inner = sum_or_default("inner_summation_factory", inner_summation_factory)
         self._finalizers, self._initial, self._inner = metric_finalizers, initial_unfinalized_metrics, inner
@@ -52,7 +55,7 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
         initial = self._initial
 
         @tf_computation(value_type)
-        def start(zeros):
+        def start(zeros: TensorStructure) -> TensorStructure:
             try:
                 return zeros if initial is None else tf.nest.map_structure(_cast, zeros, initial)
             except (TypeError, ValueError) as error:
@@ -61,10 +64,10 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
                 ) from error
 
         @federated_computation
-        def initialize():
+        def initialize() -> Value:
             return federated_zip((sums.initialize(), federated_value(start(generic_zero(value_type)), SERVER)))
 
-        def body(state, value, _):
+        def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             added = sums.next(state[0], value)
             total = federated_map(lambda a, b: generic_plus(a, b), (state[1], added.result))
             metrics = federated_zip((federated_map(finalize, added.result), federated_map(finalize, total)))
@@ -73,5 +76,5 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
         return aggregation_process(initialize, value_type, None, body)
 
 
-def _cast(zero: tf.Tensor, value) -> tf.Tensor:
+def _cast(zero: tf.Tensor, value: ArrayLike) -> tf.Tensor:
     return tf.ensure_shape(tf.cast(value, zero.dtype), zero.shape)

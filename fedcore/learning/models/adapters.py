@@ -1,7 +1,7 @@
 """Models on a frozen base: files of the adapters alone and of the base, and adapters merged for export."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs import private_api
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.frozen_weights import (
     FrozenWeights,
     frozen_weights,
@@ -20,15 +21,19 @@ from fedcore.learning.models.frozen_weights import (
 from fedcore.learning.models.functional_model import FunctionalModel
 from fedcore.learning.models.held_variables import HoldsVariables
 from fedcore.learning.models.model_weights import ModelWeights, weights_and_values
-from fedcore.learning.models.pure_model import PureModel
-from fedcore.learning.models.traced import trace_model
+from fedcore.learning.models.pure_model import BatchOutput, PureModel
+from fedcore.learning.models.traced import ModelFn, trace_model
 from fedcore.program.safetensors_file import SafetensorsFile
 from fedcore.whole_files import write_whole
 
 _BASE, _ADAPTERS = "fedcore base", "fedcore adapters"
 
 
-def save_adapters(model: Callable | PureModel, weights, path: str | os.PathLike) -> None:
+def save_adapters(
+    model: ModelFn,
+    weights: ModelWeights | Mapping[str, TensorStructure] | Sequence[TensorStructure],
+    path: str | os.PathLike,
+) -> None:
     """Writes the weights that training changes to a `.safetensors` file, with the digest of the frozen ones.
 
     Types: arrays `trainable.0`, `trainable.1`, …, then `assigned.0`, … for weights that training steps assign.
@@ -51,7 +56,7 @@ def save_adapters(model: Callable | PureModel, weights, path: str | os.PathLike)
     _write(path, arrays, {"format": _ADAPTERS, "base": traced.frozen_weights.digest})
 
 
-def load_adapters(model: Callable | PureModel, path: str | os.PathLike) -> ModelWeights:
+def load_adapters(model: ModelFn, path: str | os.PathLike) -> ModelWeights:
     """Reads what `save_adapters` wrote: the weights of the model, with its frozen ones.
 
     Types: W of the model.
@@ -81,7 +86,7 @@ def load_adapters(model: Callable | PureModel, path: str | os.PathLike) -> Model
     return join_weights(traced, ModelWeights(*map(tuple, groups)))
 
 
-def save_base(model: Callable | PureModel, path: str | os.PathLike) -> None:
+def save_base(model: ModelFn, path: str | os.PathLike) -> None:
     """Writes the frozen weights of a model to a `.safetensors` file.
 
     Types: arrays `frozen.0`, `frozen.1`, …, in the order of the model's non-trainable weights.
@@ -109,7 +114,7 @@ def save_base(model: Callable | PureModel, path: str | os.PathLike) -> None:
     _write(path, _named_base(base), {"format": _BASE, "base": base.digest})
 
 
-def with_base(model: Callable | PureModel, base) -> PureModel:
+def with_base(model: ModelFn, base: str | os.PathLike | keras.Model | ModelWeights) -> PureModel:
     """The model with other frozen weights, such as those of a pretrained model; usable wherever a `model_fn` is wanted.
 
     Types: those of the model.
@@ -241,7 +246,7 @@ def _view_as(array: np.ndarray, like: np.ndarray) -> np.ndarray:
 class _OnBase(HoldsVariables):
     """A model with other frozen weights."""
 
-    def __init__(self, model: PureModel, frozen: FrozenWeights):
+    def __init__(self, model: PureModel, frozen: FrozenWeights) -> None:
         self._model = model
         self.batch_type = model.batch_type
         self.weights_type = model.weights_type
@@ -255,7 +260,9 @@ class _OnBase(HoldsVariables):
     def initial_metrics(self) -> dict:
         return self._model.initial_metrics()
 
-    def step(self, weights, metrics, batch, training):
+    def step(
+        self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
+    ) -> tuple[BatchOutput, tuple, dict]:
         return self._model.step(weights, metrics, batch, training)
 
     def report_metrics(self, metrics: dict) -> dict:
@@ -269,7 +276,7 @@ class _OnBase(HoldsVariables):
         frozen = [tf.constant(array) for array in self.frozen_weights.arrays]
         return self.weight_roles.join(self.initial_changing_weights(), frozen)
 
-    def _predictions(self, weights, x, training):
+    def _predictions(self, weights: ModelWeights, x: TensorStructure, training: bool) -> TensorStructure:
         return self._model.predict_on_batch(weights, x, training)
 
 

@@ -12,13 +12,14 @@ import tensorflow as tf
 from fedcore.computation import Computation, tf_computation
 from fedcore.computation.files import computation_from
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.ir import bundle
 from fedcore.learning.models.functional_model import FunctionalModel, inputs_type
 from fedcore.learning.models.gradients import dense_gradients_of, with_gradients
 from fedcore.learning.models.held_variables import HoldsVariables
 from fedcore.learning.models.model_weights import ModelWeights, weights_and_values
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
-from fedcore.learning.models.traced import trace_model
+from fedcore.learning.models.traced import ModelFn, trace_model
 from fedcore.types import Type, explain, to_type
 from fedcore.whole_files import write_whole
 
@@ -35,7 +36,12 @@ _PARTS = (
 )
 
 
-def save(model, path: str | os.PathLike, weights: ModelWeights | None = None, input_type=None) -> None:
+def save(
+    model: ModelFn,
+    path: str | os.PathLike,
+    weights: ModelWeights | None = None,
+    input_type: TensorStructure | Type | None = None,
+) -> None:
     """Writes a model to a directory: graphs, and nothing of Python.
 
     The directory holds one file, an uncompressed zip of `.fed` files. It is written whole: after a crash, or where
@@ -127,14 +133,14 @@ def _computations(model: PureModel, weights: ModelWeights | None, inputs: Type) 
     weights_type, metrics = weights_of.type_signature.result, start.type_signature.result
 
     @tf_computation(weights_type, metrics, batch)
-    def train(weights, metrics, batch):
+    def train(weights: tuple, metrics: dict, batch: TensorStructure) -> tuple:
         gradients, output, non_trainable, new_metrics = dense_gradients_of(
             model, ModelWeights(*weights), metrics, batch
         )
         return gradients, _output_parts(output), non_trainable, new_metrics
 
     @tf_computation(weights_type, metrics, batch)
-    def evaluate(weights, metrics, batch):
+    def evaluate(weights: tuple, metrics: dict, batch: TensorStructure) -> tuple:
         gradients, output, non_trainable, new_metrics = dense_gradients_of(
             model, ModelWeights(*weights), metrics, batch, training=False
         )
@@ -144,11 +150,11 @@ def _computations(model: PureModel, weights: ModelWeights | None, inputs: Type) 
     finalize = tf_computation(report.type_signature.result)(lambda reported: model.finalize_metrics(reported))
 
     @tf_computation(weights_type, inputs)
-    def predict(weights, x):
+    def predict(weights: tuple, x: TensorStructure) -> TensorStructure:
         return model.predict_on_batch(ModelWeights(*weights), x, training=False)
 
     @tf_computation(weights_type, inputs)
-    def predict_training(weights, x):
+    def predict_training(weights: tuple, x: TensorStructure) -> TensorStructure:
         return model.predict_on_batch(ModelWeights(*weights), x, training=True)
 
     parts = (weights_of, start, train, evaluate, report, finalize, predict, predict_training)
@@ -230,18 +236,20 @@ def load_functional_model(path: str | os.PathLike, trusted: bool = False) -> Pur
 
 
 class _LoadedModel(HoldsVariables):
-    def __init__(self, parts: dict[str, Computation]):
+    def __init__(self, parts: dict[str, Computation]) -> None:
         self._parts: dict[str, Any] = parts
         self.batch_type = parts["train"].module.main.parameters[2].type
 
     @weights_and_values
-    def initial_weights(self):
+    def initial_weights(self) -> ModelWeights:
         return ModelWeights(*self._parts["initial_weights"]())
 
-    def initial_metrics(self):
+    def initial_metrics(self) -> dict:
         return self._parts["initial_metrics"]()
 
-    def step(self, weights, metrics, batch, training):
+    def step(
+        self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
+    ) -> tuple[BatchOutput, tuple, dict]:
         run = self._parts["train" if training else "evaluate"]
         gradients, output, non_trainable, new_metrics = run(_parts_of(weights), metrics, batch)
         loss, predictions, count = output
@@ -251,13 +259,13 @@ class _LoadedModel(HoldsVariables):
             new_metrics,
         )
 
-    def _predictions(self, weights, x, training):
+    def _predictions(self, weights: ModelWeights, x: TensorStructure, training: bool) -> TensorStructure:
         return self._parts["predict_training" if training else "predict"](_parts_of(weights), x)
 
-    def report_metrics(self, metrics):
+    def report_metrics(self, metrics: dict) -> dict:
         return self._parts["report"](metrics)
 
-    def finalize_metrics(self, reported):
+    def finalize_metrics(self, reported: dict) -> dict:
         return self._parts["finalize"](reported)
 
 

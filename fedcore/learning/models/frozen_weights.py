@@ -11,13 +11,15 @@ import numpy as np
 
 from fedcore.computation import tf_computation
 from fedcore.errors import InvalidValue
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_map, federated_value
-from fedcore.ir import Constant
+from fedcore.ir import Constant, Value
 from fedcore.learning.models.model_weights import ModelWeights, as_weights
 from fedcore.types import CLIENTS, Type, to_type
 
 if TYPE_CHECKING:
     from fedcore.learning.models.pure_model import PureModel
+    from fedcore.learning.process import LearningAlgorithmState
 
 
 @attrs.frozen(eq=False)
@@ -70,7 +72,7 @@ def changing_type(model: "PureModel") -> Type:
     return to_type(ModelWeights(whole["trainable"], non_trainable)) if model.weight_roles.frozen else whole
 
 
-def whole_weights(model: "PureModel", changing) -> Any:
+def whole_weights(model: "PureModel", changing: Value) -> Value:
     """W at the clients, of U at the clients, while a round is traced; the frozen weights are sent once."""
     constants, roles = model.frozen_weights.constants, model.weight_roles
     if not constants:
@@ -84,7 +86,7 @@ def weights_functions(model: "PureModel") -> dict[str, Callable]:
     if not model.weight_roles.frozen:
         return {}
 
-    def set_model_weights(state, weights):
+    def set_model_weights(state: "LearningAlgorithmState", weights: ModelWeights) -> "LearningAlgorithmState":
         return state.replace(global_model_weights=split_weights(model, weights))
 
     return {
@@ -98,7 +100,9 @@ def join_weights(model: "PureModel", changing: ModelWeights) -> ModelWeights:
     return model.weight_roles.join(changing, model.frozen_weights.arrays)
 
 
-def split_weights(model: "PureModel", weights) -> ModelWeights:
+def split_weights(
+    model: "PureModel", weights: ModelWeights | Mapping[str, TensorStructure] | Sequence[TensorStructure]
+) -> ModelWeights:
     """U of W or of U.
 
     Raises:

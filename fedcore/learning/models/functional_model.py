@@ -1,7 +1,7 @@
 """A model that the user writes as functions of its weights."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError
 from fedcore.graphs.frontend.control_flow import convert_function
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.ir.locations import describe
 from fedcore.learning.models.held_variables import HoldsVariables
 from fedcore.learning.models.model_weights import ModelWeights, as_weights, weights_and_values
@@ -65,12 +66,12 @@ class FunctionalModel(HoldsVariables):
         self,
         initial_weights: Callable | ModelWeights | tuple,
         forward_pass_fn: Callable | None = None,
-        input_spec=None,
+        input_spec: TensorStructure | Type | None = None,
         predict_on_batch_fn: Callable | None = None,
         metrics_fns: tuple[Callable, Callable, Callable] | None = None,
         *,
         loss_fn: Callable | None = None,
-    ):
+    ) -> None:
         if (forward_pass_fn is None) != (loss_fn is not None and predict_on_batch_fn is not None):
             raise TracingError("a functional model is given forward_pass_fn, or loss_fn and predict_on_batch_fn")
         self._initial_weights = initial_weights
@@ -92,7 +93,7 @@ class FunctionalModel(HoldsVariables):
             raise TracingError("this functional model was made without loss_fn")
         return _loss_of(self._loss, output, label, sample_weight)
 
-    def _forward_by_loss(self, weights, batch, training):
+    def _forward_by_loss(self, weights: ModelWeights, batch: TensorStructure, training: bool) -> BatchOutput:
         x, *labels_and_weights = _parts(batch)
         predictions = self.predict_on_batch(weights, x, training)
         examples = tf.shape(tf.nest.flatten(predictions)[0])[0]
@@ -116,12 +117,12 @@ class FunctionalModel(HoldsVariables):
         own = self._next_metrics(dict(metrics["own"] or {}), batch, output)
         return output, tuple(non_trainable), {"own": own, **count_batch(metrics, output)}
 
-    def _predictions(self, weights, x, training):
+    def _predictions(self, weights: ModelWeights, x: TensorStructure, training: bool) -> TensorStructure:
         if self._predict is None:
             raise TracingError("this functional model was made without predict_on_batch_fn")
         return convert_function(self._predict)(weights, x, training)
 
-    def _next_metrics(self, state: dict, batch, output: BatchOutput):
+    def _next_metrics(self, state: dict, batch: TensorStructure, output: BatchOutput) -> dict:
         if not self._updates_by_labels:
             return convert_function(self._update_metrics)(state, batch, output)
         _, labels, *weight = _parts(batch)
@@ -132,7 +133,9 @@ class FunctionalModel(HoldsVariables):
         """The state that the metrics of `metrics_fns` start from."""
         return self._start_metrics()
 
-    def update_metrics_state(self, state, labels, batch_output: BatchOutput, sample_weight=None):
+    def update_metrics_state(
+        self, state: dict, labels: TensorStructure, batch_output: BatchOutput, sample_weight: tf.Tensor | None = None
+    ) -> dict:
         """The metrics' state after one more batch; an update that takes a batch gets one whose inputs are None."""
         weight = () if sample_weight is None else (sample_weight,)
         return self._next_metrics(state, (None, labels, *weight), batch_output)
@@ -146,17 +149,17 @@ class FunctionalModel(HoldsVariables):
         return finalized_metrics(without, convert_function(self._finalize_metrics)(own))
 
 
-def _parts(batch) -> list:
+def _parts(batch: Mapping[str, TensorStructure] | Sequence[TensorStructure]) -> list:
     """A batch's inputs, labels and, where there are any, sample weights."""
     return list(batch.values() if isinstance(batch, Mapping) else batch)
 
 
-def batch_type(input_spec) -> StructType:
+def batch_type(input_spec: TensorStructure | Type) -> StructType:
     """The type of a batch that `input_spec` says, checked by `checked_batch_type`."""
     return checked_batch_type(type_of_batch(input_spec))
 
 
-def type_of_batch(input_spec) -> Type:
+def type_of_batch(input_spec: TensorStructure | Type) -> Type:
     """The type of TensorSpecs, or of a sample batch, whose number of examples is left open.
 
     Raises:
@@ -195,7 +198,7 @@ def checked_batch_type(type_: Type) -> StructType:
     return type_
 
 
-def checked_output(output, who: Callable) -> BatchOutput:
+def checked_output(output: Any, who: Callable) -> BatchOutput:
     """The output that a user's forward pass returned.
 
     Raises:
@@ -214,7 +217,9 @@ def checked_output(output, who: Callable) -> BatchOutput:
     return BatchOutput(loss, output.predictions, tf.cast(tf.reshape(output.num_examples, []), tf.int64))
 
 
-def _loss_of(loss: Callable, output, label, sample_weight):
+def _loss_of(
+    loss: Callable, output: TensorStructure, label: TensorStructure, sample_weight: tf.Tensor | None
+) -> tf.Tensor:
     """A user's loss: by the names of its parameters where they tell which is which, otherwise by position.
 
     Raises:

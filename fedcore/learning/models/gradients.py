@@ -4,11 +4,19 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from fedcore.graphs.tensors.structures import TensorStructure
+from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import PureModel
 
 
 def gradients_of(
-    model: PureModel, weights, metrics: dict, batch, training: bool = True, *, scale_loss: Callable | None = None
+    model: PureModel,
+    weights: ModelWeights,
+    metrics: dict,
+    batch: TensorStructure,
+    training: bool = True,
+    *,
+    scale_loss: Callable | None = None,
 ) -> tuple:
     """The gradients of a batch's mean loss by the trainable weights, and what `PureModel.step` gives.
 
@@ -39,7 +47,9 @@ def gradients_of(
     return tensors, output, non_trainable, new_metrics
 
 
-def dense_gradients_of(model: PureModel, weights, metrics: dict, batch, training: bool = True) -> tuple:
+def dense_gradients_of(
+    model: PureModel, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool = True
+) -> tuple:
     """Like `gradients_of`, with zeros for a weight that the loss does not depend on."""
     gradients, *others = gradients_of(model, weights, metrics, batch, training)
     return or_zeros(gradients, weights.trainable), *others
@@ -61,7 +71,7 @@ def with_gradients(loss: tf.Tensor, gradients: Sequence, weights: Sequence[tf.Te
     constants = [tf.stop_gradient(tf.convert_to_tensor(g)) for g in gradients]
 
     @tf.custom_gradient
-    def attach(*_weights):
+    def attach(*_weights: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         return tf.identity(value), lambda upstream: [tf.cast(upstream, g.dtype) * g for g in constants]
 
     return attach(*weights)

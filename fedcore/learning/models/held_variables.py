@@ -6,13 +6,14 @@ Decision 0030.
 import abc
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from fedcore.graphs.tensors.specs import element_spec, is_sparse
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.model_weights import ModelWeights, as_weights, has_value
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
 from fedcore.types import StructType, Type
@@ -43,7 +44,7 @@ class HoldsVariables(PureModel):
         return list(self._held.non_trainable)
 
     @abc.abstractmethod
-    def _predictions(self, weights: ModelWeights, x, training: bool):
+    def _predictions(self, weights: ModelWeights, x: TensorStructure, training: bool) -> TensorStructure:
         """The predictions of given weights."""
 
     @functools.cached_property
@@ -70,7 +71,7 @@ class HoldsVariables(PureModel):
         """The type of a batch: TensorSpecs in tuples and dicts."""
         return specs(self.batch_type)
 
-    def forward_pass(self, batch_input, training: bool = True) -> BatchOutput:
+    def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> BatchOutput:
         """The loss and predictions of a batch; counts it in the local variables."""
         counts = tf.nest.map_structure(tf.convert_to_tensor, self._counts)
         output, moved, new_counts = self.step(self._weights_now(), counts, batch_input, training)
@@ -79,7 +80,14 @@ class HoldsVariables(PureModel):
         _assign(self._counts, new_counts)
         return output
 
-    def predict_on_batch(self, weights=None, x=None, training=None, *, model_weights=None):
+    def predict_on_batch(
+        self,
+        weights: TensorStructure | None = None,
+        x: TensorStructure | None = None,
+        training: bool | None = None,
+        *,
+        model_weights: ModelWeights | Sequence[TensorStructure] | None = None,
+    ) -> TensorStructure:
         """The predictions for the inputs of a batch.
 
         `predict_on_batch(weights, x, training=False)` uses these weights, a `ModelWeights` or a pair;
@@ -101,7 +109,7 @@ class HoldsVariables(PureModel):
     def metric_finalizers(self) -> "OrderedDict[str, Callable]":
         """By a metric's name the function that computes it of its added tensors."""
 
-        def finalize(name: str, values):
+        def finalize(name: str, values: Iterable[tf.Tensor]) -> TensorStructure:
             others = tf.nest.map_structure(tf.zeros_like, self.report_metrics(self.initial_metrics()))
             return self.finalize_metrics({**others, name: tuple(values)})[name]
 
@@ -117,7 +125,7 @@ class HoldsVariables(PureModel):
         return ModelWeights(*(tuple(map(tf.convert_to_tensor, group)) for group in groups))
 
 
-def variables_of(group) -> list[tf.Variable]:
+def variables_of(group: Iterable[tf.Variable | keras.Variable]) -> list[tf.Variable]:
     """TensorFlow's variables of Keras ones; a list, as Keras gives them."""
     return [v.value if isinstance(v, keras.Variable) else v for v in group]
 
@@ -144,6 +152,6 @@ def specs(type_: Type) -> Any:
     return element_spec(type_)
 
 
-def _assign(variables, values) -> None:
+def _assign(variables: TensorStructure, values: TensorStructure) -> None:
     for variable, value in zip(tf.nest.flatten(variables), tf.nest.flatten(values), strict=True):
         variable.assign(value)

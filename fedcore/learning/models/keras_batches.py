@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.graphs.tensors.specs import element_spec
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_outputs import structure_of
 from fedcore.types import StructType, Type
 
@@ -45,17 +46,17 @@ def batch_specs(type_: StructType, examples: int, model: keras.Model) -> list:
     return [_sized_specs(part, examples, None if i else model) for i, part in enumerate(type_.types)]
 
 
-def widen(predictions, examples: int, more: int):
+def widen(predictions: TensorStructure, examples: int, more: int) -> TensorStructure:
     """Zeros like predictions, of more examples."""
 
-    def zeros_like(prediction):
+    def zeros_like(prediction: tf.Tensor) -> tf.Tensor:
         shape = tuple(prediction.shape)
         return tf.zeros([more, *shape[1:]], prediction.dtype) if shape[:1] == (examples,) else prediction
 
     return predictions if examples == more else keras.tree.map_structure(zeros_like, predictions)
 
 
-def fit_to_inputs(model: keras.Model, x, batch_size: int | None):
+def fit_to_inputs(model: keras.Model, x: TensorStructure, batch_size: int | None) -> TensorStructure:
     """The inputs with static sizes: of a fixed number of examples, and of sparse tensors, whose type has none."""
     leaves = tf.nest.flatten(x)
     if batch_size is None and not any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
@@ -64,18 +65,20 @@ def fit_to_inputs(model: keras.Model, x, batch_size: int | None):
     return tf.nest.pack_sequence_as(x, [_fit(leaf, tensor, batch_size) for leaf, tensor in pairs])
 
 
-def input_spec_of(tensor: keras.KerasTensor):
+def input_spec_of(tensor: keras.KerasTensor) -> tf.TensorSpec | tf.SparseTensorSpec:
     """The spec of a model's input."""
     kind = tf.SparseTensorSpec if tensor.sparse else tf.TensorSpec
     return kind(tensor.shape, tensor.dtype)
 
 
-def _sized_specs(type_: Type, examples: int, model: keras.Model | None):
+def _sized_specs(type_: Type, examples: int, model: keras.Model | None) -> TensorStructure:
     """Specs of a type without open sizes."""
     specs = element_spec(type_)
     inputs = _inputs_like(model, specs) if model is not None else [None] * len(tf.nest.flatten(specs))
 
-    def with_sizes(spec, tensor):
+    def with_sizes(
+        spec: tf.TensorSpec | tf.SparseTensorSpec, tensor: keras.KerasTensor | None
+    ) -> tf.TensorSpec | tf.SparseTensorSpec:
         shape = spec.shape if tensor is None or isinstance(spec, tf.TensorSpec) else tensor.shape
         sizes = [(_GUESSED_SIZE if i else examples) if n is None else n for i, n in enumerate(shape)]
         return type(spec)(sizes, spec.dtype)
@@ -85,7 +88,7 @@ def _sized_specs(type_: Type, examples: int, model: keras.Model | None):
     )
 
 
-def _inputs_like(model: keras.Model, x) -> list:
+def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
     """The model's symbolic inputs in the order of flattened inputs; None for each that is not known."""
     count = len(tf.nest.flatten(x))
     if not getattr(model, "inputs", None):
@@ -98,14 +101,16 @@ def _inputs_like(model: keras.Model, x) -> list:
     return flat if len(flat) == count else [None] * count
 
 
-def _zeros(spec):
+def _zeros(spec: tf.TensorSpec | tf.SparseTensorSpec) -> tf.Tensor | tf.SparseTensor:
     if not isinstance(spec, tf.SparseTensorSpec):
         return tf.zeros(spec.shape, spec.dtype)
     rank = spec.shape.rank
     return tf.SparseTensor(tf.zeros([1, rank], tf.int64), tf.zeros([1], spec.dtype), spec.shape.as_list())
 
 
-def _fit(leaf, tensor, batch_size: int | None):
+def _fit(
+    leaf: tf.Tensor | tf.SparseTensor, tensor: keras.KerasTensor | None, batch_size: int | None
+) -> tf.Tensor | tf.SparseTensor:
     if not isinstance(leaf, tf.SparseTensor):
         return leaf if batch_size is None else tf.ensure_shape(leaf, [batch_size, *leaf.shape[1:]])
     if tensor is None:

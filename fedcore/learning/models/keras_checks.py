@@ -1,21 +1,23 @@
 """Checks of users' arguments for a Keras model, before any graph runs."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api, private_api_keras
-from fedcore.learning.models.keras_outputs import output_names
+from fedcore.graphs.tensors.structures import TensorStructure
+from fedcore.learning.models.keras_outputs import LossLike, output_names
+from fedcore.types import Type
 
 _ORDER = "from_keras_model(keras_model, loss, input_spec)"
 _OTHER_SHAPES = ("sparse", "ctc", "tversky", "dice", "circle", "iou")  # names of what compares other shapes
 _WRAPPERS = ("LossFunctionWrapper", "MeanMetricWrapper")
 
 
-def check_arguments(loss, input_spec) -> None:
+def check_arguments(loss: LossLike | None, input_spec: TensorStructure | Type | None) -> None:
     """Checks that losses may be some, and that the batch's type is not one.
 
     Raises:
@@ -31,7 +33,7 @@ def check_arguments(loss, input_spec) -> None:
             )
 
 
-def check_has_loss(model: keras.Model, loss, names: list[str]) -> None:
+def check_has_loss(model: keras.Model, loss: LossLike | None, names: list[str]) -> None:
     """Checks that there is something to minimise: a loss, one that layers add, or a `compute_loss` of the model's own.
 
     Raises:
@@ -71,7 +73,7 @@ def overrides(model: keras.Model, name: str) -> bool:
     return name in vars(model) or getattr(type(model), name) is not getattr(keras.Model, name)
 
 
-def check_output_names(what: str, value, model: keras.Model, predictions) -> None:
+def check_output_names(what: str, value: object, model: keras.Model, predictions: TensorStructure) -> None:
     """Checks a dict by outputs.
 
     Raises:
@@ -85,7 +87,7 @@ def check_output_names(what: str, value, model: keras.Model, predictions) -> Non
     raise TracingError(f"{what} names the output {unknown[0]!r}, but the model has {has}")
 
 
-def check_elementwise(who: str, fn, labels, predictions) -> None:
+def check_elementwise(who: str, fn: Callable, labels: TensorStructure, predictions: TensorStructure) -> None:
     """Checks that a loss or metric of Keras' own does not meet each label with the outputs of other examples.
 
     Keras broadcasts, which fails or is not meant: with labels [N] and predictions [N,3], N labels meet 3 outputs.
@@ -116,7 +118,7 @@ def check_elementwise(who: str, fn, labels, predictions) -> None:
     )
 
 
-def _name(fn) -> str:
+def _name(fn: Callable) -> str:
     return getattr(fn, "__name__", None) or type(fn).__name__
 
 
@@ -154,7 +156,7 @@ def check_flags(model: keras.Model, flags: list[tuple[str, bool]]) -> None:
     )
 
 
-def open_shape(tensor) -> str:
+def open_shape(tensor: tf.Tensor) -> str:
     """A shape of a batch, with ? for the number of examples."""
     return f"[{','.join(['?', *('?' if n is None else str(n) for n in tensor.shape[1:])])}]"
 

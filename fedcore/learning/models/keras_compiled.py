@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api_keras
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_checks import check_has_loss, open_shape, overrides, words_of
 from fedcore.learning.models.keras_compiled_metrics import compile_metrics, metric_names
 from fedcore.learning.models.keras_losses import check_labels_of_sample, compile_losses
@@ -35,7 +36,9 @@ class CompiledModel:
         losses, metrics: of `compile_losses` and `compile_metrics`; None where there are none.
     """
 
-    def __init__(self, model: keras.Model, losses, metrics):
+    def __init__(
+        self, model: keras.Model, losses: keras.losses.Loss | None, metrics: keras.metrics.Metric | None
+    ) -> None:
         self._model, self._losses, self._metrics = model, losses, metrics
         with private_api_keras.compile_state(model):
             own = list(model.metrics)
@@ -60,7 +63,14 @@ class CompiledModel:
     def _tracker_variables(self) -> list[keras.Variable]:
         return self._loss_tracker.variables if self._loss_tracker else []
 
-    def loss(self, x, y, predictions, sample_weight, training: bool):
+    def loss(
+        self,
+        x: TensorStructure,
+        y: TensorStructure,
+        predictions: TensorStructure,
+        sample_weight: TensorStructure | None,
+        training: bool,
+    ) -> tf.Tensor:
         """The loss of a batch with what layers add: a tensor, whose sum has the gradient."""
         with self._compile_state():
             loss = private_api_keras.loss_method(self._model)(x, y, predictions, sample_weight, training=training)
@@ -68,7 +78,9 @@ class CompiledModel:
             raise TracingError(f"compute_loss of {type(self._model).__name__} returns None; it returns the loss")
         return loss
 
-    def loss_of_outputs(self, y, predictions, sample_weight):
+    def loss_of_outputs(
+        self, y: TensorStructure, predictions: TensorStructure, sample_weight: TensorStructure | None
+    ) -> tf.Tensor:
         """The loss of a batch by its labels alone."""
         if self._losses is None:
             raise TracingError(f"{self._model.name} was given no loss of labels and predictions")
@@ -76,7 +88,13 @@ class CompiledModel:
         with keras.StatelessScope(state_mapping=zeros):
             return self._losses(y, predictions, sample_weight)
 
-    def update_metrics(self, x, y, predictions, sample_weight) -> list[str]:
+    def update_metrics(
+        self,
+        x: TensorStructure,
+        y: TensorStructure,
+        predictions: TensorStructure,
+        sample_weight: TensorStructure | None,
+    ) -> list[str]:
         """Counts a batch in the metrics' variables; returns the names that a `compute_metrics` of the user reports."""
         if self._loss_tracker is None:
             if self._metrics is not None:
@@ -102,7 +120,12 @@ class CompiledModel:
 
 
 def compile_model(
-    model: keras.Model, batch: Sequence, batch_type: StructType, predictions, arguments: dict, sample_labels=None
+    model: keras.Model,
+    batch: Sequence,
+    batch_type: StructType,
+    predictions: TensorStructure,
+    arguments: dict,
+    sample_labels: TensorStructure | None = None,
 ) -> CompiledModel:
     """Gives a Keras model its losses and metrics.
 
@@ -126,7 +149,9 @@ def compile_model(
     return CompiledModel(model, losses, metrics)
 
 
-def _check_loss(model: keras.Model, losses, labels_type: Type, predictions, batch: Sequence) -> None:
+def _check_loss(
+    model: keras.Model, losses: keras.losses.Loss, labels_type: Type, predictions: TensorStructure, batch: Sequence
+) -> None:
     """Calls the losses, which so are built; trackers of several losses stay at zero."""
     labels, *sample_weight = batch
     try:

@@ -1,21 +1,32 @@
 """The metrics of a Keras model as `compile` makes them."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import keras
 
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api_keras
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_checks import check_elementwise, check_output_names, open_shape, words_of
 from fedcore.learning.models.keras_metrics import start_value
 from fedcore.learning.models.keras_outputs import output_names
 from fedcore.learning.models.keras_purity import traced_once
 
+MetricLike: TypeAlias = keras.metrics.Metric | str | Callable
+"""A metric of Keras, its name, a function of labels and predictions, or a function that makes a metric."""
+
 _BY_SHAPE = ("accuracy", "acc")  # names that Keras resolves by the shapes of labels and predictions
 
 
-def compile_metrics(model: keras.Model, metrics, weighted_metrics, labels, predictions):
+def compile_metrics(
+    model: keras.Model,
+    metrics: Sequence | Mapping | None,
+    weighted_metrics: Sequence | Mapping | None,
+    labels: TensorStructure,
+    predictions: TensorStructure,
+) -> keras.metrics.Metric | None:
     """The metric that `compile` makes of a model's metrics, built and with all variables; None if there are none.
 
     Beside what Keras takes, a metric may stand alone, be given as a function without arguments that makes it, or by
@@ -42,7 +53,7 @@ def compile_metrics(model: keras.Model, metrics, weighted_metrics, labels, predi
     return compiled
 
 
-def metric_names(compiled) -> list[tuple[str, keras.metrics.Metric]]:
+def metric_names(compiled: keras.metrics.Metric | None) -> list[tuple[str, keras.metrics.Metric]]:
     """The metrics of `compile_metrics` by the names under which Keras reports them.
 
     Raises:
@@ -57,7 +68,7 @@ def metric_names(compiled) -> list[tuple[str, keras.metrics.Metric]]:
     return list(zip(names, compiled.metrics, strict=True))
 
 
-def _make_variables(metric: keras.metrics.Metric, labels, predictions) -> None:
+def _make_variables(metric: keras.metrics.Metric, labels: TensorStructure, predictions: TensorStructure) -> None:
     """Has a metric make the variables that depend on shapes; its values stay.
 
     Raises:
@@ -82,7 +93,13 @@ def _make_variables(metric: keras.metrics.Metric, labels, predictions) -> None:
         variable.assign(value)
 
 
-def _prepare(what: str, spec, model: keras.Model, labels, predictions):
+def _prepare(
+    what: str,
+    spec: Sequence | Mapping | None,
+    model: keras.Model,
+    labels: TensorStructure,
+    predictions: TensorStructure,
+) -> MetricLike | list | dict | None:
     """Metrics as `compile` takes them: functions without arguments are called, and dicts of one output's are lists."""
     if not spec:
         return None
@@ -102,7 +119,9 @@ def _prepare(what: str, spec, model: keras.Model, labels, predictions):
     return _arrange(spec, labels, predictions)
 
 
-def _arrange(spec, labels, predictions):
+def _arrange(
+    spec: MetricLike | Sequence | Mapping | None, labels: TensorStructure, predictions: TensorStructure
+) -> MetricLike | list | dict | None:
     """Metrics of several outputs, in the structure of the predictions."""
     if isinstance(spec, Mapping) and isinstance(predictions, Mapping):
         labels = labels if isinstance(labels, Mapping) else {}
@@ -114,7 +133,9 @@ def _arrange(spec, labels, predictions):
     return _arrange_output(spec, labels, predictions)
 
 
-def _arrange_output(spec, labels, prediction):
+def _arrange_output(
+    spec: MetricLike | Sequence | Mapping | None, labels: TensorStructure, prediction: TensorStructure
+) -> MetricLike | list | None:
     """Metrics of one output: those of a dict have the names that it gives them."""
     if isinstance(spec, tuple | list):
         return [_make(metric) for metric in spec if metric is not None]
@@ -130,7 +151,7 @@ def _arrange_output(spec, labels, prediction):
     return list(metrics.values())
 
 
-def _make(spec):
+def _make(spec: MetricLike | None) -> MetricLike | None:
     """A metric for Keras: an object, a name, a class, or a function of labels and predictions.
 
     Raises:
@@ -186,15 +207,17 @@ def _weighable(metric: keras.metrics.Metric) -> keras.metrics.Metric:
 class _Unweighted(keras.metrics.Metric):
     """A metric whose `update_state` takes labels and predictions only."""
 
-    def __init__(self, metric: keras.metrics.Metric):
+    def __init__(self, metric: keras.metrics.Metric) -> None:
         super().__init__(name=metric.name)
         self.metric = metric
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: TensorStructure, y_pred: TensorStructure, sample_weight: TensorStructure | None = None
+    ) -> None:
         self.metric.update_state(y_true, y_pred)
 
-    def reset_state(self):
+    def reset_state(self) -> None:
         self.metric.reset_state()
 
-    def result(self):
+    def result(self) -> TensorStructure:
         return self.metric.result()

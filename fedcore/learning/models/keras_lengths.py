@@ -12,12 +12,13 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
+from fedcore.graphs.tensors.structures import TensorStructure
 
 EXAMPLES, LENGTH = 2, 8
 """Sizes of the compared batch. They differ, so that an axis in the place of another one is seen."""
 
 
-def check_lengths(model: keras.Model, predict: Callable, inputs) -> None:
+def check_lengths(model: keras.Model, predict: Callable, inputs: TensorStructure) -> None:
     """Compares the predictions of a traced graph with those of the model for one batch.
 
     Args:
@@ -31,7 +32,7 @@ def check_lengths(model: keras.Model, predict: Callable, inputs) -> None:
         return
     batch = tf.nest.map_structure(_sample, inputs)
 
-    def call(x):
+    def call(x: TensorStructure) -> TensorStructure:
         with keras.StatelessScope():  # counters and states of layers stay as they are
             return predict(x)
 

@@ -1,6 +1,6 @@
 """The losses of a Keras model as `compile` makes them, with checks of what they are given."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -9,13 +9,20 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError, TypeMismatch
 from fedcore.graphs import private_api_keras
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_checks import check_elementwise, check_output_names
+from fedcore.learning.models.keras_outputs import LossLike
 from fedcore.scalars import real_number
 
 _BY_SHAPE = ("crossentropy", "ce")  # names that Keras resolves by the shapes of labels and predictions
 
 
-def compile_losses(model: keras.Model, predictions, loss, loss_weights):
+def compile_losses(
+    model: keras.Model,
+    predictions: TensorStructure,
+    loss: LossLike,
+    loss_weights: float | Sequence[float] | Mapping[str, float] | None,
+) -> keras.losses.Loss:
     """The function (y, y_pred, sample_weight) -> a loss that `compile` makes of losses and their weights.
 
     Raises:
@@ -39,7 +46,7 @@ class CheckedLoss(keras.losses.Loss):
         labels_id: the identity of the labels of the latest call.
     """
 
-    def __init__(self, spec, who: str):
+    def __init__(self, spec: str | Callable, who: str) -> None:
         self._given, self._who = spec, who
         self.labels_id: int | None = None
         self._units: int | None = None
@@ -48,7 +55,9 @@ class CheckedLoss(keras.losses.Loss):
         super().__init__(name=spec if by_shape else loss.name)
         self._loss = loss
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(
+        self, y_true: TensorStructure, y_pred: TensorStructure, sample_weight: tf.Tensor | None = None
+    ) -> tf.Tensor:
         if not keras.tree.is_nested(y_pred):
             self.labels_id, self._units = id(y_true), y_pred.shape[-1] if len(y_pred.shape) else None
         if self._loss is None:
@@ -75,7 +84,7 @@ class CheckedLoss(keras.losses.Loss):
         )
 
 
-def check_labels_of_sample(losses, labels, sample_labels) -> None:
+def check_labels_of_sample(losses: keras.losses.Loss, labels: TensorStructure, sample_labels: TensorStructure) -> None:
     """Checks a sample batch's labels, where it has some: specs have none.
 
     Args:
@@ -90,16 +99,17 @@ def check_labels_of_sample(losses, labels, sample_labels) -> None:
             loss.check_sample(np.asarray(samples[place]))
 
 
-def _resolve(spec) -> keras.losses.Loss:
+def _resolve(spec: str | Callable) -> keras.losses.Loss:
     try:
         return private_api_keras.loss_object(spec)
     except ValueError:
         raise TracingError(f"Keras has no loss named {spec!r}") from None
     except TypeError as error:
-        raise TracingError(f"the loss is the class {spec.__name__}, which takes arguments: {error}") from error
+        name = spec if isinstance(spec, str) else spec.__name__
+        raise TracingError(f"the loss is the class {name}, which takes arguments: {error}") from error
 
 
-def _loss_weight(weight) -> float:
+def _loss_weight(weight: object) -> float:
     try:
         return float(real_number("a loss weight", weight))
     except TypeMismatch as error:

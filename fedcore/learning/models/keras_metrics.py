@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.model_weights import has_value, value_now
 
 
@@ -29,13 +30,13 @@ class _Metric:
     def initial(self) -> tuple:
         return (tf.constant(0.0), tf.constant(0.0)) if self.by_batch else tuple(map(tf.constant, self.starts))
 
-    def after(self, state: tuple, values: list, examples) -> tuple:
+    def after(self, state: tuple, values: list, examples: tf.Tensor) -> tuple:
         if not self.by_batch:
             return tuple(values)
         value, weight = tf.cast(metric_result(self.keras, values), tf.float32), tf.cast(examples, tf.float32)
         return (state[0] + value * weight, state[1] + weight)
 
-    def finalize(self, state: tuple):
+    def finalize(self, state: tuple) -> TensorStructure:
         return state[0] / state[1] if self.by_batch else metric_result(self.keras, list(state))
 
 
@@ -55,7 +56,7 @@ class KerasMetrics:
         metrics: Sequence[tuple[str, keras.metrics.Metric]],
         own: Sequence[keras.metrics.Metric],
         losses: Sequence[keras.metrics.Metric],
-    ):
+    ) -> None:
         names = [*(name for name, _ in metrics), *(metric.name for metric in (*own, *losses))]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -81,7 +82,7 @@ class KerasMetrics:
             for pair in zip(m.keras.variables, m.starts if m.by_batch else state[m.name], strict=True)
         ]
 
-    def after(self, state: dict, scope: keras.StatelessScope, examples) -> dict:
+    def after(self, state: dict, scope: keras.StatelessScope, examples: tf.Tensor) -> dict:
         """The state after a batch that was counted in a scope."""
         return {
             m.name: m.after(state[m.name], [scope.get_current_value(v) for v in m.keras.variables], examples)
@@ -112,12 +113,12 @@ def _reset(metric: keras.metrics.Metric) -> list[np.ndarray]:
         return [np.asarray(keras.ops.convert_to_numpy(value)) for value in metric.stateless_reset_state()]
 
 
-def start_value(variable) -> np.ndarray:
+def start_value(variable: tf.Variable | keras.Variable) -> np.ndarray:
     """The value of a metric's variable; one of a graph starts from zeros."""
     return value_now(variable) if has_value(variable) else np.zeros(variable.shape, variable.dtype)
 
 
-def metric_result(metric: keras.metrics.Metric, values: list):
+def metric_result(metric: keras.metrics.Metric, values: list) -> TensorStructure:
     """A metric's result; where that is one of its variables, as many write it, the value that stands for it."""
     by_variable = {id(v): value for v, value in zip(metric.variables, values, strict=True)}
     result = metric.stateless_result(values)

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from fedcore.collection_pause import without_collection
@@ -14,6 +15,7 @@ from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.tensors.returned import returned
 from fedcore.graphs.tensors.specs import element_spec
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.graphs.tensors.values import elements_of
 from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_weights, frozen_weights
 from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, batch_type, checked_batch_type
@@ -37,7 +39,7 @@ from fedcore.learning.models.keras_checks import (
 )
 from fedcore.learning.models.keras_compiled import compile_model
 from fedcore.learning.models.keras_lengths import check_lengths
-from fedcore.learning.models.keras_outputs import labels_type, structure_of
+from fedcore.learning.models.keras_outputs import LossLike, labels_type, structure_of
 from fedcore.learning.models.keras_purity import check_pure
 from fedcore.learning.models.model_weights import (
     ModelWeights,
@@ -62,8 +64,8 @@ from fedcore.types import StructType, TensorType, Type, to_type
 
 def from_keras_model(
     keras_model: keras.Model,
-    loss=None,
-    input_spec=None,
+    loss: LossLike | None = None,
+    input_spec: TensorStructure | Type | None = None,
     metrics: Sequence | Mapping | None = None,
     loss_weights: float | Sequence[float] | Mapping[str, float] | None = None,
     *,
@@ -123,10 +125,10 @@ def from_keras_model(
 
 def functional_model_from_keras(
     keras_model: keras.Model | Callable[[], keras.Model],
-    loss_fn,
-    input_spec=None,
-    metrics_constructor=None,
-    loss_weights=None,
+    loss_fn: LossLike,
+    input_spec: TensorStructure | Type | None = None,
+    metrics_constructor: Callable | Sequence | Mapping | None = None,
+    loss_weights: float | Sequence[float] | Mapping[str, float] | None = None,
 ) -> PureModel:
     """`from_keras_model` with the argument names that functional models have elsewhere.
 
@@ -154,7 +156,7 @@ class _KerasModel(HoldsVariables):
     batch_type: StructType
 
     @without_collection()
-    def __init__(self, model: keras.Model, input_spec, arguments: dict):
+    def __init__(self, model: keras.Model, input_spec: TensorStructure | Type | None, arguments: dict) -> None:
         if not isinstance(model, keras.Model):
             raise TracingError(f"from_keras_model takes a Keras 3 model, not {brief(model)}")
         check_arguments(arguments["loss"], input_spec)
@@ -172,7 +174,7 @@ class _KerasModel(HoldsVariables):
         check_lengths(model, lambda x: model(x, **self._training(False)), element_spec(self.batch_type.types[0]))
         self._read_weights()
 
-    def _build(self, x):
+    def _build(self, x: TensorStructure) -> TensorStructure:
         """The predictions for a batch of zeros; builds the model where it is not built."""
         try:
             return self.keras_model(x, **self._training(False))
@@ -189,7 +191,7 @@ class _KerasModel(HoldsVariables):
         """Traces a step of training; what `compute_loss` and `compute_metrics` of the user do is seen here first."""
         names: list[str] = []
 
-        def step(x, *labels_and_weights):
+        def step(x: TensorStructure, *labels_and_weights: TensorStructure) -> tf.Tensor:
             predictions = self.keras_model(x, **self._training(True))
             loss, reports = self._score(x, labels_and_weights, predictions, training=True)
             names.extend(reports)
@@ -250,11 +252,11 @@ class _KerasModel(HoldsVariables):
             return frozen_weights([returned.show(tf.convert_to_tensor(v)) for v in variables])
 
     @property
-    def trainable_variables(self):
+    def trainable_variables(self) -> list[tf.Variable]:
         return variables_of(self.trainable)
 
     @property
-    def non_trainable_variables(self):
+    def non_trainable_variables(self) -> list[tf.Variable]:
         return variables_of(self.non_trainable)
 
     @weights_and_values
@@ -273,13 +275,15 @@ class _KerasModel(HoldsVariables):
     def _first_states(self) -> tuple:
         return tuple(tf.zeros(v.shape, v.dtype) for v in self.layer_states)
 
-    def parts(self, batch) -> list:
+    def parts(self, batch: TensorStructure) -> list:
         """A batch's inputs, labels and, where there are any, sample weights."""
         if isinstance(batch, Mapping):
             return [batch[name] for name in BATCH_PARTS[: len(batch)]]
         return list(elements_of(batch, self.batch_type))
 
-    def step(self, weights, metrics, batch, training):
+    def step(
+        self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
+    ) -> tuple[BatchOutput, tuple, dict]:
         x, *labels_and_weights = self.parts(batch)
         x, own = fit_to_inputs(self.keras_model, x, self.batch_size), metrics["own"] or {}
         values = self._values(weights.non_trainable, metrics["layer_states"], training)
@@ -298,23 +302,31 @@ class _KerasModel(HoldsVariables):
         }
         return BatchOutput(tf.reduce_sum(loss), predictions, examples), non_trainable, new_metrics
 
-    def _score(self, x, labels_and_weights, predictions, training: bool) -> tuple:
+    def _score(
+        self,
+        x: TensorStructure,
+        labels_and_weights: Sequence[TensorStructure],
+        predictions: TensorStructure,
+        training: bool,
+    ) -> tuple:
         """(The loss of a batch, the names that the user's own `compute_metrics` reports); counts it in the metrics."""
         y, *weights = labels_and_weights
         sample_weight = weights[0] if weights else None
         loss = self.compiled.loss(x, y, predictions, sample_weight, training)
         return loss, self.compiled.update_metrics(x, y, predictions, sample_weight)
 
-    def loss(self, output, label, sample_weight=None):
+    def loss(
+        self, output: TensorStructure, label: TensorStructure, sample_weight: TensorStructure | None = None
+    ) -> tf.Tensor:
         """The mean loss of predictions, without losses that layers add."""
         return self.compiled.loss_of_outputs(label, output, sample_weight)
 
-    def _predictions(self, weights, x, training):
+    def _predictions(self, weights: ModelWeights, x: TensorStructure, training: bool) -> TensorStructure:
         values = self._values(weights.non_trainable, self._first_states(), training)
         with self._scope(weights.trainable, values):
             return self.keras_model(fit_to_inputs(self.keras_model, x, self.batch_size), **self._training(training))
 
-    def _values(self, non_trainable, states, training: bool) -> dict:
+    def _values(self, non_trainable: Sequence[tf.Tensor], states: Sequence[tf.Tensor], training: bool) -> dict:
         """The values of all variables that are not trained, by their identities."""
         values = dict(zip(map(id, (*self.non_trainable, *self.layer_states)), (*non_trainable, *states), strict=True))
         for variable, start in zip(self.fixed, self.fixed_starts, strict=True):
@@ -322,7 +334,7 @@ class _KerasModel(HoldsVariables):
             values[id(variable)] = _drawn_state(start) if draws else tf.convert_to_tensor(start)
         return values
 
-    def _scope(self, trainable, values: dict, metrics: Sequence = ()) -> keras.StatelessScope:
+    def _scope(self, trainable: Sequence[tf.Tensor], values: dict, metrics: Sequence = ()) -> keras.StatelessScope:
         """A scope in which all variables have these values."""
         check_flags(self.keras_model, self.flags)
         others = (*self.keras_model.non_trainable_variables, *self.layer_states)  # the states are none of the model's
@@ -330,10 +342,10 @@ class _KerasModel(HoldsVariables):
         mapping = [*trained, *((v, values[id(v)]) for v in others), *metrics]
         return keras.StatelessScope(state_mapping=mapping, collect_losses=True)
 
-    def report_metrics(self, metrics):
+    def report_metrics(self, metrics: dict) -> dict:
         return reported_metrics(metrics, dict(metrics["own"] or {}))
 
-    def finalize_metrics(self, reported):
+    def finalize_metrics(self, reported: dict) -> dict:
         own = self.metrics.own(reported)
         without = {name: state for name, state in reported.items() if name not in own}
         return finalized_metrics(without, self.metrics.finalize(own))
@@ -342,11 +354,11 @@ class _KerasModel(HoldsVariables):
 FunctionalModel.register(_KerasModel)
 
 
-def _parts_of(batch) -> list:
+def _parts_of(batch: TensorStructure) -> list:
     return list(batch.values() if isinstance(batch, Mapping) else batch)
 
 
-def _drawn_state(start) -> tf.Tensor:
+def _drawn_state(start: np.ndarray | tf.Tensor) -> tf.Tensor:
     """A seed generator's state while training: another in each call, client and step."""
     state = tf.convert_to_tensor(start)
     drawn = tf.random.uniform(state.shape, maxval=tf.int32.max, dtype=tf.int32)
@@ -358,7 +370,7 @@ def _wanted_inputs(model: keras.Model) -> str:
     return f"; it takes {' and '.join(f'{i.dtype}{open_shape(i)}' for i in inputs)}" if inputs else ""
 
 
-def _batch_type(model: keras.Model, loss, input_spec) -> Type:
+def _batch_type(model: keras.Model, loss: LossLike | None, input_spec: TensorStructure | Type | None) -> Type:
     if input_spec is not None:
         return batch_type(input_spec)
     if not getattr(model, "inputs", None):

@@ -1,28 +1,34 @@
 """The outputs of a Keras model: their names, and the labels that go with them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
 
+from fedcore.graphs.tensors.structures import TensorStructure
 
-def output_names(model: keras.Model, predictions) -> list[str]:
+LossLike: TypeAlias = str | Callable | Sequence["LossLike | None"] | Mapping[str, "LossLike | None"]
+"""A loss of Keras, its name, a function of labels and predictions; or a structure of them, by the model's outputs."""
+
+
+def output_names(model: keras.Model, predictions: TensorStructure) -> list[str]:
     """The names by which outputs are known: the keys of a dict of them, and the model's names."""
     keys = list(predictions) if isinstance(predictions, Mapping) else []
     return list(dict.fromkeys([*keys, *(getattr(model, "output_names", None) or ())]))
 
 
-def structure_of(model: keras.Model, what: str):
+def structure_of(model: keras.Model, what: str) -> TensorStructure:
     """The symbolic inputs or outputs of a model as it takes or gives them: one, several, or a dict."""
     structure = getattr(model, f"_{what}_struct", None)  # functional models keep it, sequential ones have one tensor
     flat = getattr(model, what)
     return structure if structure is not None else flat[0] if len(flat) == 1 else flat
 
 
-def labels_type(model: keras.Model, loss):
+def labels_type(model: keras.Model, loss: LossLike | None) -> TensorStructure:
     """Specs of labels like the model's outputs: integers without the last dimension for a sparse loss."""
 
-    def spec(output, output_loss):
+    def spec(output: keras.KerasTensor, output_loss: LossLike | None) -> tf.TensorSpec:
         name = (
             output_loss
             if isinstance(output_loss, str)
@@ -41,7 +47,7 @@ def labels_type(model: keras.Model, loss):
     return spec(outputs, next(iter(loss.values())) if isinstance(loss, Mapping) and loss else _loss_of(loss, "", 0))
 
 
-def _loss_of(loss, name: str, place: int):
+def _loss_of(loss: LossLike | None, name: str, place: int) -> LossLike | None:
     """The loss of one output: by name, in order, or the only one."""
     if isinstance(loss, Mapping):
         return loss.get(name)

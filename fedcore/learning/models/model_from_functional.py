@@ -1,6 +1,6 @@
 """Models of functions as models with variables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError, TypeMismatch, brief
 from fedcore.graphs.tensors.specs import spec
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.graphs.tensors.values import to_python, unflatten
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import BatchOutput, PureModel
@@ -58,7 +59,7 @@ class _ModelFromFunctional(VariableModel):
         model: PureModel,
         first: ModelWeights,
         metric_constructors: Sequence[Callable[[], keras.metrics.Metric]] = (),
-    ):
+    ) -> None:
         self._model = model
         self._trainable = [tf.Variable(w) for w in first.trainable]
         self._non_trainable = [tf.Variable(w, trainable=False) for w in first.non_trainable]
@@ -89,10 +90,10 @@ class _ModelFromFunctional(VariableModel):
         type_ = self._model.batch_type
         return to_python(unflatten([spec(tensor) for tensor in tensor_leaves(type_)], type_), type_)
 
-    def predict_on_batch(self, x, training=True):
+    def predict_on_batch(self, x: TensorStructure, training: bool = True) -> TensorStructure:
         return self._model.predict_on_batch(self._weights(), x, training)
 
-    def forward_pass(self, batch_input, training=True) -> BatchOutput:
+    def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> BatchOutput:
         state = _values(self._state) if self._state else self._model.initial_metrics()
         output, non_trainable, new_state = self._model.step(self._weights(), state, batch_input, training)
         for variable, value in zip(self._non_trainable, non_trainable, strict=True):
@@ -126,7 +127,7 @@ class _ModelFromFunctional(VariableModel):
         return ModelWeights(tuple(_values(self._trainable)), tuple(_values(self._non_trainable)))
 
 
-def _values(variables):
+def _values(variables: TensorStructure) -> TensorStructure:
     return tf.nest.map_structure(tf.convert_to_tensor, variables)
 
 
@@ -137,7 +138,7 @@ def _metric_finalizer(metric: keras.metrics.Metric) -> Callable:
 def _model_finalizer(model: PureModel, zeros: dict, name: str) -> Callable:
     """The finalizer of one metric: the model finalizes all metrics, the others from zeros."""
 
-    def finalize(values):
+    def finalize(values: Iterable[tf.Tensor]) -> TensorStructure:
         metrics = model.finalize_metrics({**zeros, name: tuple(values)})
         if name not in metrics:
             raise TracingError(f"the model finalizes no metric named {name}, but {', '.join(metrics)}")

@@ -1,5 +1,5 @@
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import keras
@@ -9,9 +9,17 @@ import tensorflow as tf
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.variables import is_traced
+from fedcore.graphs.tensors.structures import TensorStructure
+
+if TYPE_CHECKING:
+    from fedcore.learning.models.held_variables import HoldsVariables
+    from fedcore.learning.models.variable_model import VariableModel
+
+ModelWithVariables: TypeAlias = "keras.Model | VariableModel | HoldsVariables"
+"""A Keras model, or one of `fc.learning` with variables."""
 
 
-def layer_states(keras_model) -> list:
+def layer_states(keras_model: keras.Model) -> list:
     """The variables in which stateful recurrent layers keep the state that a batch hands to the next.
 
     They are no weights: every client starts from zeros in every round, and no state leaves it.
@@ -21,12 +29,12 @@ def layer_states(keras_model) -> list:
     return list(states.values())
 
 
-def averaged_weights(keras_model) -> list:
+def averaged_weights(keras_model: keras.Model) -> list:
     """The weights of a Keras model without gradients: the floats that a training step assigns, and frozen ones."""
     return [v for v in keras_model.non_trainable_weights if "float" in str(v.dtype)]
 
 
-def has_value(variable) -> bool:
+def has_value(variable: tf.Variable | keras.Variable) -> bool:
     """Whether a variable of TensorFlow or Keras has a value now; one that is made in a graph gets it there."""
     if not private_api.is_eager(variable.handle):
         return False
@@ -34,7 +42,7 @@ def has_value(variable) -> bool:
         return bool(tf.raw_ops.VarIsInitializedOp(resource=variable.handle))
 
 
-def value_now(variable):
+def value_now(variable: tf.Variable | keras.Variable) -> np.ndarray | tf.Tensor:
     """The value of a variable: an array, or a tensor of the graph in which it is made."""
     if not has_value(variable):
         return tf.convert_to_tensor(variable)
@@ -59,17 +67,17 @@ class ModelWeights:
     trainable: Any
     non_trainable: Any
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator:
         return iter((self.trainable, self.non_trainable))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 2
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> TensorStructure:
         return (self.trainable, self.non_trainable)[index]
 
     @classmethod
-    def from_model(cls, keras_model) -> "ModelWeights":
+    def from_model(cls, keras_model: ModelWithVariables) -> "ModelWeights":
         """The weights that a Keras model, or one of `fc.learning` with variables, has now, as numpy arrays.
 
         In a graph they are the model's variables, to read and to assign; those of a model that is made outside of a
@@ -81,7 +89,7 @@ class ModelWeights:
         """
         return cls(*(tuple(map(_variable_or_value, group)) for group in _variables(keras_model)))
 
-    def assign_weights_to(self, keras_model) -> None:
+    def assign_weights_to(self, keras_model: ModelWithVariables) -> None:
         """Writes the weights into a Keras model of the same architecture, or one of `fc.learning` with variables.
 
         Raises:
@@ -120,27 +128,27 @@ class ModelWeights:
             [1.0, 2.0]
         """
 
-        def array(leaf):
+        def array(leaf: np.ndarray | tf.Tensor | tf.Variable) -> np.ndarray:
             return np.array(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
 
         return ModelWeights(*tf.nest.map_structure(array, tuple(self)))
 
 
-def _variable_or_value(variable):
+def _variable_or_value(variable: tf.Variable | keras.Variable) -> np.ndarray | tf.Tensor | tf.Variable:
     """In a graph the variable, unless it is one that a traced function cannot use; elsewhere its value."""
     if tf.executing_eagerly() or (is_traced() and has_value(variable)):
         return value_now(variable)
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def _variables(model) -> tuple[Sequence, Sequence]:
+def _variables(model: ModelWithVariables) -> tuple[Sequence, Sequence]:
     """The trainable variables of a model, and those that clients move without gradients."""
     model = getattr(model, "keras_model", model)
     is_keras = hasattr(model, "non_trainable_weights")
     return model.trainable_variables, averaged_weights(model) if is_keras else model.non_trainable_variables
 
 
-def weights_for(present, weights):
+def weights_for(present: TensorStructure, weights: "TensorStructure | ModelWithVariables") -> TensorStructure:
     """Weights to take the place of others: those of a model where one is given.
 
     Raises:
@@ -163,7 +171,7 @@ def weights_for(present, weights):
     return weights
 
 
-def _check_alike(present, replacement: ModelWeights) -> None:
+def _check_alike(present: TensorStructure, replacement: ModelWeights) -> None:
     if not isinstance(present, ModelWeights):
         return
     present_shapes, shapes = (
@@ -177,7 +185,7 @@ def _check_alike(present, replacement: ModelWeights) -> None:
         )
 
 
-def as_weights(weights) -> ModelWeights:
+def as_weights(weights: ModelWeights | Iterable[TensorStructure]) -> ModelWeights:
     """Weights that may be given as a pair of trainable and non-trainable ones."""
     return weights if isinstance(weights, ModelWeights) else ModelWeights(*weights)
 
@@ -189,11 +197,11 @@ class weights_and_values:
     of the values of one such call: arrays; in a graph, tensors of a new call.
     """
 
-    def __init__(self, method):
+    def __init__(self, method: Callable) -> None:
         self._method = method
         self.__doc__ = method.__doc__
 
-    def __get__(self, model, owner=None):
+    def __get__(self, model: Any, owner: type | None = None) -> Any:
         return self if model is None else _InitialWeights(self._method.__get__(model), model)
 
 
@@ -201,12 +209,12 @@ class _InitialWeights(ModelWeights):
     python_function: Callable
     _model: Any
 
-    def __new__(cls, *args):
+    def __new__(cls, *args: Any) -> Any:
         if args and callable(args[0]):
             return object.__new__(cls)
         return ModelWeights(*args)  # of `tf.nest`, which puts a structure together again by its class
 
-    def __init__(self, method, model):
+    def __init__(self, method: Callable[[], ModelWeights], model: Any) -> None:
         object.__setattr__(self, "python_function", method)  # what decorators of functions look for
         object.__setattr__(self, "_model", model)
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from fedcore.computation import tf_computation
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api_keras
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.ir.locations import describe
 from fedcore.learning.models.frozen_weights import FrozenWeights, frozen_weights
 from fedcore.learning.models.keras_model import from_keras_model
@@ -126,7 +127,7 @@ def trace_reconstruction_model(model_fn: Callable, loss_fn: Callable, metrics_fn
             raise TracingError(f"{name} is a function without arguments, not {type(fn).__name__}")
     models: list[ReconstructionModel] = []
 
-    def build_scored_model():
+    def build_scored_model() -> PureModel | VariableModel:
         model = model_fn()
         if not isinstance(model, ReconstructionModel):
             raise TracingError(
@@ -163,7 +164,7 @@ def _non_trainable(model: ReconstructionModel) -> list:
 class _ScoredModel(VariableModel):
     """A reconstruction model of the user's own with a loss and Keras metrics."""
 
-    def __init__(self, model: ReconstructionModel, loss, metrics: list):
+    def __init__(self, model: ReconstructionModel, loss: str | Callable, metrics: list) -> None:
         wrong = [metric for metric in metrics if not isinstance(metric, keras.metrics.Metric)]
         if wrong:
             raise TracingError(f"metrics_fn makes keras.metrics.Metric objects, not {brief(wrong[0])}")
@@ -174,43 +175,43 @@ class _ScoredModel(VariableModel):
         self._model, self._loss, self._metrics = model, loss, metrics
 
     @property
-    def trainable_variables(self):
+    def trainable_variables(self) -> list[tf.Variable]:
         return _trainable(self._model)
 
     @property
-    def non_trainable_variables(self):
+    def non_trainable_variables(self) -> list[tf.Variable]:
         return _non_trainable(self._model)
 
     @property
-    def local_variables(self):
+    def local_variables(self) -> list[tf.Variable]:
         return [v for m in self._metrics for v in m.variables]
 
     @property
     def input_spec(self) -> Any:
         return self._model.input_spec
 
-    def forward_pass(self, batch_input, training=True):
+    def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> BatchOutput:
         output = self._model.forward_pass(batch_input, training=training)
         for metric in self._metrics:
             metric.update_state(output.labels, output.predictions)
         loss = tf.reduce_mean(self._loss_of(output.labels, output.predictions))
         return BatchOutput(loss, output.predictions, output.num_examples)
 
-    def _loss_of(self, labels, predictions):
+    def _loss_of(self, labels: TensorStructure, predictions: TensorStructure) -> tf.Tensor:
         """The loss as Keras' `compile` takes it; a function of nested predictions is called as it is."""
         if keras.tree.is_nested(predictions) and not isinstance(self._loss, str):
             return self._loss(labels, predictions)
         return private_api_keras.loss_object(self._loss, labels, predictions)(labels, predictions)
 
-    def predict_on_batch(self, x, training=True):
+    def predict_on_batch(self, x: TensorStructure, training: bool = True) -> TensorStructure:
         raise TracingError("a ReconstructionModel predicts in forward_pass, of a whole batch")
 
-    def report_local_unfinalized_metrics(self):
+    def report_local_unfinalized_metrics(self) -> dict:
         return {m.name: [tf.convert_to_tensor(v) for v in m.variables] for m in self._metrics}
 
-    def metric_finalizers(self):
+    def metric_finalizers(self) -> dict[str, Callable]:
         return {m.name: m.stateless_result for m in self._metrics}
 
-    def reset_metrics(self):
+    def reset_metrics(self) -> None:
         for metric in self._metrics:
             metric.reset_state()

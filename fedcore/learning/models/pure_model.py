@@ -2,13 +2,14 @@
 
 import abc
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import tensorflow as tf
 
 from fedcore.computation import tf_computation
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_weights
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.weight_roles import WeightRoles, trace_roles
@@ -33,13 +34,13 @@ class BatchOutput:
     predictions: Any = None
     num_examples: Any = None
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator:
         return iter((self.loss, self.predictions, self.num_examples))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 3
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> TensorStructure:
         return (self.loss, self.predictions, self.num_examples)[index]
 
 
@@ -100,14 +101,16 @@ class PureModel(abc.ABC):
     def initial_metrics(self) -> dict: ...
 
     @abc.abstractmethod
-    def step(self, weights: ModelWeights, metrics: dict, batch, training: bool) -> tuple[BatchOutput, tuple, dict]:
+    def step(
+        self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
+    ) -> tuple[BatchOutput, tuple, dict]:
         """One batch: what the forward pass gives, the new non-trainable weights, and the metrics' new state.
 
         The loss has a gradient by the trainable weights.
         """
 
     @abc.abstractmethod
-    def predict_on_batch(self, weights: ModelWeights, x, training: bool = False):
+    def predict_on_batch(self, weights: ModelWeights, x: TensorStructure, training: bool = False) -> TensorStructure:
         """The predictions for the inputs of a batch."""
 
     def report_metrics(self, metrics: dict) -> dict:

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue, TracingError, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.functional_model import checked_batch_type
 from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
 from fedcore.scalars import whole_number
@@ -76,7 +77,7 @@ class ReconstructionModel(abc.ABC):
         """The type of a batch: TensorSpecs, as `dataset.element_spec`."""
 
     @abc.abstractmethod
-    def forward_pass(self, batch_input, training: bool = True) -> ReconstructionBatchOutput:
+    def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> ReconstructionBatchOutput:
         """The predictions and labels of a batch."""
 
     @classmethod
@@ -151,7 +152,12 @@ class ReconstructionModel(abc.ABC):
 
     @classmethod
     def from_keras_model_and_layers(
-        cls, keras_model: keras.Model, *, global_layers: Iterable, local_layers: Iterable, input_spec
+        cls,
+        keras_model: keras.Model,
+        *,
+        global_layers: Iterable,
+        local_layers: Iterable,
+        input_spec: TensorStructure,
     ) -> "ReconstructionModel":
         """A Keras model whose layers are global or local.
 
@@ -187,7 +193,7 @@ class ReconstructionModel(abc.ABC):
         global_non_trainable_variables: Iterable,
         local_trainable_variables: Iterable,
         local_non_trainable_variables: Iterable,
-        input_spec,
+        input_spec: TensorStructure,
     ) -> "ReconstructionModel":
         """A Keras model whose variables are global or local.
 
@@ -224,7 +230,7 @@ class KerasReconstructionModel(ReconstructionModel):
         groups: the four lists of variables by the names of their properties.
     """
 
-    def __init__(self, keras_model: keras.Model, groups: dict[str, list], input_spec):
+    def __init__(self, keras_model: keras.Model, groups: dict[str, list], input_spec: TensorStructure) -> None:
         if not isinstance(keras_model, keras.Model):
             raise TracingError(f"a ReconstructionModel is made of a Keras 3 model, not of {brief(keras_model)}")
         if keras_model.compiled:
@@ -241,26 +247,26 @@ class KerasReconstructionModel(ReconstructionModel):
         _check_partition(keras_model, self._groups)
 
     @property
-    def global_trainable_variables(self):
+    def global_trainable_variables(self) -> list:
         return self._groups["global_trainable_variables"]
 
     @property
-    def global_non_trainable_variables(self):
+    def global_non_trainable_variables(self) -> list:
         return self._groups["global_non_trainable_variables"]
 
     @property
-    def local_trainable_variables(self):
+    def local_trainable_variables(self) -> list:
         return self._groups["local_trainable_variables"]
 
     @property
-    def local_non_trainable_variables(self):
+    def local_non_trainable_variables(self) -> list:
         return self._groups["local_non_trainable_variables"]
 
     @property
     def input_spec(self) -> Any:
         return self._input_spec
 
-    def forward_pass(self, batch_input, training=True):
+    def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> ReconstructionBatchOutput:
         x, y = (batch_input[n] for n in (("x", "y") if isinstance(batch_input, Mapping) else (0, 1)))
         predictions = self.keras_model(x, training=training)
         return ReconstructionBatchOutput(predictions, y, tf.shape(tf.nest.flatten(x)[0])[0])

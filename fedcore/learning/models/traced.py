@@ -3,6 +3,7 @@
 import contextlib
 import random
 from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import attrs
 import keras
@@ -18,6 +19,9 @@ from fedcore.learning.models.metric_names import default_metric_names
 from fedcore.learning.models.model_weights import has_value, value_now
 from fedcore.learning.models.pure_model import PureModel
 from fedcore.learning.models.variable_model import TracedVariableModel, VariableModel
+
+ModelFn: TypeAlias = Callable[[], PureModel | VariableModel] | PureModel
+"""A function that makes a model; or a model of functions, which has no variables that tracing would have to make."""
 
 _SEED = 20170228  # for what model_fn itself draws from Python's `random`
 
@@ -58,7 +62,7 @@ def reproducible() -> Iterator[Initialisers]:
     """
     initialisers = Initialisers()
 
-    def creator(next_creator, **options):
+    def creator(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
         variable = next_creator(**options)
         initialisers.made[id(variable)] = (variable, options.get("initial_value"), variable.numpy())
         return variable
@@ -80,7 +84,7 @@ def reproducible() -> Iterator[Initialisers]:
         random.setstate(random_state)
 
 
-def trace_model(model_fn: Callable | PureModel) -> PureModel:
+def trace_model(model_fn: ModelFn) -> PureModel:
     """The model that `model_fn` makes, as pure functions. One with variables of its own is made again in each graph.
 
     Types: those of `PureModel`.
@@ -112,7 +116,7 @@ def trace_model(model_fn: Callable | PureModel) -> PureModel:
     return TracedVariableModel(model_fn, model, [variable for variable, *_ in initialisers.made.values()])
 
 
-def initial_weights_of(model: Callable | PureModel | VariableModel) -> Computation:
+def initial_weights_of(model: ModelFn | VariableModel) -> Computation:
     """The computation that draws a model's first weights, by its initialisers.
 
     Types, for weights W: `(-> W)`.

@@ -6,7 +6,7 @@ Decision 0226.
 import abc
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from fedcore.errors import TracingError
 from fedcore.graphs.frontend.control_flow import convert_function
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.ir.locations import describe
 from fedcore.learning.models.functional_model import checked_output, type_of_batch
 from fedcore.learning.models.gradients import with_gradients
@@ -94,11 +95,11 @@ class VariableModel(abc.ABC):
         """The type of a batch: TensorSpecs, as `dataset.element_spec`."""
 
     @abc.abstractmethod
-    def predict_on_batch(self, x, training: bool = True):
+    def predict_on_batch(self, x: TensorStructure, training: bool = True) -> TensorStructure:
         """The predictions for the inputs of a batch."""
 
     @abc.abstractmethod
-    def forward_pass(self, batch_input, training: bool = True) -> BatchOutput:
+    def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> BatchOutput:
         """The loss and predictions of a batch; counts it in the local variables."""
 
     @abc.abstractmethod
@@ -127,7 +128,7 @@ class TracedVariableModel(PureModel):
         TracingError: the model uses variables that `model_fn` did not make.
     """
 
-    def __init__(self, model_fn: Callable, model: VariableModel, variables: Sequence[tf.Variable]):
+    def __init__(self, model_fn: Callable, model: VariableModel, variables: Sequence[tf.Variable]) -> None:
         self._model_fn = model_fn
         self._described = describe(model_fn)
         self._shapes = [(v.shape, v.dtype) for v in variables]
@@ -158,7 +159,7 @@ class TracedVariableModel(PureModel):
                 f"other metrics: {', '.join(sorted(different))} is in one of them only"
             )
 
-    def _place(self, positions: dict[int, int], variable) -> int:
+    def _place(self, positions: dict[int, int], variable: tf.Variable | keras.Variable) -> int:
         place = positions.get(id(_tensorflow(variable)))
         if place is None:
             raise TracingError(
@@ -180,7 +181,9 @@ class TracedVariableModel(PureModel):
             model.reset_metrics()
             return {"local": _values(model.local_variables), **initial_counts()}
 
-    def step(self, weights, metrics, batch, training):
+    def step(
+        self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
+    ) -> tuple[BatchOutput, tuple, dict]:
         with self._instance(weights.trainable, weights.non_trainable, metrics["local"]) as model:
             variables = [_tensorflow(v) for v in model.trainable_variables]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -197,16 +200,16 @@ class TracedVariableModel(PureModel):
             {"local": local, **count_batch(metrics, output)},
         )
 
-    def predict_on_batch(self, weights, x, training=False):
+    def predict_on_batch(self, weights: ModelWeights, x: TensorStructure, training: bool = False) -> TensorStructure:
         with self._instance(weights.trainable, weights.non_trainable, self._zeros(2)) as model:
             return convert_function(model.predict_on_batch)(x, training=training)
 
-    def report_metrics(self, metrics):
+    def report_metrics(self, metrics: dict) -> dict:
         with self._instance(self._zeros(0), self._zeros(1), metrics["local"]) as model:
             unfinalized = model.report_local_unfinalized_metrics()
             return reported_metrics(metrics, {name: _tensors(value) for name, value in unfinalized.items()})
 
-    def finalize_metrics(self, reported):
+    def finalize_metrics(self, reported: dict) -> dict:
         states = {n: tf.nest.pack_sequence_as(value, reported[n]) for n, value in self._reported.items()}
         without = {name: state for name, state in reported.items() if name not in states}
         return finalized_metrics(without, {n: finalize(states[n]) for n, finalize in self._finalizers.items()})
@@ -226,7 +229,7 @@ class TracedVariableModel(PureModel):
         values_by_place = dict(zip(places, (tf.convert_to_tensor(v) for values in groups for v in values), strict=True))
         variables: list[tf.Variable] = []
 
-        def creator(next_creator, **options):
+        def creator(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
             if len(variables) == len(self._shapes):
                 raise TracingError(
                     f"the model of {self._described} makes the variable {options.get('name')} while it is used: make "
@@ -243,19 +246,19 @@ class TracedVariableModel(PureModel):
             yield model
 
 
-def _tensorflow(variable) -> tf.Variable:
+def _tensorflow(variable: tf.Variable | keras.Variable) -> tf.Variable:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def _name(variable) -> str:
+def _name(variable: tf.Variable | keras.Variable) -> str:
     return variable.path if isinstance(variable, keras.Variable) else variable.name.removesuffix(":0")
 
 
-def _values(variables) -> tuple[tf.Tensor, ...]:
+def _values(variables: Iterable[tf.Variable | keras.Variable]) -> tuple[tf.Tensor, ...]:
     return tuple(tf.identity(_tensorflow(v)) for v in variables)
 
 
-def _tensors(value) -> tuple[tf.Tensor, ...]:
+def _tensors(value: TensorStructure) -> tuple[tf.Tensor, ...]:
     return tuple(tf.identity(tf.convert_to_tensor(v)) for v in tf.nest.flatten(value))
 
 

@@ -4,7 +4,7 @@ Decision 0207.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import attrs
 import tensorflow as tf
@@ -12,6 +12,8 @@ import tensorflow as tf
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.graphdef.analysis.unchanged_results import unchanged_results
+from fedcore.graphs.tensors.structures import TensorStructure
+from fedcore.ir import Value
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.types import explain, fits
 
@@ -42,7 +44,11 @@ class WeightRoles:
     non_negative: frozenset[int] = frozenset()
     frozen: tuple[int, ...] = ()
 
-    def changing(self, weights: ModelWeights) -> ModelWeights:
+    @overload
+    def changing(self, weights: ModelWeights) -> ModelWeights: ...
+    @overload
+    def changing(self, weights: Value) -> ModelWeights | Value: ...
+    def changing(self, weights: ModelWeights | Value) -> ModelWeights | Value:
         """U of W."""
         if not self.frozen:
             return weights
@@ -88,7 +94,7 @@ def trace_roles(model: "PureModel", names: Sequence[str] = ()) -> WeightRoles:
     metrics = tf_computation(lambda: model.initial_metrics()).type_signature.result
 
     @tf_computation(weights, metrics, model.batch_type)
-    def step(weights, metrics, batch):
+    def step(weights: ModelWeights, metrics: dict, batch: TensorStructure) -> tuple:
         return model.step(weights, metrics, batch, training=True)[1]
 
     returned, held = step.type_signature.result, weights["non_trainable"]

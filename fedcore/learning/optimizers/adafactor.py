@@ -5,14 +5,22 @@ from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer
 from fedcore.scalars import real_number
 
 
-def _rms(x):
+def _rms(x: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(tf.reduce_mean(tf.square(x)))
 
 
 class _Adafactor(LeafwiseOptimizer):
     counts_steps = True
 
-    def __init__(self, learning_rate, beta_2_decay, epsilon_1, epsilon_2, clip_threshold, relative_step):
+    def __init__(
+        self,
+        learning_rate: float,
+        beta_2_decay: float,
+        epsilon_1: float,
+        epsilon_2: float,
+        clip_threshold: float,
+        relative_step: bool,
+    ) -> None:
         super().__init__(learning_rate=learning_rate)
         self.beta_2_decay = real_number("beta_2_decay", beta_2_decay)
         if self.beta_2_decay > 0:
@@ -26,7 +34,7 @@ class _Adafactor(LeafwiseOptimizer):
         self.clip_threshold = real_number("clip_threshold", clip_threshold, above=0)
         self.relative_step = bool(relative_step)
 
-    def slots(self, weight):
+    def slots(self, weight: tf.Tensor) -> dict[str, tf.Tensor]:
         """Row and column averages for matrices, else one average; what is not used has no elements."""
         none = tf.zeros([0], weight.dtype)
         if weight.shape.rank < 2:
@@ -35,7 +43,9 @@ class _Adafactor(LeafwiseOptimizer):
         columns = tf.zeros(weight.shape[:-2] + weight.shape[-1:], weight.dtype)
         return {"rows": rows, "columns": columns, "preconditioner": none}
 
-    def step(self, hparams, step, slots, weight, gradient):
+    def step(
+        self, hparams: dict, step: tf.Tensor, slots: dict, weight: tf.Tensor, gradient: tf.Tensor
+    ) -> tuple[dict, tf.Tensor]:
         rate = hparams["learning_rate"]
         if self.relative_step:
             rate = tf.minimum(rate, tf.cast(1 / tf.sqrt(step), weight.dtype))

@@ -5,15 +5,17 @@ from fedcore.scalars import real_number
 
 
 class _Adagrad(LeafwiseOptimizer):
-    def __init__(self, learning_rate: float, initial_preconditioner_value: float, epsilon: float):
+    def __init__(self, learning_rate: float, initial_preconditioner_value: float, epsilon: float) -> None:
         super().__init__(learning_rate=learning_rate)
         self.epsilon = real_number("epsilon", epsilon, at_least=0)
         self.initial = real_number("initial_preconditioner_value", initial_preconditioner_value, at_least=0)
 
-    def slots(self, weight):
+    def slots(self, weight: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"preconditioner": tf.fill(tf.shape(weight), tf.cast(self.initial, weight.dtype))}
 
-    def step(self, hparams, step, slots, weight, gradient):
+    def step(
+        self, hparams: dict, step: tf.Tensor | None, slots: dict, weight: tf.Tensor, gradient: tf.Tensor
+    ) -> tuple[dict, tf.Tensor]:
         total = slots["preconditioner"] + tf.square(gradient)
         change = hparams["learning_rate"] * gradient / tf.sqrt(total + self.epsilon)
         return {"preconditioner": total}, weight - change

@@ -7,17 +7,19 @@ from fedcore.scalars import real_number
 class _Adam(LeafwiseOptimizer):
     counts_steps = True
 
-    def __init__(self, learning_rate: float, beta_1: float, beta_2: float, epsilon: float, amsgrad: bool):
+    def __init__(self, learning_rate: float, beta_1: float, beta_2: float, epsilon: float, amsgrad: bool) -> None:
         super().__init__(learning_rate=learning_rate)
         self.beta_1, self.beta_2 = kept_share("beta_1", beta_1), kept_share("beta_2", beta_2)
         self.epsilon = real_number("epsilon", epsilon, at_least=0)
         self.amsgrad = amsgrad
 
-    def slots(self, weight):
+    def slots(self, weight: tf.Tensor) -> dict[str, tf.Tensor]:
         names = ("accumulator", "preconditioner", *(["largest"] if self.amsgrad else []))
         return {name: tf.zeros_like(weight) for name in names}
 
-    def step(self, hparams, step, slots, weight, gradient):
+    def step(
+        self, hparams: dict, step: tf.Tensor, slots: dict, weight: tf.Tensor, gradient: tf.Tensor
+    ) -> tuple[dict, tf.Tensor]:
         beta_1, beta_2 = self.beta_1, self.beta_2
         correction = tf.sqrt(without_bias(beta_2, step)) / without_bias(beta_1, step)
         rate = hparams["learning_rate"] * tf.cast(correction, weight.dtype)

@@ -5,6 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue
+from fedcore.graphs.tensors.structures import TensorStructure
 
 LEARNING_RATE_KEY = "learning_rate"
 """Name of the learning rate among the hyperparameters of every optimizer."""
@@ -47,9 +48,9 @@ def handle_indexed_slices_gradients(gradients: Any) -> Any:
     return tf.nest.map_structure(lambda g: tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g, gradients)
 
 
-def _spec(tensor) -> str:
+def _spec(tensor: tf.Tensor) -> str:
     return f"{tensor.dtype.name}{tensor.shape}"
 
 
-def _text(tensors) -> str:
+def _text(tensors: TensorStructure) -> str:
     return str(tf.nest.map_structure(lambda t: None if t is None else _spec(t), tensors))

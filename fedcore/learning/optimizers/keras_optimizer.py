@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
@@ -20,6 +21,9 @@ from fedcore.learning.optimizers.scheduled_optimizer import ScheduledOptimizer
 from fedcore.learning.optimizers.sgdm import build_sgdm
 
 # By exact class, since a subclass may step otherwise.
+OptimizerLike: TypeAlias = Optimizer | keras.optimizers.Optimizer | Callable[[], Optimizer | keras.optimizers.Optimizer]
+"""An optimizer of `fc.learning.optimizers`, a Keras 3 optimizer, or a function that makes either."""
+
 _RULES: dict[type, Callable[[float, dict], Optimizer]] = {
     keras.optimizers.SGD: lambda rate, c: build_sgdm(
         rate,
@@ -39,7 +43,7 @@ _BY_KERAS = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
 """Options of which Keras' own methods take the steps."""
 
 
-def as_optimizer(given, names: Sequence[str] = (), *, scales_loss: bool = False) -> Optimizer:
+def as_optimizer(given: OptimizerLike, names: Sequence[str] = (), *, scales_loss: bool = False) -> Optimizer:
     """A functional optimizer for one of ours, a Keras 3 optimizer, or a function that returns either.
 
     Its numbers are read once, from the optimizer's configuration: weight decay, clipping and learning-rate schedules
@@ -73,7 +77,7 @@ def as_optimizer(given, names: Sequence[str] = (), *, scales_loss: bool = False)
     return optimizer
 
 
-def _as_optimizer(given, names: Sequence[str]) -> Optimizer:
+def _as_optimizer(given: OptimizerLike, names: Sequence[str]) -> Optimizer:
     if isinstance(given, Optimizer):
         return given
     if isinstance(given, keras.optimizers.Optimizer):
@@ -86,7 +90,7 @@ def _as_optimizer(given, names: Sequence[str]) -> Optimizer:
     raise FedcoreError(f"{brief(given)} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one")
 
 
-def _call(function: Callable):
+def _call(function: Callable) -> OptimizerLike:
     """The result of a function that makes an optimizer.
 
     Raises:

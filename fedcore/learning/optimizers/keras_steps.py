@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from fedcore.errors import InvalidValue
 from fedcore.graphs import private_api_keras
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.optimizers.optimizer import Optimizer
 
 
@@ -22,7 +23,7 @@ class KerasSteps(Optimizer):
         names: of the weights, for exclusions from weight decay.
     """
 
-    def __init__(self, keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str] = ()):
+    def __init__(self, keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str] = ()) -> None:
         self._given = keras_optimizer
         self._names = tuple(names)
         rate = keras_optimizer.get_config()["learning_rate"]
@@ -35,7 +36,7 @@ class KerasSteps(Optimizer):
     def hyperparameters(self) -> Mapping[str, float]:
         return self._rates
 
-    def scale_loss(self, state, loss: tf.Tensor) -> tf.Tensor:
+    def scale_loss(self, state: dict, loss: tf.Tensor) -> tf.Tensor:
         return loss * tf.cast(self._loss_scale, loss.dtype) if self._loss_scale else loss  # Keras' step divides by it
 
     def _build(self, specs: tuple) -> tuple[Any, list, list]:
@@ -51,15 +52,15 @@ class KerasSteps(Optimizer):
         rate = private_api_keras.learning_rate_variable(optimizer)
         return optimizer, weights, [v for v in optimizer.variables if v is not rate]
 
-    def _of(self, weights) -> tuple[Any, list, list]:
+    def _of(self, weights: TensorStructure) -> tuple[Any, list, list]:
         return self._built(tuple((tuple(w.shape), w.dtype.name) for w in tf.nest.flatten(weights)))
 
-    def initialize(self, weights) -> dict:
+    def initialize(self, weights: TensorStructure) -> dict:
         _, _, variables = self._of(weights)
         rates = {name: tf.constant(value, tf.float32) for name, value in self._rates.items()}
         return {**rates, "variables": tuple(_constant(v) for v in variables)}
 
-    def next(self, state: dict, weights, gradients) -> tuple[dict, Any]:
+    def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, Any]:
         optimizer, placeholders, variables = self._of(weights)
         flat_gradients = tf.nest.flatten(gradients)
         if len(flat_gradients) != len(placeholders):
@@ -77,7 +78,7 @@ class KerasSteps(Optimizer):
         return new_state, tf.nest.pack_sequence_as(weights, moved)
 
 
-def _constant(variable) -> tf.Tensor:
+def _constant(variable: keras.Variable) -> tf.Tensor:
     """The first value of an optimizer's variable, in a graph; large ones are zeros."""
     with tf.init_scope():
         value = variable.value.numpy()

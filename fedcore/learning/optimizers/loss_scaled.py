@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.optimizers.optimizer import Optimizer
 from fedcore.scalars import real_number, whole_number
 
@@ -27,7 +28,7 @@ class LossScaled(Optimizer):
 
     scales_loss = True
 
-    def __init__(self, inner: Optimizer, initial_scale: float, growth_steps: int):
+    def __init__(self, inner: Optimizer, initial_scale: float, growth_steps: int) -> None:
         self.inner = inner
         self.initial_scale = real_number("initial_scale", initial_scale, above=0)
         self.growth_steps = whole_number("dynamic_growth_steps", growth_steps, at_least=1)
@@ -36,20 +37,20 @@ class LossScaled(Optimizer):
     def hyperparameters(self) -> Mapping[str, float]:
         return self.inner.hyperparameters
 
-    def get_hparams(self, state) -> dict:
+    def get_hparams(self, state: dict) -> dict:
         return self.inner.get_hparams(state["inner"])
 
-    def set_hparams(self, state, hparams: Mapping):
+    def set_hparams(self, state: dict, hparams: Mapping) -> dict:
         return {**state, "inner": self.inner.set_hparams(state["inner"], hparams)}
 
-    def initialize(self, weights) -> dict:
+    def initialize(self, weights: TensorStructure) -> dict:
         first = {"loss_scale": tf.constant(self.initial_scale, tf.float32), "finite_steps": tf.constant(0, tf.int32)}
         return {**first, "inner": self.inner.initialize(weights)}
 
-    def scale_loss(self, state, loss: tf.Tensor) -> tf.Tensor:
+    def scale_loss(self, state: dict, loss: tf.Tensor) -> tf.Tensor:
         return loss * tf.cast(state["loss_scale"], loss.dtype)
 
-    def next(self, state, weights, gradients):
+    def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, TensorStructure]:
         scale = state["loss_scale"]
         flat = [None if g is None else tf.convert_to_tensor(g) for g in tf.nest.flatten(gradients)]
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in flat if g is not None])

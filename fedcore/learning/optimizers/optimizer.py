@@ -3,11 +3,11 @@
 import abc
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.scalars import real_number
 
 
@@ -33,11 +33,13 @@ class Optimizer(abc.ABC):
     """
 
     @abc.abstractmethod
-    def initialize(self, weights) -> Any:
+    def initialize(self, weights: TensorStructure) -> TensorStructure:
         """The state before the first step, for weights (or TensorSpecs) of these shapes and dtypes."""
 
     @abc.abstractmethod
-    def next(self, state, weights, gradients) -> tuple[Any, Any]:
+    def next(
+        self, state: TensorStructure, weights: TensorStructure, gradients: TensorStructure
+    ) -> tuple[TensorStructure, TensorStructure]:
         """The state and the weights after one step; a weight whose gradient is None stays.
 
         Raises:
@@ -47,7 +49,7 @@ class Optimizer(abc.ABC):
     scales_loss = False
     """Whether `next` takes gradients of `scale_loss(state, loss)`, which is not the loss itself."""
 
-    def scale_loss(self, state, loss: tf.Tensor) -> tf.Tensor:
+    def scale_loss(self, state: TensorStructure, loss: tf.Tensor) -> tf.Tensor:
         """The loss whose gradients `next` takes. Default: the loss itself."""
         return loss
 
@@ -56,11 +58,11 @@ class Optimizer(abc.ABC):
         """The hyperparameters that stand in the state, with their first values. Default: none."""
         return {}
 
-    def get_hparams(self, state) -> dict:
+    def get_hparams(self, state: TensorStructure) -> dict:
         """The hyperparameters of a state."""
         return {name: state[name] for name in self.hyperparameters}
 
-    def set_hparams(self, state, hparams: Mapping):
+    def set_hparams(self, state: TensorStructure, hparams: Mapping) -> TensorStructure:
         """The state with these hyperparameters.
 
         Raises:
@@ -83,7 +85,7 @@ class LeafwiseOptimizer(Optimizer):
     counts_steps = False
     has_slots = True
 
-    def __init__(self, **hyperparameters: float):
+    def __init__(self, **hyperparameters: float) -> None:
         self._hyperparameters = {name: real_number(name, value, at_least=0) for name, value in hyperparameters.items()}
 
     @property
@@ -95,7 +97,9 @@ class LeafwiseOptimizer(Optimizer):
         """The values that are kept for one weight, by name."""
 
     @abc.abstractmethod
-    def step(self, hparams: dict, step, slots: dict, weight: tf.Tensor, gradient: tf.Tensor) -> tuple[dict, tf.Tensor]:
+    def step(
+        self, hparams: dict, step: tf.Tensor | None, slots: dict, weight: tf.Tensor, gradient: tf.Tensor
+    ) -> tuple[dict, tf.Tensor]:
         """The slots and the weight after one step.
 
         Args:
@@ -103,7 +107,7 @@ class LeafwiseOptimizer(Optimizer):
             step: the number of this step from 1, as float32; None where the optimizer does not count.
         """
 
-    def initialize(self, weights) -> dict:
+    def initialize(self, weights: TensorStructure) -> dict:
         state: dict = {name: tf.constant(value, tf.float32) for name, value in self._hyperparameters.items()}
         if self.counts_steps:
             state["step"] = tf.constant(0, tf.int64)
@@ -111,7 +115,7 @@ class LeafwiseOptimizer(Optimizer):
         names = slots[0] if slots else ()
         return {**state, **{name: tf.nest.pack_sequence_as(weights, [k[name] for k in slots]) for name in names}}
 
-    def next(self, state: dict, weights, gradients) -> tuple[dict, Any]:
+    def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, TensorStructure]:
         new_state = dict(state)
         if self.counts_steps:
             new_state["step"] = state["step"] + 1
@@ -133,7 +137,7 @@ class LeafwiseOptimizer(Optimizer):
         return new_state, tf.nest.pack_sequence_as(weights, moved)
 
 
-def kept_share(name: str, value) -> float:
+def kept_share(name: str, value: object) -> float:
     """The share of an average without bias that a step keeps.
 
     Raises:
@@ -145,7 +149,7 @@ def kept_share(name: str, value) -> float:
     return share
 
 
-def share_up_to_one(name: str, value) -> float:
+def share_up_to_one(name: str, value: object) -> float:
     """The share of an average or of a change that a step keeps, all of it included.
 
     Raises:
@@ -157,7 +161,7 @@ def share_up_to_one(name: str, value) -> float:
     return share
 
 
-def optional_momentum(value) -> dict[str, float]:
+def optional_momentum(value: float | None) -> dict[str, float]:
     """The momentum, which the state has only where it is given and not 0.
 
     Raises:
@@ -167,11 +171,11 @@ def optional_momentum(value) -> dict[str, float]:
     return {"momentum": share} if share else {}
 
 
-def _tensor(weight) -> tf.Tensor:
+def _tensor(weight: tf.Tensor | tf.TensorSpec) -> tf.Tensor:
     return tf.zeros(weight.shape, weight.dtype) if isinstance(weight, tf.TensorSpec) else tf.convert_to_tensor(weight)
 
 
-def pairs(weights, gradients) -> list[tuple]:
+def pairs(weights: TensorStructure, gradients: TensorStructure) -> list[tuple]:
     """Each weight with its gradient or None.
 
     Raises:
@@ -203,31 +207,33 @@ def without_bias(average: float, step: tf.Tensor) -> tf.Tensor:
 class _Wrapped(Optimizer):
     """An optimizer whose steps are another's, changed before they are taken."""
 
-    def __init__(self, inner: Optimizer):
+    def __init__(self, inner: Optimizer) -> None:
         self.inner = inner
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:
         return self.inner.hyperparameters
 
-    def initialize(self, weights):
+    def initialize(self, weights: TensorStructure) -> TensorStructure:
         return self.inner.initialize(weights)
 
-    def get_hparams(self, state) -> dict:
+    def get_hparams(self, state: TensorStructure) -> dict:
         return self.inner.get_hparams(state)
 
-    def set_hparams(self, state, hparams: Mapping):
+    def set_hparams(self, state: TensorStructure, hparams: Mapping) -> TensorStructure:
         return self.inner.set_hparams(state, hparams)
 
 
 class Clipped(_Wrapped):
     """Gives another optimizer the gradients that `clip` makes of the tuple of gradients."""
 
-    def __init__(self, inner: Optimizer, clip: Callable[[tuple], tuple]):
+    def __init__(self, inner: Optimizer, clip: Callable[[tuple], tuple]) -> None:
         super().__init__(inner)
         self.clip = clip
 
-    def next(self, state, weights, gradients):
+    def next(
+        self, state: TensorStructure, weights: TensorStructure, gradients: TensorStructure
+    ) -> tuple[TensorStructure, TensorStructure]:
         flat = tf.nest.flatten(gradients)
         clipped = iter(self.clip(tuple(tf.convert_to_tensor(g) for g in flat if g is not None)))
         clipped_gradients = [None if g is None else next(clipped) for g in flat]
@@ -240,7 +246,7 @@ class Decayed(_Wrapped):
     Source: Loshchilov and Hutter 2019, "Decoupled weight decay regularization", arXiv:1711.05101, Algorithm 2.
     """
 
-    def __init__(self, inner: Optimizer, weight_decay: float):
+    def __init__(self, inner: Optimizer, weight_decay: float) -> None:
         super().__init__(inner)
         self.weight_decay = real_number("weight_decay", weight_decay, at_least=0)
 
@@ -248,16 +254,16 @@ class Decayed(_Wrapped):
     def hyperparameters(self) -> Mapping[str, float]:
         return {**self.inner.hyperparameters, "weight_decay": self.weight_decay}
 
-    def initialize(self, weights):
+    def initialize(self, weights: TensorStructure) -> dict:
         return {"weight_decay": tf.constant(self.weight_decay, tf.float32), **self.inner.initialize(weights)}
 
-    def get_hparams(self, state) -> dict:
+    def get_hparams(self, state: dict) -> dict:
         return Optimizer.get_hparams(self, state)
 
-    def set_hparams(self, state, hparams: Mapping):
+    def set_hparams(self, state: dict, hparams: Mapping) -> dict:
         return Optimizer.set_hparams(self, state, hparams)
 
-    def next(self, state, weights, gradients):
+    def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, TensorStructure]:
         inner = {name: part for name, part in state.items() if name != "weight_decay"}
         rate = state["learning_rate"] * state["weight_decay"]
         decayed = [w if g is None else w - w * tf.cast(rate, w.dtype) for w, g in pairs(weights, gradients)]

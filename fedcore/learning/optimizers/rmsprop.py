@@ -5,19 +5,23 @@ from fedcore.scalars import real_number
 
 
 class _Rmsprop(LeafwiseOptimizer):
-    def __init__(self, learning_rate: float, decay: float, epsilon: float, momentum: float | None, centered: bool):
+    def __init__(
+        self, learning_rate: float, decay: float, epsilon: float, momentum: float | None, centered: bool
+    ) -> None:
         super().__init__(learning_rate=learning_rate, **optional_momentum(momentum))
         self.decay, self.epsilon = share_up_to_one("decay", decay), real_number("epsilon", epsilon, at_least=0)
         self.has_momentum = "momentum" in self.hyperparameters
         self.centered = centered
 
-    def slots(self, weight):
+    def slots(self, weight: tf.Tensor) -> dict[str, tf.Tensor]:
         names = ["preconditioner"]
         names += ["velocity"] if self.has_momentum else []
         names += ["average"] if self.centered else []
         return {name: tf.zeros_like(weight) for name in names}
 
-    def step(self, hparams, step, slots, weight, gradient):
+    def step(
+        self, hparams: dict, step: tf.Tensor | None, slots: dict, weight: tf.Tensor, gradient: tf.Tensor
+    ) -> tuple[dict, tf.Tensor]:
         decay = self.decay
         square = slots["preconditioner"] + (tf.square(gradient) - slots["preconditioner"]) * (1 - decay)
         new_slots = {"preconditioner": square}

@@ -1,12 +1,12 @@
 from collections.abc import Callable
 
 from fedcore.errors import TypeMismatch, brief
-from fedcore.learning.optimizers.keras_optimizer import as_optimizer
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike, as_optimizer
 from fedcore.learning.optimizers.optimizer import Optimizer
 from fedcore.learning.optimizers.scheduled_optimizer import ScheduledOptimizer
 
 
-def schedule_learning_rate(optimizer, schedule_fn: Callable) -> Optimizer:
+def schedule_learning_rate(optimizer: OptimizerLike, schedule_fn: Callable) -> Optimizer:
     """An optimizer whose learning rate is `schedule_fn(step)`, with steps from 0.
 
     A client's steps start from 0 in every round; a server's go on.

@@ -12,7 +12,7 @@ from fedcore.learning.optimizers.optimizer import Optimizer
 class ScheduledOptimizer(Optimizer):
     """See `fc.learning.optimizers.schedule_learning_rate`."""
 
-    def __init__(self, inner: Optimizer, schedule: Callable):
+    def __init__(self, inner: Optimizer, schedule: Callable) -> None:
         if "learning_rate" not in inner.hyperparameters:
             raise FedcoreError("schedule_learning_rate: the optimizer keeps no learning_rate in its state")
         self.inner = inner

@@ -5,7 +5,7 @@ from fedcore.learning.optimizers.optimizer import LeafwiseOptimizer, Optimizer, 
 
 
 class _Sgdm(LeafwiseOptimizer):
-    def __init__(self, learning_rate: float, momentum: float | None, nesterov: bool):
+    def __init__(self, learning_rate: float, momentum: float | None, nesterov: bool) -> None:
         super().__init__(learning_rate=learning_rate, **optional_momentum(momentum))
         self.has_momentum = "momentum" in self.hyperparameters
         if nesterov and not self.has_momentum:
@@ -13,10 +13,12 @@ class _Sgdm(LeafwiseOptimizer):
         self.has_slots = self.has_momentum
         self.nesterov = bool(nesterov)
 
-    def slots(self, weight):
+    def slots(self, weight: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"velocity": tf.zeros_like(weight)} if self.has_momentum else {}
 
-    def step(self, hparams, step, slots, weight, gradient):
+    def step(
+        self, hparams: dict, step: tf.Tensor | None, slots: dict, weight: tf.Tensor, gradient: tf.Tensor
+    ) -> tuple[dict, tf.Tensor]:
         change = -hparams["learning_rate"] * gradient
         if not self.has_momentum:
             return {}, weight + change

@@ -41,5 +41,5 @@ __all__ = [
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         return tff_name("fedcore.learning.programs", name)

@@ -20,7 +20,7 @@ class CheckpointWriter:
       - An interrupt, such as Ctrl-C, is raised after the write that is waited for.
     """
 
-    def __init__(self, manager: ProgramStateManager):
+    def __init__(self, manager: ProgramStateManager) -> None:
         self._manager = manager
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="fedcore-checkpoint")
         self._write: concurrent.futures.Future[None] | None = None

@@ -23,7 +23,7 @@ class ClientMemory:
         seed: the training's.
     """
 
-    def __init__(self, process: ClientStateProcess, states: ClientStates, seed: int):
+    def __init__(self, process: ClientStateProcess, states: ClientStates, seed: int) -> None:
         self.states = states
         self._process = process
         self._seed = seed

@@ -1,7 +1,7 @@
 """The clients of each round."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fedcore.data import Cohort, OpenedElsewhere
 from fedcore.errors import InvalidValue, TypeMismatch, brief
@@ -9,6 +9,9 @@ from fedcore.program import FederatedDataSource
 from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
 from fedcore.simulation import Sampler, build_uniform_sampling_fn
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 class ClientDataCohorts:
@@ -28,7 +31,7 @@ class ClientDataCohorts:
         seed: int,
         on_client: Callable[[int, int], object],
         sampler: Sampler | Callable[[int], Sequence] | None = None,
-    ):
+    ) -> None:
         self.client_ids: list = []
         """Those of the newest round."""
         self._sampler = sampler
@@ -54,7 +57,7 @@ class ClientDataCohorts:
         if getattr(self._data, "is_in_files", False):
             return _ReadHere(chosen, self._data.create_tf_dataset_for_client, self._on_client)
 
-        def client(index: int):
+        def client(index: int) -> "tf.data.Dataset":
             self._on_client(index + 1, len(chosen))
             return self._data.create_tf_dataset_for_client(chosen[index])
 
@@ -79,22 +82,22 @@ class ClientDataCohorts:
 class _ReadHere(OpenedElsewhere):
     """Clients of files, which this process or another one opens; says how many this one has read."""
 
-    def __init__(self, client_ids: Any, open_client: Callable, on_client: Callable[[int, int], object]):
+    def __init__(self, client_ids: Any, open_client: Callable, on_client: Callable[[int, int], object]) -> None:
         super().__init__(client_ids, open_client)
         self._on_client = on_client
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> "tf.data.Dataset":
         self._on_client(index + 1, len(self))
         return super().__getitem__(index)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator["tf.data.Dataset"]:
         return map(self.__getitem__, range(len(self)))
 
 
 class DataSourceCohorts:
     """Selections of a `FederatedDataSource`; a checkpoint keeps the bytes of its iterator."""
 
-    def __init__(self, source: FederatedDataSource, size: int | None):
+    def __init__(self, source: FederatedDataSource, size: int | None) -> None:
         self._iterator = source.iterator()
         self._size = size
 

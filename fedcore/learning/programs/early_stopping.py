@@ -44,7 +44,7 @@ class EarlyStopping(Callback):
         baseline: float | None = None,
         restore_best_weights: bool = False,
         start_from_round: int = 0,
-    ):
+    ) -> None:
         self._monitor = Monitor(monitor, mode, real_number("min_delta", min_delta))
         self._patience = whole_number("patience", patience, at_least=0)
         self._baseline = _checked_baseline(baseline)

@@ -62,7 +62,7 @@ class EvaluationManager:
         create_process_fn: Callable[[str], ProcessAndManager],
         cohort_size: int,
         duration: datetime.timedelta = datetime.timedelta(hours=24),
-    ):
+    ) -> None:
         self._data_source = data_source
         self._aggregated_metrics_manager = aggregated_metrics_manager
         self._create_state_manager_fn = create_state_manager_fn

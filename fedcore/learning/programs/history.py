@@ -3,13 +3,16 @@
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedcore.errors import NotFound
 from fedcore.program.optional_packages import optional_package
 from fedcore.program.structures import leaves_with_names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TIME = "clock/time_s"
 """The column with the seconds of a clock at which the round ended."""
@@ -39,7 +42,7 @@ class History:
         (np.int64(2), [2, 2])
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]] = (), seconds: Sequence[float] = ()):
+    def __init__(self, rows: Sequence[Mapping[str, Any]] = (), seconds: Sequence[float] = ()) -> None:
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
         self.seconds = list(seconds)
         self.state: Any = None
@@ -99,7 +102,9 @@ class History:
         values = ((row[TIME], row[metric]) for row in self.rows if is_number(row.get(metric)))
         return next((time for time, v in values if v == target or monitor.is_better(v, target)), math.inf)
 
-    def plot(self, path: str | os.PathLike | None = None, metrics: Sequence[str] | None = None, *, over: str = "round"):
+    def plot(
+        self, path: str | os.PathLike | None = None, metrics: Sequence[str] | None = None, *, over: str = "round"
+    ) -> "Figure":
         """Draws metrics over the rounds: one diagram each, with the evaluated metric `val_…` in the same diagram.
 
         Args:

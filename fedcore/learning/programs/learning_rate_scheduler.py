@@ -25,7 +25,9 @@ class LearningRateScheduler(Callback):
         0.25
     """
 
-    def __init__(self, schedule: Callable[[int, float], float], hyperparameter: str = "finalizer.learning_rate"):
+    def __init__(
+        self, schedule: Callable[[int, float], float], hyperparameter: str = "finalizer.learning_rate"
+    ) -> None:
         self._schedule = schedule
         self._part, _, self._name = hyperparameter.partition(".")
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.programs.surroundings import surroundings_of
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _training(training: "Training", rows: list[dict]) -> dict[str, Any]:
 
 
 def _sizes(training: "Training") -> dict[str, Any]:
-    def count(weights) -> str:
+    def count(weights: TensorStructure) -> str:
         leaves = [leaf for leaf in tf.nest.flatten(weights) if hasattr(leaf, "nbytes")]
         return f"{sum(a.size for a in leaves):,} ({sum(a.nbytes for a in leaves):,} bytes)"
 
@@ -84,7 +85,7 @@ def _table(title: str, values: dict[str, Any]) -> str:
     return f"## {title}\n\n| | |\n|---|---|\n{rows}".rstrip("\n")
 
 
-def _format_value(value) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, float | np.floating):
         return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int | np.integer) else str(value).replace("|", "\\|")

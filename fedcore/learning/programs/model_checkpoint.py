@@ -48,7 +48,7 @@ class ModelCheckpoint(Callback):
         save_best_only: bool = False,
         mode: str = "auto",
         save_freq: int = 1,
-    ):
+    ) -> None:
         self._path = os.fspath(filepath)
         if not self._path.endswith(".keras"):
             raise InvalidValue(f"ModelCheckpoint writes whole models, to a path that ends in .keras, not {filepath!r}")

@@ -20,7 +20,7 @@ class Monitor:
         min_delta: the least change that counts as better.
     """
 
-    def __init__(self, metric: str, mode: str, min_delta: float = 0.0):
+    def __init__(self, metric: str, mode: str, min_delta: float = 0.0) -> None:
         if mode not in ("auto", "min", "max"):
             raise InvalidValue(f"mode is auto, min or max, not {brief(mode)}")
         self.metric = metric

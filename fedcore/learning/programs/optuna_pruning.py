@@ -39,7 +39,7 @@ class OptunaPruning(Callback):
         2
     """
 
-    def __init__(self, trial: "optuna.Trial", monitor: str = "val_loss"):
+    def __init__(self, trial: "optuna.Trial", monitor: str = "val_loss") -> None:
         self._optuna = optional_package("optuna", "OptunaPruning", extra="optuna")
         if not isinstance(trial, self._optuna.trial.BaseTrial):
             raise TypeMismatch(f"trial is an optuna.Trial, not {brief(trial)}")

@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedcore.errors import InvalidValue, NotFound, brief
 from fedcore.learning.programs.history import TIME, measures
@@ -12,6 +12,11 @@ from fedcore.program.optional_packages import optional_package
 from fedcore.whole_files import write_whole
 
 if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
     from fedcore.learning.programs.history import History
 
 _INK, _SOFT, _CLIENTS, _EVALUATED = "#22262b", "#8a929b", "#9fb3bf", "#0b6e99"
@@ -25,7 +30,7 @@ def plot_histories(
     metrics: Sequence[str] | None = None,
     *,
     over: str = "round",
-):
+) -> "Figure":
     """Draws the metrics of several trainings: one diagram for each metric, with a line for each training.
 
     Types: `histories` is a dict from the names of the legend to `History` objects.
@@ -65,7 +70,7 @@ def plot_histories(
     return _finish(figure, axes, path, over)
 
 
-def draw(history: "History", path: str | os.PathLike | None, metrics: Sequence[str] | None, over: str):
+def draw(history: "History", path: str | os.PathLike | None, metrics: Sequence[str] | None, over: str) -> "Figure":
     """See `History.plot`."""
     names = list(metrics) if metrics is not None else measures(history.rows)
     missing = [name for name in names if name not in history.names and f"val_{name}" not in history.names]
@@ -82,7 +87,7 @@ def draw(history: "History", path: str | os.PathLike | None, metrics: Sequence[s
     return _finish(figure, axes, path, over)
 
 
-def _figure(diagrams: int, caller: str):
+def _figure(diagrams: int, caller: str) -> tuple["Figure", "NDArray[np.object_]"]:
     """A figure, and its axes, one above the other."""
     optional_package("matplotlib", caller, extra="data")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -94,7 +99,7 @@ def _figure(diagrams: int, caller: str):
     return figure, figure.subplots(diagrams, 1, squeeze=False)[:, 0]
 
 
-def _draw_line(axis, history: "History", name: str, over: str, **style) -> None:
+def _draw_line(axis: "Axes", history: "History", name: str, over: str, **style: Any) -> None:
     """Draws a metric in the rows that have it; nothing if none has."""
     if over not in _OVER:
         raise InvalidValue(f"over is {' or '.join(_OVER)}, not {brief(over)}")
@@ -107,7 +112,7 @@ def _draw_line(axis, history: "History", name: str, over: str, **style) -> None:
         axis.plot(times, [row[name] for row in rows], linewidth=1.8, markersize=4, **style)
 
 
-def _prepare(axis, title: str) -> None:
+def _prepare(axis: "Axes", title: str) -> None:
     axis.set_title(title, loc="left", color=_INK, fontsize=12, fontweight="bold")
     axis.grid(color="#e8ebee", linewidth=0.8)
     axis.set_axisbelow(True)
@@ -117,7 +122,7 @@ def _prepare(axis, title: str) -> None:
     axis.spines["bottom"].set_color("#cfd5da")
 
 
-def _finish(figure, axes, path: str | os.PathLike | None, over: str):
+def _finish(figure: "Figure", axes: "NDArray[np.object_]", path: str | os.PathLike | None, over: str) -> "Figure":
     """The figure, with its horizontal axis; writes it to the path."""
     from matplotlib.ticker import MaxNLocator
 

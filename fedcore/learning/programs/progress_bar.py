@@ -27,7 +27,7 @@ class ProgressBar(Callback):
            1/1 ...bit
     """
 
-    def __init__(self, every: int = 1):
+    def __init__(self, every: int = 1) -> None:
         self._every = every
         self._bar: Any = None
         self._task: Any = None

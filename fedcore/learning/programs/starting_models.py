@@ -17,7 +17,7 @@ class StartingModels:
       - Weights are held as the round returned them, once for all clients that began from them.
     """
 
-    def __init__(self, process: AsynchronousProcess):
+    def __init__(self, process: AsynchronousProcess) -> None:
         state: Any = member_of(process.state_type)
         weights = [leaf for _, leaf in leaves(state["global_model_weights"])]
         self.bits = sum(leaf.size_bits or 0 for leaf in weights if isinstance(leaf, TensorType))

@@ -39,7 +39,7 @@ from fedcore.program import (
     TensorBoardReleaseManager,
 )
 from fedcore.program.run_directory import CHECKPOINTS, CLIENT_STATES, METRICS, SUMMARIES, used_alone
-from fedcore.scalars import seed_number
+from fedcore.scalars import seed_number, whole_number
 from fedcore.seeds import fold_in
 from fedcore.simulation import Sampler, VirtualClock
 from fedcore.templates.iterative import state_and_metrics
@@ -150,10 +150,10 @@ def train(
     if should_retry_round is not None:
         refuse_choosing_from_noise(process)
     settings = Settings(
-        rounds=rounds,
-        evaluate_every=evaluate_every,
-        checkpoint_every=checkpoint_every,
-        retries=retries,
+        rounds=whole_number("rounds", rounds, at_least=0),
+        evaluate_every=whole_number("evaluate_every", evaluate_every, at_least=1),
+        checkpoint_every=whole_number("checkpoint_every", checkpoint_every, at_least=1),
+        retries=whole_number("retries", retries, at_least=0),
         should_retry_round=should_retry_round,
         directory=None if directory is None else Path(directory),
     )

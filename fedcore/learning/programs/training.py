@@ -27,7 +27,6 @@ from fedcore.learning.programs.history import TIME, History, row_of
 from fedcore.learning.programs.starting_models import StartingModels
 from fedcore.learning.programs.surroundings import differences, surroundings_of
 from fedcore.program import ProgramStateManager, ReleaseManager
-from fedcore.scalars import whole_number
 from fedcore.simulation import VirtualClock
 from fedcore.templates.iterative import state_and_metrics
 from fedcore.types import member_of, strip_placement
@@ -44,16 +43,12 @@ STARTING_MODELS = "starting_models"
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """Numbers of a training; see `train`.
+    """Numbers of a training; see `train`."""
 
-    Raises:
-        TypeMismatch, InvalidValue: one is no whole number, or too small.
-    """
-
-    rounds: int = attrs.field(converter=lambda n: whole_number("rounds", n, at_least=0))
-    evaluate_every: int = attrs.field(converter=lambda n: whole_number("evaluate_every", n, at_least=1))
-    checkpoint_every: int = attrs.field(converter=lambda n: whole_number("checkpoint_every", n, at_least=1))
-    retries: int = attrs.field(converter=lambda n: whole_number("retries", n, at_least=0))
+    rounds: int
+    evaluate_every: int
+    checkpoint_every: int
+    retries: int
     should_retry_round: Callable[[LearningProcessOutput], bool] | None = None
     directory: Path | None = None
 
@@ -91,7 +86,7 @@ class Training:
         state_manager: ProgramStateManager | None,
         memory: ClientMemory | None,
         clock: VirtualClock | None,
-    ):
+    ) -> None:
         self.process = process
         self.state: Any = None
         self.round = 0

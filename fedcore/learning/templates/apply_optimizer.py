@@ -8,16 +8,19 @@ import tensorflow as tf
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.frontend.control_flow import convert_function
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_zero
+from fedcore.ir import Value
 from fedcore.learning.models import ModelWeights
 from fedcore.learning.optimizers import as_optimizer
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.finalizer import FinalizerProcess
 from fedcore.learning.templates.training_result import all_finite
 from fedcore.templates import MeasuredProcessOutput
-from fedcore.types import SERVER, FederatedType, StructType, to_type
+from fedcore.types import SERVER, FederatedType, StructType, Type, to_type
 
 
-def reject_non_finite_update(state, update) -> tuple[tf.Tensor, dict]:
+def reject_non_finite_update(state: TensorStructure, update: TensorStructure) -> tuple[tf.Tensor, dict]:
     """Whether an update holds an entry that is infinite or NaN, and the same as a measurement; used inside a graph.
 
     Types: `(<S,U> -> <bool,<update_non_finite=int32>>)`.
@@ -32,8 +35,8 @@ def reject_non_finite_update(state, update) -> tuple[tf.Tensor, dict]:
 
 
 def build_apply_optimizer_finalizer(
-    optimizer_fn,
-    model_weights_type,
+    optimizer_fn: OptimizerLike,
+    model_weights_type: TensorStructure | Type,
     should_reject_update: Callable[[Any, Any], tuple] = reject_non_finite_update,
 ) -> FinalizerProcess:
     """Builds the finalizer that gives an optimizer the aggregated update as the gradient of the trainable weights.
@@ -62,28 +65,28 @@ def build_apply_optimizer_finalizer(
     optimizer, trainable_type = as_optimizer(optimizer_fn), type_["trainable"]
 
     @tf_computation(trainable_type)
-    def state_for(trainable):
+    def state_for(trainable: TensorStructure) -> TensorStructure:
         return optimizer.initialize(trainable)
 
     @federated_computation
-    def start():
+    def start() -> Value:
         return state_for(generic_zero(trainable_type))
 
     @tf_computation(start.type_signature.result, trainable_type, trainable_type)
-    def step(state, trainable, update):
+    def step(state: TensorStructure, trainable: TensorStructure, update: TensorStructure) -> tuple:
         result = optimizer.next(state, trainable, update)
         reject, measured = convert_function(should_reject_update)(result[0], update)
         chosen = tf.nest.map_structure(lambda a, b: tf.where(reject, b, a), result, (state, trainable))
         return *chosen, measured or {}
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         return federated_eval(start, SERVER)
 
     @federated_computation(
         initialize.type_signature.result, FederatedType(type_, SERVER), FederatedType(trainable_type, SERVER)
     )
-    def finalize(state, weights, update):
+    def finalize(state: Value, weights: Value, update: Value) -> MeasuredProcessOutput:
         outputs = federated_map(step, (state, weights.trainable, update))
         moved = federated_zip(ModelWeights(outputs[1], weights.non_trainable))
         return MeasuredProcessOutput(outputs[0], moved, outputs[2])

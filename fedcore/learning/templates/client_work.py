@@ -55,7 +55,7 @@ class ClientWorkProcess(Part):
         *,
         get_hparams_fn: Computation | None = None,
         set_hparams_fn: Computation | None = None,
-    ):
+    ) -> None:
         super().__init__(initialize_fn, next_fn, get_hparams_fn, set_hparams_fn)
         weights, data = self.parameter_types(next_fn, ("the weights", "the clients' data"))
         self.check_placed("the second argument of", next_fn, "next_fn", weights, CLIENTS)

@@ -1,11 +1,13 @@
 """Composes a learning process of its parts."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fedcore.computation import Computation, federated_computation
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.intrinsics import federated_eval
-from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.ir import Value
+from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.client_work import ClientWorkProcess
 from fedcore.learning.templates.distribution import DistributionProcess
 from fedcore.learning.templates.finalizer import FinalizerProcess
@@ -66,13 +68,13 @@ def compose_learning_process(
     _check_parts(initial_model_weights_fn, *parts)
     initialize, next_round = compose(initial_model_weights_fn, *parts)
 
-    def get_hparams(state):
+    def get_hparams(state: LearningAlgorithmState) -> dict[str, Any]:
         return {
             "client_work": client_work.get_hparams(state.client_work) or {},
             "finalizer": model_finalizer.get_hparams(state.finalizer) or {},
         }
 
-    def set_hparams(state, hparams):
+    def set_hparams(state: LearningAlgorithmState, hparams: Mapping[str, Any]) -> LearningAlgorithmState:
         return state.replace(
             client_work=client_work.set_hparams(state.client_work, hparams["client_work"]),
             finalizer=model_finalizer.set_hparams(state.finalizer, hparams["finalizer"]),
@@ -95,7 +97,7 @@ def compose(
     """
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         return first_state(
             federated_eval(initial_weights, SERVER),
             finalizer.initialize(),
@@ -105,7 +107,7 @@ def compose(
         )
 
     @federated_computation(initialize.type_signature.result, client_work.data_type)
-    def next_round(state, data):
+    def next_round(state: Value, data: Value) -> LearningProcessOutput:
         sent = distributor.next(state.distributor, state.global_model_weights)
         worked = client_work.next(state.client_work, sent.result, data)
         aggregated = aggregator.next(state.aggregator, worked.result.update, worked.result.update_weight)
@@ -129,7 +131,13 @@ def compose(
     return initialize, next_round
 
 
-def _check_parts(initial_weights, distributor, client_work, aggregator, finalizer) -> None:
+def _check_parts(
+    initial_weights: Computation,
+    distributor: DistributionProcess,
+    client_work: ClientWorkProcess,
+    aggregator: AggregationProcess,
+    finalizer: FinalizerProcess,
+) -> None:
     check_computation("compose_learning_process", "initial_model_weights_fn", initial_weights)
     signature = initial_weights.type_signature
     if signature.parameter is not None or contains(signature.result, lambda t: isinstance(t, FederatedType)):

@@ -33,7 +33,7 @@ class FinalizerProcess(Part):
         *,
         get_hparams_fn: Computation | None = None,
         set_hparams_fn: Computation | None = None,
-    ):
+    ) -> None:
         super().__init__(initialize_fn, next_fn, get_hparams_fn, set_hparams_fn)
         weights, update = self.parameter_types(next_fn, ("the weights", "an update"))
         self.check_placed("the second argument of", next_fn, "next_fn", weights, SERVER)

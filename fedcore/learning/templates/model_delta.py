@@ -1,21 +1,26 @@
 """Client work that trains a model and gives its change."""
 
+from collections.abc import Callable
+from typing import Any
+
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
 from fedcore.learning.models import FunctionalModel, PureModel, trace_model
+from fedcore.learning.models.traced import ModelFn
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.client_work import ClientResult, ClientWorkProcess
 from fedcore.learning.templates.training import ClientWork, build_client_work
-from fedcore.learning.templates.training_result import aggregation_of_metrics
+from fedcore.learning.templates.training_result import TrainingResult, aggregation_of_metrics
 from fedcore.learning.templates.work_process import work_process
 from fedcore.learning.weighting import Weighting
 
 
 def build_model_delta_client_work(
-    model_fn,
-    optimizer,
+    model_fn: ModelFn,
+    optimizer: OptimizerLike,
     client_weighting: Weighting,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     *,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> ClientWorkProcess:
@@ -56,9 +61,9 @@ def build_model_delta_client_work(
 def build_functional_model_delta_client_work(
     *,
     model: FunctionalModel | PureModel,
-    optimizer,
+    optimizer: OptimizerLike,
     client_weighting: Weighting,
-    metrics_aggregator=None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> ClientWorkProcess:
     """Builds the client work of federated averaging with a `FunctionalModel`.
@@ -85,9 +90,11 @@ def build_functional_model_delta_client_work(
     )
 
 
-def _delta_work(model: PureModel, work: ClientWork, metrics_aggregator) -> ClientWorkProcess:
+def _delta_work(
+    model: PureModel, work: ClientWork, metrics_aggregator: Callable[[Any], Callable] | None
+) -> ClientWorkProcess:
     @tf_computation(work.train.type_signature.result)
-    def as_gradient(trained):
+    def as_gradient(trained: TrainingResult) -> ClientResult:
         return ClientResult(tuple(-u for u in trained.update.trainable), trained.weight)
 
     aggregate_metrics = aggregation_of_metrics(metrics_aggregator, model)

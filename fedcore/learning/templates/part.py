@@ -24,7 +24,7 @@ class Part(MeasuredProcess):
         next_fn: Computation,
         get_hparams_fn: Computation | None = None,
         set_hparams_fn: Computation | None = None,
-    ):
+    ) -> None:
         super().__init__(initialize_fn, next_fn)
         self.check_placed("the state of", initialize_fn, "initialize_fn", initialize_fn.type_signature.result, SERVER)
         state = member_of(initialize_fn.type_signature.result)
@@ -82,7 +82,7 @@ def _holds_placed(type_: Type) -> bool:
     return isinstance(type_, StructType) and contains(type_, lambda t: isinstance(t, FederatedType))
 
 
-def check_hparams(name: str, state: Type, get_hparams_fn, set_hparams_fn) -> None:
+def check_hparams(name: str, state: Type, get_hparams_fn: object, set_hparams_fn: object) -> None:
     """Refuses functions of hyperparameters that do not take the state, or do not give it back."""
     for role, fn in (("get_hparams_fn", get_hparams_fn), ("set_hparams_fn", set_hparams_fn)):
         if fn is None:
@@ -96,6 +96,6 @@ def check_hparams(name: str, state: Type, get_hparams_fn, set_hparams_fn) -> Non
                 f"{name}: {label(role, fn)} takes {'the state' if count == 1 else 'the state and hyperparameters'}\n"
                 f"  wants  {state}\n  has    {fn.type_signature.parameter}"
             )
-    if set_hparams_fn is not None and not fits(set_hparams_fn.type_signature.result, state):
+    if isinstance(set_hparams_fn, Computation) and not fits(set_hparams_fn.type_signature.result, state):
         title = f"{name}: {label('set_hparams_fn', set_hparams_fn)} does not return the state"
         raise TypeMismatch(explain(title, set_hparams_fn.type_signature.result, state))

@@ -8,11 +8,14 @@ import attrs
 import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import sequence_reduce
+from fedcore.ir import Value
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.models.gradients import gradients_of, or_zeros
 from fedcore.learning.optimizers import Optimizer, as_optimizer
-from fedcore.learning.templates.training_result import finite_or_nothing
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
+from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
 from fedcore.learning.weighting import Weighting, weight_and_report
 from fedcore.types import SequenceType, Type
 
@@ -72,12 +75,12 @@ def build_training(
     roles = model.weight_roles
 
     @tf_computation
-    def begin(changing, hparams):
+    def begin(changing: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
         state = optimizer.set_hparams(optimizer.initialize(changing.trainable), hparams or {})
         return _Carry(changing, state, model.initial_metrics())
 
     @tf_computation
-    def step(carry, batch, start):
+    def step(carry: _Carry, batch: TensorStructure, start: ModelWeights) -> _Carry:
         weights = roles.replace(start, carry.weights)
         scale_loss = partial(optimizer.scale_loss, carry.optimizer) if optimizer.scales_loss else None
         gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch, scale_loss=scale_loss)
@@ -91,12 +94,12 @@ def build_training(
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), state, metrics)
 
     @tf_computation
-    def finish(initial, carry):
+    def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
         update = roles.difference(carry.weights, initial)
         return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
 
     @federated_computation(weights_type, hparams_type, SequenceType(model.batch_type))
-    def train(weights, hparams, batches):
+    def train(weights: Value, hparams: Value, batches: Value) -> Value:
         changing = roles.changing(weights)
         carry = sequence_reduce(batches, begin(changing, hparams), lambda carry, batch: step(carry, batch, weights))
         return finish(changing, carry)
@@ -105,14 +108,14 @@ def build_training(
 
 
 def build_client_work(
-    model: PureModel, client_optimizer_fn, weighting: Weighting, *, proximal_strength: float = 0.0
+    model: PureModel, client_optimizer_fn: OptimizerLike, weighting: Weighting, *, proximal_strength: float = 0.0
 ) -> ClientWork:
     """Local training whose hyperparameters stand in the state and are sent with the weights."""
     optimizer = as_optimizer(client_optimizer_fn, model.trainable_names, scales_loss=True)
     weights_type = weights_type_of(model)
 
     @tf_computation
-    def initialize():
+    def initialize() -> dict[str, tf.Tensor]:
         return {name: tf.constant(value, tf.float32) for name, value in optimizer.hyperparameters.items()}
 
     return constant_work(
@@ -131,7 +134,7 @@ def constant_work(initialize: Computation, build_train: Callable, hyperparameter
     state_type = initialize.type_signature.result
 
     @federated_computation(state_type)
-    def same(state):
+    def same(state: Value) -> Value:
         return state
 
     return ClientWork(initialize, same, build_train(state_type), same, hyperparameters)
@@ -141,19 +144,19 @@ def build_evaluation(model: PureModel, weights_type: Type) -> Computation:
     """The computation `(<W,B*> -> M)`: what a client reports of a model's metrics over its batches."""
 
     @tf_computation
-    def begin():
+    def begin() -> dict:
         return model.initial_metrics()
 
     @tf_computation
-    def step(metrics, batch, weights):
+    def step(metrics: dict, batch: TensorStructure, weights: ModelWeights) -> dict:
         return model.step(weights, metrics, batch, training=False)[2]
 
     @tf_computation
-    def report(metrics):
+    def report(metrics: dict) -> dict:
         return model.report_metrics(metrics)
 
     @federated_computation(weights_type, SequenceType(model.batch_type))
-    def evaluate(weights, batches):
+    def evaluate(weights: Value, batches: Value) -> Value:
         return report(sequence_reduce(batches, begin(), lambda metrics, batch: step(metrics, batch, weights)))
 
     return evaluate

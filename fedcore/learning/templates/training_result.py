@@ -12,6 +12,7 @@ import tensorflow as tf
 from fedcore.computation import Computation, PolymorphicComputation
 from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import PureModel
 
@@ -29,7 +30,7 @@ class TrainingResult:
     metrics: Any
 
 
-def all_finite(value) -> tf.Tensor:
+def all_finite(value: TensorStructure) -> tf.Tensor:
     """bool: whether no entry of the floats among the nested tensors is infinite or NaN.
 
     The sum of each tensor tells, so that entries near the float's limit count as infinite.
@@ -42,7 +43,7 @@ def _at_least_float32(tensor: tf.Tensor) -> tf.Tensor:
     return tf.cast(tensor, tf.float32) if tensor.dtype.size < 4 else tensor
 
 
-def zeros_unless(finite: tf.Tensor, value):
+def zeros_unless(finite: tf.Tensor, value: TensorStructure) -> TensorStructure:
     """The nested tensors, or zeros like them."""
     return tf.nest.map_structure(lambda t: tf.where(finite, t, tf.zeros_like(t)), value)
 
@@ -52,7 +53,9 @@ def count_unless(finite: tf.Tensor) -> tf.Tensor:
     return tf.cast(~finite, tf.int64)
 
 
-def finite_or_nothing(update, weight: tf.Tensor, report: dict, *others) -> TrainingResult:
+def finite_or_nothing(
+    update: TensorStructure, weight: tf.Tensor, report: dict, *others: TensorStructure
+) -> TrainingResult:
     """A change or weight that is not finite counts for nothing: zeros of weight 0, with metric states of zeros.
 
     Args:
@@ -68,10 +71,10 @@ def finite_or_nothing(update, weight: tf.Tensor, report: dict, *others) -> Train
 class CountingModel:
     """A model as metrics aggregators see it: its reports and metrics hold the clients whose work is not finite too."""
 
-    def __init__(self, model: PureModel):
+    def __init__(self, model: PureModel) -> None:
         self._model = model
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
     def finalize_metrics(self, reported: dict) -> dict:

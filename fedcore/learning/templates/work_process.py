@@ -5,6 +5,7 @@ from typing import Any
 
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
+from fedcore.ir import Value
 from fedcore.learning.templates.client_work import ClientResult, ClientWorkProcess
 from fedcore.learning.templates.training import ClientWork
 from fedcore.templates import MeasuredProcessOutput
@@ -24,7 +25,7 @@ def work_process(
     weights_type = work.train.module.main.parameters[0].type
 
     @federated_computation
-    def initialize():
+    def initialize() -> Value:
         return federated_eval(work.initialize, SERVER)
 
     @federated_computation(
@@ -32,7 +33,7 @@ def work_process(
         FederatedType(weights_type, CLIENTS),
         FederatedType(SequenceType(batch_type), CLIENTS),
     )
-    def next_fn(state, weights, data):
+    def next_fn(state: Value, weights: Value, data: Value) -> MeasuredProcessOutput:
         sent = federated_map(work.send, state)
         trained = federated_map(work.train, (weights, federated_broadcast(sent), data))
         if result is None:

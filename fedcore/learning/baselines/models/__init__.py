@@ -9,5 +9,5 @@ __all__ = ["mnist"]
 
 if not TYPE_CHECKING:
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> object:
         return tff_name("fedcore.simulation.models", name)

@@ -36,7 +36,7 @@ def create_simple_keras_model(learning_rate: float = 0.1) -> keras.Model:
     return model
 
 
-def keras_dataset_from_emnist(dataset) -> tf.data.Dataset:
+def keras_dataset_from_emnist(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The examples of EMNIST as the models take them: `x` are the pixels in a row, `y` is the label.
 
     Types:
@@ -64,10 +64,10 @@ def create_keras_model(compile_model: bool = False) -> keras.Model:
     """
     seeds = iter(range(1, 5))
 
-    def initializer():
+    def initializer() -> keras.initializers.Initializer:
         return keras.initializers.RandomNormal(seed=next(seeds))
 
-    def convolution(filters):
+    def convolution(filters: int) -> keras.layers.Layer:
         return keras.layers.Conv2D(filters, 5, padding="same", activation="relu", kernel_initializer=initializer())
 
     model = keras.Sequential(
