@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from fedcore.aggregators import AggregationFactory, EncodedSumFactory, MeanFactory, UnweightedMeanFactory
+from fedcore.aggregators.encoders.encoded_values import EncoderFn
 from fedcore.learning.robust_aggregator import with_measurements, zero_and_clip
 
 
@@ -12,7 +13,7 @@ def compression_aggregator(
     clipping: bool = True,
     weighted: bool = True,
     debug_measurements_fn: Callable[[AggregationFactory], AggregationFactory] | None = None,
-    encoder_fn: Callable | None = None,
+    encoder_fn: EncoderFn | None = None,
 ) -> AggregationFactory:
     """A mean of encoded changes, with adaptive zeroing and clipping; for `model_aggregator=`.
 

@@ -3,12 +3,11 @@
 Decision 0208.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
 
-from fedcore.aggregators.factory import FactoryT, aggregation_process, wrapping_factory
+from fedcore.aggregators.factory import CreateInner, FactoryT, aggregation_process, wrapping_factory
 from fedcore.computation import federated_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_zero
@@ -46,9 +45,7 @@ def trainable_weights_aggregator(inner_agg_factory: FactoryT) -> FactoryT:
         ...     model_aggregator=fc.learning.trainable_weights_aggregator(fc.learning.dp_aggregator(1.0, 100)))
     """
 
-    def build(
-        value_type: Type, weight_type: Type | None, create_inner: Callable[[Type], AggregationProcess]
-    ) -> AggregationProcess:
+    def build(value_type: Type, weight_type: Type | None, create_inner: CreateInner) -> AggregationProcess:
         if not isinstance(value_type, StructType) or value_type.names != ("trainable", "non_trainable"):
             raise TypeMismatch(
                 "trainable_weights_aggregator aggregates changes of a ModelWeights, <trainable=…,non_trainable=…>, not "
