@@ -1,10 +1,6 @@
 """`fc.learning.framework`: parts of learning processes, by the names of TFF's tutorials."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from fedcore.aggregators.encoders import Encoder
-from fedcore.aggregators.encoders.encoded_values import value_codec
+from fedcore.aggregators.encoders.encoded_values import EncoderFn, value_codec
 from fedcore.computation import federated_computation
 from fedcore.intrinsics import (
     federated_broadcast,
@@ -21,15 +17,10 @@ from fedcore.learning.models.traced import ModelFn
 from fedcore.templates import MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, FederatedType, Type, to_type
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 __all__ = ["build_encoded_broadcast_process", "build_encoded_broadcast_process_from_model"]
 
 
-def build_encoded_broadcast_process(
-    value_type: Type, encoder_fn: "Callable[[tf.TensorSpec], Encoder | None] | Encoder"
-) -> MeasuredProcess:
+def build_encoded_broadcast_process(value_type: Type, encoder_fn: EncoderFn) -> MeasuredProcess:
     """The process that sends a server value to the clients as codes, which each client decodes.
 
     Types, for values of type V and states S of adaptive encoders (<> if there are none):
@@ -67,9 +58,7 @@ def build_encoded_broadcast_process(
     return MeasuredProcess(initialize, next_fn)
 
 
-def build_encoded_broadcast_process_from_model(
-    model_fn: ModelFn, encoder_fn: "Callable[[tf.TensorSpec], Encoder | None] | Encoder"
-) -> MeasuredProcess:
+def build_encoded_broadcast_process_from_model(model_fn: ModelFn, encoder_fn: EncoderFn) -> MeasuredProcess:
     """The process that sends a model's weights as codes; what `broadcast_process=` and `model_distributor=` take.
 
     Types: those of `build_encoded_broadcast_process`, for the weights of the model without frozen ones.

@@ -5,8 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fedcore.aggregators.encoders import Encoder
-from fedcore.aggregators.encoders.encoded_values import value_codec
+from fedcore.aggregators.encoders.encoded_values import EncoderFn, value_codec
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import (
@@ -38,7 +37,7 @@ def build_fed_avg_with_error_feedback(
     client_optimizer_fn: OptimizerLike,
     server_optimizer_fn: OptimizerLike | None = None,
     *,
-    encoder_fn: Callable[[tf.TensorSpec], Encoder | None] | Encoder,
+    encoder_fn: EncoderFn,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
 ) -> ClientStateProcess:

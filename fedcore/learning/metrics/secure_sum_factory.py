@@ -8,7 +8,6 @@ from fedcore.aggregators import PrivateQuantileEstimationProcess, UnweightedAggr
 from fedcore.aggregators import SecureSumFactory as SecureSumOfOneRange
 from fedcore.computation import federated_computation
 from fedcore.errors import InvalidValue, TypeMismatch, brief
-from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_map, federated_zip
 from fedcore.ir import Value
 from fedcore.scalars import real_number
@@ -121,10 +120,10 @@ def _process(value_type: Type, ranges: Mapping | None, default: Any) -> Aggregat
         for key, places in groups.items()
     }
 
-    def group(value: TensorStructure) -> dict[str, tuple]:
+    def group(value: Value) -> dict[str, tuple]:
         return {key: tuple(_element(value, at) for at, _ in places) for key, places in groups.items()}
 
-    def ungroup(totals: dict[str, tuple]) -> TensorStructure:
+    def ungroup(totals: Value) -> Any:
         by_place = {at: totals[key][i] for key, places in groups.items() for i, (at, _) in enumerate(places)}
         return _pack(value_type, by_place)
 
@@ -182,7 +181,7 @@ def _pair(bounds: Any, leaf: Type) -> tuple:
     return bounds
 
 
-def _element(value: TensorStructure, at: tuple[int, ...]) -> TensorStructure:
+def _element(value: Value, at: tuple[int, ...]) -> Value:
     for i in at:
         value = value[i]
     return value
