@@ -1,3 +1,5 @@
+"""Sums of client values that are encoded on the way to the server; `encoders` has the codes."""
+
 import tensorflow as tf
 
 from fedcore.aggregators.encoders.encoded_values import EncoderFn, is_large_float, value_codec

@@ -1,3 +1,9 @@
+"""Chains of encoders, such as a rotation before a quantizer.
+
+Encoder i + 1 encodes the first tensor of encoder i's code (`CodeStructure.first`); the other tensors of that code are
+sent beside the last code. With a state in one of its encoders, a chain has the states of all.
+"""
+
 from collections.abc import Sequence
 from typing import Any, NoReturn
 

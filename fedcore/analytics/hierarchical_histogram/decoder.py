@@ -1,3 +1,8 @@
+"""Answers from a hierarchical histogram at the server: sums of ranges, quantiles, consistent estimates of noisy nodes.
+
+A tree is a list of layers, from the total to the bins; see `tree`.
+"""
+
 from typing import TYPE_CHECKING
 
 import numpy as np

@@ -1,3 +1,8 @@
+"""Weights of models: as arrays between rounds, and as the variables of Keras models in a graph.
+
+`ModelWeights` is the state that learning processes carry: trainable weights, and floats that move without gradients.
+"""
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
