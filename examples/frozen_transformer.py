@@ -39,7 +39,7 @@ def pretrain(path: Path) -> None:
     model = transformer()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(3e-3), loss)
-    model.fit(*sequences(6_000, 0, 0.5), epochs=3, batch_size=50, verbose=0)
+    model.fit(*sequences(6_000, 0, 0.5), epochs=3, batch_size=50, verbose=0)  # pyright: ignore  Keras: a str by default
     model.save_weights(path)
 
 
@@ -76,6 +76,7 @@ def main(rounds: int = 10) -> list[float]:
         )
         evaluation = fc.learning.algorithms.build_fed_eval(model_fn)
         state, evaluated = process.initialize.invoke(seed=0), evaluation.initialize()
+        kibit = [0.0, 0.0]
         print("round  accuracy  Kibit sent to a client  Kibit back")
         for number in range(rounds + 1):
             if number:

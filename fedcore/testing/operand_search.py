@@ -135,6 +135,7 @@ class _Search:
         visited: set[tuple] = set()
         arguments = _flat_arguments(self.op, attributes)
         main = self.main(attributes)
+        operation = self.of(attributes)  # one for all trials, since an operation with checks keeps its graph
         choices = []
         for i, (argument, dtype) in enumerate(arguments):
             kind = _kind(self.op, (argument, dtype), attributes)
@@ -142,10 +143,10 @@ class _Search:
             choices.append([c for c in each if c.array.shape == shape][:1] if i == main and kind == "data" else each)
         for candidates in itertools.islice(_likely_first(choices), MOST_TRIALS):
             key = tuple((c.array.shape, c.array.tobytes() if c.is_static else b"") for c in candidates)
-            if key in visited or not self._fits(attributes, candidates):
+            if key in visited or not self._fits(operation, candidates):
                 continue
             visited.add(key)
-            self.matches.append(OperandMatch(attributes, self._in_domain(attributes, candidates)))
+            self.matches.append(OperandMatch(attributes, self._in_domain(operation, candidates)))
             if len(visited) == most:
                 return
 
@@ -170,8 +171,8 @@ class _Search:
         mentioned = next((n for n in names if f"'{n}'" in reason or f"{n} must" in reason or f" {n} " in reason), "")
         return [Trial(mentioned, reason)]
 
-    def _fits(self, attributes: Mapping, candidates: Sequence[Candidate]) -> bool:
-        arrays, operation = [c.array for c in candidates], self.of(attributes)
+    def _fits(self, operation: Runnable, candidates: Sequence[Candidate]) -> bool:
+        arrays = [c.array for c in candidates]
         reason = operation.refusal(arrays)  # first: kernels may end the process where shapes do not fit
         if reason is None:
             try:
@@ -182,13 +183,13 @@ class _Search:
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
         return False
 
-    def _in_domain(self, attributes: Mapping, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    def _in_domain(self, operation: Runnable, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """The candidates with floats for which the results are finite, such as positive ones of a logarithm."""
         best, fewest = candidates, None
         for low, high in ((-2.0, 2.0), (0.1, 0.9), (1.1, 3.0)):
             moved = tuple(c if c.is_static else _within(c, low, high) for c in candidates)
             try:
-                results = self.of(attributes).alone([c.array for c in moved])
+                results = operation.alone([c.array for c in moved])
             except (tf.errors.OpError, ValueError):
                 continue
             infinite = sum(int((~np.isfinite(r)).sum()) for r in results if r.dtype.kind in "fc")

@@ -89,7 +89,7 @@ class Operation:
         with tf.device("CPU:0"):
             tensors = [tf.constant(a) for a in arrays]
             if self.name in CHECKED:  # its checks are those of a graph
-                specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+                specs = [tf.TensorSpec(None, t.dtype) for t in tensors]  # a graph for each shape would take most time
                 return [t.numpy() for t in self._guarded.get_concrete_function(*specs)(*tensors)]
             return [t.numpy() for t in add_operation(self.name, tensors, self.attributes)]
 
