@@ -1,4 +1,4 @@
-"""Programs of 10,000 operations: everything is linear in them, and nothing nests on Python's stack.
+"""Programs of 4,000 operations: everything is linear in them, and nothing nests on Python's stack.
 
 All but two tests count and do not time: operations of a plan, nodes of a graph, calls of Python functions at two sizes.
 What is not linear would need hours, gigabytes or a deeper stack than Python has at the larger sizes.
@@ -24,7 +24,7 @@ from fedcore.ir.limits import MAX_INLINED
 from fedcore.lru_cache import LruCache
 from fedcore.types import TensorType
 
-MANY = 10_000
+MANY = 4_000
 
 
 def chain(n: int, step: str, kind: str = "float32") -> Computation:

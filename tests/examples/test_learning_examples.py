@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -104,6 +105,15 @@ def test_compression_sends_less_and_draws_it(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras with numpy 2
+def test_adapters_of_a_small_frozen_transformer_are_trained_and_saved(capsys):
+    example = load("frozen_transformer")
+    example.LENGTH, example.WIDTH, example.CLIENTS = 4, 8, 4
+    assert len(example.main(rounds=1)) == 2
+    assert re.search(r"adapters: \d+ KiB; base: \d+ KiB", capsys.readouterr().out)
+
+
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras with numpy 2
 def test_adapters_of_a_frozen_transformer_learn_another_task():
     accuracies = load("frozen_transformer").main()

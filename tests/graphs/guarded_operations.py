@@ -1,7 +1,7 @@
 """Runs each guarded operation with operands that do not fit, in a process that they may end.
 
-`python guarded_operations.py FIRST` prints a line `at NUMBER NAME` before each case from FIRST on, and behind it a line
-`error TEXT` or `ran`.
+`python guarded_operations.py FIRST one|each` prints a line `at NUMBER NAME` before each case from FIRST on, and behind
+it a line `error TEXT` or `ran`. A single known shape is that of one operand, in turn, or of each.
 """
 
 import sys
@@ -172,10 +172,10 @@ def _operation(op: str, names: list[str], attributes: dict) -> Callable:
     return call
 
 
-def cases() -> Iterator[tuple[str, Callable[[], object]]]:
-    """The name of each case, and what runs it: with all, with no, and of misfits with each single shape known."""
+def cases(single: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The name of each case, and what runs it: with all, with no, and of misfits with a single shape known."""
     small = [(*case, True) for case in misfits()]
-    for op, operands, attributes, each in (*small, *((*case, False) for case in too_large())):
+    for number, (op, operands, attributes, misfit) in enumerate((*small, *((*case, False) for case in too_large()))):
         flat = {}
         for name, value in operands.items():
             if isinstance(value, list):
@@ -185,8 +185,10 @@ def cases() -> Iterator[tuple[str, Callable[[], object]]]:
         names = list(flat)
         values = [np.asarray(v) for v in flat.values()]
         fn = _operation(op, names, attributes)
-        several = [[i == k for i in range(len(values))] for k in range(len(values))] if each and len(values) > 1 else []
-        for known in ([True] * len(values), [False] * len(values), *several):
+        count = len(values)
+        chosen = range(count) if single == "each" else [number % count]
+        singles = [[i == k for i in range(count)] for k in chosen] if misfit and count > 1 else []
+        for known in ([True] * count, [False] * count, *singles):
             types = [
                 fc.TensorType(tf.as_dtype(v.dtype), v.shape if k else None) for v, k in zip(values, known, strict=True)
             ]
@@ -199,8 +201,8 @@ def cases() -> Iterator[tuple[str, Callable[[], object]]]:
             yield f"{op} with known shapes: {shown}", run
 
 
-def main(first: int) -> None:
-    for number, (name, run) in enumerate(cases()):
+def main(first: int, single: str) -> None:
+    for number, (name, run) in enumerate(cases(single)):
         if number < first:
             continue
         print("at", number, name, flush=True)
@@ -213,4 +215,4 @@ def main(first: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

@@ -12,21 +12,9 @@ from fedcore.graphs.batched.batched_call import batched_call
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.dataflow.selection import FAST_PATH_ENTRIES
 
-UNARY = (
-    "exp expm1 log1p sqrt rsqrt reciprocal tanh sigmoid softplus sin cos erf abs negative square sign floor round "
-    "is_finite asinh atan lgamma sinh"
-)
-BINARY = "add subtract multiply divide maximum minimum floordiv squared_difference divide_no_nan pow xlogy atan2"
-
 
 def normal(*shape, seed=0, dtype=np.float32):
     return np.random.default_rng(seed).normal(size=shape).astype(dtype)
-
-
-@pytest.mark.parametrize("name", UNARY.split())
-@pytest.mark.parametrize("shape", [(), (5, 3), (7, 11)])
-def test_unary(name, shape):
-    check(getattr(tf.math, name), np.abs(normal(8, *shape)) + 0.1)
 
 
 @pytest.mark.parametrize(
@@ -40,14 +28,6 @@ def test_activations_and_their_gradients(name):
         return y, tape.gradient(y, x, 2.0 * w)
 
     check(fn, normal(8, 5, 7), normal(8, 5, 7, seed=1))
-
-
-@pytest.mark.parametrize("name", BINARY.split())
-def test_binary_of_different_ranks(name):
-    fn = getattr(tf.math, name)
-    check(fn, np.abs(normal(8, 3, 5)), np.abs(normal(8, 5, seed=1)) + 0.1)
-    check(fn, np.abs(normal(8)), np.abs(normal(3, 5, seed=1)) + 0.1, shared=[1])
-    check(fn, np.abs(normal(3, 5)), np.abs(normal(8, 5, seed=1)) + 0.1, shared=[0])
 
 
 @settings(max_examples=settings.default.max_examples // 2)

@@ -3,13 +3,29 @@
 The other tests of batching rules say what single rules do; this one checks each in all layouts of its operands.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import batching_rules
+from fedcore.graphs.batched.batching_rules import (
+    arrays,
+    control_flow,
+    convolutions,
+    elementwise,
+    gathers,
+    matmul,
+    randomness,
+    reductions,
+    shapes,
+    tensor_lists,
+)
 from fedcore.graphs.batched.evaluation import _CONTROL_FLOW
 from fedcore.testing import check_batching_rule, operand_search, rule_runs
+from fedcore.testing.rule_layouts import padded_layouts, unpadded_layouts
+from fedcore.testing.rule_operands import cases_of_operation
 
 BUILT_IN = sorted(op for op, rule in batching_rules.items() if rule.__module__.startswith("fedcore.graphs."))
 
@@ -128,19 +144,67 @@ IN_FUNCTIONS = {
 }
 """The last have no operand of a client, or results that are known while the graph is built."""
 
+MODULES = (arrays, control_flow, convolutions, elementwise, gathers)
+MODULES += (matmul, randomness, reductions, shapes, tensor_lists)
 
-@pytest.mark.parametrize("op", [op for op in BUILT_IN if op not in IN_FUNCTIONS])
-@pytest.mark.parametrize("every_rank", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_rule_gives_each_client_what_it_has_alone(op, every_rank, monkeypatch):
-    if not every_rank:
-        monkeypatch.setattr(
-            operand_search, "RANKED_SHAPES", ((), (6,), (6, 3), (4, 6, 3), (6, 4, 4, 2), (2, 4, 4, 4, 2))
-        )
-        monkeypatch.setattr(operand_search, "LONG_SHAPES", ((37, 19),))
-        monkeypatch.setattr(operand_search, "MOST_FOUND", 2)
-        monkeypatch.setattr(operand_search, "_OTHER_DTYPES", (tf.int32,))
-        monkeypatch.setattr(rule_runs, "WIDTHS", (3, 8))
+
+def test_the_rules_of_every_module_are_checked():
+    assert {batching_rules[op].__module__ for op in BUILT_IN} == {module.__name__ for module in MODULES}
+
+
+BY_THEMSELVES = [op for op in BUILT_IN if op not in IN_FUNCTIONS]
+ELEMENTWISE = [op for op in BY_THEMSELVES if batching_rules[op].__module__ == elementwise.__name__]
+REPRESENTATIVES = {batching_rules[op].__code__: op for op in reversed(ELEMENTWISE)}.values()
+"""Of each rule that elementwise operations share, one."""
+
+OLD_VERSIONS = {f"FusedBatchNorm{how}" for how in ("", "V2", "Grad", "GradV2")}
+"""TensorFlow reads these, and adds the third."""
+
+
+def is_checked_widely(op: str) -> bool:
+    return op not in OLD_VERSIONS and (op not in ELEMENTWISE or op in REPRESENTATIVES)
+
+
+@pytest.mark.parametrize("op", [op for op in BY_THEMSELVES if is_checked_widely(op)])
+def test_a_rule_gives_each_client_what_it_has_alone(op, monkeypatch):
+    shapes = ((), (6,), (6, 3), (4, 6, 3), (6, 4, 4, 2), (2, 4, 4, 4, 2))
+    monkeypatch.setattr(operand_search, "RANKED_SHAPES", shapes)
+    monkeypatch.setattr(operand_search, "LONG_SHAPES", ((37, 19),))
+    monkeypatch.setattr(operand_search, "MOST_FOUND", 2)
+    monkeypatch.setattr(operand_search, "_OTHER_DTYPES", (tf.int32,))
+    monkeypatch.setattr(rule_runs, "WIDTHS", (3, 8))
     assert check_batching_rule(op, cases=CASES.get(op, ())).layouts > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("op", BY_THEMSELVES)
+def test_a_rule_gives_each_client_what_it_has_alone_whatever_the_rank(op):
+    assert check_batching_rule(op, cases=CASES.get(op, ())).layouts > 0
+
+
+@pytest.fixture(scope="module")
+def elementwise_runs() -> dict[str, list[rule_runs.Run]]:
+    """Runs of every elementwise operation on a matrix: of clients' own, and of batches padded in each way."""
+    runs = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operand_search, "RANKED_SHAPES", ((6, 3),))
+        patch.setattr(operand_search, "LONG_SHAPES", ())
+        patch.setattr(operand_search, "MOST_FOUND", 1)
+        patch.setattr(operand_search, "_OTHER_DTYPES", ())
+        for op in ELEMENTWISE:
+            subject, case = cases_of_operation(op, CASES.get(op, ()))[0]
+            padded = itertools.islice(padded_layouts(case, subject.alone), 3)
+            layouts = [next(unpadded_layouts(case)), *padded]
+            runs[op] = [rule_runs.Run(subject, case, layout) for layout in layouts]
+    rule_runs.run_all([run for runs_of_operation in runs.values() for run in runs_of_operation])
+    return runs
+
+
+@pytest.mark.parametrize("op", [op for op in ELEMENTWISE if op not in REPRESENTATIVES])
+def test_a_shared_elementwise_rule_gives_each_client_what_it_has_alone(op, elementwise_runs):
+    assert len(elementwise_runs[op]) > 1
+    for run in elementwise_runs[op]:
+        run.check()
 
 
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)

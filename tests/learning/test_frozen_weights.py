@@ -265,6 +265,10 @@ ALGORITHMS = {
 }
 
 
+REPRESENTATIVES = ["fed_avg", "fed_sgd", "mime_lite", "scaffold", "own steps from the weights", "compression"]
+"""One for each way of the clients' work, and one aggregator that takes a tensor apart."""
+
+
 def first_client_states(process, state):
     takes_state = process.initial_client_state.type_signature.parameter is not None
     return [process.initial_client_state(*([state] if takes_state else [])) for _ in DATA]
@@ -276,7 +280,9 @@ def run_round(process, state):
     return process.next(state, DATA)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.soak) for name in ALGORITHMS]
+)
 def test_an_algorithm_takes_frozen_weights_as_constants(name):
     """A frozen layer keeps its bits; the rest is trained as if the layer had been applied to the data before."""
     outside = sequential(L.BatchNormalization(momentum=0.5), L.Dense(3), inputs=keras.Input((4,)))

@@ -109,11 +109,19 @@ MODELS = {
 }
 
 
+IN_THE_ZOO = {
+    *("functional", "subclassed", "layer normalization", "separable", "einsum", "attention", "repeated", "masked"),
+}
+"""tests/zoo has models of these layers, of which a sample runs with the tests."""
+
+
 def dataset(x, y, batch=4):
     return fc.data.ClientDataset.from_columns((x, y)).batch(batch)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name in IN_THE_ZOO else ()) for name in MODELS]
+)
 def test_a_round_of_one_client_is_what_keras_does(name):
     make, x = MODELS[name]
     data = dataset(x, Y)

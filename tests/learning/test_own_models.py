@@ -144,9 +144,16 @@ def train_metrics(metrics):
     return metrics["train"] if "train" in metrics else metrics["client_work"]["train"]
 
 
+SHARE_FED_AVG = {"unweighted", "fed prox", "schedule"}
+"""Algorithms whose clients' work is that of "fed avg"."""
+
+
 @pytest.mark.parametrize(
     ("model_fn", "name"),
-    [*((Softmax, n) for n in BUILDERS), (functional_model_fn, "fed avg"), (functional_model_fn, "mime lite")],
+    [
+        *(pytest.param(Softmax, n, marks=pytest.mark.soak if n in SHARE_FED_AVG else ()) for n in BUILDERS),
+        *((functional_model_fn, n) for n in ("fed avg", "mime lite")),
+    ],
 )
 def test_two_rounds_equal_those_of_the_keras_model(two_rounds, model_fn, name):
     (mine, my_metrics), (keras_state, keras_metrics) = (two_rounds(name, m) for m in (model_fn, keras_model_fn))

@@ -127,8 +127,17 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize("vectorize", ["auto", False])
-@pytest.mark.parametrize("name", PRODUCTS)
+ONE_BY_ONE = ["matmul", "conv2d", "loop"]
+"""Products that are tested for clients one by one too; `make soak` has all."""
+
+
+@pytest.mark.parametrize(
+    ("name", "vectorize"),
+    [
+        *((name, "auto") for name in PRODUCTS),
+        *(pytest.param(n, False, marks=() if n in ONE_BY_ONE else pytest.mark.soak) for n in PRODUCTS),
+    ],
+)
 def test_products_and_their_gradients_are_those_that_one_writes_by_hand(name, vectorize):
     shape_x, shape_y, product, around = PRODUCTS[name]
 

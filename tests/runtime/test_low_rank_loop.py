@@ -118,7 +118,7 @@ def test_the_bits_depend_neither_on_workers_nor_on_memory(processes, sizes, bloc
     assert same_bits(expected, found)
 
 
-@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("at", [0, 3, *(pytest.param(at, marks=pytest.mark.soak) for at in (1, 2))])
 def test_a_block_whose_client_is_dropped_has_the_bits_of_the_others(processes, at):
     """In another call the clients behind it have other numbers, and so other seeds; the network draws."""
     data = clients((30, 12, 20, 7))

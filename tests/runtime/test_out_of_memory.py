@@ -324,7 +324,7 @@ for vectorize, calls in (("auto", [0, 1, 2, 3]), (False, [0, 4])):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["raise", "nan"])
+@pytest.mark.parametrize("kind", ["raise", _soak("nan")])
 def test_neither_devices_nor_workers_nor_the_order_show_in_the_survivors_bits(kind):
     told = in_process(
         FOUR

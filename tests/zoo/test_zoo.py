@@ -3,6 +3,7 @@
 A seeded sample runs with all tests; everything runs in `make soak`, and in `python -m benchmarks.zoo` with a table.
 """
 
+import attrs
 import numpy as np
 import pytest
 
@@ -16,14 +17,24 @@ def check(*comparisons: Comparison) -> None:
     assert not [str(c) for c in comparisons if c.outcome == DIFFERS]
 
 
-def sample(seed: int) -> list[tuple[str, str, str]]:
-    """Each training once, with a model and data that go together."""
+def is_of_an_optimizer(training: str) -> bool:
+    """Whether a training has another optimizer of the clients than "sgd", and differs in nothing else.
+
+    tests/learning/test_optimizers.py compares each optimizer with Keras' own.
+    """
+    with_sgd = attrs.evolve(TRAININGS[training], name="sgd", client=TRAININGS["sgd"].client, own_client=None)
+    return training != "sgd" and with_sgd == TRAININGS["sgd"]
+
+
+def sample(seed: int) -> list:
+    """Each training once, with a model and data that go together; those of optimizers in `make soak` only."""
     rng = np.random.default_rng(seed)
     entries = []
     for training in TRAININGS:
         model = list(MODELS.values())[rng.integers(len(MODELS))]
         kinds = [kind.name for kind in DATA_KINDS.values() if kind.obstacle(model) is None]
-        entries.append((model.name, kinds[rng.integers(len(kinds))], training))
+        entry = model.name, kinds[rng.integers(len(kinds))], training
+        entries.append(pytest.param(*entry, marks=pytest.mark.soak if is_of_an_optimizer(training) else ()))
     return entries
 
 
@@ -32,7 +43,7 @@ def test_a_sample_is_what_plain_keras_gives(model, data, training):
     check(*compare(MODELS[model], TRAININGS[training], [DATA_KINDS[data]]))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(5, 8))])
 def test_random_programs_are_what_plain_keras_gives(seed):
     check_program(seed)
 
