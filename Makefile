@@ -18,7 +18,7 @@ help: ## list the targets
 demo: $(READY) ## the main job: train, look inside, compare
 	@$(BIN)/fedcore demo
 
-test: lint ## everything CI runs: linters, types, layers, the whole test suite
+test: lint ## linters, types, layers, the whole test suite
 	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 # The tests that tell most a second: those of the language, the plans and the runtime.
@@ -35,15 +35,22 @@ test-oldest: ## quick tests with the oldest supported TensorFlow and Keras
 	@$(OLDEST)/python -m pip install -qq --disable-pip-version-check -e '.[test,data]' 'tensorflow==2.18.*' 'keras==3.8.*'
 	@$(OLDEST)/python -m pytest -n auto -m "not slow and not soak" $(QUICK)
 
+# What depends on the version of Python: types, annotations, sources and code of functions, signals, threads, pickles
+# (decision 0279).
+VERSIONED := tests/types tests/ir tests/intrinsics tests/golden tests/templates tests/computation tests/context \
+	tests/program tests/errors tests/lru_cache tests/whole_files tests/graphs/test_autograph.py \
+	tests/graphs/test_refused_bodies.py tests/runtime/test_arguments.py tests/runtime/test_local.py \
+	tests/runtime/test_stopping.py tests/runtime/test_hangs.py
+
 # An interpreter of pyenv that is not switched on answers to its name and does not run, so each is tried.
-test-pythons: ## quick tests with the other Pythons of 3.12 and 3.13 that are installed
+test-pythons: ## tests of what depends on Python, with 3.12 and 3.13 where they are installed
 	@set -e; for version in 3.12 3.13; do \
 	for python in python$$version $$(ls "$$(pyenv root 2>/dev/null)"/versions/$$version.*/bin/python 2>/dev/null) ""; do \
 	"$$python" -c '' 2>/dev/null && break; done || { echo "Python $$version is not installed: left out"; continue; }; \
 	echo "Python $$version"; venv=.venv-$$version; \
 	test -x $$venv/bin/python || "$$python" -m venv $$venv; \
-	$$venv/bin/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt -e '.[test,data]'; \
-	$$venv/bin/python -m pytest -n auto --dist worksteal -q -m "not slow and not soak" $(QUICK); \
+	$$venv/bin/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt -e '.[check]'; \
+	$$venv/bin/python -m pytest -n auto --dist worksteal -q -m "not slow and not soak" $(VERSIONED); \
 	done
 
 lint: $(READY) ## linters, types and layers only

@@ -78,16 +78,6 @@ def test_the_reference_runtime_gives_the_expected(case, n):
 
 
 @every_case
-@every_size
-def test_the_local_runtime_gives_what_the_reference_gives(case, n, local):
-    arguments = case.inputs(n)
-    with fc.use(fc.runtime.reference(default_num_clients=0)):
-        want = case.computation.invoke(*arguments, seed=SEED)
-    with fc.use(local):
-        assert_matches(case.computation.invoke(*arguments, seed=SEED), want, magnitude(arguments))
-
-
-@every_case
 def test_a_case_traces_its_intrinsic(case):
     assert case.intrinsic in {op.kind for f in case.computation.module.functions for op in f.operations}
 

@@ -1,7 +1,8 @@
 """Runs each guarded operation with operands that do not fit, in a process that they may end.
 
 `python guarded_operations.py FIRST one|each` prints a line `at NUMBER NAME` before each case from FIRST on, and behind
-it a line `error TEXT` or `ran`. A single known shape is that of one operand, in turn, or of each.
+it a line `error TEXT` or `ran`. A single known shape is that of one operand, in turn, or of each; of what asks for too
+much memory all shapes are known or none, in turn, or both.
 """
 
 import sys
@@ -188,7 +189,8 @@ def cases(single: str) -> Iterator[tuple[str, Callable[[], object]]]:
         count = len(values)
         chosen = range(count) if single == "each" else [number % count]
         singles = [[i == k for i in range(count)] for k in chosen] if misfit and count > 1 else []
-        for known in ([True] * count, [False] * count, *singles):
+        ends = [True, False] if misfit or single == "each" else [number % 2 == 0]  # sizes are values, not shapes
+        for known in (*([end] * count for end in ends), *singles):
             types = [
                 fc.TensorType(tf.as_dtype(v.dtype), v.shape if k else None) for v, k in zip(values, known, strict=True)
             ]

@@ -98,10 +98,10 @@ def after_a_round(model: str, optimizer: str, data: list, **settings) -> bytes:
 @pytest.mark.parametrize(
     ("model", "optimizer"),
     [
-        *((m, "sgd") for m in MODELS),
+        *((m, "sgd") for m in MODELS if m != "text"),
         *(
             pytest.param(*more, marks=pytest.mark.soak)
-            for more in (("mlp", "momentum"), ("text", "adam"), ("wide mlp", "decay"))
+            for more in (("mlp", "momentum"), ("text", "sgd"), ("text", "adam"), ("wide mlp", "decay"))
         ),
     ],
 )

@@ -15,12 +15,12 @@ WITH_CASES = ("federated_secure_aggregate", "generic_zero", "sequence_from_group
 
 
 def some_calls_of(op):
-    """The last of the calls of a local intrinsic: each is mapped over clients in several ways.
+    """The first and the last of the calls of a local intrinsic: each is mapped over clients in several ways.
 
-    It has a struct of integers and floats. That of `where` has strings, and only the one before has conditions.
+    The last has a struct of integers and floats. That of `where` has strings, and only the one before has conditions.
     """
     calls = list(calls_of(op))
-    return calls[-1:] if op.level == "local" and op.name != "where" else calls
+    return calls[:1] + calls[1:][-1:] if op.level == "local" and op.name != "where" else calls
 
 
 @pytest.mark.parametrize("every_call", [False, pytest.param(True, marks=pytest.mark.soak)])
