@@ -1,6 +1,7 @@
 """Names of the package say what they hold: the shares of others stay small. docs/glossary.md has the terms."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,11 +35,14 @@ NO_PARTICIPLES = {"embed", "speed", "exceed", "proceed", "shared"}
 OPENING = re.compile(r"(The same|What|Those|Of|That|As)\b")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-TREES = {path.relative_to(PACKAGE.parent): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+@functools.cache
+def trees() -> dict[Path, ast.Module]:
+    return {path.relative_to(PACKAGE.parent): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def functions() -> Iterator[tuple[Path, Function]]:
-    return ((path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, Function))
+    return ((path, node) for path, tree in trees().items() for node in ast.walk(tree) if isinstance(node, Function))
 
 
 def local_names(function: Function) -> set[str]:
@@ -84,6 +88,6 @@ def test_no_name_begins_with_of():
 
 @pytest.mark.parametrize("kind", [ast.Module, ast.ClassDef, Function], ids=["module", "class", "function"])
 def test_docstrings_open_with_the_thing(kind):
-    nodes = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree) if isinstance(node, kind)]
+    nodes = [(path, node) for path, tree in trees().items() for node in ast.walk(tree) if isinstance(node, kind)]
     docs = [(path, ast.get_docstring(node) or "") for path, node in nodes]
     assert [f"{path}: {doc[:60]}" for path, doc in docs if OPENING.match(doc)] == []
