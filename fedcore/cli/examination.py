@@ -25,7 +25,8 @@ _EXTRAS = {
     "tensorboard": ("tensorboard",),
     "torch": ("torch",),
     "wandb": ("wandb",),
-    "test": ("pytest", "hypothesis", "psutil"),
+    "check": ("pytest", "hypothesis", "psutil"),
+    "test": ("ruff", "mypy", "importlinter", "nbclient"),
 }
 _SETTINGS = (
     "FEDCORE_TRACE", "FEDCORE_CACHE", "FEDCORE_PLANS", "FEDCORE_TARGET", "FEDCORE_DATA", "RAY_ADDRESS", "KERAS_BACKEND",
