@@ -23,15 +23,16 @@ __all__ = ["Profile", "WatchedValue", "check_numerics", "print", "profile", "rec
 def print(value: object, label: str = "value") -> None:
     """Prints a value of a client's work, with the client's index, id, round and step.
 
-    Stands in code that clients run: in a `tf_computation`, in a model or a loss. The program computes what it computes
-    without the line, with the same strategy and bits: each client that prints is computed again, alone. What a call
-    computes and nothing uses is not printed.
+    Stands in code that clients run: in a `tf_computation`, in a model or a loss, also in loops and branches. The
+    program computes what it computes without the line, with the same strategy and bits: each client that prints is
+    computed again, alone. What a call computes and nothing uses is not printed.
 
     Args:
         value: a tensor, or a nested structure of tensors. Outside of a graph it is printed at once.
         label: stands in front of the value.
     Raises:
-        TracingError: it stands in a loop, branch or function of TensorFlow, or has a value of a federated computation.
+        TracingError: the value is one of a federated computation, or of a function that TensorFlow rewrites or runs as
+            a whole, as in `tf.vectorized_map`.
     Example:
         >>> @fc.tf_computation('float32')
         ... def halved(x):
@@ -49,7 +50,7 @@ def print(value: object, label: str = "value") -> None:
     import tensorflow as tf
 
     from fedcore.graphs import private_api
-    from fedcore.graphs.capture.debug_prints import note_prints
+    from fedcore.graphs.capture.debug_prints import add_print
 
     tensors = tf.nest.flatten(value)
     if any(isinstance(tensor, Value) for tensor in tensors):
@@ -62,9 +63,18 @@ def print(value: object, label: str = "value") -> None:
         for name, tensor in zip(labels, tensors, strict=True):
             sys.stdout.write(f"{name} = {np.asarray(tensor)}\n")
         return
+    if private_api.discards_recurrent_step():
+        return
     lines = private_api.lines_of_caller()
     location = None if lines is None else lines.location()
-    note_prints([(n, location, tf.convert_to_tensor(t)) for n, t in zip(labels, tensors, strict=True)])
+    if private_api.is_in_vectorized_map():
+        raise TracingError(
+            f"fc.debug.print of {label!r}{'' if location is None else f' at {location}'} stands in a function of "
+            "tf.vectorized_map, which TensorFlow traces for one element\n"
+            "  fix: tf.map_fn in its place while you debug, or print what tf.vectorized_map takes and gives"
+        )
+    for name, tensor in zip(labels, tensors, strict=True):
+        add_print(name, location, tf.convert_to_tensor(tensor))
 
 
 @contextlib.contextmanager

@@ -50,6 +50,8 @@ class FedcoreError(Exception):
       - A message stays readable: of a long line its two ends are shown, of many lines the first and the last.
     """
 
+    ag_pass_through = True  # AutoGraph hands errors with this attribute on, and wraps others
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         return Exception.__new__(InvalidValue if cls is FedcoreError else cls, *args)  # type: ignore[return-value]
 

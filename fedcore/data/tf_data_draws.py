@@ -24,7 +24,8 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.analysis.side_effects import callees, is_stateful, with_callers
+from fedcore.graphs.graphdef.analysis.side_effects import is_stateful
+from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
 from fedcore.seeds import fold_in
 
 _OP_SEED = 87654321

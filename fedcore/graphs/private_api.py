@@ -23,6 +23,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -132,6 +133,16 @@ def functions_of(graph: tf.Graph) -> dict[str, tf.Graph]:
                 graphs[name] = body
                 stack.append(body)
     return graphs
+
+
+@part("tf.Graph of a function: inputs, captures")
+def captured_arguments(graph: tf.Graph) -> dict[str, set[int]]:
+    """For each function of `functions_of` the numbers of its arguments that are tensors of the code around it."""
+    numbers = {}
+    for name, body in functions_of(graph).items():
+        captures = {id(inner) for _, inner in body.captures}
+        numbers[name] = {i for i, argument in enumerate(body.inputs) if id(argument) in captures}
+    return numbers
 
 
 @part("tensorflow.python.eager.context: Context._context_handle")
@@ -332,6 +343,31 @@ def lines_of_caller() -> CallingLines | None:
     from fedcore.graphs import private_api_operations
 
     return private_api_operations.lines_of(sys._getframe(1))
+
+
+@part("keras.src.backend.tensorflow.rnn: rnn with a variable `unroll`, which calls its steps in a function _step")
+def discards_recurrent_step() -> bool:
+    """Whether the code that runs is a recurrent layer's step that Keras calls before the loop, for its shapes only."""
+    frame: FrameType | None = sys._getframe(1)
+    is_in_loop = False
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "keras.src.backend.tensorflow.rnn":
+            if frame.f_code.co_name == "rnn" and not is_in_loop and not frame.f_locals["unroll"]:
+                return True
+            is_in_loop = frame.f_code.co_name == "_step"
+        frame = frame.f_back
+    return False
+
+
+@part("tensorflow.python.ops.parallel_for.control_flow_ops, which calls the function of tf.vectorized_map")
+def is_in_vectorized_map() -> bool:
+    """Whether the code that runs is a function that TensorFlow vectorises: it is traced for one element."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "tensorflow.python.ops.parallel_for.control_flow_ops":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @part("tensorflow.python.util.tf_stack: _source_mapper_stacks, _get_thread_key")

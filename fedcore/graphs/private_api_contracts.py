@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, types_pb2
@@ -320,6 +321,46 @@ def functions_of() -> None:
     graph = tf.function(body, autograph=False).get_concrete_function(tf.TensorSpec([])).graph
     names = {f.signature.name for f in graph.as_graph_def().library.function}
     _require(set(private_api.functions_of(graph)) == names, "the functions of a graph are others")
+
+
+@contract
+def captured_arguments() -> None:
+    def body(x):
+        y = x * 2
+        return tf.while_loop(lambda i: i < 3.0, lambda i: [i + y], [x])
+
+    graph = tf.function(body, autograph=False).get_concrete_function(tf.TensorSpec([])).graph
+    numbers = {tuple(captured) for name, captured in private_api.captured_arguments(graph).items() if "body" in name}
+    _require(numbers == {(3,)}, f"the captures of a loop behind its three variables are {numbers}")
+
+
+@contract
+def discards_recurrent_step() -> None:
+    steps = []
+
+    class Cell(keras.layers.SimpleRNNCell):
+        def call(self, sequence, states, training=False):
+            steps.append(private_api.discards_recurrent_step())
+            return super().call(sequence, states, training)
+
+    for unroll, expected in ((False, [True, False]), (True, [False, False])):
+        steps.clear()
+        layer = keras.layers.RNN(Cell(1), unroll=unroll)
+        layer.build((1, 2, 1))
+        tf.function(layer, autograph=False).get_concrete_function(tf.TensorSpec([1, 2, 1]))
+        _require(steps == expected, f"the steps of a layer with unroll={unroll} that are discarded are {steps}")
+
+
+@contract
+def is_in_vectorized_map() -> None:
+    inside = []
+
+    def body(x):
+        inside.append(private_api.is_in_vectorized_map())
+        return x
+
+    tf.function(lambda x: tf.vectorized_map(body, x), autograph=False).get_concrete_function(tf.TensorSpec([2]))
+    _require(inside == [True] and not private_api.is_in_vectorized_map(), f"functions of a vectorized map: {inside}")
 
 
 @contract

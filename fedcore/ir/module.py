@@ -236,23 +236,6 @@ class NodeSource:
 
 
 @attrs.frozen
-class Prints:
-    """The tensors of a graph that `fc.debug.print` prints, as a graph with the arguments of that one.
-
-    Args:
-        data: its canonical bytes.
-        labels: for each of its results the user's label and line.
-    """
-
-    data: bytes = attrs.field(repr=False)
-    labels: tuple[tuple[str, Location | None], ...]
-
-    @property
-    def digest(self) -> str:
-        return digest_of(f"{digest_of(self.data)} {self.labels}".encode(errors="replace"))
-
-
-@attrs.frozen
 class Graph:
     """A TensorFlow function library, stored as a blob under the digest of its canonical bytes.
 
@@ -260,7 +243,8 @@ class Graph:
 
     Args:
         sources: of its nodes, where this process traced the graph. They are not compared, printed or sent.
-        prints: what the user's code prints, likewise; None if it prints nothing.
+        prints: the canonical bytes of a graph with the same arguments that prints what the user's code prints, with
+            `fc.debug.print`; likewise. None if it prints nothing.
     """
 
     name: str
@@ -268,7 +252,7 @@ class Graph:
     digest: str
     attributes: Attributes = _attributes
     sources: Mapping[NodeKey, NodeSource] = attrs.field(factory=dict, eq=False, repr=False)
-    prints: Prints | None = attrs.field(default=None, eq=False, repr=False)
+    prints: bytes | None = attrs.field(default=None, eq=False, repr=False)
 
     def rewritten(self, digest: str, names: Mapping[NodeKey, NodeKey]) -> "Graph":
         """The graph after a rewrite of its nodes.
@@ -411,7 +395,7 @@ class Module(HtmlDisplay):
         if self._source_digest is None:
             places = [at for f in self.functions for at in (f.location, *(op.location for op in f.operations))]
             lines = [f"{at.file}:{at.line}" if at else "" for at in places]
-            prints = [graph.prints.digest for graph in self.graphs if graph.prints is not None]
+            prints = [digest_of(graph.prints) for graph in self.graphs if graph.prints is not None]
             text = "\n".join([self.digest(), *lines, *prints])
             object.__setattr__(self, "_source_digest", digest_of(text.encode(errors="replace")))
         assert self._source_digest is not None

@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -65,16 +66,89 @@ def test_clients_that_print_stay_vectorised(printing):
     assert [s.attributes["strategy"] for s in stages if "strategy" in s.attributes] == ["vectorised"]
 
 
-def test_a_print_in_a_loop_of_tensorflow_is_refused_with_the_way_out():
-    def counted(x):
-        return tf.while_loop(lambda y: y < 3.0, lambda y: [printed(y)], [x])[0]
+def print_in_loop(x):
+    three = x * 3.0
 
-    def printed(y):
-        fc.debug.print(y)
-        return y + 1.0
+    def step(i, y):
+        fc.debug.print([y, three], "y")
+        return i + 1, tf.cond(y > 2.0, lambda: add_and_print(y, 1.0), lambda: y + 2.0)
 
-    with pytest.raises(TracingError, match=r"in a loop(?s:.*)fix: print what the loop gives"):
-        fc.tf_computation(counted, "float32")
+    return tf.while_loop(lambda i, y: i < 2, step, [0, x])[1]
+
+
+def add_and_print(y, more):
+    fc.debug.print(y, "large")
+    return y + more
+
+
+def print_and_switch(x):
+    def double():
+        fc.debug.print(x, "case")
+        return x * 2.0
+
+    return tf.switch_case(tf.cast(x, tf.int32), [lambda: x, double])
+
+
+def print_in_batches(batches):
+    total = 0.0
+    for batch in batches:
+        if tf.reduce_sum(batch) > 3.0:
+            fc.debug.print(total, "so far")
+        total += tf.reduce_sum(batch)
+    return total
+
+
+def print_in_cell(x):
+    class Cell(keras.layers.SimpleRNNCell):
+        def call(self, sequence, states, training=False):
+            output, states = super().call(sequence, states, training)
+            fc.debug.print(sequence[0, 0], "input")
+            return output, states
+
+    layer = keras.layers.RNN(Cell(1, kernel_initializer="ones"))
+    return tf.reduce_sum(layer(tf.reshape(x * tf.constant([1.0, 2.0]), [1, 2, 1])))
+
+
+def print_below_gradients(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        power = tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, add_and_print(y, y)), [0, x])[1]
+    return tape.gradient(power, x)
+
+
+NUMBERS = fc.SequenceType(fc.TensorType("float32", [None]))
+
+
+@pytest.mark.parametrize(
+    ("function", "type_", "client", "lines"),
+    [
+        (print_in_loop, "float32", 1.0, ["y[0] = 1.", "y[1] = 3.", "y[0] = 3.", "y[1] = 3.", "large = 3."]),
+        (print_and_switch, "float32", 1.0, ["case = 1."]),
+        (print_in_batches, NUMBERS, [[1.0, 2.0], [3.0, 4.0]], ["so far = 3."]),
+        (print_in_cell, "float32", 3.0, ["input = 3.", "input = 6."]),
+        (print_below_gradients, "float32", 2.0, ["large = 2.", "large = 4."]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_prints_in_loops_and_branches(function, type_, client, lines, capsys, monkeypatch):
+    printing = fc.tf_computation(function, type_)
+    with monkeypatch.context() as quiet:
+        quiet.setattr(fc.debug, "print", lambda *arguments: None)
+        assert fc.tf_computation(function, type_).to_module("traced").digest() == printing.to_module("traced").digest()
+    value = tf.data.Dataset.from_tensor_slices(np.float32(client)) if type_ is NUMBERS else client
+    fc.federated_computation(lambda xs: fc.federated_sum(fc.federated_map(printing, xs)), fc.types.at_clients(type_))(
+        [value]
+    )
+    printed = [line.partition(": ")[2].partition("   (")[0] for line in capsys.readouterr().out.splitlines()]
+    assert printed == lines
+
+
+def test_a_print_in_a_vectorized_map_is_refused_with_line_and_way_out():
+    def squares(x):
+        return tf.vectorized_map(lambda y: add_and_print(y, y), tf.stack([x, x]))
+
+    with pytest.raises(TracingError, match=r"'large' at \S*test_client_watch.py:\d+ (?s:.*)fix: tf.map_fn"):
+        fc.tf_computation(squares, "float32")
 
 
 def test_a_value_of_a_federated_computation_is_refused():

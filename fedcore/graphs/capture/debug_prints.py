@@ -1,65 +1,108 @@
 """Prints of the user's code by `fc.debug.print`: a graph beside the one that is traced, which is not changed.
 
+A print is a `DebugIdentity` node, which nothing reads, with its label and its line as attributes. The canonical form of
+a graph has no such node, and the graph of its prints has them all, those in bodies of loops, branches and functions
+too. TensorFlow never runs a graph of prints: `graphs.stages.client_values` does, node by node.
+
 Decision 0276.
 """
 
-from collections.abc import Iterable
-
+import attrs
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import Location, TracingError
-from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
-from fedcore.ir.module import Prints
+from fedcore.graphs import private_api
+from fedcore.graphs.graphdef.form.canonical_form import PRINT, canonical_graph
+from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
+from fedcore.graphs.graphdef.rewrites.print_captures import remove_print_captures
 
-_TABLE = "fedcore_prints"
+_PRINTS = "fedcore_prints"
 
-Printed = tuple[str, Location | None, tf.Tensor]
-"""Label, line, and the tensor that is printed there."""
-
-
-def open_prints() -> list[Printed]:
-    """The list of what is printed by the code that builds the current graph, from now on."""
-    printed: list[Printed] = []
-    setattr(tf.compat.v1.get_default_graph(), _TABLE, printed)
-    return printed
+_RUN_NODE_BY_NODE = frozenset(
+    {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall"}
+    | {"StatefulPartitionedCall"}
+)
+"""Operations whose functions are run node by node."""
 
 
-def is_traced() -> bool:
-    """Whether the current graph is that of a function that fedcore traces, outside of loops and branches in it."""
-    return hasattr(tf.compat.v1.get_default_graph(), _TABLE)
-
-
-def note_prints(printed: Iterable[Printed]) -> None:
-    """Adds to what the code prints that builds the current graph; nothing if fedcore does not trace the code.
-
-    Raises:
-        TracingError: the graph is that of a loop, a branch or a function inside the one that is traced.
-    """
-    graph = outer = tf.compat.v1.get_default_graph()
-    while outer is not None and not hasattr(outer, _TABLE):
-        outer = getattr(outer, "outer_graph", None)
-    if outer is None:
-        return
-    if outer is not graph:
-        raise TracingError(
-            "fc.debug.print stands in a loop, a branch or a tf.function of TensorFlow, whose values have no place in "
-            "the graph around it\n  fix: print what the loop gives, or record the client: fc.debug.record_clients"
-        )
-    getattr(graph, _TABLE).extend(printed)
-
-
-def prints_of(
-    printed: list[Printed], graph_def: graph_pb2.GraphDef, arguments: list[str], seed: str | None
-) -> Prints | None:
-    """The graph of what is printed; None if that is nothing.
+@attrs.define
+class TracedPrints:
+    """The prints in a graph that is being traced.
 
     Args:
-        graph_def: of the traced graph.
-        arguments, seed: names of its placeholders.
+        nodes: label and line of each print of the user's code.
+        are_imported: whether an imported graph prints.
     """
-    if not printed:
+
+    nodes: set[tuple[str, str]] = attrs.field(factory=set)
+    are_imported: bool = False
+
+
+def open_prints() -> TracedPrints:
+    """The prints of the code that builds the current graph and the graphs in it, from now on."""
+    prints = TracedPrints()
+    setattr(tf.compat.v1.get_default_graph(), _PRINTS, prints)
+    return prints
+
+
+def traced_prints() -> TracedPrints | None:
+    """The prints of the function that fedcore traces now; None if it traces none."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None and not hasattr(graph, _PRINTS):
+        graph = getattr(graph, "outer_graph", None)
+    return None if graph is None else getattr(graph, _PRINTS)
+
+
+def add_print(label: str, location: Location | None, tensor: tf.Tensor) -> None:
+    """Adds a print to the graph being built; nothing if fedcore does not trace the code."""
+    prints = traced_prints()
+    if prints is not None:
+        line = "" if location is None else str(location)
+        prints.nodes.add((label, line))
+        tf.raw_ops.DebugIdentity(input=tensor, tensor_name=label, debug_urls=[line])
+
+
+def cut_prints(
+    prints: TracedPrints, graph: tf.Graph, graph_def: graph_pb2.GraphDef, arguments: list[str], seed: str | None
+) -> bytes | None:
+    """The canonical graph of the prints in a traced graph; None if it prints nothing.
+
+    Args:
+        graph: that is traced.
+        graph_def: of it; what only prints read is removed.
+        arguments, seed: names of its placeholders.
+    Raises:
+        TracingError: a print stands in a function that TensorFlow rewrites or runs as a whole.
+    """
+    if not prints.nodes and not prints.are_imported:
         return None
-    results = [(tensor.name, tensor.dtype.as_datatype_enum) for _, _, tensor in printed]
-    data = canonical_graph(graph_def, arguments, results, [], seed)
-    return Prints(data, tuple((label, location) for label, location, _ in printed))
+    bodies = {f.signature.name: f.node_def for f in graph_def.library.function}
+    functions = with_callers(bodies, {name for name, nodes in bodies.items() if any(n.op == PRINT for n in nodes)})
+    for nodes in (graph_def.node, *(bodies[name] for name in functions)):
+        for node in nodes:
+            whole = functions.intersection(callees(node)) - {node.op}
+            if whole and node.op not in _RUN_NODE_BY_NODE:
+                (label, line), *_ = (_label(n) for name in sorted(whole) for n in bodies[name] if n.op == PRINT)
+                raise TracingError(_refusal(label, line, f"that the operation {node.op} runs as a whole"))
+    roots = [n.name for n in graph_def.node if n.op == PRINT or functions.intersection(callees(n))]
+    data = canonical_graph(graph_def, arguments, [], roots, seed, keeps_prints=True)
+    canonical = graph_pb2.GraphDef.FromString(data)
+    remaining = [canonical.node, *(f.node_def for f in canonical.library.function)]
+    lost = prints.nodes - {_label(node) for nodes in remaining for node in nodes if node.op == PRINT}
+    for label, line in sorted(lost):
+        raise TracingError(_refusal(label, line, "that TensorFlow rewrites, as tf.vectorized_map does"))
+    remove_print_captures(graph_def, functions, private_api.captured_arguments(graph))
+    return data
+
+
+def _label(node) -> tuple[str, str]:
+    return node.attr["tensor_name"].s.decode(), b"".join(node.attr["debug_urls"].list.s).decode()
+
+
+def _refusal(label: str, line: str, why: str) -> str:
+    at = f" at {line}" if line else ""
+    return (
+        f"fc.debug.print of {label!r}{at} stands in a function {why}, so that its values are nowhere to be printed\n"
+        "  fix: print what the function takes and returns, behind the call of it"
+    )

@@ -10,7 +10,7 @@ from fedcore.collection_pause import without_collection
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.constant_tables import constant_tables
-from fedcore.graphs.capture.debug_prints import Printed, open_prints, prints_of
+from fedcore.graphs.capture.debug_prints import TracedPrints, cut_prints, open_prints
 from fedcore.graphs.capture.keras_seeds import default_seeds
 from fedcore.graphs.capture.node_sources import traced_sources
 from fedcore.graphs.capture.randomness import seed_random_operations
@@ -28,7 +28,7 @@ from fedcore.graphs.graphdef.rewrites.lowered_loops import keep_whole_loops
 from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.active import no_builder
-from fedcore.ir.module import Graph, NodeKey, NodeSource, Prints, digest_of
+from fedcore.ir.module import Graph, NodeKey, NodeSource, digest_of
 from fedcore.slow_steps import slow_step
 from fedcore.types import (
     FunctionType,
@@ -46,7 +46,7 @@ class TracedGraph:
         side_effects: the graph attributes of `side_effects_of`: `seeded`, `stateful`, `effects`.
         returns: the result type of the user's function, if it contains sequences; the graph returns their columns.
         sources: the user's code of its nodes.
-        prints: what the user's code prints.
+        prints: as in `Graph`.
     """
 
     type: FunctionType
@@ -54,7 +54,7 @@ class TracedGraph:
     side_effects: tuple[str, ...] = ()
     returns: Type | None = None
     sources: Mapping[NodeKey, NodeSource] = attrs.field(factory=dict, eq=False, repr=False)
-    prints: Prints | None = attrs.field(default=None, eq=False, repr=False)
+    prints: bytes | None = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def digest(self) -> str:
@@ -112,7 +112,7 @@ def trace_leaves(
     """
     specs = [tf.TensorSpec([], tf.int64, "seed"), *operand_specs(parameter)]
     result: list[Type] = []
-    printed: list[Printed] = []
+    printed = TracedPrints()
 
     def main(seed: tf.Tensor, *tensors: tf.Tensor) -> list[tf.Tensor]:
         nonlocal printed
@@ -142,11 +142,11 @@ def trace_leaves(
     keep_whole_loops(graph_def)
     effects = stateful_nodes(graph_def, [op.name for op in graph.control_outputs])
     results = [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs]
+    prints = cut_prints(printed, graph, graph_def, arguments, seed)
     names: dict[NodeKey, NodeKey] = {}
     data = canonical_graph(graph_def, arguments, results, effects, seed, canonical_names=names)
     sources = traced_sources(graph, names, reads_lines=is_user_code)
     side_effects = side_effects_of(graph_pb2.GraphDef.FromString(data))
-    prints = prints_of(printed, graph_def, arguments, seed)
     return TracedGraph(FunctionType(parameter, result[-1]), data, side_effects, sources=sources, prints=prints)
 
 

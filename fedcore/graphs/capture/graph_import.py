@@ -10,9 +10,10 @@ from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
-from fedcore.graphs.capture.debug_prints import Printed, is_traced, note_prints
+from fedcore.graphs.capture.debug_prints import traced_prints
 from fedcore.graphs.capture.node_sources import note_imported
 from fedcore.graphs.graphdef.analysis.sequence_operands import (
+    Operand,
     SequenceOperand,
     bind,
     from_tensor_lists,
@@ -29,7 +30,7 @@ from fedcore.graphs.graphdef.form.process_functions import define
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import Nested, flatten, unflatten
-from fedcore.ir.module import Graph, NodeKey, Prints
+from fedcore.ir.module import Graph, NodeKey
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, leaves, tensor_leaves
 
@@ -49,6 +50,29 @@ class _Importable:
     used: frozenset[str]
     inlined: bool
     original_keys: Mapping[NodeKey, NodeKey] = attrs.field(factory=dict)
+
+    @property
+    def arguments(self) -> set[str]:
+        """The names of the arguments that are used, and of the seed."""
+        return {name for name in self.used if name.startswith(("arg", "seed"))}
+
+    def add(self, inputs: Mapping[str, tf.Tensor], operands: list[Operand], name: str, results: int) -> list[tf.Tensor]:
+        """Adds the nodes to the graph being built, and returns the results.
+
+        Args:
+            inputs: by the names of arguments.
+            operands: the sequences among the arguments.
+            name: of the graph.
+            results: their number.
+        """
+        graph_def = with_content_names(bind(self.graph_def, operands)) if operands else self.graph_def
+        define(graph_def.library.function)
+        return tf.graph_util.import_graph_def(
+            graph_def,
+            input_map={f"{argument}:0": tensor for argument, tensor in inputs.items() if argument in self.used},
+            return_elements=[f"ret{i}:0" for i in range(results)],
+            name=scope(name),
+        )
 
 
 _importable: LruCache[tuple[str, bool], _Importable] = LruCache(256)
@@ -97,37 +121,33 @@ def call_leaves(
         xla: XLA compiles the graph, once for every shape of its arguments.
     """
     importable = _importable.get((graph.digest, checks_operands()), lambda: _parse(data))
-    graph_def, used = importable.graph_def, importable.used
     current = tf.compat.v1.get_default_graph()
     tensors: list = []
-    operands = []
+    operands: list[Operand] = []
     for value in values:
         if hasattr(value, "element"):
             operands.append(operand(value))
             tensors += [operands[-1].handle, operands[-1].count]
         else:
             tensors.append(value)
-    if operands:
-        graph_def = with_content_names(bind(graph_def, operands))
-    define(graph_def.library.function)
-    feed = {f"arg{i}:0": current.capture(t) for i, t in enumerate(tensors) if f"arg{i}" in used}
-    if graph.attributes.get("seeded"):
-        if seed is None:
-            raise FedcoreError(f"@{graph.name} draws random numbers, and is called without a seed")
-        if "seed" in used:
-            feed["seed:0"] = current.capture(seed)
+    if graph.attributes.get("seeded") and seed is None:
+        raise FedcoreError(f"@{graph.name} draws random numbers, and is called without a seed")
+    printing = traced_prints()
+    prints = None if graph.prints is None or printing is None else _parse(graph.prints)
+    used = importable.used | (prints.used if prints is not None else frozenset())
+    feed = {f"arg{i}": t for i, t in enumerate(tensors)} | ({} if seed is None else {"seed": seed})
+    feed = {name: current.capture(t) for name, t in feed.items() if name in used}
     result = tensor_leaves(graph.type.result)
 
     def import_graph(*inputs: tf.Tensor) -> list[tf.Tensor]:
-        names = [f"ret{i}:0" for i in range(len(result))]
-        mapped = dict(zip(feed, inputs, strict=True))
-        results = tf.graph_util.import_graph_def(
-            graph_def, input_map=mapped, return_elements=names, name=scope(graph.name)
-        )
+        named_inputs = dict(zip(feed, inputs, strict=True))
+        results = importable.add(named_inputs, operands, graph.name, len(result))
         if graph.sources and results:
             note_imported(graph, results[0].op.name.removesuffix("/ret0"))
-        if graph.prints is not None and is_traced():
-            note_prints(_imported_prints(graph.prints, graph.name, dict(zip(feed, inputs, strict=True))))
+        if prints is not None and prints.arguments <= set(feed):
+            assert printing is not None
+            printing.are_imported = True
+            prints.add(named_inputs, operands, f"{graph.name}_prints", 0)
         return results
 
     arguments = list(feed.values())
@@ -145,26 +165,6 @@ def call_leaves(
             raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {shape}")
         tensor.set_shape(type_.shape)
     return out
-
-
-def _imported_prints(prints: Prints, name: str, feed: dict[str, tf.Tensor]) -> list[Printed]:
-    """The prints of a graph, imported into the graph being built.
-
-    Args:
-        name: of the graph.
-        feed: by the name of an argument its tensor. What reads other arguments is not printed.
-    """
-    importable = _parse(prints.data)
-    wanted = {node for node in importable.used if node.startswith(("arg", "seed"))}
-    if not wanted <= {argument.removesuffix(":0") for argument in feed}:
-        return []
-    define(importable.graph_def.library.function)
-    names = [f"ret{i}:0" for i in range(len(prints.labels))]
-    mapped = {key: tensor for key, tensor in feed.items() if key.removesuffix(":0") in wanted}
-    tensors = tf.graph_util.import_graph_def(
-        importable.graph_def, input_map=mapped, return_elements=names, name=scope(f"{name}_prints")
-    )
-    return [(label, at, tensor) for (label, at), tensor in zip(prints.labels, tensors, strict=True)]
 
 
 def scope(name: str) -> str:

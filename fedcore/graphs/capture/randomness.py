@@ -35,11 +35,10 @@ from fedcore.graphs.capture.keras_seeds import is_default_seed
 from fedcore.graphs.graphdef.analysis.side_effects import (
     STATELESS_CALL,
     TiedToProcess,
-    callees,
     stateful_functions,
-    with_callers,
 )
 from fedcore.graphs.graphdef.form.canonical_form import Nodes
+from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
 from fedcore.graphs.tensors.tensor_seeds import fold_in
 from fedcore.lru_cache import LruCache
 

@@ -10,7 +10,7 @@ Decision 0276.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -21,6 +21,7 @@ from fedcore.graphs.capture.graph_import import graph_callable
 from fedcore.graphs.dataflow.graph import Node, Region
 from fedcore.graphs.dataflow.graph import Value as RegionValue
 from fedcore.graphs.graphdef.analysis.sequence_operands import ACCESS_PREFIX, is_element_access
+from fedcore.graphs.graphdef.form.canonical_form import PRINT
 from fedcore.graphs.graphdef.form.checked_operations import add_operation
 from fedcore.graphs.graphdef.graph_region import graph_regions
 from fedcore.graphs.sequences import layout
@@ -29,12 +30,14 @@ from fedcore.graphs.stages.kernels import evaluate
 from fedcore.graphs.stages.realize import pack, unpack
 from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.ir.interpret import Interpreter, Seed
-from fedcore.ir.module import Graph, NodeSource, Operation, Prints, Symbol
+from fedcore.ir.module import Graph, NodeSource, Operation, Symbol, digest_of
 from fedcore.lru_cache import LruCache
 from fedcore.types import Type
 
-_regions: LruCache[str, Region | None] = LruCache(64)
-"""The region of `main` by the digest of a graph; None for a graph that cannot be run node by node."""
+_regions: LruCache[str, dict[str, Region] | None] = LruCache(64)
+"""The regions of a graph by its digest; None for a graph that cannot be run node by node."""
+
+_CASE = frozenset({"Case", "StatelessCase"})
 
 DATA = "data"
 """The operation of what a client has before it computes anything."""
@@ -69,12 +72,12 @@ class Printed:
 
     Args:
         label: of the user.
-        source: the line of the user that prints it.
+        line: of the user, such as `train.py:34`; empty if it is not known.
         step: as in `ClientValue`.
     """
 
     label: str
-    source: NodeSource
+    line: str
     step: int | None
     value: np.ndarray = attrs.field(repr=False)
 
@@ -99,6 +102,7 @@ class ClientReplay:
         self._note_printed = note_printed
         self._step: int | None = None
         self._sequences: list[layout.Sequence] = []  # of the graph that runs
+        self._named: dict[str, Region] = {}  # its functions that operations name
         self._interpreter = Interpreter(stage.module, self._evaluate, self._as_function)
 
     def run(self, broadcasts: Sequence, client: tuple, numbers: Sequence[range], seed: int) -> None:
@@ -155,32 +159,37 @@ class ClientReplay:
         return result
 
     def _as_function(self, graph: Graph, data: bytes) -> Callable:
-        main = _main_region(graph, data)
+        regions = _regions_of(graph, data)
 
         def call(*arguments: Nested, seed: tf.Tensor | None = None) -> Nested:
             leaves = flatten(arguments)
-            if main is None:
+            if regions is None:
                 body = functools.partial(graph_callable(graph, data), *arguments, seed=seed)
                 return tf.function(lambda: body(), autograph=False)()
-            sequences, step = self._sequences, self._step
+            outer = self._sequences, self._named, self._step
             self._sequences = [leaf for leaf in leaves if isinstance(leaf, layout.Sequence)]
             operands = [tensor for leaf in leaves for tensor in _operands(leaf)] + ([] if seed is None else [seed])
             if graph.prints is not None:
                 self._print(graph, graph.prints, operands)
-            results = self._run_region(main, operands[: len(main.arguments)], {})
-            self._sequences, self._step = sequences, step
+            results = self._run_main(graph.name, regions, operands)
+            self._sequences, self._named, self._step = outer
             return unflatten(results, graph.type.result)
 
         return call
 
-    def _print(self, graph: Graph, prints: Prints, operands: list) -> None:
-        """Computes what a graph prints."""
-        region = graph_regions(Graph(graph.name, graph.type, "", sources={}), prints.data)[graph.name]
-        note, self._note = self._note, None
-        values = self._run_region(region, operands[: len(region.arguments)], {})
-        self._note = note
-        for (label, location), value in zip(prints.labels, values, strict=True):
-            self._note_printed(Printed(label, NodeSource("print", location), self._step, value.numpy()))
+    def _print(self, graph: Graph, prints: bytes, operands: list) -> None:
+        """Computes what a graph prints, and nothing else of it."""
+        regions = _regions_of(Graph(graph.name, graph.type, digest_of(prints)), prints)
+        assert regions is not None  # the trace refuses prints in other graphs
+        note, step = self._note, self._step
+        self._note = None
+        self._run_main(graph.name, regions, operands)
+        self._note, self._step = note, step
+
+    def _run_main(self, name: str, regions: dict[str, Region], operands: list) -> list:
+        """The results of a graph, of which `operands` may have more than it reads."""
+        self._named = regions
+        return self._run_region(regions[name], operands[: len(regions[name].arguments)], {})
 
     def _run_region(self, region: Region, arguments: Sequence, outer: Mapping[RegionValue, tf.Tensor]) -> list:
         """The results of a region, computed node by node.
@@ -217,6 +226,15 @@ class ClientReplay:
         if node.op == "if":
             condition, *_ = operands
             return self._run_region(node.regions[0 if bool(condition) else 1], [], values)
+        if node.op in _CASE:
+            index, *operands = operands
+            branches = node["branches"]
+            branch = branches[int(index) if 0 <= int(index) < len(branches) else -1]
+            return self._run_region(self._named[branch.name], operands, {})
+        if node.op == PRINT:
+            (line,), (value,) = node["debug_urls"], operands
+            self._note_printed(Printed(node["tensor_name"].decode(), line.decode(), self._step, value.numpy()))
+            return operands
         if node.op == "call":
             return self._run_region(node.regions[0], operands, values)
         function = getattr(node.get("f"), "name", "")
@@ -231,14 +249,24 @@ def _operands(leaf: Any) -> list[tf.Tensor]:
     return [tf.constant(0), leaf.count] if isinstance(leaf, layout.Sequence) else [leaf]
 
 
-def _main_region(graph: Graph, data: bytes) -> Region | None:
-    """The region of a graph's `main`; None if its operations name functions, which only TensorFlow can run."""
+def _regions_of(graph: Graph, data: bytes) -> dict[str, Region] | None:
+    """The regions of a graph; None if an operation that only TensorFlow can run names functions, as a MapDataset."""
 
-    def convert() -> Region | None:
+    def convert() -> dict[str, Region] | None:
         regions = graph_regions(graph, data)
-        return regions[graph.name] if len(regions) == 1 else None
+        named = {s.name for region in regions.values() for s in _symbols_of_cases(region)}
+        return regions if named == regions.keys() - {graph.name} else None
 
     return _regions.get(graph.digest, convert)
+
+
+def _symbols_of_cases(region: Region) -> Iterator[Symbol]:
+    """The functions that the cases of a region name."""
+    for node in region.nodes:
+        if node.op in _CASE:
+            yield from node["branches"]
+        for body in node.regions:
+            yield from _symbols_of_cases(body)
 
 
 def _eager(value: Any) -> Any:

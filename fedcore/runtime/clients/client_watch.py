@@ -262,7 +262,7 @@ def _noting(watch: Watch, place: ClientPlace) -> Callable:
 
 def _line(place: ClientPlace, printed: Printed) -> str:
     step = "" if printed.step is None else f", step {printed.step}"
-    at = "" if printed.source.location is None else f"   ({printed.source.location})"
+    at = f"   ({printed.line})" if printed.line else ""
     value = np.array2string(printed.value, threshold=20, edgeitems=3, precision=6)
     return f"{place}{step}: {printed.label} = {value}{at}\n"
 

@@ -1,12 +1,12 @@
 """Side effects of graphs: operations tied to this process, random numbers, state, prints and assertions."""
 
-import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
+from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
 
 _EFFECTS = frozenset({"Print", "PrintV2", "Assert"})
 # Operations that are stateful only if a function that they call is -> their stateless form.
@@ -100,34 +100,6 @@ def stateful_functions(functions: Iterable) -> set[str]:
     """The names of the functions that contain a stateful operation or call such a function."""
     bodies = {f.signature.name: f.node_def for f in functions}
     return with_callers(bodies, {name for name, nodes in bodies.items() if any(is_stateful(n.op) for n in nodes)})
-
-
-def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[str]:
-    """The root functions, and all functions that call a root function directly or indirectly. Linear in the calls.
-
-    Args:
-        bodies: function -> its nodes.
-    """
-    callers: dict[str, list[str]] = collections.defaultdict(list)
-    for name, nodes in bodies.items():
-        for callee in {c for node in nodes for c in callees(node)}:
-            callers[callee].append(name)
-    functions = set(roots)
-    stack = list(functions)
-    while stack:
-        more = [caller for caller in callers.get(stack.pop(), ()) if caller not in functions]
-        functions.update(more)
-        stack += more
-    return functions
-
-
-def callees(node: node_def_pb2.NodeDef) -> Iterator[str]:
-    """The node's operation and the functions in its attributes."""
-    yield node.op
-    for value in node.attr.values():
-        if value.HasField("func"):
-            yield value.func.name
-        yield from (f.name for f in value.list.func)
 
 
 def stateful_nodes(graph_def: graph_pb2.GraphDef, names: list[str]) -> list[str]:

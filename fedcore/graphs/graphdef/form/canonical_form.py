@@ -14,11 +14,12 @@ Example: the node `name: "model/dense/MatMul" op: "MatMul" input: "x" input: "w:
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 
+from fedcore.graphs.graphdef.form.function_calls import with_callers
 from fedcore.ir.module import NodeKey
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ PRIVATE_ATTRIBUTES = {
 The others serve the Python of this process (a gradient's name), one device or a debugger.
 """
 
+PRINT = "DebugIdentity"
+"""The operation of a value that `fc.debug.print` prints. Nothing reads its result."""
+
 ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 """The `shared_name` for which VarHandleOp makes a new variable in every execution."""
 
@@ -51,6 +55,7 @@ def canonical_graph(
     seed: str | None = None,
     *,
     canonical_names: dict[NodeKey, NodeKey] | None = None,
+    keeps_prints: bool = False,
 ) -> bytes:
     """The serialized canonical form of a graph; see the module's docstring.
 
@@ -60,9 +65,10 @@ def canonical_graph(
         effects: nodes with side effects (prints, assertions), which remain although no result needs them.
         seed: the placeholder of the implicit seed. It is dropped where no node reads it.
         canonical_names: gets the canonical name of each node that remains.
+        keeps_prints: values that functions print remain; `effects` has those that the graph itself prints.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
-    library = _Library(functions)
+    library = _Library(functions, keeps_prints=keeps_prints)
     nodes = {n.name: n for n in graph_def.node}
     out = graph_pb2.GraphDef()
     out.versions.producer = graph_def.versions.producer
@@ -226,8 +232,11 @@ def canonical_functions(
 class _Library:
     """Library functions under content names."""
 
-    def __init__(self, functions: Mapping[str, function_pb2.FunctionDef], digest_digits: int = 24) -> None:
+    def __init__(
+        self, functions: Mapping[str, function_pb2.FunctionDef], digest_digits: int = 24, *, keeps_prints: bool = True
+    ) -> None:
         self.functions = functions
+        self._printing = _printing_functions(functions) if keeps_prints else frozenset[str]()
         self._digest_digits = digest_digits
         self.canonical: dict[str, function_pb2.FunctionDef] = {}
         self._names: dict[str, str] = {}
@@ -271,11 +280,7 @@ class _Library:
 
     def _callees(self, function: function_pb2.FunctionDef) -> list[str]:
         """The functions that the nodes name, as far as they need a name of their own yet."""
-        names = []
-        for node in function.node_def:
-            names.append(node.op)
-            for value in (value for key, value in node.attr.items() if _is_canonical(key)):
-                names += [func.name for func in ([value.func] if value.HasField("func") else value.list.func)]
+        names = [name for node in function.node_def for name in _named_functions(node)]
         return [name for name in dict.fromkeys(names) if name in self.functions and name not in self._names]
 
     def rename(self, value: attr_value_pb2.AttrValue) -> None:
@@ -295,7 +300,8 @@ class _Library:
             renamed.name = f"a{i}"
             renamed.ClearField("handle_data")
         out.signature.is_stateful = source.signature.is_stateful
-        roots = [source.ret[o.name].split(":")[0] for o in source.signature.output_arg]
+        roots = [n.name for n in source.node_def if self._prints(n)]
+        roots += [source.ret[o.name].split(":")[0] for o in source.signature.output_arg]
         roots += [source.control_ret[c] for c in source.signature.control_output]
         order = inputs_first(nodes, [r for r in roots if r in nodes], set(names))
         names.update((name, f"n{i}") for i, name in enumerate(order))
@@ -313,6 +319,9 @@ class _Library:
             out.signature.control_output.append(f"c{i}")
             out.control_ret[f"c{i}"] = names[source.control_ret[control]]
         return out
+
+    def _prints(self, node: node_def_pb2.NodeDef) -> bool:
+        return bool(self._printing) and (node.op == PRINT or not self._printing.isdisjoint(_named_functions(node)))
 
     def _result_names(self, function: str) -> dict[str, str]:
         """The canonical names of a function's results, by which a node that calls it as its operation has outputs."""
@@ -335,6 +344,20 @@ class _Library:
                 node.attr[key].CopyFrom(source.attr[key])
                 self.rename(node.attr[key])
         _clear_shared_name(node)
+
+
+def _named_functions(node: node_def_pb2.NodeDef) -> Iterator[str]:
+    """The node's operation, and the functions that its canonical attributes name."""
+    yield node.op
+    for value in (value for key, value in node.attr.items() if _is_canonical(key)):
+        yield from (func.name for func in ([value.func] if value.HasField("func") else value.list.func))
+
+
+def _printing_functions(functions: Mapping[str, function_pb2.FunctionDef]) -> frozenset[str]:
+    """The functions that print a value, and those that call them."""
+    bodies = {name: function.node_def for name, function in functions.items()}
+    printing = {name for name, nodes in bodies.items() if any(node.op == PRINT for node in nodes)}
+    return frozenset(with_callers(bodies, printing)) if printing else frozenset()
 
 
 def _port_renamed(input_name: str, names: Mapping[str, str], results: Mapping[str, Mapping[str, str]]) -> str:

@@ -1,0 +1,34 @@
+"""Which nodes name which functions of a graph's library."""
+
+import collections
+from collections.abc import Iterable, Iterator, Mapping
+
+from tensorflow.core.framework import node_def_pb2
+
+
+def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[str]:
+    """The root functions, and all functions that call a root function directly or indirectly. Linear in the calls.
+
+    Args:
+        bodies: function -> its nodes.
+    """
+    callers: dict[str, list[str]] = collections.defaultdict(list)
+    for name, nodes in bodies.items():
+        for callee in {c for node in nodes for c in callees(node)}:
+            callers[callee].append(name)
+    functions = set(roots)
+    stack = list(functions)
+    while stack:
+        more = [caller for caller in callers.get(stack.pop(), ()) if caller not in functions]
+        functions.update(more)
+        stack += more
+    return functions
+
+
+def callees(node: node_def_pb2.NodeDef) -> Iterator[str]:
+    """The node's operation and the functions in its attributes."""
+    yield node.op
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        yield from (f.name for f in value.list.func)
