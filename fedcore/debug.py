@@ -7,7 +7,9 @@ Decision 0276.
 """
 
 import contextlib
+import pdb
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from fedcore.ir.values import Value
 from fedcore.runtime.clients.client_watch import ClientRecorder, NumericsCheck, WatchedValue, watching
 from fedcore.runtime.reports.operation_times import OperationProfiler, Profile
 
-__all__ = ["Profile", "WatchedValue", "check_numerics", "print", "profile", "record_clients"]
+__all__ = ["Profile", "WatchedValue", "breakpoint", "check_numerics", "print", "profile", "record_clients"]
 
 
 def print(value: object, label: str = "value") -> None:
@@ -63,18 +65,76 @@ def print(value: object, label: str = "value") -> None:
         for name, tensor in zip(labels, tensors, strict=True):
             sys.stdout.write(f"{name} = {np.asarray(tensor)}\n")
         return
-    if private_api.discards_recurrent_step():
+    if _is_discarded(f"print of {label!r}"):
         return
     lines = private_api.lines_of_caller()
     location = None if lines is None else lines.location()
-    if private_api.is_in_vectorized_map():
-        raise TracingError(
-            f"fc.debug.print of {label!r}{'' if location is None else f' at {location}'} stands in a function of "
-            "tf.vectorized_map, which TensorFlow traces for one element\n"
-            "  fix: tf.map_fn in its place while you debug, or print what tf.vectorized_map takes and gives"
-        )
     for name, tensor in zip(labels, tensors, strict=True):
         add_print(name, location, tf.convert_to_tensor(tensor))
+
+
+def _is_discarded(call: str) -> bool:
+    """Whether the code that is traced is called for shapes only.
+
+    Args:
+        call: what of `fc.debug` stands in it, for the error.
+    Raises:
+        TracingError: the code stands for that of many elements.
+    """
+    from fedcore.graphs import private_api
+
+    if private_api.is_in_vectorized_map():
+        lines = private_api.lines_of_caller()
+        raise TracingError(
+            f"fc.debug.{call}{'' if lines is None else f' at {lines.location()}'} stands in a function of "
+            "tf.vectorized_map, which TensorFlow traces for one element\n"
+            "  fix: tf.map_fn in its place while you debug, or look at what tf.vectorized_map takes and gives"
+        )
+    return private_api.discards_recurrent_step()
+
+
+def breakpoint(
+    client: int | str | None = 0, *, round: int | None = None, step: int | None = None, when: Any = None
+) -> None:
+    """Opens the debugger at this line, with the values that one client has there as the variables.
+
+    Stands in code that clients run, as `fc.debug.print` does, and leaves strategy and bits as they are: the client is
+    computed again, alone. Tensors are eager, so that TensorFlow computes with them at the prompt. `c` goes on to the
+    next stop of the client, `q` ends the call. Lines behind this one cannot be stepped through: put a second breakpoint
+    there. The debugger is that of Python's `breakpoint()`: pdb, or what PYTHONBREAKPOINT names.
+
+    Args:
+        client: the index in the call, or the id, of the client that stops; None for each client.
+        round: the round in which it stops, where the call's argument is the state of a learning process. Default: all.
+        step: the batch at which it stops, counted from 0. Default: all.
+        when: a bool tensor: it stops only where that is true, or has an entry that is. Default: always.
+    Raises:
+        TracingError: as for `fc.debug.print`.
+        ExecutionError: from the call, if the user quits the debugger.
+    Example:
+        >>> @fc.tf_computation('float32')
+        ... def root(x):
+        ...     y = tf.sqrt(x)
+        ...     fc.debug.breakpoint(client=None, when=tf.math.is_nan(y))  # no client of this call stops
+        ...     return y
+        >>> total = fc.federated_computation(
+        ...     lambda xs: fc.federated_sum(fc.federated_map(root, xs)), fc.types.at_clients('float32'))
+        >>> total([1.0, 9.0])
+        4.0
+    """
+    import sys
+
+    import tensorflow as tf
+
+    from fedcore.graphs.capture.breakpoints import add_breakpoint
+    from fedcore.graphs.capture.debug_prints import traced_prints
+
+    frame = sys._getframe(1)
+    if tf.executing_eagerly():
+        if when is None or np.any(when):
+            pdb.Pdb().set_trace(frame)
+    elif traced_prints() is not None and not _is_discarded("breakpoint"):
+        add_breakpoint(client, round, step, None if when is None else tf.cast(when, tf.bool), frame)
 
 
 @contextlib.contextmanager

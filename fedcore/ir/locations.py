@@ -77,6 +77,18 @@ def calling_lines(
     return None
 
 
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's code, or of a function that AutoGraph made of it."""
+    while frame is not None and _kind(frame.f_code.co_filename) not in ("user", "generated"):
+        frame = frame.f_back
+    return frame
+
+
+def is_generated(path: str) -> bool:
+    """Whether AutoGraph made a source file."""
+    return _kind(path) == "generated"
+
+
 @functools.cache
 def _kind(path: str) -> str:
     """Whose a source file is: "user", "algorithm" of fedcore, "generated" by AutoGraph, or "" for other packages."""

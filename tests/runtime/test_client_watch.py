@@ -1,6 +1,9 @@
 """`fc.debug`: values of single clients, beside calls that keep their strategies and bits."""
 
+import io
 import json
+import pdb
+import sys
 
 import keras
 import numpy as np
@@ -149,6 +152,65 @@ def test_a_print_in_a_vectorized_map_is_refused_with_line_and_way_out():
 
     with pytest.raises(TracingError, match=r"'large' at \S*test_client_watch.py:\d+ (?s:.*)fix: tf.map_fn"):
         fc.tf_computation(squares, "float32")
+
+
+@fc.tf_computation(NUMBERS)
+def stop_at_second_batch(batches):
+    total, scale = 0.0, tf.constant([2.0])
+    for batch in batches:
+        loss = tf.reduce_sum(batch) * scale[0]
+        if loss > 4.0:
+            fc.debug.breakpoint("bob", step=1)
+        total += loss
+    return total
+
+
+@pytest.fixture
+def type_commands(monkeypatch):
+    """Types commands at the prompt of pdb, where Python's breakpoint() opens it; pytest has a prompt of its own."""
+    monkeypatch.setattr(sys, "breakpointhook", lambda: pdb.Pdb().set_trace(sys._getframe(1)))
+    return lambda *lines: monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+
+
+def sum_of_two_clients():
+    data = np.float32([[[2.0, 3.0], [4.0, 5.0]], [[1.0, 2.0], [6.0, 7.0]]])
+    cohort = fc.Cohort(2, lambda i: tf.data.Dataset.from_tensor_slices(data[i]), ["ann", "bob"])
+    work = fc.federated_computation(
+        lambda xs: fc.federated_sum(fc.federated_map(stop_at_second_batch, xs)), fc.types.at_clients(NUMBERS)
+    )
+    return work(cohort)
+
+
+def test_a_breakpoint_opens_pdb_at_the_line_with_the_values_of_one_client(type_commands, capsys):
+    type_commands("p batch.numpy().tolist(), float(loss)", "p [float(total + b) for b in batch]", "list", "c")
+    assert sum_of_two_clients() == 60.0
+    told = capsys.readouterr().out
+    assert told.startswith("client 1 (bob), step 1: fc.debug.breakpoint at tests/runtime/test_client_watch.py:")
+    assert "stop_at_second_batch()" in told
+    assert '->\t            fc.debug.breakpoint("bob", step=1)' in told
+    assert "([6.0, 7.0], 26.0)" in told
+    assert "[12.0, 13.0]" in told
+    assert told.count("fc.debug.breakpoint at") == 1
+
+
+def test_quitting_the_debugger_ends_the_call(type_commands):
+    type_commands("q")
+    with pytest.raises(ExecutionError, match=r"client 1 \(bob\), step 1: the debugger was quit at \S+:\d+"):
+        sum_of_two_clients()
+
+
+def test_a_breakpoint_with_a_condition_stops_where_it_holds(type_commands, capsys):
+    def root(x):
+        y = tf.sqrt(x)
+        fc.debug.breakpoint(None, when=tf.math.is_nan(y))
+        return y
+
+    type_commands("p float(x)", "c")
+    total_of(root)([4.0, -3.0, 1.0])
+    told = capsys.readouterr().out
+    assert told.startswith("client 1: fc.debug.breakpoint at")
+    assert told.count("(Pdb)") == 2
+    assert "-3.0" in told
 
 
 def test_a_value_of_a_federated_computation_is_refused():

@@ -9,7 +9,7 @@ Decision 0276.
 
 import attrs
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fedcore.errors import Location, TracingError
 from fedcore.graphs import private_api
@@ -54,13 +54,17 @@ def traced_prints() -> TracedPrints | None:
     return None if graph is None else getattr(graph, _PRINTS)
 
 
-def add_print(label: str, location: Location | None, tensor: tf.Tensor) -> None:
-    """Adds a print to the graph being built; nothing if fedcore does not trace the code."""
+def add_print(label: str, location: Location | None, tensor: tf.Tensor, breakpoint_number: str = "") -> None:
+    """Adds a print to the graph being built; nothing if fedcore does not trace the code.
+
+    Args:
+        breakpoint_number: of the breakpoint that the value is for; empty for a print.
+    """
     prints = traced_prints()
     if prints is not None:
         line = "" if location is None else str(location)
         prints.nodes.add((label, line))
-        tf.raw_ops.DebugIdentity(input=tensor, tensor_name=label, debug_urls=[line])
+        tf.raw_ops.DebugIdentity(input=tensor, tensor_name=label, debug_urls=[line, breakpoint_number])
 
 
 def cut_prints(
@@ -96,8 +100,16 @@ def cut_prints(
     return data
 
 
-def _label(node) -> tuple[str, str]:
-    return node.attr["tensor_name"].s.decode(), b"".join(node.attr["debug_urls"].list.s).decode()
+def breakpoint_numbers(prints: bytes) -> frozenset[str]:
+    """The numbers of the breakpoints in a graph of prints; with an empty text if it has prints too."""
+    graph_def = graph_pb2.GraphDef.FromString(prints)
+    bodies = [graph_def.node, *(f.node_def for f in graph_def.library.function)]
+    nodes = (node for nodes in bodies for node in nodes if node.op == PRINT)
+    return frozenset(node.attr["debug_urls"].list.s[1].decode() for node in nodes)
+
+
+def _label(node: node_def_pb2.NodeDef) -> tuple[str, str]:
+    return node.attr["tensor_name"].s.decode(), node.attr["debug_urls"].list.s[0].decode()
 
 
 def _refusal(label: str, line: str, why: str) -> str:

@@ -74,12 +74,14 @@ class Printed:
         label: of the user.
         line: of the user, such as `train.py:34`; empty if it is not known.
         step: as in `ClientValue`.
+        breakpoint_number: of the breakpoint that the value is for; empty for a print.
     """
 
     label: str
     line: str
     step: int | None
-    value: np.ndarray = attrs.field(repr=False)
+    value: tf.Tensor = attrs.field(repr=False)
+    breakpoint_number: str = ""
 
 
 class ClientReplay:
@@ -232,8 +234,8 @@ class ClientReplay:
             branch = branches[int(index) if 0 <= int(index) < len(branches) else -1]
             return self._run_region(self._named[branch.name], operands, {})
         if node.op == PRINT:
-            (line,), (value,) = node["debug_urls"], operands
-            self._note_printed(Printed(node["tensor_name"].decode(), line.decode(), self._step, value.numpy()))
+            label, (line, number), (value,) = node["tensor_name"], node["debug_urls"], operands
+            self._note_printed(Printed(label.decode(), line.decode(), self._step, value, number.decode()))
             return operands
         if node.op == "call":
             return self._run_region(node.regions[0], operands, values)

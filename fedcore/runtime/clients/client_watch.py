@@ -5,6 +5,7 @@ A client is computed again, alone, beside the call that computes it with others;
 Decision 0276.
 """
 
+import collections
 import contextlib
 import contextvars
 import os
@@ -15,11 +16,15 @@ from typing import Any, Protocol
 
 import attrs
 import numpy as np
+import tensorflow as tf
 
 from fedcore.data import client_name
 from fedcore.errors import ExecutionError, FedcoreError
+from fedcore.graphs.capture.breakpoints import breakpoint_of
+from fedcore.graphs.capture.debug_prints import breakpoint_numbers
 from fedcore.graphs.stages.client_values import DATA, ClientReplay, ClientValue, Printed
 from fedcore.runtime.client_work import ClientSlice, ClientWork
+from fedcore.runtime.clients.debugger import open_debugger
 
 MAX_RECORDED_BYTES = 256 * 2**20
 """Bytes of the values of one call that are recorded; of later values only the figures are."""
@@ -222,38 +227,68 @@ def round_of(arguments: Collection[Any]) -> int | None:
 
 
 class WatchedStage:
-    """Shows the clients of a stage's slices to a watch, and prints what they print."""
+    """Shows the clients of a stage's slices to a watch, prints what they print, and stops at their breakpoints."""
 
     def __init__(self, work: ClientWork, watch: Watch | None, round_number: int | None) -> None:
         self._work = work
         self._watch = watch
         self._round = round_number
-        self._prints = any(graph.prints is not None for graph in work.module.graphs)
+        numbers = [breakpoint_numbers(g.prints) for g in work.module.graphs if g.prints is not None]
+        self._prints = any("" in each for each in numbers)
+        places = (breakpoint_of(int(number)) for each in numbers for number in each if number)
+        self._breakpoints = [place for place in places if place is not None]
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to show or to print."""
-        return self._watch is not None or self._prints
+        """Whether there is anything to show or to print, or a breakpoint."""
+        return self._watch is not None or self._prints or bool(self._breakpoints)
 
     def show(self, clients: ClientSlice) -> None:
-        """Computes clients of a slice again, those that are watched or may print."""
+        """Computes clients of a slice again, those that are watched, or may print or stop."""
         work, ids = self._work, self._work.client_ids
         seeds = clients.seeds(work.seed)
         for index, client, seed in zip(clients.present, clients.values, seeds, strict=True):
             watch = self._watch if self._watch is not None and self._watch.is_watched(index) else None
-            if watch is None and not self._prints:
-                continue
             place = ClientPlace(self._round, work.stage, index, None if ids is None else str(ids[index]))
-            lines: list[str] = []
-            replay = ClientReplay(
-                work.client_stage,
-                None if watch is None else _noting(watch, place),
-                lambda printed, place=place, lines=lines: lines.append(_line(place, printed)),  # type: ignore[misc]
-            )
+            may_stop = any(b.may_stop(index, place.client_id, self._round) for b in self._breakpoints)
+            if watch is None and not self._prints and not may_stop:
+                continue
+            printer = _Printer(place)
+            replay = ClientReplay(work.client_stage, None if watch is None else _noting(watch, place), printer.show)
             try:
                 replay.run(work.broadcasts, client, work.numbers, int(seed))
             finally:
-                sys.stdout.write("".join(lines))
+                printer.write()
+
+
+class _Printer:
+    """Prints what one client prints, and opens the debugger where it stops."""
+
+    def __init__(self, place: ClientPlace) -> None:
+        self._place = place
+        self._lines: list[str] = []
+        self._values: dict[str, list[tf.Tensor]] = collections.defaultdict(list)  # by the number of a breakpoint
+
+    def write(self) -> None:
+        """Writes the lines at once, so that those of clients in other threads stand before or behind."""
+        sys.stdout.write("".join(self._lines))
+        self._lines.clear()
+
+    def show(self, printed: Printed) -> None:
+        if not printed.breakpoint_number:
+            self._lines.append(_line(self._place, printed))
+            return
+        stop = breakpoint_of(int(printed.breakpoint_number))
+        values = self._values[printed.breakpoint_number]
+        values.append(printed.value)
+        if stop is None or len(values) < stop.count:
+            return
+        del self._values[printed.breakpoint_number]
+        place = self._place
+        if stop.may_stop(place.index, place.client_id, place.round) and stop.stops(printed.step, values):
+            self.write()
+            step = "" if printed.step is None else f", step {printed.step}"
+            open_debugger(f"{place}{step}", stop.location, stop.function, stop.names(values))
 
 
 def _noting(watch: Watch, place: ClientPlace) -> Callable:
@@ -263,7 +298,7 @@ def _noting(watch: Watch, place: ClientPlace) -> Callable:
 def _line(place: ClientPlace, printed: Printed) -> str:
     step = "" if printed.step is None else f", step {printed.step}"
     at = f"   ({printed.line})" if printed.line else ""
-    value = np.array2string(printed.value, threshold=20, edgeitems=3, precision=6)
+    value = np.array2string(printed.value.numpy(), threshold=20, edgeitems=3, precision=6)
     return f"{place}{step}: {printed.label} = {value}{at}\n"
 
 
