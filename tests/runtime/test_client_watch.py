@@ -274,10 +274,11 @@ def test_infinities_may_be_allowed():
         assert sum_of_products(data) == np.inf
 
 
-def test_a_recording_has_the_values_of_the_clients_that_the_environment_names(tmp_path, monkeypatch):
+def test_a_recording_has_values_and_spans_of_the_clients_that_the_environment_names(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))
     monkeypatch.setenv("FEDCORE_TRACE_CLIENTS", "1")
     total_of(halve)([1.0, 4.0])
     (file,) = tmp_path.glob("call-*.json")
-    values = json.loads(file.read_text())["values"]
-    assert [(v["client"], v["norm"]) for v in values if v["operation"] == "RealDiv"] == [(1, "2")]
+    call = json.loads(file.read_text())
+    assert [(v["client"], v["norm"]) for v in call["values"] if v["operation"] == "RealDiv"] == [(1, "2")]
+    assert [span["clients"] for span in call["spans"] if span["kind"] == "replay"] == [[1, 1]]

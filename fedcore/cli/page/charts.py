@@ -121,13 +121,14 @@ _MEANS = {
     "block": "block of clients (its index)",
     "worker": "work of another process or site",
     "read": "reading of data",
+    "replay": "recorded clients, computed again",
     "compare": "comparison of layouts",
     "pack": "packing",
     "build": "building of an executable",
     "call": "graph call",
     "merge": "merge",
 }
-_PARTS = ("read", "compare", "pack", "build", "call")  # inside of blocks
+_PARTS = ("read", "replay", "compare", "pack", "build", "call")  # inside of blocks
 _PART_HEIGHT = 6
 
 

@@ -226,13 +226,18 @@ def round_of(arguments: Collection[Any]) -> int | None:
     return None
 
 
+Span = Callable[..., contextlib.AbstractContextManager]
+"""`Report.span`."""
+
+
 class WatchedStage:
     """Shows the clients of a stage's slices to a watch, prints what they print, and stops at their breakpoints."""
 
-    def __init__(self, work: ClientWork, watch: Watch | None, round_number: int | None) -> None:
+    def __init__(self, work: ClientWork, watch: Watch | None, round_number: int | None, span: Span) -> None:
         self._work = work
         self._watch = watch
         self._round = round_number
+        self._span = span
         numbers = [breakpoint_numbers(g.prints) for g in work.module.graphs if g.prints is not None]
         self._prints = any("" in each for each in numbers)
         places = (breakpoint_of(int(number)) for each in numbers for number in each if number)
@@ -255,10 +260,11 @@ class WatchedStage:
                 continue
             printer = _Printer(place)
             replay = ClientReplay(work.client_stage, None if watch is None else _noting(watch, place), printer.show)
-            try:
-                replay.run(work.broadcasts, client, work.numbers, int(seed))
-            finally:
-                printer.write()
+            with self._span("replay", work.stage, clients=[index, index]):
+                try:
+                    replay.run(work.broadcasts, client, work.numbers, int(seed))
+                finally:
+                    printer.write()
 
 
 class _Printer:

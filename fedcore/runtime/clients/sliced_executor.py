@@ -250,7 +250,7 @@ class _Run:
             self.secure = stack.secure_partials(work, report, stop)
         tree = stack.tree(work, self.partials.merge, report, stop, masked=self.secure is not None)
         self.results = SliceResults(work, tree, report)
-        self.watched = WatchedStage(work, report.watch, report.round)
+        self.watched = WatchedStage(work, report.watch, report.round, report.span)
         if self.watched.is_needed and stack.secure is not None:
             raise FedcoreError("fc.debug shows values of single clients, which the masks of this runtime hide")
         size = stack.slice_size(work)
