@@ -68,7 +68,10 @@ def _parts(where: str, name: str, type_: Type) -> Iterator[Size]:
 
 
 def _group(path: str, names: int = _NAMES) -> str:
-    """The first names of a path, without numbers of elements."""
+    """The first names of a path, without numbers and names of elements; an operation with its line as it is."""
+    if " at " in path:
+        return path
+    path = path.partition("/")[0]
     return ".".join(part.partition("[")[0] for part in path.split(".")[:names])
 
 

@@ -216,7 +216,10 @@ def run_passes(
         FedcoreError: as of `run_pass`.
     """
     for pass_, options in parse_pipeline(pipeline):
-        module = run_pass(pass_, module, options, verify_each=verify_each)
+        result = run_pass(pass_, module, options, verify_each=verify_each)
+        if result.element_names != module.element_names:  # those that a pass builds anew have none
+            result = attrs.evolve(result, element_names=module.element_names)
+        module = result
         yield pass_, module
 
 

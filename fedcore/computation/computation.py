@@ -2,9 +2,10 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
+import attrs
 import numpy as np
 
 from fedcore.errors import FedcoreError, TracingError, TypeMismatch, brief
@@ -69,6 +70,22 @@ class Computation(HtmlDisplay):
 
     def __repr__(self) -> str:
         return f"<computation {self.__name__} : {self.type_signature}>"
+
+    def with_element_names(self, names: Mapping[str, Sequence[str]]) -> Self:
+        """The computation with names, for people, of the elements of lists in its arguments and results.
+
+        Reports and tables show `weights.trainable/lstm/kernel` in the place of `weights.trainable[1]`. The program, its
+        text and its digest stay.
+
+        Args:
+            names: by the name of a struct's element that is a list, the names of the list's elements.
+        Example:
+            >>> total = fc.federated_computation(lambda xs: fc.federated_sum(xs), fc.types.at_clients('float32'))
+            >>> total.with_element_names({'weights': ['kernel', 'bias']}) == total
+            True
+        """
+        tuples = {key: tuple(map(str, elements)) for key, elements in names.items()}
+        return type(self)(attrs.evolve(self.module, element_names=tuples), self.__name__)
 
     def to_text(self, stage: str = "traced") -> str:
         """The text of the IR at a stage of compilation: `traced`, `lowered` or `planned`."""

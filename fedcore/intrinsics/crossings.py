@@ -1,13 +1,15 @@
 """Crossings of a plan: the tensors that cross between server and clients."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import attrs
 
-from fedcore.intrinsics.planned import fold_of, sent_by
+from fedcore.intrinsics.planned import fold_of, path_of, sent_by
 from fedcore.ir import Constant, Function, Module
+from fedcore.ir.module import Graph
 from fedcore.ir.value_names import ValueNames
 from fedcore.types import StructType, Type, leaves, member_of
 
@@ -19,7 +21,9 @@ class Crossing:
     Args:
         op: name of the plan's broadcast or merge.
         tensor: path in the broadcast struct, or the name of the value in the stage that computes it
-            (`fedcore.ir.value_names`). A value that a client computes may have the name of its first operand.
+            (`fedcore.ir.value_names`), with the module's names of elements. A value that a client computes may have the
+            name of its first operand. What an unnamed function computes is the operation with the user's line, such
+            as `truediv at train.py:34`.
         clients: how many clients receive or send the tensor; dropped clients send nothing.
         bits: size over all clients; None in a plan whose types leave the size open.
         constant: the literal that is sent, if it is sent once.
@@ -42,6 +46,7 @@ def crossings(plan: Module) -> list[Crossing]:
         if op.attributes.get("bits") == 0:
             continue
         constants: Iterator[Constant | None] = itertools.repeat(None)
+        unnamed: dict[str, str] = {}
         if op.kind == "broadcast":
             if op.attributes.get("once"):
                 constants = _constants(plan, op.operands[0].name)
@@ -49,15 +54,49 @@ def crossings(plan: Module) -> list[Crossing]:
         elif op.kind == "merge":
             fold = fold_of(op, by_name)
             sent = sent_by(fold, plan.function(fold.operands[1].name), types)
+            stage = plan.function(fold.operands[1].name)
             values = [(value.label, value.type) for value in sent.values()]
+            unnamed = {value.label: name for name, value in sent.items() if _UNNAMED.match(value.label)}
         else:
             continue
         for name, type_ in values:
-            for path, leaf in leaves(type_):
+            origins = _origins(plan, stage, unnamed[name]) if name in unnamed else itertools.repeat(None)
+            for (path, leaf), origin in zip(leaves(type_), origins, strict=False):
                 tensor = f"{name}.{path}" if path and path[0] != "[" else name + path
+                tensor = _with_element_names(plan, tensor) if origin is None else origin
                 bits = getattr(leaf, "size_bits", None)
                 entries.append(Crossing(op.name, op.kind, tensor, leaf, 1, bits, next(constants)))
     return entries
+
+
+_UNNAMED = re.compile(r"lambda(_\d+)?( \(|$)")
+_ELEMENT = re.compile(r"(\w+)\[(\d+)\]")
+
+
+def _with_element_names(plan: Module, path: str) -> str:
+    """A path with the plan's names of elements: `weights.trainable/lstm/kernel` for `weights.trainable[1]`."""
+
+    def named(match: re.Match) -> str:
+        names = plan.element_names.get(match[1], ())
+        return f"{match[1]}/{names[int(match[2])]}" if int(match[2]) < len(names) else match[0]
+
+    return _ELEMENT.sub(named, path) if plan.element_names else path
+
+
+def _origins(plan: Module, stage: Function, name: str) -> Iterator[str | None]:
+    """For each leaf of a value of a stage the operation that computes it, with the user's line; None if not known."""
+    path = path_of(name, {op.name: op for op in stage.operations})
+    call = next((op for op in stage.operations if op.name == path[0] and op.kind == "call"), None)
+    graph = None if call is None else plan.symbols().get(call.operands[0].name)
+    if not isinstance(graph, Graph):
+        return itertools.repeat(None)
+    first, type_ = 0, graph.type.result
+    for index in path[1:]:
+        assert isinstance(type_, StructType)
+        first += sum(len(list(leaves(t))) for t in type_.types[:index])
+        type_ = type_.types[index]
+    sources = (graph.sources.get(("", f"ret{first + i}")) for i, _ in enumerate(leaves(type_)))
+    return (None if s is None or s.location is None else f"{s.name} at {s.location}" for s in sources)
 
 
 def _constants(plan: Module, name: str) -> Iterator[Constant]:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedcore.errors import FedcoreError, Location
 from fedcore.html_display import HtmlDisplay
-from fedcore.types import FunctionType, Placement, StructType, Type
+from fedcore.types import FunctionType, Placement, StructType, Type, leaves
 from fedcore.types.dtypes import as_dtype
 
 Fact = TypeVar("Fact")
@@ -242,7 +242,8 @@ class Graph:
     Its main takes the leaves of the parameter type in order and returns the result's leaves.
 
     Args:
-        sources: of its nodes, where this process traced the graph. They are not compared, printed or sent.
+        sources: of its nodes, where this process traced the graph; that of a result `ret0` is its operation's. They are
+            not compared, printed or sent.
         prints: the canonical bytes of a graph with the same arguments that prints what the user's code prints, with
             `fc.debug.print`; likewise. None if it prints nothing.
     """
@@ -260,7 +261,9 @@ class Graph:
         Args:
             names: for each node that is still there, its new name.
         """
-        sources = {after: self.sources[node] for node, after in names.items() if node in self.sources}
+        results = {("", f"ret{i}") for i, _ in enumerate(leaves(self.type.result))}
+        kept_names = {**names, **{node: node for node in results}}
+        sources = {after: self.sources[node] for node, after in kept_names.items() if node in self.sources}
         return attrs.evolve(self, digest=digest, sources=sources)
 
 
@@ -298,12 +301,17 @@ class Module(HtmlDisplay):
       - Immutable; equality ignores locations and compares graphs by digest.
       - `parse(str(module)) == module`.
       - Pickles; the copy is equal, with the same digest.
+
+    Args:
+        blobs: digest -> bytes of the graphs.
+        element_names: names, for people, of the elements of lists: `lstm/kernel`, … by the list's name, `trainable`.
     """
 
     stage: str = attrs.field(validator=attrs.validators.in_(STAGES))
     graphs: tuple[Graph, ...]
     functions: tuple[Function, ...]
     blobs: Mapping[str, bytes] = attrs.field(factory=dict, eq=False, repr=False, converter=_freeze_blobs)
+    element_names: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, eq=False, repr=False)
 
     # Computed lazily.
     _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
@@ -391,12 +399,14 @@ class Module(HtmlDisplay):
         return digest
 
     def source_digest(self) -> str:
-        """SHA-256 of the program and its locations; equal programs at different lines of the user differ in it."""
+        """SHA-256 of the program and of what is shown with it, such as its locations: equal programs at different lines
+        of the user differ in it."""
         if self._source_digest is None:
             places = [at for f in self.functions for at in (f.location, *(op.location for op in f.operations))]
             lines = [f"{at.file}:{at.line}" if at else "" for at in places]
             prints = [digest_of(graph.prints) for graph in self.graphs if graph.prints is not None]
-            text = "\n".join([self.digest(), *lines, *prints])
+            names = [str(sorted(self.element_names.items()))] if self.element_names else []
+            text = "\n".join([self.digest(), *lines, *prints, *names])
             object.__setattr__(self, "_source_digest", digest_of(text.encode(errors="replace")))
         assert self._source_digest is not None
         return self._source_digest

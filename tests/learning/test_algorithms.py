@@ -1,6 +1,7 @@
 """One round (or more) of each algorithm against an independent numpy computation in float64."""
 
 import functools
+import re
 
 import keras
 import numpy as np
@@ -94,6 +95,11 @@ def close(state, want):
 def change(start, clients, weights=SIZES, **options):
     trained = [train(start, *data_of(c), **options) for c in clients]
     return [m - s for m, s in zip(mean(trained, weights), start, strict=True)]
+
+
+def test_weights_have_the_names_of_their_layers(process):
+    names = process.next.module.element_names["trainable"]
+    assert [re.sub(r"dense(_\d+)?/", "dense/", name) for name in names] == ["dense/kernel", "dense/bias"] * 2
 
 
 def test_unweighted_fed_avg(model_fn, clients):

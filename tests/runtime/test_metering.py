@@ -1,5 +1,7 @@
 """What crosses between server and clients: in bits, exactly, for every tensor and call."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -134,6 +136,36 @@ def test_sums_of_one_work_have_the_names_of_its_results():
 
     sums([1.0, 2.0])
     assert [c.tensor for c in context.last_report().crossings] == ["update", "weight", "metrics.loss"]
+
+
+def test_results_of_a_lambda_have_the_name_and_the_line_of_their_operation():
+    halved = fc.tf_computation(lambda x: (x / 2.0, {"square": x * x}), "float32")
+    total = fc.federated_computation(
+        lambda xs: fc.federated_sum(fc.federated_map(halved, xs)), fc.types.at_clients("float32")
+    )
+    total([1.0])
+    names = [c.tensor for c in context.last_report().crossings]
+    assert [re.sub(r":\d+", "", name) for name in names] == [
+        "truediv at tests/runtime/test_metering.py",
+        "mul at tests/runtime/test_metering.py",
+    ]
+
+
+def test_names_of_elements_are_shown_and_are_not_in_the_digest():
+    weights = fc.FederatedType({"weights": ["float32", "int8"]}, fc.SERVER)
+
+    @fc.federated_computation(fc.types.at_clients("float32"), weights)
+    def total(xs, model):
+        sent = fc.federated_broadcast(model)
+        return fc.federated_sum(
+            fc.federated_map(lambda x, m: x * m["weights"][0] + fc.cast(m["weights"][1], "float32"), (xs, sent))
+        )
+
+    named = total.with_element_names({"weights": ["dense/kernel", "dense/bias"]})
+    named([1.0], {"weights": [2.0, 3]})
+    names = [c.tensor for c in context.last_report().crossings if c.kind == "broadcast"]
+    assert names == ["weights/dense/kernel", "weights/dense/bias"]
+    assert named.to_module("planned").digest() == total.to_module("planned").digest()
 
 
 @fc.tf_computation(("int32", (None,)))

@@ -12,7 +12,7 @@ from fedcore.graphs import private_api
 from fedcore.graphs.capture.constant_tables import constant_tables
 from fedcore.graphs.capture.debug_prints import TracedPrints, cut_prints, open_prints
 from fedcore.graphs.capture.keras_seeds import default_seeds
-from fedcore.graphs.capture.node_sources import traced_sources
+from fedcore.graphs.capture.node_sources import sources_of_results, traced_sources
 from fedcore.graphs.capture.randomness import seed_random_operations
 from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
 from fedcore.graphs.graphdef.analysis.sequence_operands import (
@@ -146,6 +146,7 @@ def trace_leaves(
     names: dict[NodeKey, NodeKey] = {}
     data = canonical_graph(graph_def, arguments, results, effects, seed, canonical_names=names)
     sources = traced_sources(graph, names, reads_lines=is_user_code)
+    sources |= sources_of_results(graph.outputs, names, sources)
     side_effects = side_effects_of(graph_pb2.GraphDef.FromString(data))
     return TracedGraph(FunctionType(parameter, result[-1]), data, side_effects, sources=sources, prints=prints)
 

@@ -8,7 +8,7 @@ Decision 0275.
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -40,6 +40,26 @@ def traced_sources(
             if (function, name) in names:
                 sources[names[function, name]] = source
     return sources
+
+
+def sources_of_results(
+    results: Iterable[tf.Tensor], names: Mapping[NodeKey, NodeKey], sources: Mapping[NodeKey, NodeSource]
+) -> dict[NodeKey, NodeSource]:
+    """The sources of the results `ret0`, … of a traced graph: those of the operations that compute them.
+
+    Args:
+        names: as for `traced_sources`.
+        sources: of the nodes, by canonical names.
+    """
+    table = {}
+    for i, tensor in enumerate(results):
+        operation = tensor.op
+        while operation.type == "Identity":
+            operation = operation.inputs[0].op
+        source = sources.get(names.get(("", operation.name), ("", "")))
+        if source is not None:
+            table["", f"ret{i}"] = source
+    return table
 
 
 def note_imported(graph: Graph, prefix: str) -> None:

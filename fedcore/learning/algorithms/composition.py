@@ -218,7 +218,7 @@ def compose_learning_process(
     )
     return LearningProcess(
         initialize,
-        next_round,
+        next_round.with_element_names({"trainable": model.trainable_paths}),
         hyperparameters={"client_work": work.hyperparameters, "finalizer": server.hyperparameters},
         **weights_functions(model),
     )

@@ -253,6 +253,7 @@ class _OnBase(HoldsVariables):
         self.weight_roles = model.weight_roles
         self.frozen_weights = frozen
         self.trainable_names = model.trainable_names
+        self.trainable_paths = model.trainable_paths
 
     def initial_changing_weights(self) -> ModelWeights:
         return self._model.initial_changing_weights()

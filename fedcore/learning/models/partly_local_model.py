@@ -50,7 +50,14 @@ class PartlyLocalModel:
 
     @property
     def trainable_names(self) -> Sequence[str]:
-        names = self.whole.trainable_names
+        return self._global(self.whole.trainable_names)
+
+    @property
+    def trainable_paths(self) -> Sequence[str]:
+        return self._global(self.whole.trainable_paths)
+
+    def _global(self, names: Sequence[str]) -> Sequence[str]:
+        """The names of the global trainable weights, if all have names."""
         return [names[i] for i in self.places["global_trainable_variables"]] if names else ()
 
     @property

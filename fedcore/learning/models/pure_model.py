@@ -75,6 +75,9 @@ class PureModel(abc.ABC):
     trainable_names: Sequence[str] = ()
     """The names of the trainable weights, as optimizers exclude them from weight decay. Default: they have none."""
 
+    trainable_paths: Sequence[str] = ()
+    """The names of the trainable weights with those of their layers, `lstm/lstm_cell/kernel`. Default: none."""
+
     @abc.abstractmethod
     def initial_weights(self) -> ModelWeights: ...
 
