@@ -29,6 +29,7 @@ class Computation:
         calls: its calls, in the order in which they began.
         file: that of its stages, if they were read from one.
         graphs: digest -> text of a graph's operations.
+        node_sources: of the plan; see `fedcore.ir.source_table`.
     Attributes:
         lines: of the sources.
     """
@@ -41,6 +42,7 @@ class Computation:
     calls: list[CallRecord]
     file: Path | None = None
     graphs: dict[str, str] = attrs.field(factory=dict)
+    node_sources: str = ""
     lines: dict[str, list[str]] = attrs.field(init=False)
 
     @lines.default
@@ -60,11 +62,13 @@ class Computation:
         """
         import fedcore.intrinsics  # noqa: F401  the verifier knows the operations that are imported
         from fedcore.ir import parse_module, verify
+        from fedcore.ir.source_table import with_table
 
         if self.plan is None:
             return None
         try:
-            return verify(parse_module(self.plan))
+            plan = verify(parse_module(self.plan))
+            return with_table(plan, self.node_sources.encode()) if self.node_sources else plan
         except FedcoreError as error:
             raise FedcoreError(f"{self.file}: the plan of @{self.name} is not valid: {error}") from None
 
@@ -123,11 +127,14 @@ def _computation(digests: tuple[str, str], source: tuple, calls: list[CallRecord
     module, file = source
     if module is None:  # run by a runtime that does not compile, or not compiled because of an error
         return Computation(calls[0].name, *digests, [], {}, calls)
-    return Computation(module.name, *digests, module.stages, module.sources, calls, file, module.graphs)
+    return Computation(
+        module.name, *digests, module.stages, module.sources, calls, file, module.graphs, module.node_sources
+    )
 
 
 def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> Computation:
     """A computation without calls, from a module and the passes over it."""
+    from fedcore.ir.source_table import table_of
     from fedcore.ir.sources import sources_of
     from fedcore.runtime.reports.recording import graph_texts, stages_of
 
@@ -135,4 +142,7 @@ def computation_of(module: "Module", passes: Iterator[tuple[str, "Module"]]) -> 
     plan = modules[-1]
     stages = [StageRecord(name=s["pass"], text=s["text"], seconds=s["seconds"]) for s in pass_records]
     digests = module.source_digest(), plan.digest()
-    return Computation(module.main.name, *digests, stages, sources_of(module, plan), [], graphs=graph_texts(modules))
+    texts, table = graph_texts(modules), table_of(plan).decode()
+    return Computation(
+        module.main.name, *digests, stages, sources_of(module, plan), [], graphs=texts, node_sources=table
+    )

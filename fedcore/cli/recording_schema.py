@@ -273,6 +273,7 @@ class ModuleRecord:
         digest, plan_digest: of the traced program with its source lines, and of the plan that the passes made.
         sources: name in locations -> text of the user's file.
         graphs: digest -> text of the graph's operations; see `fedcore.graphs.graphdef.graph_region`.
+        node_sources: of the plan; see `fedcore.ir.source_table`.
     """
 
     name: str = attrs.field(metadata=_by(_text))
@@ -281,3 +282,4 @@ class ModuleRecord:
     stages: list[StageRecord] = attrs.field(metadata=_by(_list(_record(StageRecord))))
     sources: dict[str, str] = attrs.field(metadata=_by(_mapping(_text, _text)), default=attrs.Factory(dict))
     graphs: dict[str, str] = attrs.field(metadata=_by(_mapping(_text, _text)), default=attrs.Factory(dict))
+    node_sources: str = attrs.field(metadata=_by(_text), default="")

@@ -15,6 +15,7 @@ from fedcore.compiler.pinned_plans import PROGRAM
 from fedcore.compiler.pipeline import DEFAULT_PIPELINE
 from fedcore.errors import FedcoreError
 from fedcore.ir import Module, bundle, verify
+from fedcore.ir.source_table import graph_lines
 from fedcore.types import fits
 
 
@@ -65,9 +66,9 @@ def _key(module: Module, pipeline: str) -> str | None:
     code = code_digest()
     if code is None:
         return None
-    return hashlib.sha256(
-        "\n".join([module.source_digest(), pipeline, str(default_target()), code]).encode()
-    ).hexdigest()
+    lines = [line for graph in module.graphs for line in graph_lines(graph)]  # those that errors of the plan show
+    parts = [module.source_digest(), pipeline, str(default_target()), code, *lines]
+    return hashlib.sha256("\n".join(parts).encode(errors="replace")).hexdigest()
 
 
 def _plan_of(stored: Module, key: str, module: Module) -> Module | None:

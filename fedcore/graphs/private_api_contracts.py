@@ -325,7 +325,7 @@ def functions_of() -> None:
 
 @contract
 def captured_arguments() -> None:
-    def body(x):
+    def body(x: tf.Tensor) -> list[tf.Tensor]:
         y = x * 2
         return tf.while_loop(lambda i: i < 3.0, lambda i: [i + y], [x])
 
@@ -339,7 +339,7 @@ def discards_recurrent_step() -> None:
     steps = []
 
     class Cell(keras.layers.SimpleRNNCell):
-        def call(self, sequence, states, training=False):
+        def call(self, sequence: tf.Tensor, states: list, training: bool = False) -> tuple:
             steps.append(private_api.discards_recurrent_step())
             return super().call(sequence, states, training)
 
@@ -355,7 +355,7 @@ def discards_recurrent_step() -> None:
 def is_in_vectorized_map() -> None:
     inside = []
 
-    def body(x):
+    def body(x: tf.Tensor) -> tf.Tensor:
         inside.append(private_api.is_in_vectorized_map())
         return x
 

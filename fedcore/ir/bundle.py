@@ -1,4 +1,4 @@
-"""`.fed` files: the text of a module, or a zip of the text and the blobs that it names.
+"""`.fed` files: the text of a module, or a zip of the text, the blobs that it names, and the sources of its graphs.
 
 Blobs are graphs and literal arrays of more than `INLINE_BYTES`. In a `Module` such an array is a `Constant`, as every
 other literal is.
@@ -20,6 +20,7 @@ from fedcore.ir.module import Blob, Constant, Function, Module, Operation, diges
 from fedcore.ir.parser import parse_module
 from fedcore.ir.printer import print_module
 from fedcore.ir.regular_files import read_regular_file
+from fedcore.ir.source_table import table_of, with_table
 from fedcore.types import TensorType, is_static
 from fedcore.whole_files import write_whole
 
@@ -27,6 +28,7 @@ INLINE_BYTES = 4096
 
 _TIME = (1980, 1, 1, 0, 0, 0)
 _TEXT = "module.fed"
+_SOURCES = "sources.json"
 _BLOB = re.compile(r"sha256/([0-9a-f]{64})")
 # Exceptions of zipfile for bytes that it cannot read as a zip file.
 ZIP_ERRORS = (
@@ -41,9 +43,11 @@ ZIP_ERRORS = (
 )
 
 
-def to_bytes(module: Module) -> bytes:
-    """The content of the file; equal modules give equal bytes.
+def to_bytes(module: Module, *, has_sources: bool = True) -> bytes:
+    """The content of the file; equal modules with equal locations and sources give equal bytes.
 
+    Args:
+        has_sources: it has the lines of its graphs' nodes.
     Raises:
         FedcoreError: the module lacks the bytes of a graph.
     """
@@ -55,6 +59,9 @@ def to_bytes(module: Module) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as file:
         _write(file, _TEXT, text)
+        table = table_of(module) if has_sources else b""
+        if table:
+            _write(file, _SOURCES, table)
         for digest in sorted(blobs):
             _write(file, f"sha256/{digest}", blobs[digest])
     return out.getvalue()
@@ -130,7 +137,7 @@ def from_bytes(data: bytes) -> Module:
             content = {info.filename: file.read(info) for info in file.infolist()}
     except ZIP_ERRORS as error:
         raise FedcoreError(f"the file is no bundle: {error}") from None
-    blobs = {name.removeprefix("sha256/"): blob for name, blob in content.items() if name != _TEXT}
+    blobs = {name.removeprefix("sha256/"): blob for name, blob in content.items() if _BLOB.fullmatch(name)}
     for digest, blob in blobs.items():
         if digest_of(blob) != digest:
             raise FedcoreError(f"the bundle's blob sha256:{digest} has other bytes than its name says")
@@ -139,7 +146,8 @@ def from_bytes(data: bytes) -> Module:
         if graph.digest not in blobs:
             raise FedcoreError(f"the bundle names the graph @{graph.name}, but lacks its blob sha256:{graph.digest}")
     graphs = {graph.digest: blobs[graph.digest] for graph in module.graphs}
-    return attrs.evolve(_with_arrays(module, blobs), blobs=graphs)
+    module = attrs.evolve(_with_arrays(module, blobs), blobs=graphs)
+    return with_table(module, content[_SOURCES]) if _SOURCES in content else module
 
 
 def _check_members(infos: list[zipfile.ZipInfo], size: int) -> None:
@@ -152,11 +160,11 @@ def _check_members(infos: list[zipfile.ZipInfo], size: int) -> None:
     if _TEXT not in names:
         raise FedcoreError(f"the bundle holds no {_TEXT}")
     for info in infos:
-        if info.filename != _TEXT and not _BLOB.fullmatch(info.filename):
-            raise FedcoreError(f"{info.filename!r} is no name in a bundle; {_TEXT} and sha256/… are")
+        if info.filename not in (_TEXT, _SOURCES) and not _BLOB.fullmatch(info.filename):
+            raise FedcoreError(f"{info.filename!r} is no name in a bundle; {_TEXT}, {_SOURCES} and sha256/… are")
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
             raise FedcoreError(f"the bundle's {info.filename} is compressed or encrypted, which no bundle is")
-        limit = limits.MAX_TEXT_BYTES if info.filename == _TEXT else limits.MAX_BLOB_BYTES
+        limit = limits.MAX_TEXT_BYTES if info.filename in (_TEXT, _SOURCES) else limits.MAX_BLOB_BYTES
         if info.file_size > limit:
             raise FedcoreError(f"the bundle's {info.filename} has {info.file_size} bytes; at most {limit} are read")
     if sum(info.file_size for info in infos) > size:

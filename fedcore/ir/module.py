@@ -242,10 +242,9 @@ class Graph:
     Its main takes the leaves of the parameter type in order and returns the result's leaves.
 
     Args:
-        sources: of its nodes, where this process traced the graph; that of a result `ret0` is its operation's. They are
-            not compared, printed or sent.
+        sources: of its nodes; that of a result `ret0` is its operation's. They are not compared and not in the text.
         prints: the canonical bytes of a graph with the same arguments that prints what the user's code prints, with
-            `fc.debug.print`; likewise. None if it prints nothing.
+            `fc.debug.print`; likewise, and not in files. None if it prints nothing.
     """
 
     name: str

@@ -36,12 +36,6 @@ def halve_while_large(x):
     return x
 
 
-@pytest.fixture(autouse=True)
-def compiled_anew(monkeypatch):
-    """Plans on disk have no sources."""
-    monkeypatch.delenv("FEDCORE_CACHE", raising=False)
-
-
 @pytest.fixture(scope="module")
 def look_up_graph():
     return fc.tf_computation(look_up, "int32")
@@ -95,6 +89,12 @@ def test_equal_graphs_of_other_lines_have_one_digest():
 def test_the_error_of_a_call_names_the_line_of_the_operation_that_failed(failing_calls, place, value, error):
     with pytest.raises(error, match=rf"test_node_sources.py:{line_of(look_up, 'tf.gather')}, in "):
         failing_calls[place](value)
+
+
+def test_a_plan_from_a_file_names_the_line_of_the_operation_that_failed(failing_calls, tmp_path):
+    fc.save(fc.Computation(failing_calls["clients"].to_module("planned")), tmp_path / "plan.fed")
+    with pytest.raises(ClientError, match=rf"test_node_sources.py:{line_of(look_up, 'tf.gather')}, in "):
+        fc.load(tmp_path / "plan.fed")([1, 7])
 
 
 @pytest.mark.parametrize("file", ["train.py", "a folder/train.py", "tests/über.py"])

@@ -1,15 +1,16 @@
 import io
 import warnings
 import zipfile
+from pathlib import Path
 
 import attrs
 import numpy as np
 import pytest
 
 import fedcore as fc
-from fedcore.errors import FedcoreError, ParseError
+from fedcore.errors import FedcoreError, Location, ParseError
 from fedcore.ir import Constant, Function, Module, Operation, Ref, bundle, limits, verify
-from fedcore.ir.module import digest_of
+from fedcore.ir.module import NodeSource, digest_of
 from fedcore.types import TensorType
 
 
@@ -42,7 +43,8 @@ def test_equal_modules_give_equal_bytes():
 def test_the_bundle_is_an_uncompressed_zip_with_fixed_times():
     with zipfile.ZipFile(io.BytesIO(bundle.to_bytes(half.module))) as file:
         infos = file.infolist()
-    assert [i.filename for i in infos] == ["module.fed", *(f"sha256/{d}" for d in sorted(half.module.blobs))]
+    blobs = (f"sha256/{d}" for d in sorted(half.module.blobs))
+    assert [i.filename for i in infos] == ["module.fed", "sources.json", *blobs]
     assert {(i.compress_type, i.date_time) for i in infos} == {(zipfile.ZIP_STORED, (1980, 1, 1, 0, 0, 0))}
 
 
@@ -56,6 +58,43 @@ def rewritten(change) -> bytes:
         for name, data in content.items():
             file.writestr(name, data)
     return out.getvalue()
+
+
+def test_sources_and_names_of_elements_come_back():
+    library = Location("fedcore/aggregators/sum.py", 28)
+    sources = {
+        ("", "n0"): NodeSource("dense/MatMul", Location("train.py", 3, library=library)),
+        ("f", "n1"): NodeSource("x", None),
+    }
+    (graph,) = half.module.graphs
+    module = attrs.evolve(half.module, graphs=(attrs.evolve(graph, sources=sources),), element_names={"w": ("kernel",)})
+    read = bundle.from_bytes(bundle.to_bytes(module))
+    assert read.graphs[0].sources == sources
+    assert read.graphs[0].sources["", "n0"].location.library == library
+    assert read.element_names == {"w": ("kernel",)}
+
+
+def test_a_bundle_has_no_path_of_the_machine():
+    paths = [source.location.path for source in half.module.graphs[0].sources.values() if source.location]
+    assert paths
+    assert str(Path(paths[0]).parent).encode() not in bundle.to_bytes(half.module)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        b"",
+        b"[]",
+        b"[" * 100_000,
+        b'{"files":[],"names":[],"element_names":{},"graphs":{"half":[["","n0",0,-1,0,-1,0]]}}',
+        b'{"files":["a"],"names":["b"],"element_names":{},"graphs":{"half":[["","n0",0,0,-1,-1,0]]}}',
+        b'{"files":["a"],"names":["b"],"element_names":{"w":[1]},"graphs":{}}',
+        b'{"files":["a"],"names":["b"],"element_names":{},"graphs":{"half":[["","n0",-1,0,1,-1,0]]}}',
+    ],
+)
+def test_a_damaged_table_of_sources_is_refused(table):
+    with pytest.raises(FedcoreError, match="the table of the bundle's sources is damaged"):
+        bundle.from_bytes(rewritten(lambda content: content.update({"sources.json": table})))
 
 
 def test_a_blob_with_other_bytes_is_refused():

@@ -28,7 +28,8 @@ def named_graph_def(graph: Graph, data: bytes) -> tuple[graph_pb2.GraphDef, dict
         bodies.append((each.signature.name, each.node_def, [a.name for a in each.signature.input_arg]))
     names: dict[str, dict[str, str]] = {}
     for function, nodes, inputs in bodies:
-        user_names = {n.name: s.name for n in nodes if (s := graph.sources.get((function, n.name))) is not None}
+        own = [n.name for n in nodes if function or not n.name.startswith("ret")]  # results keep their names
+        user_names = {name: s.name for name in own if (s := graph.sources.get((function, name))) is not None}
         names[function] = _distinct_names(nodes, user_names | ({} if function else leaves), inputs)
         _rename(nodes, names[function])
         for old, new in names[function].items():

@@ -314,7 +314,7 @@ class _Stage:
             self._send_plan(site)
 
     def _send_plan(self, site: str) -> None:
-        arrays = {"bundle": np.frombuffer(to_bytes(self._work.module), np.uint8)}
+        arrays = {"bundle": np.frombuffer(to_bytes(self._work.module, has_sources=False), np.uint8)}
         signature = self._sites.signatures.get(self._work.digest)
         if signature is not None:
             arrays["signature"] = np.frombuffer(signature, np.uint8)

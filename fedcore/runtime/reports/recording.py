@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fedcore.ir import Module, print_module
+from fedcore.ir.source_table import table_of
 from fedcore.ir.sources import sources_of
 from fedcore.runtime.reports.report import Report
 from fedcore.types import Type
@@ -180,6 +181,7 @@ def record_compilation(directory: Path, name: str, module: Module, passes: Itera
             "stages": stages,
             "sources": sources_of(module, plan),
             "graphs": graph_texts(modules),
+            "node_sources": table_of(plan).decode(),
         }
         name = f"module-{module.source_digest()[:16]}-{plan.digest()[:16]}.json"  # a program may have several plans
         write_whole(directory / name, json.dumps(content))
