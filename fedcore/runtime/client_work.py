@@ -168,7 +168,7 @@ class ClientWork:
             products=self.products,
             half_steps=has_loops(self.module),
             block=self.block,
-            start_rows=rows_while_starting(self.module, self.module.function(self.stage), len(self.broadcasts)),
+            start_rows=rows_while_starting(self.client_stage),
         )
 
     @functools.cached_property

@@ -16,8 +16,13 @@ def away(readings, centre):
 
 
 @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
-def alone(readings):
+def squares(readings):
     return fc.federated_map(lambda x: fc.generic_multiply(x, x), readings)
+
+
+@fc.federated_computation(fc.FederatedType("str", fc.CLIENTS))
+def pairs(names):
+    return fc.federated_map(lambda name: (name, name), names)
 """
 
 
@@ -147,8 +152,14 @@ def test_clients_that_keep_kernels_low_rank_one_by_one_have_a_region(folder, fed
 
 
 def test_a_loop_has_no_region(folder, fedcore_in):
-    out = fedcore_in(folder, "dump", "vectors:alone", "--stage", "batched").out
-    assert "has no region: its clients run one after another, since values of single clients are kept" in out
+    out = fedcore_in(folder, "dump", "vectors:pairs", "--stage", "batched").out
+    assert "has no region: its clients run one after another, since stack: %names holds str" in out
+
+
+def test_a_stage_without_a_partial_has_a_region(folder, fedcore_in):
+    out = fedcore_in(folder, "dump", "vectors:squares", "--stage", "batched").out
+    assert out.splitlines()[0].startswith("// stage @clients, assumed: 8 clients")
+    assert "= Mul(" in out
 
 
 def test_options_of_another_stage_are_refused(folder, fedcore_in):

@@ -19,7 +19,8 @@ from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_value import batching_rules
 from fedcore.graphs.batched.stage_fold import split_stage
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
-from fedcore.ir import Function, Operation, Parameter, Ref, bundle, parse_module, verify
+from fedcore.graphs.stages.client_stage import ClientStage
+from fedcore.ir import Function, Module, Operation, Parameter, Ref, bundle, parse_module, verify
 from fedcore.ir.limits import MAX_INLINED
 from fedcore.lru_cache import LruCache
 from fedcore.types import TensorType
@@ -382,13 +383,14 @@ def test_a_graph_is_checked_in_time_linear_in_its_nodes():
     assert cpu_s(lambda: check_graphs(large, trusted=False)) < 24 * cpu_s(lambda: check_graphs(small, trusted=False))
 
 
-def fold_of_numbers(n: int) -> Function:
+def fold_of_numbers(n: int) -> ClientStage:
     """A stage that adds n numbers of a client to the partial."""
     kind = TensorType("int32")
     parameters_ = [Parameter("partial", kind), *(Parameter(f"p{i}", kind) for i in range(n))]
     names = ["partial", *map(str, range(n))]
     operations = [Operation(str(i), "generic_plus", (Ref(names[i]), Ref(f"p{i}")), kind) for i in range(n)]
-    return Function("clients", tuple(parameters_), tuple(operations), Ref(names[-1]), kind)
+    function = Function("clients", tuple(parameters_), tuple(operations), Ref(names[-1]), kind)
+    return ClientStage(Module("planned", (), (function,)), "zero", "clients", "join", 0)
 
 
 def test_the_contributions_of_clients_are_found_in_time_linear_in_them():

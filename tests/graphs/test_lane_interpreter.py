@@ -44,7 +44,7 @@ def stage() -> ClientStage:
 def test_the_change_of_a_kernel_is_factors_unless_steps_exceed_the_limit(stage, exceeds):
     rng = np.random.default_rng(0)
     start, batches = rng.normal(size=(128, 160)).astype("f") * 0.1, rng.normal(size=(3, 4, 128)).astype("f")
-    operations, _, (name,) = split_stage(stage.function)
+    operations, _, (name,) = split_stage(stage)
     forms = []
 
     def trained(weights, rows):

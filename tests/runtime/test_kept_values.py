@@ -1,10 +1,11 @@
-"""Stages that keep a value of each client, beside a partial, run side by side as others do."""
+"""Stages that keep a value of each client, beside a partial or without one, run side by side as others do."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import fedcore as fc
+from fedcore import context
 
 VECTORS = fc.FederatedType(("float32", [3]), fc.CLIENTS)
 BATCHES = fc.FederatedType(fc.SequenceType(fc.TensorType("float32", [None, 3])), fc.CLIENTS)
@@ -38,6 +39,20 @@ def next_round(own, data):
     return fc.federated_mean(worked.change), worked.kept
 
 
+@fc.federated_computation(VECTORS, BATCHES)
+def values_alone(own, data):
+    return fc.federated_map(work, (own, data)).kept
+
+
+def kept_values(computation, own, data) -> list:
+    """The value of each client."""
+    result = computation(own, data)
+    return result if computation is values_alone else result[1]
+
+
+with_and_without_partial = pytest.mark.parametrize("computation", [next_round, values_alone])
+
+
 def clients(number: int):
     rng = np.random.default_rng(number)
     own = list(rng.normal(size=(number, 3)).astype(np.float32))
@@ -49,8 +64,23 @@ def bits(result) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(result)]
 
 
-def test_the_plan_is_vectorised():
-    assert "strategy=vectorised" in next_round.to_text("planned")
+@with_and_without_partial
+def test_the_plan_is_vectorised(computation):
+    assert "strategy=vectorised" in computation.to_text("planned")
+
+
+@pytest.mark.parametrize("number", [1, 9, 700])
+def test_without_a_partial_values_have_the_bits_of_clients_one_by_one(number):
+    own, data = clients(number)
+    together = bits(values_alone(own, data))
+    with fc.use(fc.runtime.local(vectorize=False)):
+        assert bits(values_alone(own, data)) == together
+
+
+def test_without_a_partial_a_call_computes_many_clients():
+    own, data = clients(40)
+    values_alone(own, data)
+    assert context.last_report().graph_calls["blocks"] == 1
 
 
 @pytest.mark.parametrize("number", [1, 2, 9, 40, 700])
@@ -67,42 +97,47 @@ def test_values_are_those_of_the_reference_in_the_order_of_the_clients(number):
         np.testing.assert_allclose(total, total_, rtol=1e-4, atol=1e-5)
 
 
-def test_other_clients_do_not_decide_a_value():
+@with_and_without_partial
+def test_other_clients_do_not_decide_a_value(computation):
     own, data = clients(11)
-    _, together = next_round(own, data)
+    together = kept_values(computation, own, data)
     for index in (0, 4, 10):
-        _, (alone,) = next_round([own[index]], [data[index]])
+        (alone,) = kept_values(computation, [own[index]], [data[index]])
         assert bits(alone) == bits(together[index])
 
 
-def test_workers_do_not_decide_bits():
+@with_and_without_partial
+def test_neither_workers_nor_memory_decide_bits(computation):
     own, data = clients(60)
     with fc.use(fc.runtime.local(workers_per_device=1)):
-        expected = bits(next_round(own, data))
-    with fc.use(fc.runtime.local(workers_per_device=3)):
-        assert bits(next_round(own, data)) == expected
+        expected = bits(computation(own, data))
+    for memory_bytes in (None, 1 << 16):
+        with fc.use(fc.runtime.local(workers_per_device=3, memory_bytes=memory_bytes)):
+            assert bits(computation(own, data)) == expected
 
 
-def test_a_client_that_is_dropped_has_none():
+@with_and_without_partial
+def test_a_client_that_is_dropped_has_none(computation):
     own, data = clients(9)
     own[4] = np.full(3, np.nan, np.float32)
     with fc.use(fc.runtime.local(on_client_failure=fc.runtime.drop())):
-        _, kept = next_round(own, data)
+        kept = kept_values(computation, own, data)
     assert [value is None for value in kept] == [index == 4 for index in range(9)]
 
 
-def test_a_kept_value_holds_no_other_ones_memory():
-    own, data = clients(40)
-    _, kept = next_round(own, data)
+@with_and_without_partial
+def test_a_kept_value_holds_no_other_ones_memory(computation):
+    kept = kept_values(computation, *clients(40))
     assert all(vector.base is None and not vector.flags.writeable for vector, _, _ in kept)
 
 
-def test_clients_without_a_common_layout_keep_their_values():
+@with_and_without_partial
+def test_clients_without_a_common_layout_keep_their_values(computation):
     own, data = clients(9)
     data[3] = data[3].map(lambda batch: batch)
-    _, kept = next_round(own, data)
+    kept = kept_values(computation, own, data)
     with fc.use(fc.runtime.reference()):
-        _, expected = next_round(own, data)
+        expected = kept_values(computation, own, data)
     np.testing.assert_allclose([k[0] for k in kept], [k[0] for k in expected], rtol=1e-5, atol=1e-6)
 
 
@@ -115,3 +150,13 @@ def test_a_value_that_depends_on_nothing_of_the_clients_own_is_kept_for_each():
     own, _ = clients(3)
     assert "strategy=vectorised" in doubled.to_text("planned")
     assert list(doubled(own, 4.0)[1]) == [8.0] * 3
+
+
+def test_a_value_beside_a_partial_without_tensors_is_kept():
+    @fc.federated_computation(VECTORS)
+    def doubled(xs):
+        nothing = fc.federated_sum(fc.federated_map(lambda _: fc.to_value([]), xs))
+        return nothing, fc.federated_map(fc.tf_computation(lambda x: x * 2.0, ("float32", [3])), xs)
+
+    own, _ = clients(3)
+    np.testing.assert_array_equal(doubled(own)[1], np.array(own) * 2)

@@ -70,6 +70,11 @@ def sum_and_values(xs):
     return fc.federated_sum(mine), mine
 
 
+@fc.federated_computation(VALUES)
+def values_alone(xs):
+    return fc.federated_map(halves, xs)
+
+
 def cohort(count: int) -> list[np.ndarray]:
     draws = np.random.default_rng(count)
     return [(draws.normal(size=300) * 1e3).astype(np.float32) for _ in range(count)]
@@ -199,6 +204,17 @@ def test_the_report_says_how_calls_were_cut():
     assert notes
     for note in notes:
         assert re.fullmatch(r"/device:CPU:0 ran out of memory: @clients runs there in calls of \d+ clients?", note)
+
+
+@pytest.mark.parametrize("computation", [sum_and_values, values_alone])
+def test_values_that_are_kept_come_back_from_clients_one_by_one(computation):
+    clients = cohort(10)
+    runtime = fc.runtime.local(workers_per_device=1)
+    with fc.use(runtime), out_of_memory(runtime, "CPU:0", capacity_bytes=4 * CLIENT_BYTES) as failed:
+        result = computation(clients)
+    runtime.close()
+    assert failed
+    assert bits(result) == of_settings(computation, clients)
 
 
 @pytest.mark.parametrize("block", [4, "auto"])

@@ -188,7 +188,8 @@ def _strategy(
         loop = {"strategy": "loop", "block": own, **at_once, **rank, **kernels, **dtype, **compiled}
         return {**loop, "why": _in_text(policy.why_loop or "")}
     if policy.why_loop is not None and not compiled:
-        loop = {"strategy": "loop", "block": block or BLOCK, "parallel": policy.parallel, **kernels, **dtype}
+        own = block or (1 if join is None else BLOCK)
+        loop = {"strategy": "loop", "block": own, "parallel": policy.parallel, **kernels, **dtype}
         return {**loop, "why": policy.why_loop}
     return {
         "strategy": "vectorised",
@@ -244,20 +245,20 @@ def _batching(
     """The batching policy of a fold or a collect, or the reason why its clients run one after another."""
     if width == 0:
         return "the option vectorize is false"
-    if op.kind != "fold" or join is None:
-        return "values of single clients are kept, and no partial"
+    if op.kind == "fold" and join is None:
+        return "its partials are not merged"
     if not leaves(member_of(op.type)):
-        return "its partial holds no tensors"
+        return "its result holds no tensors"
     types = module.fact("types of main", _types_of_main)
     operand_types = [types[o.name] for o in op.operands if isinstance(o, Ref)]
     broadcasts = split_operands(operand_types)
     if broadcasts == len(operand_types):
         return "it takes no value of a client's own"
-    from fedcore.graphs.batched.batching_policy import BatchingPolicy, FoldNames, batching_policy
+    from fedcore.graphs.batched.batching_policy import BatchingPolicy, batching_policy
+    from fedcore.graphs.stages.client_stage import ClientStage
 
-    zero, stage = (o.name for o in op.operands[:2])
-    fold = FoldNames(zero, stage, join.operands[0].name, broadcasts)
-    policy = batching_policy(module, fold, block or BLOCK, target, width, low_rank=low_rank)
+    stage = ClientStage.from_operation(module, op, join, broadcasts)
+    policy = batching_policy(stage, block or BLOCK, target, width, low_rank=low_rank)
     return policy if isinstance(policy, BatchingPolicy) else f"{policy.op}: {policy.why}"
 
 

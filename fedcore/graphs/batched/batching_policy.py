@@ -17,7 +17,7 @@ from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clien
 from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
-from fedcore.graphs.batched.stage_fold import result_names, split_stage
+from fedcore.graphs.batched.stage_fold import split_stage
 from fedcore.graphs.graphdef.form.parsed_graph import (
     Body,
     body_of,
@@ -26,6 +26,7 @@ from fedcore.graphs.graphdef.form.parsed_graph import (
     operations_of_graphs,
     types_of_products,
 )
+from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
 from fedcore.ir.target import Target, parse_target
@@ -86,24 +87,8 @@ class BatchingPolicy:
     parallel: int = PARALLEL
 
 
-@attrs.frozen
-class FoldNames:
-    """The functions of a fold over clients, by name.
-
-    Args:
-        zero, stage, join: make a partial, add a client to it, and merge two partials.
-        broadcasts: number of the stage's parameters that all clients share, behind the partial.
-    """
-
-    zero: str
-    stage: str
-    join: str
-    broadcasts: int
-
-
 def batching_policy(
-    module: Module,
-    fold: FoldNames,
+    stage: ClientStage,
     block: int,
     target: Target,
     requested_width: int | None = None,
@@ -118,27 +103,27 @@ def batching_policy(
         requested_width: the width that the user asks for. Default: by the sizes of types.
         low_rank: keep kernels low-rank where that is faster.
     """
-    function, broadcasts = module.function(fold.stage), fold.broadcasts
-    batched = {p.name for p in function.parameters[1 + broadcasts :]}
+    module, function = stage.module, stage.function
+    batched = {p.name for p in stage.client_parameters}
     try:
-        client_operations, _, _ = split_stage(function)
-        _check_types(function, broadcasts)
+        client_operations, _, _ = split_stage(stage)
+        _check_types(stage)
         _check_operations(module, function, client_operations, batched, builds_graphs=False)
     except TrainsConvolutions as error:
-        rank = _rank_for_single_clients(module, function, broadcasts) if low_rank else 0
+        rank = _rank_for_single_clients(stage) if low_rank else 0
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
     except NoBatchingRule as error:
         return error
     kernels = _low_rank(module, function, client_operations, batched) if low_rank else LowRankKernels()
     rank, state = kernels.rank, state_bytes(function)
-    width = requested_width or _width(module, function, broadcasts, keeps_low_rank=rank > ONE_STEP)
+    width = requested_width or _width(stage, keeps_low_rank=rank > ONE_STEP)
     dense = state - (kernels.size_bytes if rank > ONE_STEP else 0)
     loop = None if requested_width else why_loop(target, state, dense, width, has_loops=has_loops(module))
     is_large = loop is not None and dense >= LARGE_STATE_BYTES
-    missing = None if is_large else _missing_rule(module, fold)
+    missing = None if is_large else _missing_rule(stage)
     if missing is not None:
         return missing
-    batches = any(_has_batches(p.type) for p in function.parameters[1 + broadcasts :])
+    batches = any(_has_batches(p.type) for p in stage.client_parameters)
     products = JOINED
     if target.isa not in ISAS_OF_EQUAL_ROWS and (batches or _any_graph_has(module, "MatMul")):
         products = TILES if target.isa in ISAS_OF_EQUAL_TILES else EACH
@@ -146,20 +131,22 @@ def batching_policy(
         products = EACH
     one_step_width = 0
     if rank == ONE_STEP and requested_width is None:
-        one_step_width = _one_step_width(function.parameters[1 + broadcasts :], width)
+        one_step_width = _one_step_width(stage.client_parameters, width)
     blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
     call = block << (blocks - 1).bit_length()
     return BatchingPolicy(width, call, rank, loop, products, one_step_width, clients_at_once(dense))
 
 
-def _missing_rule(module: Module, fold: FoldNames) -> NoBatchingRule | None:
-    """The reason why an operation of a fold has no batching rule; None if all have one."""
-    function, joined, zeros = (module.function(name) for name in (fold.stage, fold.join, fold.zero))
-    client_operations, fold_operations, _ = split_stage(function)
-    batched = {p.name for p in function.parameters[1 + fold.broadcasts :]}
-    client_names = {function.parameters[0].name, *(op.name for op in client_operations)}
+def _missing_rule(stage: ClientStage) -> NoBatchingRule | None:
+    """The reason why an operation of a stage has no batching rule; None if all have one."""
+    module, function = stage.module, stage.function
+    client_operations, fold_operations, _ = split_stage(stage)
     try:
-        _check_operations(module, function, client_operations, batched)
+        _check_operations(module, function, client_operations, {p.name for p in stage.client_parameters})
+        if stage.zero is None or stage.join is None:
+            return None
+        joined, zeros = module.function(stage.join), module.function(stage.zero)
+        client_names = {function.parameters[0].name, *(op.name for op in client_operations)}
         _check_no_random_numbers(module, [*fold_operations, *joined.operations, *zeros.operations])
         _check_operations(module, function, fold_operations, client_names)
         _check_operations(module, joined, list(joined.operations), {p.name for p in joined.parameters})
@@ -181,20 +168,21 @@ def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
     return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in product_types)
 
 
-def _rank_for_single_clients(module: Module, stage: Function, broadcasts: int) -> int:
+def _rank_for_single_clients(stage: ClientStage) -> int:
     """The rank from which kernels are kept low-rank where clients run one by one.
 
     0 if `LaneInterpreter` cannot run the stage, or if only training of one step would gain.
     """
-    if not _runs_by_lane(module, stage):
+    module, function = stage.module, stage.function
+    if not _runs_by_lane(module, function):
         return 0
     client_operations, _, _ = split_stage(stage)
-    shared = {p.name for p in stage.parameters[1 : 1 + broadcasts]}
-    batched = {p.name for p in stage.parameters[1 + broadcasts :]}
+    shared = {p.name for p in stage.shared_parameters}
+    batched = {p.name for p in stage.client_parameters}
     for op in client_operations:  # a result that depends on broadcasts only is shared
         is_shared = {o.name for o in op.operands if isinstance(o, Ref)} <= shared
         (shared if is_shared else batched).add(op.name)
-    rank = _low_rank(module, stage, client_operations, batched).rank
+    rank = _low_rank(module, function, client_operations, batched).rank
     return rank if rank > ONE_STEP else 0
 
 
@@ -280,18 +268,18 @@ def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry:
     return low_rank_kernels(body_of(callee.digest, module.blob(callee.digest)), carry, firsts[name], positions)
 
 
-def _check_types(function: Function, broadcasts: int) -> None:
+def _check_types(stage: ClientStage) -> None:
     """Raises if the sizes of clients' tensors can differ in another axis than the batch."""
-    for parameter in function.parameters[1 + broadcasts :]:
+    for parameter in stage.client_parameters:
         for _, leaf in leaves(parameter.type):
             if isinstance(leaf, TensorType) and not _is_static(leaf):
                 raise NoBatchingRule("stack", f"%{parameter.name} holds {leaf}, whose size can differ between clients")
             if isinstance(leaf, SequenceType):
                 _check_element(parameter.name, leaf)
-    _, kept_name = result_names(function)
-    if kept_name is not None and any(isinstance(leaf, SequenceType) for _, leaf in leaves(function.types()[kept_name])):
+    kept_type = stage.kept_type
+    if kept_type is not None and any(isinstance(leaf, SequenceType) for _, leaf in leaves(kept_type)):
         raise NoBatchingRule("struct", "it keeps sequences of clients")
-    for op in function.operations:
+    for op in stage.function.operations:
         for _, leaf in leaves(op.type):
             if isinstance(leaf, TensorType) and not _is_static(leaf):
                 raise NoBatchingRule(op.kind, f"its result holds {leaf}, whose size can differ between clients")
@@ -422,14 +410,14 @@ def _trains_convolutions(operations: frozenset[str], body: Body, batched_argumen
     return False
 
 
-def _width(module: Module, function: Function, broadcasts: int, *, keeps_low_rank: bool) -> int:
+def _width(stage: ClientStage, *, keeps_low_rank: bool) -> int:
     """The largest power of two whose clients' state and batches fit the working set."""
-    state = state_bytes(function)
+    module, state = stage.module, state_bytes(stage.function)
     if has_loops(module):
         state *= 2  # each iteration of a loop within a step adds to the gradients of the weights that it reads
     if keeps_low_rank:
         state //= 2  # factors grow to the size of the kernels, so half of it on average
-    batch = sum(_size_bytes(p.type) for p in function.parameters[1 + broadcasts :])
+    batch = sum(_size_bytes(p.type) for p in stage.client_parameters)
     fitting = WORKING_SET_BYTES // max(1, state + batch)
     width = min(MAX_WIDTH, max(2, 1 << (max(1, fitting).bit_length() - 1)))
     return min(width, MAX_WIDTH_IMAGES) if _any_graph_has(module, "Conv2D") else width
@@ -442,21 +430,19 @@ def _one_step_width(parameters: Sequence[Parameter], width: int) -> int:
     return wide if wide > width else 0
 
 
-def rows_while_starting(module: Module, stage: Function, broadcasts: int) -> float:
+def rows_while_starting(stage: ClientStage) -> float:
     """The rows of a batch that a step of a stage computes while it starts its operations, by `cost_model.start_rows`.
 
     0 if the plan names no target.
-
-    Args:
-        broadcasts: number of the stage's parameters that all clients share, behind the partial.
     """
-    target = module.main.attributes.get("target")
+    target = stage.module.main.attributes.get("target")
     if not isinstance(target, str):
         return 0.0
-    parameters = [leaf for p in stage.parameters[1 + broadcasts :] for _, leaf in leaves(p.type)]
-    elements = [t for leaf in parameters if isinstance(leaf, SequenceType) for t in tensor_leaves(leaf.element)]
+    sequences = [leaf for leaf in stage.client_leaves if isinstance(leaf, SequenceType)]
+    elements = [t for s in sequences for t in tensor_leaves(s.element)]
     positions = max((math.prod(_positions(t)) for t in elements if t.shape), default=1)
-    return start_rows(parse_target(target), state_bytes(stage), positions, has_loops=has_loops(module))
+    state = state_bytes(stage.function)
+    return start_rows(parse_target(target), state, positions, has_loops=has_loops(stage.module))
 
 
 def _positions(type_: TensorType) -> list[int]:

@@ -48,7 +48,7 @@ MAX_SEQUENTIAL_TERMS = 8
 
 
 def fold_blocks(reduction: Reduction, contributions: list[Contribution], lane_of: Value) -> Tensors:
-    """The partial of all blocks, leaves [1, …]: clients folded by block, then blocks merged.
+    """The partial of all blocks, leaves [1, …], if it has leaves: clients folded by block, then blocks merged.
 
     Leaves that clients have as factors, and that are only added, are summed without the tree of merges.
 
@@ -56,6 +56,8 @@ def fold_blocks(reduction: Reduction, contributions: list[Contribution], lane_of
         contributions: of the clients of a call.
         lane_of: int64 [blocks, block]: the lane of each client, negative for absent clients.
     """
+    if not reduction.zeros:
+        return []
     factored_sums = _find_factored_sums(reduction, contributions, merges=int(lane_of.shape[0]) > 1)
     totals = {i: reduction.zeros[i] + c.sum_of_blocks(lane_of) for i, c in factored_sums.items()}
     (lane_of,) = _reverse_bits([lane_of])

@@ -14,7 +14,7 @@ import attrs
 
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, is_kept
-from fedcore.graphs.batched.stage_fold import split_stage
+from fedcore.graphs.batched.stage_fold import result_names, split_stage
 from fedcore.graphs.graphdef.analysis.peak_bytes import FactoredKernels, Shape, peak_bytes
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.specs import spec
@@ -35,12 +35,14 @@ class ClientNeeds:
         partial: of one partial.
         client: of a client while it is computed, beside its data.
         contribution: of the values of a client that the fold reads.
+        kept: of the value that the stage returns for a client, as far as its type tells.
     """
 
     shared: int
     partial: int
     client: int
     contribution: int
+    kept: int
 
 
 def client_needs(stage: ClientStage, rows: int, factor_rows: int) -> ClientNeeds:
@@ -95,14 +97,17 @@ class _Walk:
     def needs(self) -> ClientNeeds:
         stage, function = self._stage, self._stage.function
         types, operations, contribution = function.types(), list(function.operations), [function.result.name]
-        if stage.zero is not None:
-            with contextlib.suppress(NoBatchingRule):  # a stage without separate parts: all operations are a client's
-                operations, _, contribution = split_stage(function)
+        lasting = {function.result.name}
+        with contextlib.suppress(NoBatchingRule):  # a stage without separate parts: all operations are a client's
+            operations, _, contribution = split_stage(stage)
+            _, kept_name = result_names(stage)
+            lasting = {*contribution, *([] if kept_name is None else [kept_name])}
         return ClientNeeds(
             shared=_dense_bytes(p.type for p in stage.shared_parameters),
             partial=_dense_bytes([stage.partial_type]),
-            client=self._peak(operations, types, set(contribution)),
+            client=self._peak(operations, types, lasting),
             contribution=sum(self._size_bytes(types[name]) for name in contribution),
+            kept=0 if stage.kept_type is None else _dense_bytes([stage.kept_type]),
         )
 
     def _peak(self, operations: Sequence[Operation], types: Mapping[str, Type], lasting: Set[str]) -> int:

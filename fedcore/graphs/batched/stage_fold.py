@@ -17,7 +17,7 @@ block sums are [64, 7, 3] and [64]; the merge tree reduces them to [7, 3] and []
 
 Decision 0195.
 
-See decision 0251.
+See decisions 0251 and 0282.
 """
 
 import abc
@@ -29,7 +29,6 @@ from typing import Protocol
 import attrs
 import tensorflow as tf
 
-from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.block_reduction import fold_blocks, fold_next_client, sum_blocks_by_group
@@ -53,10 +52,10 @@ from fedcore.graphs.stages.realize import Realized, profiler_name
 from fedcore.graphs.tensors.sizes import bits_of, unsized_leaves
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.ir.module import Function, Module, Operation, Ref, Symbol
+from fedcore.ir.module import Module, Operation, Ref, Symbol
 from fedcore.ir.operations import lookup
 from fedcore.ir.purity import seeded_symbols
-from fedcore.types import StructType, TensorType, Type, fits, leaves, tensor_leaves
+from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 
 
 class Group(Protocol):
@@ -70,7 +69,7 @@ class Group(Protocol):
         """
 
 
-def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list[str]]:
+def split_stage(stage: ClientStage) -> tuple[list[Operation], list[Operation], list[str]]:
     """(client operations, fold operations, contribution) of a stage.
 
     Fold operations depend on the partial; client operations do not. The contribution is the names of the values that
@@ -80,17 +79,18 @@ def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list
     Raises:
         NoBatchingRule: as for `result_names`.
     """
-    dependent = {stage.parameters[0].name}
-    _, kept_name = result_names(stage)
+    function = stage.function
+    dependent = set() if stage.zero is None else {function.parameters[0].name}
+    partial_name, kept_name = result_names(stage)
     client_operations: list[Operation] = []
     fold_operations: list[Operation] = []
     contribution: dict[str, None] = {}  # in order
-    for op in stage.operations:
+    for op in function.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
         if not dependent.intersection(names):
             client_operations.append(op)
             continue
-        if kept_name is not None and op.name == stage.result.name:
+        if op.name == function.result.name != partial_name:
             continue
         dependent.add(op.name)
         fold_operations.append(op)
@@ -100,15 +100,18 @@ def split_stage(stage: Function) -> tuple[list[Operation], list[Operation], list
     return client_operations, fold_operations, list(contribution)
 
 
-def result_names(stage: Function) -> tuple[str, str | None]:
-    """The names of the partial after a client, and of the value that is kept of the client; None if none is.
+def result_names(stage: ClientStage) -> tuple[str | None, str | None]:
+    """The names of the partial after a client, and of the value that is kept of the client; None for what there is not.
 
     Raises:
         NoBatchingRule: the stage does not put the two together by a `struct`.
     """
-    if fits(stage.result_type, stage.parameters[0].type):  # other containers aside
-        return stage.result.name, None
-    last = next(op for op in reversed(stage.operations) if op.name == stage.result.name)
+    function = stage.function
+    if stage.zero is None:
+        return None, function.result.name
+    if not stage.keeps:
+        return function.result.name, None
+    last = next(op for op in reversed(function.operations) if op.name == function.result.name)
     if last.kind != "struct":
         raise NoBatchingRule(last.kind, "it gives the partial and the value that is kept of a client")
     partial, kept_name = (o.name for o in last.operands)
@@ -136,7 +139,7 @@ class StageFold(abc.ABC):
     """The parts of a stage: zero, client operations by group, and fold.
 
     Args:
-        stage: it has a partial.
+        stage: if it has no partial, its results are those that it keeps of each client.
         width: clients of a group.
         layout: of packed clients; the default where clients are not packed.
         joined: the sum of a block's factors is one product.
@@ -160,14 +163,11 @@ class StageFold(abc.ABC):
         *,
         joined: bool,
     ) -> None:
-        if stage.zero is None or stage.join is None:
-            raise FedcoreError(f"@{stage.name} has no partial: its clients have no groups")
         self.stage = stage
         self.width = width
         self._joined = joined
-        self._zero, self._join = (stage.module.function(name) for name in (stage.zero, stage.join))
-        client_operations, self._fold_operations, self._contribution = split_stage(stage.function)
-        self._partial_name, self._kept_name = result_names(stage.function)
+        client_operations, self._fold_operations, self._contribution = split_stage(stage)
+        self._partial_name, self._kept_name = result_names(stage)
         self.invariant_operations, self.client_operations = _split_invariant(
             stage.module, client_operations, [p.name for p in stage.shared_parameters]
         )
@@ -248,11 +248,16 @@ class StageFold(abc.ABC):
 
     def zeros(self) -> Tensors:
         """The initial partial, leaves [1, …]."""
+        if self.stage.zero is None:
+            return []
         broadcast = [self.invariant[p.name] for p in self.stage.shared_parameters]
-        return [broadcast_to_clients(value, 1) for value in flatten(self.interpreter.run(self._zero, *broadcast))]
+        zero = self.interpreter.run(self.stage.module.function(self.stage.zero), *broadcast)
+        return [broadcast_to_clients(value, 1) for value in flatten(zero)]
 
     def fold(self, contributions: Tensors, partial_leaves: Tensors) -> Tensors:
-        """The partials after one client of each block; leaves [blocks, …]."""
+        """The partials after one client of each block; leaves [blocks, …], if partials have leaves."""
+        if self._partial_name is None or not partial_leaves:
+            return []
         partial = unflatten([batched(t) for t in partial_leaves], self.stage.partial_type)
         scope = {**self.invariant, self.stage.function.parameters[0].name: partial}
         values = iter([batched(t) for t in contributions])
@@ -264,8 +269,9 @@ class StageFold(abc.ABC):
 
     def merge(self, left: Tensors, right: Tensors) -> Tensors:
         """The merges of pairs of partials; leaves [pairs, …]."""
+        assert self.stage.join is not None  # the stage has partials
         pair = [unflatten([batched(t) for t in side], self.stage.partial_type) for side in (left, right)]
-        joined = self.interpreter.run(self._join, *pair)
+        joined = self.interpreter.run(self.stage.module.function(self.stage.join), *pair)
         return [broadcast_to_clients(value, int(left[0].shape[0])) for value in flatten(joined)]
 
     # --- functions ---

@@ -5,7 +5,7 @@ returns `<partial, <norm, norm, norm>, bits>`, and an executable of a stage with
 """
 
 import functools
-from typing import Any
+from typing import Any, Self
 
 import attrs
 import tensorflow as tf
@@ -16,7 +16,7 @@ from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import unflatten
 from fedcore.ir.interpret import Interpreter
-from fedcore.ir.module import Function, Module, Parameter
+from fedcore.ir.module import Function, Module, Operation, Parameter, Symbol
 from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 
 NOTHING = StructType([])
@@ -41,6 +41,18 @@ class ClientStage:
     broadcasts: int
     keeps: bool = False
     measured: tuple[str, ...] = ()
+
+    @classmethod
+    def from_operation(cls, plan: Module, op: Operation, merge: Operation | None, broadcasts: int) -> Self:
+        """The stage of a fold or a collect of a plan's main function.
+
+        Args:
+            merge: of the fold's partials.
+            broadcasts: number of its operands that are broadcasts.
+        """
+        *zero, stage = (o.name for o in op.operands if isinstance(o, Symbol))
+        join = None if merge is None else merge.operands[0].name
+        return cls(plan, zero[0] if zero else None, stage, join, broadcasts, bool(op.attributes.get("keeps")))
 
     @functools.cached_property
     def function(self) -> Function:

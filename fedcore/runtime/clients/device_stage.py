@@ -193,6 +193,7 @@ class DeviceStage:
         """A call for each client. Partials merge in a tree: first within each block, then across blocks."""
         if clients.places > self._work.block:
             return in_halves(clients, self._work.block, self._apart, self.merge)
+        has_partial = self._work.zero is not None
         tree, kept_values, sent = MergeTree(self.merge), dict[int, object](), dict[int, np.ndarray]()
         size = self._size_alone(clients)
         for place, client in enumerate(clients.clients):
@@ -202,10 +203,10 @@ class DeviceStage:
             alone = clients.with_only([clients.first + place])
             function, tensors = client_call(self._work, self._device, alone)
             result = self._result(alone, function, self._call(alone, function, [*self._on_device(), *tensors], size))
-            tree.add(place, result.partial)
+            tree.add(place, result.partial if has_partial else ABSENT)
             kept_values.update(result.kept)
             sent.update(result.sent_bits)
-        return SliceResult(tree.result(), kept_values, sent)
+        return SliceResult(tree.result() if has_partial else None, kept_values, sent)
 
     def _result(self, clients: ClientSlice, function: Realized, out: Sequence) -> SliceResult:
         """The result of a call that returns <partial, kept values, bits>."""

@@ -30,6 +30,9 @@ DEFAULT_SHARE = 3 / 4
 DATA_COPIES = 2
 """Copies of the clients' data in a call: packed rows, and the rows of a step."""
 
+KEPT_COPIES = 2
+"""Copies of the values that a call keeps of its clients: by group or iteration, and stacked in the clients' order."""
+
 
 @attrs.frozen
 class MemoryBudget:
@@ -120,7 +123,7 @@ class StageSizes:
         needs, shared = self._needs(clients)
         lanes = LEAST_WIDTH if self._work.is_vectorised else 1
         data = DATA_COPIES * clients.leaves.size_bytes // len(clients.present)
-        size = lanes * needs.client + needs.contribution + 2 * needs.partial + data
+        size = lanes * needs.client + needs.contribution + needs.kept + 2 * needs.partial + data
         if self._budget.is_asked and shared + size > self._budget.size_bytes:
             raise OverBudget(
                 f"@{self._work.stage} needs {bytes_text(shared + size)} if clients run one after another, and "
@@ -187,12 +190,13 @@ class StageSizes:
     def _size_bytes(self, needs: ClientNeeds, clients: ClientSlice, places: int, lanes: int) -> int:
         work, count = self._work, min(places, len(clients.present))
         data = DATA_COPIES * clients.leaves.size_bytes * count // len(clients.present)
+        kept_values = KEPT_COPIES * count * needs.kept
         if not work.is_vectorised:
             stored = count * needs.contribution if work.low_rank else 0
-            return data + min(lanes, count) * needs.client + stored + 2 * needs.partial
+            return data + min(lanes, count) * needs.client + stored + kept_values + 2 * needs.partial
         groups, blocks = -(-count // lanes), -(-count // work.block)
         computed = min(groups, self._groups) * lanes * needs.client
-        return data + computed + count * needs.contribution + (blocks + 1) * needs.partial
+        return data + computed + count * needs.contribution + kept_values + (blocks + 1) * needs.partial
 
 
 def _halves(most: int, least: int) -> list[int]:

@@ -95,12 +95,9 @@ def stage_regions(plan: Module, assumed: AssumedClients | None = None) -> Iterat
     by_name = {op.name: op for op in main.operations}
     merges = {fold_of(op, by_name).name: op for op in main.operations if op.kind == "merge"}
     for op in main.operations:
-        if op.kind == "fold" and op.name in merges:
-            operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
-            zero, stage = (o.name for o in op.operands[:2])
-            join = merges[op.name].operands[0].name
-            keeps = bool(op.attributes.get("keeps"))
-            yield from _regions(ClientStage(plan, zero, stage, join, split_operands(operands), keeps), assumed)
+        if op.kind in ("fold", "collect"):
+            broadcasts = split_operands([types[o.name] for o in op.operands if isinstance(o, Ref)])
+            yield from _regions(ClientStage.from_operation(plan, op, merges.get(op.name), broadcasts), assumed)
 
 
 @attrs.frozen
