@@ -175,3 +175,16 @@ def test_a_row_that_is_broadcast_is_frozen_where_a_client_is_inactive():
 
     (rows,) = select(tf.ones([2, large]), tf.fill([1, large], 7.0))
     np.testing.assert_array_equal(rows, np.repeat(np.float32([[1], [7]]), large, 1))
+
+
+@pytest.mark.parametrize("shape", [[2, None], [None, None], None])
+def test_unknown_sizes_and_ranks_are_not_taken_for_equal(shape):
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec(shape), tf.TensorSpec(shape)])
+    def select(if_true, if_false):
+        condition = tf.constant([True, False])
+        return tf_control_flow.select_by_client(condition, [if_true], [if_false]) + tf_control_flow.select_rows(
+            condition, [if_true], [if_false]
+        )
+
+    for rows in select(tf.ones([2, 3]), tf.fill([2, 1], 7.0)):
+        np.testing.assert_array_equal(rows, np.float32([[1, 1, 1], [7, 7, 7]]))

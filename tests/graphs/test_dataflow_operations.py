@@ -166,6 +166,17 @@ def test_a_region_computes_what_tensorflow_does(name, sizes):
         assert tensor.shape.rank is None or result.shape.rank == tensor.shape.rank
 
 
+@pytest.mark.parametrize("shape", [[2, None], [None, None], None])
+def test_selections_do_not_take_unknown_sizes_and_ranks_for_equal(shape):
+    specs = [tf.TensorSpec(shape), tf.TensorSpec(shape), tf.TensorSpec([2], tf.bool)]
+    region = new_region(
+        [(s.dtype, s.shape) for s in specs], lambda a, b, f: [*select_rows(f, [a], [b]), *select_by_client(f, [a], [b])]
+    )
+    emitted = tf.function(lambda *ts: emit_region(region, ts), input_signature=specs, autograph=False)
+    for rows in emitted(tf.ones([2, 3]), tf.fill([2, 1], 7.0), tf.constant([True, False])):
+        np.testing.assert_array_equal(rows, np.float32([[1, 1, 1], [7, 7, 7]]))
+
+
 def test_sizes_of_axes_that_are_padded_by_known_numbers_are_known():
     def program(x, n):
         return [ops.pad(x, [[0, 0], [0, n], [1, 2]]), ops.pad(x, [[n, 0], [0, 0], [0, 0]], constant_values=1.0)]

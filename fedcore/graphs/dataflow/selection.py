@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+import tensorflow as tf
+
 from fedcore.graphs.dataflow.control_flow import computed_if
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.dataflow.operations import broadcast_to, computed_by, operation, reduce_all, shape
@@ -21,9 +23,14 @@ def select_rows(condition: Value, if_true: Sequence[Value], if_false: Sequence[V
     """
     results = []
     for a, b in zip(if_true, if_false, strict=True):
-        b = b if b.shape == a.shape else broadcast_to(b, a.shape if a.shape.is_fully_defined() else shape(a))
+        b = b if are_equal(b.shape, a.shape) else broadcast_to(b, a.shape if a.shape.is_fully_defined() else shape(a))
         results.append(operation("Select", condition, a, b))
     return results
+
+
+def are_equal(a: tf.TensorShape, b: tf.TensorShape) -> bool:
+    """Whether two shapes are known and equal; two unknown sizes may differ."""
+    return a.is_fully_defined() and a == b
 
 
 def select_by_client(condition: Value, if_true: Sequence[Value], if_false: Sequence[Value]) -> list[Value]:
@@ -31,7 +38,7 @@ def select_by_client(condition: Value, if_true: Sequence[Value], if_false: Seque
     values.
 
     If a value of `if_true` is the value of `if_false`, it is returned. If the condition holds for all clients, the
-    large values of `if_true`, and those of unknown size, are passed through.
+    large values of `if_true`, and those of unknown size or rank, are passed through.
 
     Args:
         condition, if_true, if_false: as for `select_rows`.
@@ -41,7 +48,7 @@ def select_by_client(condition: Value, if_true: Sequence[Value], if_false: Seque
     for a, b in zip(if_true, if_false, strict=True):
         if a is b:
             results.append(a)
-        elif None in a.shape or math.prod(a.shape) >= FAST_PATH_ENTRIES:
+        elif not a.shape.is_fully_defined() or math.prod(a.shape) >= FAST_PATH_ENTRIES:
             all_true = reduce_all(condition) if all_true is None else all_true
             results += _select_unless(all_true, condition, a, b)
         else:
@@ -57,7 +64,7 @@ def _select_unless(all_true: Value, condition: Value, a: Value, b: Value) -> lis
         condition: bool [K].
     """
     some_false = operation("LogicalNot", all_true)
-    if b.shape == a.shape:
+    if are_equal(b.shape, a.shape):
         return computed_if(some_false, lambda x: select_rows(condition, [x], [b]), [a], [a])
     fill_node = computed_by(b, "Fill")
     unfilled = b if fill_node is None else fill_node.inputs[1]

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import call_as_function, call_unordered
-from fedcore.graphs.dataflow.selection import FAST_PATH_ENTRIES
+from fedcore.graphs.dataflow.selection import FAST_PATH_ENTRIES, are_equal
 from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
 
 
@@ -195,7 +195,7 @@ def select_rows(condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Se
     """See `selection.select_rows`."""
     results = []
     for a, b in zip(if_true, if_false, strict=True):
-        b = b if b.shape == a.shape else tf.broadcast_to(b, a.shape if a.shape.is_fully_defined() else tf.shape(a))
+        b = b if are_equal(b.shape, a.shape) else tf.broadcast_to(b, a.shape if a.shape.is_fully_defined() else tf.shape(a))
         results.append(tf.raw_ops.Select(condition=condition, x=a, y=b))
     return results
 
@@ -210,7 +210,7 @@ def select_by_client(
     large = [
         i
         for i, t in enumerate(if_true)
-        if t is not if_false[i] and (None in t.shape or math.prod(t.shape) >= FAST_PATH_ENTRIES)
+        if t is not if_false[i] and (not t.shape.is_fully_defined() or math.prod(t.shape) >= FAST_PATH_ENTRIES)
     ]
     selected = _select_unless_all_true(condition, [if_true[i] for i in large], [if_false[i] for i in large])
     results = dict(zip(large, selected, strict=True))
@@ -234,7 +234,7 @@ def _select_unless_all_true(
     results = []
     for a, b in zip(if_true, if_false, strict=True):
         unselected, passed = tf.raw_ops.Switch(data=a, pred=all_true)
-        if b.shape != a.shape:  # broadcast on the slow path only
+        if not are_equal(b.shape, a.shape):  # broadcast on the slow path only
             b, _ = tf.raw_ops.Switch(data=b, pred=all_true)
         (selected,) = select_rows(condition, [unselected], [b])
         merged = tf.raw_ops.Merge(inputs=[selected, passed]).output
