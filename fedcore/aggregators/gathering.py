@@ -1,11 +1,9 @@
 """Gathers all client values at the server as rows, for aggregators such as the median that are not sums."""
 
-import tensorflow as tf
-
-from fedcore.computation import Computation, tf_computation
+from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
-from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_aggregate, generic_zero
+from fedcore.intrinsics.rows import append_rows, as_row, no_rows
 from fedcore.ir.values import Value
 from fedcore.types import TensorType, Type, is_static, map_tensors, tensor_leaves
 
@@ -35,21 +33,11 @@ def gather_rows(value: Value, row_type: Type, report: Computation) -> Value:
         TypeMismatch: a shape is not known.
     """
     require_stackable(row_type)
-    rows = rows_type(row_type)
 
-    def none_of(leaf: tf.Tensor) -> tf.Tensor:
-        # The static shape leaves the number of rows open, so that the partial keeps its type when rows are added.
-        empty = tf.zeros([0, *leaf.shape], leaf.dtype)
-        return tf.compat.v1.placeholder_with_default(empty, [None, *leaf.shape])
+    def accumulate(rows: Value, row: Value) -> Value:
+        return append_rows.emit([rows, as_row(row)])
 
-    start = tf_computation(row_type)(lambda like: tf.nest.map_structure(none_of, like))
+    def merge(left: Value, right: Value) -> Value:
+        return append_rows.emit([left, right])
 
-    @tf_computation(rows, row_type)
-    def accumulate(stack: TensorStructure, row: TensorStructure) -> TensorStructure:
-        return tf.nest.map_structure(lambda s, r: tf.concat([s, r[None]], 0), stack, row)
-
-    @tf_computation(rows, rows)
-    def merge(left: TensorStructure, right: TensorStructure) -> TensorStructure:
-        return tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), left, right)
-
-    return federated_aggregate(value, start(generic_zero(row_type)), accumulate, merge, report)
+    return federated_aggregate(value, generic_zero(no_rows(row_type)), accumulate, merge, report)

@@ -46,8 +46,8 @@ def _append_rows_typing(types: Sequence[Type], attributes: Attributes) -> Type:
 
 
 @operation(_append_rows_typing)
-def append_rows(left: NumpyValue, right: NumpyValue, *, at_most: int) -> NumpyValue:
-    """The first `at_most` rows of `left` followed by `right`."""
+def append_rows(left: NumpyValue, right: NumpyValue, *, at_most: int | None = None) -> NumpyValue:
+    """The rows of `left` followed by those of `right`; the first `at_most` of them, if it is given."""
     return leafwise(lambda a, b: np.concatenate([a, b])[:at_most], left, right)
 
 

@@ -159,7 +159,7 @@ def test_values_of_single_clients_are_told():
     ]
     process = fc.aggregators.coordinate_median_factory().create(fc.to_type(("float32", [3])))
     (finding,) = lint(process.next.to_module("traced"))
-    assert finding.problem == "the server gets value : float32[3] of each client, and no sum of them"
+    assert finding.problem == "the server gets value : float32[1,3] of each client, and no sum of them"
 
 
 def test_a_value_that_is_sent_in_two_round_trips_is_told():

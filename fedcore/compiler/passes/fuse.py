@@ -66,8 +66,9 @@ def fuse(module: Module, *, grappler: bool = False) -> Module:
 def _runs(function: Function, keys: GraphKeys, users: Users) -> list[list[Operation]]:
     """The runs of a function in the order of execution, without runs of bookkeeping only."""
     runs: dict[tuple, list[Operation]] = {}
+    outside = _outside_graphs(function)
     for op in function.operations:
-        if _in_graph(op) and not _pairs_kept(function, op):
+        if op.name not in outside and not _pairs_kept(function, op):
             runs.setdefault(keys[op.name], []).append(op)
     ordered = [runs[key] for key in sorted(runs)]
     return [_without_bookkeeping(function, run, users) for run in ordered if any(op.kind not in _FREE for op in run)]
@@ -112,8 +113,25 @@ def _returns_too_much(function: Function, call_: Operation, users: Users) -> boo
     return isinstance(call_.type, StructType) and len({op.attributes["index"] for op in mine}) < len(call_.type)
 
 
-def _in_graph(op: Operation) -> bool:
-    return not _is_per_element(op) and op.kind not in ("bind", "message") and not contains(op.type, _is_sequence)
+def _outside_graphs(function: Function) -> set[str]:
+    """The operations that no graph takes.
+
+    Those are also operations that append rows to others, the items of values that have such rows, and the structs of
+    the results, so that a graph reads no rows of other clients.
+    """
+    sources = {o.name for op in function.operations if op.kind == "append_rows" for o in op.operands}
+    for op in reversed(function.operations):
+        if op.kind == "item" and op.name in sources:
+            sources.add(op.operands[0].name)
+    outside, appended = set[str](), set[str]()
+    for op in function.operations:
+        names = {o.name for o in op.operands if isinstance(o, Ref)}
+        if op.kind == "append_rows" or (op.kind == "struct" and names & appended):
+            appended.add(op.name)
+        is_item = op.kind == "item" and names <= sources
+        if is_item or _is_per_element(op) or op.kind in ("bind", "message") or contains(op.type, _is_sequence):
+            outside.add(op.name)
+    return outside | appended
 
 
 def _is_per_element(op: Operation) -> bool:
@@ -133,12 +151,12 @@ def _is_sequence(type_: Type) -> bool:
 def _graph_keys(function: Function) -> GraphKeys:
     """The keys of all operations and parameters. Operations with equal keys can be merged into one graph."""
     keys = {p.name: (p.name == "partial" and i == 0, 0) for i, p in enumerate(function.parameters)}
-    computed: set[str] = set()
+    computed, no_graph = set[str](), _outside_graphs(function)
     for op in function.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
         dependent = any(keys[n][0] for n in names)
         outside = max((keys[n][1] for n in names), default=0)
-        if _in_graph(op):
+        if op.name not in no_graph:
             computed.add(op.name)
         elif _is_per_element(op) or not computed.isdisjoint(names):
             outside += 1

@@ -130,8 +130,8 @@ class BatchedFold(StageFold):
             self.is_blind |= any(id(left) not in telling for left in assumed)
             if self.data_rows is not None:
                 leaves = [_with_input(leaf, known_inputs) for leaf in leaves]
-            kept_values = [broadcast_to_clients(value, self.width) for value in self.kept_leaves(scope)]
-            return [*leaves, *kept_values, *self.sizes_of(scope)]
+            own_values = [broadcast_to_clients(value, self.width) for value in self.own_leaves(scope)]
+            return [*leaves, *own_values, *self.sizes_of(scope)]
 
         count, layout = ops.size(seeds, tf.int64) // self.width, self._layout
         if layout.levels:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import tensorflow as tf
 
+from fedcore.graphs.batched.appended_rows import appended_rows, is_static, without_appends
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
@@ -17,7 +18,7 @@ from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clien
 from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
-from fedcore.graphs.batched.stage_fold import split_stage
+from fedcore.graphs.batched.stage_fold import result_names, split_stage
 from fedcore.graphs.graphdef.form.parsed_graph import (
     Body,
     body_of,
@@ -106,8 +107,9 @@ def batching_policy(
     module, function = stage.module, stage.function
     batched = {p.name for p in stage.client_parameters}
     try:
-        client_operations, _, _ = split_stage(stage)
-        _check_types(stage)
+        client_operations, fold_operations, _ = split_stage(stage)
+        _check_types(stage, client_operations)
+        appended_rows(stage, fold_operations, result_names(stage)[0])
         _check_operations(module, function, client_operations, batched, builds_graphs=False)
     except TrainsConvolutions as error:
         rank = _rank_for_single_clients(stage) if low_rank else 0
@@ -148,8 +150,8 @@ def _missing_rule(stage: ClientStage) -> NoBatchingRule | None:
         joined, zeros = module.function(stage.join), module.function(stage.zero)
         client_names = {function.parameters[0].name, *(op.name for op in client_operations)}
         _check_no_random_numbers(module, [*fold_operations, *joined.operations, *zeros.operations])
-        _check_operations(module, function, fold_operations, client_names)
-        _check_operations(module, joined, list(joined.operations), {p.name for p in joined.parameters})
+        _check_operations(module, function, without_appends(fold_operations), client_names)
+        _check_operations(module, joined, without_appends(joined.operations), {p.name for p in joined.parameters})
         _check_operations(module, zeros, list(zeros.operations), set())
     except NoBatchingRule as error:
         return error
@@ -268,29 +270,25 @@ def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry:
     return low_rank_kernels(body_of(callee.digest, module.blob(callee.digest)), carry, firsts[name], positions)
 
 
-def _check_types(stage: ClientStage) -> None:
+def _check_types(stage: ClientStage, client_operations: Sequence[Operation]) -> None:
     """Raises if the sizes of clients' tensors can differ in another axis than the batch."""
     for parameter in stage.client_parameters:
         for _, leaf in leaves(parameter.type):
-            if isinstance(leaf, TensorType) and not _is_static(leaf):
+            if isinstance(leaf, TensorType) and not is_static(leaf):
                 raise NoBatchingRule("stack", f"%{parameter.name} holds {leaf}, whose size can differ between clients")
             if isinstance(leaf, SequenceType):
                 _check_element(parameter.name, leaf)
     kept_type = stage.kept_type
     if kept_type is not None and any(isinstance(leaf, SequenceType) for _, leaf in leaves(kept_type)):
         raise NoBatchingRule("struct", "it keeps sequences of clients")
-    for op in stage.function.operations:
+    for op in client_operations:
         for _, leaf in leaves(op.type):
-            if isinstance(leaf, TensorType) and not _is_static(leaf):
+            if isinstance(leaf, TensorType) and not is_static(leaf):
                 raise NoBatchingRule(op.kind, f"its result holds {leaf}, whose size can differ between clients")
 
 
 def _has_static_result(op: Operation) -> bool:
-    return all(_is_static(leaf) for _, leaf in leaves(op.type) if isinstance(leaf, TensorType))
-
-
-def _is_static(type_: TensorType) -> bool:
-    return type_.shape is not None and None not in type_.shape and type_.dtype.name != "str"
+    return all(is_static(leaf) for _, leaf in leaves(op.type) if isinstance(leaf, TensorType))
 
 
 def _check_element(name: str, sequence: SequenceType) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import attrs
 
+from fedcore.graphs.batched.appended_rows import appended_rows
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, is_kept
 from fedcore.graphs.batched.stage_fold import result_names, split_stage
@@ -20,7 +21,7 @@ from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.module import Function, Operation, Ref, Symbol
 from fedcore.lru_cache import LruCache
-from fedcore.types import TensorType, Type, leaves
+from fedcore.types import TensorType, Type, leaves, tensor_leaves
 
 _VIEWS = frozenset({"item", "struct", "bind", "literal"})
 """Operations whose results hold the tensors of their operands."""
@@ -35,7 +36,7 @@ class ClientNeeds:
         partial: of one partial.
         client: of a client while it is computed, beside its data.
         contribution: of the values of a client that the fold reads.
-        kept: of the value that the stage returns for a client, as far as its type tells.
+        kept: of the value that the stage returns for a client, as far as its type tells, and of rows of a client.
     """
 
     shared: int
@@ -97,17 +98,19 @@ class _Walk:
     def needs(self) -> ClientNeeds:
         stage, function = self._stage, self._stage.function
         types, operations, contribution = function.types(), list(function.operations), [function.result.name]
-        lasting = {function.result.name}
+        lasting, kept = {function.result.name}, 0 if stage.kept_type is None else _dense_bytes([stage.kept_type])
         with contextlib.suppress(NoBatchingRule):  # a stage without separate parts: all operations are a client's
-            operations, _, contribution = split_stage(stage)
-            _, kept_name = result_names(stage)
-            lasting = {*contribution, *([] if kept_name is None else [kept_name])}
+            operations, fold_operations, contribution = split_stage(stage)
+            partial_name, kept_name = result_names(stage)
+            rows = [a.right for a in appended_rows(stage, fold_operations, partial_name).values()]
+            kept += _dense_bytes(tensor_leaves(types[name])[i] for name, i in rows)
+            lasting = {*contribution, *(name for name, _ in rows), *([] if kept_name is None else [kept_name])}
         return ClientNeeds(
             shared=_dense_bytes(p.type for p in stage.shared_parameters),
             partial=_dense_bytes([stage.partial_type]),
             client=self._peak(operations, types, lasting),
             contribution=sum(self._size_bytes(types[name]) for name in contribution),
-            kept=0 if stage.kept_type is None else _dense_bytes([stage.kept_type]),
+            kept=kept,
         )
 
     def _peak(self, operations: Sequence[Operation], types: Mapping[str, Type], lasting: Set[str]) -> int:

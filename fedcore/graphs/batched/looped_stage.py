@@ -80,7 +80,7 @@ class LoopedFold(StageFold):
             values = enumerate(map(as_value, self.contribution(scope)))
             bits = self.stage.bits(scope, self.types)
             sizes = [ops.stack(bits)[None]] if bits else []
-            kept_values = [or_factors(as_value(v), 1, may_be_factors=False) for v in self.kept_leaves(scope)]
-            return [*(or_factors(v, 1, may_be_factors=i in in_factors) for i, v in values), *kept_values, *sizes]
+            own_values = [or_factors(as_value(v), 1, may_be_factors=False) for v in self.own_leaves(scope)]
+            return [*(or_factors(v, 1, may_be_factors=i in in_factors) for i, v in values), *own_values, *sizes]
 
         return [(group, ops.size(seeds, tf.int64))], lane_of

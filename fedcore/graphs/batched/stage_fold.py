@@ -29,6 +29,7 @@ from typing import Protocol
 import attrs
 import tensorflow as tf
 
+from fedcore.graphs.batched.appended_rows import appended_rows, without_appends
 from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.block_reduction import fold_blocks, fold_next_client, sum_blocks_by_group
@@ -73,8 +74,8 @@ def split_stage(stage: ClientStage) -> tuple[list[Operation], list[Operation], l
     """(client operations, fold operations, contribution) of a stage.
 
     Fold operations depend on the partial; client operations do not. The contribution is the names of the values that
-    fold operations read from client operations and parameters. The operation that puts the partial and a kept value
-    together is none of both.
+    fold operations read from client operations and parameters, but for rows that are appended. The operation that puts
+    the partial and a kept value together is none of both.
 
     Raises:
         NoBatchingRule: as for `result_names`.
@@ -94,6 +95,8 @@ def split_stage(stage: ClientStage) -> tuple[list[Operation], list[Operation], l
             continue
         dependent.add(op.name)
         fold_operations.append(op)
+        if op.kind == "append_rows":
+            continue
         contribution.update(dict.fromkeys(n for n in names if n not in dependent))
     if kept_name in dependent:
         raise NoBatchingRule("struct", "the value that is kept of a client depends on other clients")
@@ -166,8 +169,10 @@ class StageFold(abc.ABC):
         self.stage = stage
         self.width = width
         self._joined = joined
-        client_operations, self._fold_operations, self._contribution = split_stage(stage)
+        client_operations, fold_operations, self._contribution = split_stage(stage)
         self._partial_name, self._kept_name = result_names(stage)
+        self._appended = appended_rows(stage, fold_operations, self._partial_name)
+        self._fold_operations = without_appends(fold_operations)
         self.invariant_operations, self.client_operations = _split_invariant(
             stage.module, client_operations, [p.name for p in stage.shared_parameters]
         )
@@ -227,15 +232,21 @@ class StageFold(abc.ABC):
         """The leaves of the contribution of a group's clients."""
         return [value for name in self._contribution for value in flatten(scope[name])]
 
-    def kept_leaves(self, scope: dict) -> list:
-        """The leaves of the value that is kept of each of a group's clients."""
-        return [] if self._kept_name is None else flatten(scope[self._kept_name])
+    def own_leaves(self, scope: dict) -> list:
+        """The leaves that are returned of each of a group's clients: the rows that it appends, and its kept value."""
+        rows = [flatten(scope[name])[i] for name, i in self._row_sources]
+        return rows if self._kept_name is None else [*rows, *flatten(scope[self._kept_name])]
+
+    @property
+    def _row_sources(self) -> list[tuple[str, int]]:
+        return [rows.right for rows in self._appended.values()]
 
     @property
     def own_specs(self) -> list[tf.TensorSpec]:
-        """Specs of the leaves that are returned of each client: those of its kept value, and the measured sizes."""
-        kept_specs = [] if self.stage.kept_type is None else [spec(t) for t in tensor_leaves(self.stage.kept_type)]
-        return [*kept_specs, *([tf.TensorSpec([self.stage.sizes], tf.int64)] if self.stage.sizes else [])]
+        """Specs of `own_leaves` of one client, then of the measured sizes."""
+        types = [tensor_leaves(self.types[name])[i] for name, i in self._row_sources]
+        types += [] if self.stage.kept_type is None else tensor_leaves(self.stage.kept_type)
+        return [*map(spec, types), *([tf.TensorSpec([self.stage.sizes], tf.int64)] if self.stage.sizes else [])]
 
     def sizes_of(self, scope: dict) -> Tensors:
         """The sizes of the measured leaves of a group's clients, int64 [width, sizes]; nothing if none is measured."""
@@ -247,32 +258,67 @@ class StageFold(abc.ABC):
         return [ops.stack(sizes, 1)] if sizes else []
 
     def zeros(self) -> Tensors:
-        """The initial partial, leaves [1, …]."""
+        """The initial partial, leaves [1, …], without those to which rows are appended."""
         if self.stage.zero is None:
             return []
         broadcast = [self.invariant[p.name] for p in self.stage.shared_parameters]
         zero = self.interpreter.run(self.stage.module.function(self.stage.zero), *broadcast)
-        return [broadcast_to_clients(value, 1) for value in flatten(zero)]
+        return [broadcast_to_clients(value, 1) for value in self._folded(flatten(zero))]
+
+    def _folded(self, partial_leaves: list) -> list:
+        """The leaves of a partial without those to which rows are appended."""
+        return [leaf for i, leaf in enumerate(partial_leaves) if i not in self._appended]
+
+    def _partial_of(self, folded: Tensors) -> object:
+        """The partials whose folded leaves [n, …] are given; the others have no rows."""
+        folded_leaves, count = iter(folded), int(folded[0].shape[0])
+        specs = map(spec, tensor_leaves(self.stage.partial_type))
+        leaves = [
+            ops.zeros([count, 0, *s.shape[1:]], s.dtype) if i in self._appended else next(folded_leaves)
+            for i, s in enumerate(specs)
+        ]
+        return unflatten(list(map(batched, leaves)), self.stage.partial_type)
 
     def fold(self, contributions: Tensors, partial_leaves: Tensors) -> Tensors:
         """The partials after one client of each block; leaves [blocks, …], if partials have leaves."""
         if self._partial_name is None or not partial_leaves:
             return []
-        partial = unflatten([batched(t) for t in partial_leaves], self.stage.partial_type)
+        partial = self._partial_of(partial_leaves)
         scope = {**self.invariant, self.stage.function.parameters[0].name: partial}
         values = iter([batched(t) for t in contributions])
         for name in self._contribution:
             scope[name] = unflatten([next(values) for _ in tensor_leaves(self.types[name])], self.types[name])
         self.interpreter.operations(self._fold_operations, scope, dict(self.types))
         blocks = int(partial_leaves[0].shape[0])
-        return [broadcast_to_clients(value, blocks) for value in flatten(scope[self._partial_name])]
+        return [broadcast_to_clients(value, blocks) for value in self._folded(flatten(scope[self._partial_name]))]
 
     def merge(self, left: Tensors, right: Tensors) -> Tensors:
         """The merges of pairs of partials; leaves [pairs, …]."""
         assert self.stage.join is not None  # the stage has partials
-        pair = [unflatten([batched(t) for t in side], self.stage.partial_type) for side in (left, right)]
-        joined = self.interpreter.run(self.stage.module.function(self.stage.join), *pair)
-        return [broadcast_to_clients(value, int(left[0].shape[0])) for value in flatten(joined)]
+        pair = [self._partial_of(side) for side in (left, right)]
+        join = self.stage.module.function(self.stage.join)
+        joined = self.interpreter.run(attrs.evolve(join, operations=tuple(without_appends(join.operations))), *pair)
+        return [broadcast_to_clients(value, int(left[0].shape[0])) for value in self._folded(flatten(joined))]
+
+    def _with_rows(self, folded: Tensors, rows: Tensors, previous: Tensors | None = None) -> Tensors:
+        """The leaves of a partial.
+
+        Args:
+            folded: the leaves that the fold computes.
+            rows: of the other leaves, the rows of each client, [clients, rows of a client, …].
+            previous: the leaves of the partial of the clients before. Default: there are none.
+        """
+        folded_leaves, leaves_of_rows = iter(folded), iter(rows)
+        partial = []
+        for i, _ in enumerate(tensor_leaves(self.stage.partial_type)):
+            if i not in self._appended:
+                partial.append(ops.identity(next(folded_leaves)))
+                continue
+            leaf, at_most = next(leaves_of_rows), self._appended[i].at_most
+            leaf = ops.reshape(leaf, [-1, *leaf.shape[2:]])
+            leaf = leaf if previous is None else ops.concat([previous[i], leaf], 0)
+            partial.append(leaf if at_most is None else leaf[:at_most])
+        return partial
 
     # --- functions ---
 
@@ -308,7 +354,8 @@ class StageFold(abc.ABC):
                 lanes = ops.reshape(lane_of, [-1])
                 lanes = ops.gather(lanes, ops.where(lanes >= 0)[:, 0])
                 own = [ops.gather(leaf, lanes) for leaf in own]
-            return [*(ops.identity(t[0]) for t in partial), *own]
+            rows, own = own[: len(self._appended)], own[len(self._appended) :]
+            return [*self._with_rows([t[0] for t in partial], rows), *own]
 
         return self._realize(body, self.specs, self.stage.stacked_result_type(None))
 
@@ -327,9 +374,8 @@ class StageFold(abc.ABC):
         def body(is_first: Value, is_last: Value, *tensors: Value) -> list[Value]:
             arguments = list(tensors)
             factors = [t[None] for t in arguments[len(arguments) - len(types) :]]
-            old_partial = [
-                t[None] for t in arguments[len(arguments) - len(types) - len(partial) : len(arguments) - len(types)]
-            ]
+            previous = arguments[len(arguments) - len(types) - len(partial) : len(arguments) - len(types)]
+            old_partial = [t[None] for t in self._folded(previous)]
             groups, _ = self._open(arguments[: len(arguments) - len(types) - len(partial)])
             reduction = self._reduction()
             contributions, own = self._contributions(groups, reduction)
@@ -337,8 +383,9 @@ class StageFold(abc.ABC):
             new_partial, pending = fold_next_client(
                 reduction, contributions, old_partial, pending, is_first, is_last, self.joined_rows
             )
+            rows, own = own[: len(self._appended)], own[len(self._appended) :]
             return [
-                *(ops.identity(t[0]) for t in new_partial),
+                *self._with_rows([t[0] for t in new_partial], [leaf[:1] for leaf in rows], previous),
                 *(leaf[:1] for leaf in own),
                 *(ops.identity(t[0]) for j in joined for t in pending[j]),
             ]
@@ -394,7 +441,9 @@ class StageFold(abc.ABC):
         name = profiler_name(self.stage.module, self.stage.name)
         function = realized_function(body, specs, name=name, without=self.stage_passes_left_out)
         call = with_kernels_of(self.stage.function, function)
-        return Realized(call, result, assumes_finite=tuple(sorted(self.telling)), stacks_kept=True)
+        folded = self._folded(list(range(len(tensor_leaves(self.stage.partial_type)))))
+        assumes_finite = tuple(folded[i] for i in sorted(self.telling))
+        return Realized(call, result, assumes_finite=assumes_finite, stacks_kept=True)
 
 
 def or_factors(value: BatchedValue, width: int, *, may_be_factors: bool) -> Value | Factors:

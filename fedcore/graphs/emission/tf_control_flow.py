@@ -195,7 +195,8 @@ def select_rows(condition: tf.Tensor, if_true: Sequence[tf.Tensor], if_false: Se
     """See `selection.select_rows`."""
     results = []
     for a, b in zip(if_true, if_false, strict=True):
-        b = b if are_equal(b.shape, a.shape) else tf.broadcast_to(b, a.shape if a.shape.is_fully_defined() else tf.shape(a))
+        if not are_equal(b.shape, a.shape):
+            b = tf.broadcast_to(b, a.shape if a.shape.is_fully_defined() else tf.shape(a))
         results.append(tf.raw_ops.Select(condition=condition, x=a, y=b))
     return results
 

@@ -87,7 +87,8 @@ class ClientStage:
 
     @property
     def partial_type(self) -> Type:
-        return NOTHING if self.zero is None else self.module.function(self.zero).result_type
+        """Type of partials; the initial one may have a narrower one, as 0 rows for an unknown number of rows."""
+        return NOTHING if self.zero is None else self.function.parameters[0].type
 
     @property
     def kept_type(self) -> Type | None:

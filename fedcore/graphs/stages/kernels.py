@@ -269,7 +269,7 @@ def _(op: Operation, value: Nested) -> Nested:
 
 @kernel("append_rows")
 def _(op: Operation, left: Nested, right: Nested) -> Nested:
-    at_most = op.attributes["at_most"]
+    at_most = op.attributes.get("at_most")
     joined = [tf.concat([a, b], 0)[:at_most] for a, b in zip(flatten(left), flatten(right), strict=True)]
     return unflatten(joined, op.type)
 

@@ -53,9 +53,8 @@ def build_fed_eval(
         per_client: quantiles between 0 and 1 of each metric over the clients, such as [0.1, 0.5], see
             `fc.learning.metrics.add_client_quantiles`. The clients' own metrics stay at the clients: whoever calls
             `next`, and so knows the clients, gets them in the order of the data, see
-            `fc.learning.programs.evaluate_clients`. The server gathers a number of each client for the quantiles, for
-            which clients run one by one; [] asks for none, and clients run side by side. Default: metrics of all
-            clients together only.
+            `fc.learning.programs.evaluate_clients`. The server gathers a number of each client for the quantiles; []
+            asks for none. Default: metrics of all clients together only.
         metrics_aggregator: joins the clients' reports of a round, as in `build_weighted_fed_avg`; with
             `fc.learning.metrics.secure_sum_then_finalize` they cross in secure sums only. Default: they are added.
     Returns:

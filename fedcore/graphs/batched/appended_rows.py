@@ -1,0 +1,135 @@
+"""Leaves of a partial to which each client appends rows, and which nothing else reads.
+
+Example: the partial <sum=float32, rows=float32[?]>, and a client whose row is float32[1]. A call of 40 clients gathers
+their rows in the order of the clients, [40], as it gathers values that are kept of clients. The fold does not see the
+leaf, whose size is open.
+
+Decision 0283.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+import attrs
+
+from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.graphs.stages.client_stage import ClientStage
+from fedcore.ir.module import Operation, Ref, Symbol
+from fedcore.types import StructType, TensorType, Type, tensor_leaves
+
+Source = tuple[str, int]
+"""The name of a value, and the number of a leaf of it."""
+
+
+@attrs.frozen
+class AppendedRows:
+    """The rows that are put behind those of a leaf.
+
+    Args:
+        left, right: the leaf that has the first rows, and that of the rows behind them.
+        at_most: rows that the result has at most; None: any number.
+    """
+
+    left: Source
+    right: Source
+    at_most: int | None
+
+
+def appended_rows(
+    stage: ClientStage, fold_operations: Sequence[Operation], partial_name: str | None
+) -> dict[int, AppendedRows]:
+    """The leaves of the partial to which clients append rows, by number.
+
+    Args:
+        fold_operations, partial_name: of the stage, see `split_stage`, `result_names`.
+    Raises:
+        NoBatchingRule: the size of a leaf is open for another reason, or other operations read it.
+    """
+    if stage.zero is None or stage.join is None or partial_name is None:
+        return {}
+    partial = stage.function.parameters[0]
+    open_leaves = [i for i, t in enumerate(tensor_leaves(partial.type)) if not is_static(t)]
+    if not open_leaves:
+        return {}
+    join = stage.module.function(stage.join)
+    left, right = (p.name for p in join.parameters)
+    folded = _trace_rows(fold_operations, stage.function.types(), {partial.name})
+    joined = _trace_rows(join.operations, join.types(), {left, right})
+    zeros = tensor_leaves(stage.module.function(stage.zero).result_type)
+    dependent = {partial.name, *(op.name for op in fold_operations)}
+    rows: dict[int, AppendedRows] = {}
+    for i in open_leaves:
+        appended = folded.get((partial_name, i))
+        if not isinstance(appended, AppendedRows) or appended.left != (partial.name, i):
+            raise _no_rule(stage, i)
+        if appended.right[0] in dependent or zeros[i].shape is None or zeros[i].sizes[:1] != (0,):
+            raise _no_rule(stage, i)
+        if joined.get((join.result.name, i)) != AppendedRows((left, i), (right, i), appended.at_most):
+            raise _no_rule(stage, i)
+        rows[i] = appended
+    return rows
+
+
+def without_appends(operations: Iterable[Operation]) -> list[Operation]:
+    """The operations that append no rows; others read the first rows in place of rows that are put together."""
+    first_rows: dict[str, Ref | Symbol] = {}
+    others = []
+    for op in operations:
+        operands = tuple(first_rows.get(o.name, o) if isinstance(o, Ref) else o for o in op.operands)
+        if op.kind == "append_rows":
+            first_rows[op.name] = operands[0]
+        else:
+            others.append(attrs.evolve(op, operands=operands))
+    return others
+
+
+def is_static(type_: TensorType) -> bool:
+    """Whether clients' tensors of the type can be stacked: their sizes are known, and they are no strings."""
+    return type_.shape is not None and None not in type_.shape and type_.dtype.name != "str"
+
+
+def _no_rule(stage: ClientStage, leaf: int) -> NoBatchingRule:
+    type_ = tensor_leaves(stage.function.parameters[0].type)[leaf]
+    return NoBatchingRule("fold", f"its partial holds {type_}, to which clients do not just append rows")
+
+
+def _trace_rows(
+    operations: Iterable[Operation], types: Mapping[str, Type], names: Set[str]
+) -> dict[Source, Source | AppendedRows]:
+    """For leaves of the results of operations, the leaf that they are, or the rows that they put together.
+
+    Args:
+        types: of all names.
+        names: values whose leaves of open sizes only structs and `append_rows` may read.
+    Raises:
+        NoBatchingRule: another operation reads such a leaf.
+    """
+    origins: dict[Source, Source | AppendedRows] = {}
+    open_names = set(names)
+
+    def leaves_of(name: str) -> list[Source | AppendedRows]:
+        return [origins.get((name, i), (name, i)) for i in range(len(tensor_leaves(types[name])))]
+
+    for op in operations:
+        operands = [o.name for o in op.operands if isinstance(o, Ref)]
+        results: list[Source | AppendedRows] = []
+        if op.kind == "struct":
+            results = [source for name in operands for source in leaves_of(name)]
+        elif op.kind == "item":
+            whole = types[operands[0]]
+            assert isinstance(whole, StructType)  # as `item` takes
+            begin = sum(len(tensor_leaves(t)) for t in whole.types[: op.attributes["index"]])
+            results = leaves_of(operands[0])[begin : begin + len(tensor_leaves(op.type))]
+        elif op.kind == "append_rows":
+            pairs = zip(*map(leaves_of, operands), strict=True)
+            at_most = op.attributes.get("at_most")
+            results = [
+                AppendedRows(a, b, at_most)
+                for a, b in pairs
+                if not isinstance(a, AppendedRows) and not isinstance(b, AppendedRows)
+            ]
+        elif any(not is_static(t) for name in open_names.intersection(operands) for t in tensor_leaves(types[name])):
+            raise NoBatchingRule(op.kind, "it reads the rows of other clients")
+        if open_names.intersection(operands):
+            open_names.add(op.name)
+        origins.update({(op.name, i): source for i, source in enumerate(results)})
+    return origins
