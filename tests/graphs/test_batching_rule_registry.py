@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
+import fedcore.graphs.batched.batching_rules  # those of the package are there before a test forgets its own
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_value import batching_rule, batching_rules
 from fedcore.graphs.graphdef.form.parsed_graph import emit
