@@ -1,11 +1,9 @@
 """Functions of one client's strings: all, the first, the most frequent, with counts."""
 
-from typing import TypeAlias
-
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
-from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
+from fedcore.graphs.sequences.symbolic_dataset import Dataset
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.scalars import whole_number
 
@@ -21,9 +19,6 @@ __all__ = [
     "get_unique_elements_with_counts",
     "to_stacked_tensor",
 ]
-
-Dataset: TypeAlias = tf.data.Dataset | SymbolicDataset
-"""A `tf.data.Dataset`, or a parameter `str[?]*` inside a `fc.tf_computation`."""
 
 
 def get_all_elements(dataset: Dataset, string_max_bytes: int | None = None) -> tf.Tensor:

@@ -335,6 +335,10 @@ class SymbolicDataset:
         return SymbolicDataset(**{**vars(self), **changes})
 
 
+Dataset: TypeAlias = tf.data.Dataset | SymbolicDataset
+"""A `tf.data.Dataset`, or a parameter `T*` inside a `fc.tf_computation`."""
+
+
 def _shuffled_order(count: tf.Tensor, size: Number, static: int | None) -> tf.Tensor:
     """A random order of `count` elements (int64), distributed as that of a shuffle with a buffer; see
     `buffered_shuffle.py`.

@@ -101,7 +101,7 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
         state: TensorStructure,
         labels: TensorStructure,
         batch_output: BatchOutput,
-        sample_weight: tf.Tensor | None = None,
+        sample_weight: tf.types.experimental.TensorLike | None = None,
     ) -> TensorStructure:
         predictions = getattr(batch_output, "predictions", None)
         if predictions is None:

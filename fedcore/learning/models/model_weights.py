@@ -133,7 +133,7 @@ class ModelWeights:
             [1.0, 2.0]
         """
 
-        def array(leaf: np.ndarray | tf.Tensor | tf.Variable) -> np.ndarray:
+        def array(leaf: tf.types.experimental.TensorLike | tf.Variable) -> np.ndarray:
             return np.array(leaf.numpy() if hasattr(leaf, "numpy") else leaf)
 
         return ModelWeights(*tf.nest.map_structure(array, tuple(self)))

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue, TracingError, brief
+from fedcore.graphs.sequences.symbolic_dataset import Dataset
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.functional_model import checked_batch_type
 from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
@@ -96,7 +97,7 @@ class ReconstructionModel(abc.ABC):
         return not (model.local_trainable_variables or model.local_non_trainable_variables)
 
     @classmethod
-    def simple_dataset_split_fn(cls, client_dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+    def simple_dataset_split_fn(cls, client_dataset: Dataset) -> tuple[Dataset, Dataset]:
         """All batches for the reconstruction, and all of them again after it."""
         return client_dataset, client_dataset
 
@@ -108,7 +109,7 @@ class ReconstructionModel(abc.ABC):
         post_recon_epochs: int = 1,
         post_recon_steps_max: int | None = None,
         split_dataset: bool = False,
-    ) -> Callable[[tf.data.Dataset], tuple[tf.data.Dataset, tf.data.Dataset]]:
+    ) -> Callable[[Dataset], tuple[Dataset, Dataset]]:
         """Builds a function from a client's batches to those for the reconstruction and those for after it.
 
         Args:
@@ -136,10 +137,10 @@ class ReconstructionModel(abc.ABC):
             for name, value in (("recon_steps_max", recon_steps_max), ("post_recon_steps_max", post_recon_steps_max))
         ]
 
-        def every_second(batches: tf.data.Dataset, first: int) -> tf.data.Dataset:
+        def every_second(batches: Dataset, first: int) -> Dataset:
             return batches.enumerate().filter(lambda i, _: i % 2 == first).map(lambda _, batch: batch)
 
-        def split(client_dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, tf.data.Dataset]:
+        def split(client_dataset: Dataset) -> tuple[Dataset, Dataset]:
             recon, post_recon = (
                 (every_second(client_dataset, part) if split_dataset else client_dataset)
                 .repeat(epochs[part])
