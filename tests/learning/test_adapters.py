@@ -1,6 +1,7 @@
 """Adapters on a frozen base: what crosses, what is saved, and what a file of them says of its base."""
 
 import asyncio
+import functools
 
 import keras
 import numpy as np
@@ -76,8 +77,10 @@ def sgd():
     return keras.optimizers.SGD(0.1)
 
 
-def process_of(make=lora, **options):
-    return algorithms.build_unweighted_fed_avg(model_fn_of(make), sgd, **options)
+@functools.cache
+def process_of(make):
+    """Unweighted federated averaging, built and compiled once."""
+    return algorithms.build_unweighted_fed_avg(model_fn_of(make), sgd)
 
 
 def crossing(kind):
@@ -109,7 +112,7 @@ def test_training_moves_the_loss_of_the_whole_model(make):
 
 
 def test_the_base_crosses_once():
-    process = process_of()
+    process = process_of(lora)
     with fc.use(fc.runtime.local()):
         state, sent = process.initialize(), []
         for _ in range(3):
@@ -120,7 +123,7 @@ def test_the_base_crosses_once():
 
 
 def test_an_evaluation_on_the_same_base_sends_it_no_second_time():
-    process, evaluation = process_of(), algorithms.build_fed_eval(model_fn)
+    process, evaluation = process_of(lora), algorithms.build_fed_eval(model_fn)
     with fc.use(fc.runtime.local()):
         state = process.next(process.initialize(), DATA).state
         evaluation.next(evaluation.set_model_weights(evaluation.initialize(), process.get_model_weights(state)), DATA)
@@ -128,7 +131,7 @@ def test_an_evaluation_on_the_same_base_sends_it_no_second_time():
 
 
 def test_clients_send_the_adapters_alone():
-    process = process_of()
+    process = process_of(lora)
     process.next(process.initialize(), DATA)
     sent = [c.bits for c in fc.context.last_report().crossings if c.tensor.startswith("update")]
     assert sum(sent) == len(DATA) * 32 * TRAINED
@@ -144,7 +147,7 @@ AGGREGATORS = {
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_the_frozen_weights_keep_their_bits(name):
-    process = process_of(model_aggregator=AGGREGATORS[name])
+    process = algorithms.build_unweighted_fed_avg(model_fn, sgd, model_aggregator=AGGREGATORS[name])
     state = process.initialize()
     before = [w.tobytes() for w in process.get_model_weights(state).non_trainable]
     for _ in range(20):
@@ -154,7 +157,7 @@ def test_the_frozen_weights_keep_their_bits(name):
 
 
 def test_a_checkpoint_is_of_the_size_of_the_adapters(tmp_path):
-    process, manager = process_of(), fc.program.FileProgramStateManager(tmp_path)
+    process, manager = process_of(lora), fc.program.FileProgramStateManager(tmp_path)
     asyncio.run(manager.save(process.next(process.initialize(), DATA).state, version=1))
     sizes = [path.stat().st_size for path in tmp_path.glob("*.safetensors")]
     assert sum(sizes) < 4 * TRAINED + 1000
@@ -166,7 +169,7 @@ def test_two_processes_have_one_base():
 
 
 def test_adapters_come_back_from_a_file(tmp_path):
-    process, path = process_of(), tmp_path / "adapters.safetensors"
+    process, path = process_of(lora), tmp_path / "adapters.safetensors"
     state = process.next(process.initialize(), DATA).state
     weights = process.get_model_weights(state)
     models.save_adapters(model_fn, weights, path)
@@ -185,7 +188,7 @@ def other_base():
 
 
 def test_adapters_of_another_base_are_refused_with_both_digests(tmp_path):
-    models.save_adapters(model_fn, process_of().initialize().model, tmp_path / "a.safetensors")
+    models.save_adapters(model_fn, process_of(lora).initialize().model, tmp_path / "a.safetensors")
     digests = [models.trace_model(fn).frozen_weights.digest for fn in (model_fn_of(other_base), model_fn)]
     with pytest.raises(InvalidValue) as caught:
         models.load_adapters(model_fn_of(other_base), tmp_path / "a.safetensors")
@@ -194,7 +197,7 @@ def test_adapters_of_another_base_are_refused_with_both_digests(tmp_path):
 
 
 def test_adapters_of_another_model_are_refused(tmp_path):
-    models.save_adapters(model_fn, process_of().initialize().model, tmp_path / "a.safetensors")
+    models.save_adapters(model_fn, process_of(lora).initialize().model, tmp_path / "a.safetensors")
     with pytest.raises(InvalidValue, match="holds weights of another model"):
         models.load_adapters(model_fn_of(frozen_embedding), tmp_path / "a.safetensors")
 
@@ -234,14 +237,14 @@ def test_a_base_of_other_shapes_is_refused():
 
 
 def test_weights_on_another_base_are_refused_with_the_fix():
-    process = process_of()
+    process = process_of(lora)
     with pytest.raises(InvalidValue, match=r"(?s)the frozen weights are constants.*fix: fc.learning.models.with_base"):
         process.set_model_weights(process.initialize(), other_base())
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras with numpy 2
 def test_merged_adapters_predict_as_before(tmp_path):
-    process, model = process_of(), lora()
+    process, model = process_of(lora), lora()
     weights = process.get_model_weights(process.next(process.initialize(), DATA).state)
     weights.assign_weights_to(model)
     wanted = model(X)

@@ -166,7 +166,7 @@ def adagrad(w, ds):
     [
         (lambda: keras.optimizers.Adam(0.05, epsilon=1e-3), adam),
         (lambda: optimizers.build_yogi(0.05), yogi),
-        (lambda: keras.optimizers.Adagrad(0.05), adagrad),
+        pytest.param(lambda: keras.optimizers.Adagrad(0.05), adagrad, marks=pytest.mark.soak),
     ],
 )
 def test_fed_opt(model_fn, clients, server, reference):

@@ -23,8 +23,19 @@ def some_calls_of(op):
     return calls[:1] + calls[1:][-1:] if op.level == "local" and op.name != "where" else calls
 
 
-@pytest.mark.parametrize("every_call", [False, pytest.param(True, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("name", [n for n in OURS if n not in WITH_CASES])
+LIKE_OTHERS = {"generic_minus", "generic_multiply", "minimum", "less"}
+"""Each is lowered as another intrinsic is: `generic_plus`, `maximum`, `equal`."""
+
+
+@pytest.mark.parametrize(
+    ("name", "every_call"),
+    [
+        pytest.param(name, every_call, marks=pytest.mark.soak if every_call or name in LIKE_OTHERS else ())
+        for name in OURS
+        if name not in WITH_CASES
+        for every_call in (False, True)
+    ],
+)
 def test_an_intrinsic_of_ours_keeps_the_laws(name, every_call, monkeypatch):
     """`tests/conformance` has every intrinsic at every dtype."""
     if not every_call:

@@ -43,7 +43,7 @@ def test_a_sample_is_what_plain_keras_gives(model, data, training):
     check(*compare(MODELS[model], TRAININGS[training], [DATA_KINDS[data]]))
 
 
-@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(5, 8))])
+@pytest.mark.parametrize("seed", [0, 2, 3, 4, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 5, 6, 7))])
 def test_random_programs_are_what_plain_keras_gives(seed):
     check_program(seed)
 
