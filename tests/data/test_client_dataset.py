@@ -112,11 +112,11 @@ def test_repeats_of_nothing_end():
 
 # tf.data's own repeat without end of nothing does not come back, so those are compared on rows only.
 SIZES = [(p, n) for p in PIPELINES for n in (7, 1, 0) if n or not p.startswith("repeat without end")]
-NAMED_SIZES = {f"{p}, {n} rows": (PIPELINES[p], n) for p, n in SIZES}
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "rows"), [(PIPELINES[p], n) for p, n in SIZES], ids=[f"{p}, {n}" for p, n in SIZES]
+    ("pipeline", "rows"),
+    [pytest.param(PIPELINES[p], n, marks=pytest.mark.soak if n == 1 else (), id=f"{p}, {n}") for p, n in SIZES],
 )
 def test_steps_have_the_elements_of_the_real_dataset(pipeline, rows):
     assert_same(drawn(pipeline(client(rows))), list(pipeline(real(rows)).as_numpy_iterator()))

@@ -16,7 +16,7 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=(8, *shape)).astype("f")
 
 
-@pytest.mark.parametrize("size", [1003, 8195, 26003])
+@pytest.mark.parametrize("size", [1003, 26003, pytest.param(8195, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "fn",
     [
@@ -34,7 +34,7 @@ def test_means_of_halves_are_added_up_as_floats():
     check(lambda x: tf.reduce_mean(tf.cast(x, tf.float16)), normal(26003) + 1, tolerance=1e-2)
 
 
-@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("keepdims", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("shape", "axes"), [((2, 41, 317), [0, 2]), ((13, 1003), [0, 1]), ((9001, 3), [0]), ((3, 9001), [1])]
 )
