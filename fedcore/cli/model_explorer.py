@@ -6,19 +6,24 @@ from typing import Any
 
 from tensorflow.core.framework import node_def_pb2
 
+from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.text_attributes import attribute_definitions, normal_value, print_normal_value
 from fedcore.graphs.graphdef.form.parsed_graph import attribute_value
 from fedcore.graphs.graphdef.named_nodes import named_graph_def
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.module import NodeSource
+from fedcore.ir.printer import print_value
 
 _LONGEST = 200  # characters of an attribute
+_MANY = 8  # arguments, or results, beyond which they are a layer
 
 
 def as_model_explorer(modules: Sequence[Module]) -> str:
     """A collection for a module: its functions as a graph, and TensorFlow graphs behind the operations that call them.
 
     The bodies of loops and branches are graphs behind their operations. Namespaces are the functions of the module, and
-    the scopes of the user's code in a TensorFlow graph.
+    in a TensorFlow graph the scopes of the user's code, or else the file of the library, such as `adam.py`. Identities,
+    of which calls and scopes make chains, are left out.
     """
     (module,) = modules
     graphs = [_module_graph(module)]
@@ -52,38 +57,52 @@ def _operand(function: Function, operand: Ref | Symbol) -> tuple[str, str]:
 
 def _properties(op: Operation) -> dict[str, str]:
     location = {} if op.location is None else {"location": str(op.location)}
-    return {"type": str(op.type), **{key: str(value) for key, value in op.attributes.items()}, **location}
+    return {"type": str(op.type), **{key: print_value(value) for key, value in op.attributes.items()}, **location}
 
 
 def _tensorflow_graphs(graph: Graph, data: bytes) -> list[dict[str, Any]]:
     """A graph and its library functions, whose names have the graph's name in front."""
     graph_def, sources = named_graph_def(graph, data)
     functions = {f.signature.name: f"{graph.name}/{f.signature.name}" for f in graph_def.library.function}
-    result = [{"id": graph.name, "nodes": _nodes(graph_def.node, "", functions, sources)}]
+    returned = {n.name: n.input[0] for n in graph_def.node if n.op == "Identity" and n.name.startswith("ret")}
+    body = [n for n in graph_def.node if n.name not in returned]
+    result = [{"id": graph.name, "nodes": _nodes(body, "", functions, sources, returned)}]
     for function in graph_def.library.function:
         name = function.signature.name
         arguments = [_node(a.name, a.name, "", [], {}) for a in function.signature.input_arg]
-        nodes = arguments + _nodes(function.node_def, name, functions, sources)
-        nodes += [_node(f"return {key}", "return", "", [_source(t)], {}) for key, t in function.ret.items()]
+        nodes = arguments + _nodes(function.node_def, name, functions, sources, function.ret)
         result.append({"id": functions[name], "nodes": nodes})
     return result
 
 
 def _nodes(
-    nodes: Iterable[node_def_pb2.NodeDef],
+    nodes: Sequence[node_def_pb2.NodeDef],
     function: str,
     functions: Mapping[str, str],
     sources: Mapping[tuple[str, str], NodeSource],
+    returned: Mapping[str, str],
 ) -> list[dict[str, Any]]:
     """The nodes of a graph, or of a library function of it.
 
     Args:
         functions: name of a library function -> that of its graph.
+        returned: name of a result -> its tensor.
     """
     result = []
+    passed_on = {n.name: n.input[0] for n in nodes if n.op == "Identity" and len(n.input) == 1}
+
+    def origin(tensor: str) -> tuple[str, str]:
+        while (node := _source(tensor)[0]) in passed_on:
+            tensor = passed_on[node]
+        return _source(tensor)
+
+    arguments = "arguments" if sum(n.op == "Placeholder" for n in nodes) > _MANY else ""
+    results = "results" if len(returned) > _MANY else ""
     for node in nodes:
+        if node.name in passed_on:
+            continue
         bodies = [a.func.name for a in node.attr.values()] + [f.name for a in node.attr.values() for f in a.list.func]
-        properties = {key: str(attribute_value(value)) for key, value in sorted(node.attr.items())}
+        properties = _attributes(node)
         source = sources.get((function, node.name))
         if source is not None and source.location is not None:
             properties["location"] = str(source.location)
@@ -91,13 +110,30 @@ def _nodes(
             _node(
                 node.name,
                 node.op,
-                node.name.rpartition("/")[0],
-                [_source(tensor) for tensor in node.input],
+                arguments if node.op == "Placeholder" else node.name.rpartition("/")[0] or _library_file(source),
+                [origin(tensor) for tensor in node.input],
                 properties,
                 subgraphs=[functions[body] for body in (node.op, *bodies) if body in functions],
             )
         )
-    return result
+    return result + [_node(f"return {name}", "return", results, [origin(t)], {}) for name, t in returned.items()]
+
+
+def _library_file(source: NodeSource | None) -> str:
+    """The name of the library's file that a node comes from; empty if there is none."""
+    library = None if source is None or source.location is None else source.location.library
+    return "" if library is None else library.file.rpartition("/")[2]
+
+
+def _attributes(node: node_def_pb2.NodeDef) -> dict[str, str]:
+    """The attributes of a node in the notation of regions; functions are graphs behind the node."""
+    definitions = attribute_definitions(node.op) if private_api.op_definition(node.op) is not None else {}
+    kinds = {name: definition.kind for name, definition in definitions.items() if "func" not in definition.kind}
+    return {
+        name: print_normal_value(normal_value(attribute_value(node.attr[name]), kind), kind)
+        for name, kind in kinds.items()
+        if name in node.attr
+    }
 
 
 def _source(tensor: str) -> tuple[str, str]:

@@ -79,6 +79,14 @@ def test_a_collection_of_model_explorer_has_each_graph_behind_the_node_that_call
     assert (loop["namespace"], len(loop["subgraphIds"])) == ("halve", 2)
 
 
+def test_nodes_of_model_explorer_have_attributes_in_the_notation_and_no_chains_of_identities(dump):
+    collection = json.loads(dump("mean_of", "model-explorer").stdout)
+    nodes = [node for graph in collection["graphs"] for node in graph["nodes"]]
+    assert "Identity" not in {node["label"] for node in nodes}
+    values = [a["value"] for node in nodes if node["label"] == "Const" for a in node["attrs"] if a["key"] == "value"]
+    assert "2.0" in values
+
+
 def test_a_module_without_graphs_has_none_to_show(dump):
     result = dump("total", "pb")
     assert (result.exit_code, result.stdout) == (1, "")
