@@ -23,7 +23,7 @@ __all__ = ["Profile", "WatchedValue", "breakpoint", "check_numerics", "print", "
 
 
 def print(value: object, label: str = "value") -> None:
-    """Prints a value of a client's work, with the client's index, id, round and step.
+    """Prints a value of a client's work, with the client's index, id, round and step, and the iteration of a loop.
 
     Stands in code that clients run: in a `tf_computation`, in a model or a loss, also in loops and branches. The
     program computes what it computes without the line, with the same strategy and bits: each client that prints is

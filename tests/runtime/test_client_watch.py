@@ -146,6 +146,12 @@ def test_prints_in_loops_and_branches(function, type_, client, lines, capsys, mo
     assert printed == lines
 
 
+def test_a_print_in_a_loop_tells_the_iteration(capsys):
+    total_of(print_below_gradients)([2.0])
+    places = [line.partition(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert places == ["client 0, iteration 0", "client 0, iteration 1"]
+
+
 def test_a_print_in_a_vectorized_map_is_refused_with_line_and_way_out():
     def squares(x):
         return tf.vectorized_map(lambda y: add_and_print(y, y), tf.stack([x, x]))

@@ -57,6 +57,8 @@ class ClientValue:
             loop over elements.
         inputs: the operation's operands.
         value: a numpy array.
+        iterations: the numbers of the iterations of TensorFlow's loops that it is computed in, outermost first, counted
+            from 0; without loops over elements.
     """
 
     operation: str
@@ -64,6 +66,7 @@ class ClientValue:
     step: int | None
     inputs: tuple[np.ndarray, ...] = attrs.field(repr=False)
     value: np.ndarray = attrs.field(repr=False)
+    iterations: tuple[int, ...] = ()
 
 
 @attrs.frozen
@@ -73,7 +76,7 @@ class Printed:
     Args:
         label: of the user.
         line: of the user, such as `train.py:34`; empty if it is not known.
-        step: as in `ClientValue`.
+        step, iterations: as in `ClientValue`.
         breakpoint_number: of the breakpoint that the value is for; empty for a print.
     """
 
@@ -81,6 +84,7 @@ class Printed:
     line: str
     step: int | None
     value: tf.Tensor = attrs.field(repr=False)
+    iterations: tuple[int, ...] = ()
     breakpoint_number: str = ""
 
 
@@ -105,6 +109,7 @@ class ClientReplay:
         self._step: int | None = None
         self._sequences: list[layout.Sequence] = []  # of the graph that runs
         self._named: dict[str, Region] = {}  # its functions that operations name
+        self._iterations: tuple[int, ...] = ()
         self._interpreter = Interpreter(stage.module, self._evaluate, self._as_function)
 
     def run(self, broadcasts: Sequence, client: tuple, numbers: Sequence[range], seed: int) -> None:
@@ -215,15 +220,20 @@ class ClientReplay:
         inputs = tuple(t.numpy() for t in operands if t.dtype not in (tf.resource, tf.variant))
         for result in results:
             if result.dtype not in (tf.resource, tf.variant):
-                self._note(ClientValue(node.op, source, self._step, inputs, result.numpy()))
+                value = ClientValue(node.op, source, self._step, inputs, result.numpy(), self._iterations)
+                self._note(value)
 
     def _run_node(self, node: Node, operands: list, values: Mapping[RegionValue, tf.Tensor]) -> Sequence:
         if node.op == "Const":
             return [tf.constant(node["value"], node["dtype"])]
         if node.op == "while":
             test, body = node.regions
+            outer, number = self._iterations, 0
             while bool(self._run_region(test, operands, values)[0]):
+                if not any(_is_element_access(n) for n in body.nodes):  # whose step is told
+                    self._iterations = (*outer, number)
                 operands = self._run_region(body, operands, values)
+                self._iterations, number = outer, number + 1
             return operands
         if node.op == "if":
             condition, *_ = operands
@@ -235,15 +245,21 @@ class ClientReplay:
             return self._run_region(self._named[branch.name], operands, {})
         if node.op == PRINT:
             label, (line, number), (value,) = node["tensor_name"], node["debug_urls"], operands
-            self._note_printed(Printed(label.decode(), line.decode(), self._step, value, number.decode()))
+            self._note_printed(
+                Printed(label.decode(), line.decode(), self._step, value, self._iterations, number.decode())
+            )
             return operands
         if node.op == "call":
             return self._run_region(node.regions[0], operands, values)
-        function = getattr(node.get("f"), "name", "")
-        if is_element_access(function):
-            _, index = operands
+        if _is_element_access(node):
+            function, (_, index) = node["f"].name, operands
             return flatten(self._sequences[int(function.removeprefix(ACCESS_PREFIX))].element(index))
         return add_operation(node.op, operands, node.attributes)
+
+
+def _is_element_access(node: Node) -> bool:
+    """Whether a node reads an element of the client's data."""
+    return is_element_access(getattr(node.get("f"), "name", ""))
 
 
 def _operands(leaf: Any) -> list[tf.Tensor]:

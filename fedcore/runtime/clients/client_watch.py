@@ -11,7 +11,7 @@ import contextvars
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -165,7 +165,7 @@ class NumericsCheck:
         if bad is None or any(self._first_bad(operand) is not None for operand in value.inputs):
             return
         at = "" if value.source.location is None else f"\n  at {value.source.location}, in {value.source.name}"
-        step = "" if value.step is None else f", step {value.step}"
+        step = _moment(value.step, value.iterations)
         where = "" if not bad else f" at {list(bad)}"
         operands = "".join(f"\n  operand {_format(operand)}" for operand in value.inputs[:3])
         if value.operation == DATA:
@@ -293,16 +293,22 @@ class _Printer:
         place = self._place
         if stop.may_stop(place.index, place.client_id, place.round) and stop.stops(printed.step, values):
             self.write()
-            step = "" if printed.step is None else f", step {printed.step}"
-            open_debugger(f"{place}{step}", stop.location, stop.function, stop.names(values))
+            moment = _moment(printed.step, printed.iterations)
+            open_debugger(f"{place}{moment}", stop.location, stop.function, stop.names(values))
 
 
 def _noting(watch: Watch, place: ClientPlace) -> Callable:
     return lambda value: watch.note(place, value)
 
 
+def _moment(step: int | None, iterations: Sequence[int]) -> str:
+    """The step and the iterations of loops, behind the client in a message."""
+    numbers = ".".join(map(str, iterations))
+    return ("" if step is None else f", step {step}") + (f", iteration {numbers}" if numbers else "")
+
+
 def _line(place: ClientPlace, printed: Printed) -> str:
-    step = "" if printed.step is None else f", step {printed.step}"
+    step = _moment(printed.step, printed.iterations)
     at = f"   ({printed.line})" if printed.line else ""
     value = np.array2string(printed.value.numpy(), threshold=20, edgeitems=3, precision=6)
     return f"{place}{step}: {printed.label} = {value}{at}\n"
