@@ -29,6 +29,7 @@ from fedcore.ir import Value
 from fedcore.ir.locations import warn_user
 from fedcore.learning.models import ModelWeights, PureModel
 from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
+from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
@@ -218,7 +219,7 @@ def compose_learning_process(
     )
     return LearningProcess(
         initialize,
-        next_round.with_element_names({"trainable": model.trainable_paths}),
+        with_weight_names(next_round, model),
         hyperparameters={"client_work": work.hyperparameters, "finalizer": server.hyperparameters},
         **weights_functions(model),
     )

@@ -19,6 +19,7 @@ from fedcore.learning.client_state_process import ClientStateOutput, ClientState
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
 from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
@@ -154,4 +155,5 @@ def build_fed_avg_with_client_states(
     else:
         first = initial
     names = {"finalizer": server.hyperparameters}
-    return ClientStateProcess(initialize, next_round, first, hyperparameters=names, **weights_functions(model))
+    named = with_weight_names(next_round, model)
+    return ClientStateProcess(initialize, named, first, hyperparameters=names, **weights_functions(model))

@@ -23,6 +23,7 @@ from fedcore.learning.client_state_process import ClientStateOutput, ClientState
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
 from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
@@ -130,5 +131,9 @@ def build_fed_avg_with_error_feedback(
 
     names = {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
     return ClientStateProcess(
-        initialize, next_round, initial_client_state, hyperparameters=names, **weights_functions(model)
+        initialize,
+        with_weight_names(next_round, model),
+        initial_client_state,
+        hyperparameters=names,
+        **weights_functions(model),
     )

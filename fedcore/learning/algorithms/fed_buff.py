@@ -16,6 +16,7 @@ from fedcore.learning.asynchronous_process import AsynchronousProcess, client_st
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
 from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcessOutput
@@ -121,4 +122,5 @@ def build_fed_buff(
         return LearningProcessOutput(new_state, measured)
 
     names = {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
-    return AsynchronousProcess(initialize, next_round, hyperparameters=names, **weights_functions(model))
+    named = with_weight_names(next_round, model)
+    return AsynchronousProcess(initialize, named, hyperparameters=names, **weights_functions(model))

@@ -17,6 +17,7 @@ from fedcore.learning.loop_implementation import LoopImplementation, check_loop_
 from fedcore.learning.metrics import add_client_quantiles, sum_then_finalize
 from fedcore.learning.models import PureModel, trace_model
 from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
+from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
@@ -106,10 +107,12 @@ class EvaluationWork:
         start: () -> the state of no rounds, at the server.
         run: (state, changing weights at the clients, data) -> (state, metrics at the server, metrics of each client or
             None).
+        model: whose weights are evaluated; None for several models.
     """
 
     start: Callable
     run: Callable
+    model: PureModel | None = None
 
 
 def evaluation_work(
@@ -135,7 +138,7 @@ def evaluation_work(
         finalize = tf_computation(lambda report: model.finalize_metrics(report))
         return output.state, metrics, None if per_client is None else federated_map(finalize, reports)
 
-    return EvaluationWork(process.initialize, run)
+    return EvaluationWork(process.initialize, run, model)
 
 
 @attrs.frozen
@@ -203,4 +206,5 @@ def build_evaluation_process(
         )
         return output if client_metrics is None else ClientMetricsOutput(*output, client_metrics)
 
-    return LearningProcess(initialize, evaluation_round, **(functions or {}))
+    named = evaluation_round if work.model is None else with_weight_names(evaluation_round, work.model)
+    return LearningProcess(initialize, named, **(functions or {}))

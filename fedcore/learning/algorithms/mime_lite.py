@@ -31,6 +31,7 @@ from fedcore.learning.loop_implementation import LoopImplementation, check_loop_
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
 from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer
@@ -288,7 +289,7 @@ def build_mime_lite_with_optimizer_schedule(
     settable = tuple(name for name in base.hyperparameters if not (set_rate is not None and name == "learning_rate"))
     return LearningProcess(
         initialize,
-        next_round,
+        with_weight_names(next_round, model),
         hyperparameters={"client_work": settable, "finalizer": server.hyperparameters},
         **weights_functions(model),
     )

@@ -23,6 +23,7 @@ from fedcore.learning.client_state_process import ClientStateOutput, ClientState
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
 from fedcore.learning.models.gradients import dense_gradients_of
+from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
@@ -174,5 +175,9 @@ def build_scaffold(
     next_round = _build_round(model, server, train, move, initialize.type_signature.result)
     names = {"client_work": ("learning_rate",), "finalizer": server.hyperparameters}
     return ClientStateProcess(
-        initialize, next_round, initial_client_state, hyperparameters=names, **weights_functions(model)
+        initialize,
+        with_weight_names(next_round, model),
+        initial_client_state,
+        hyperparameters=names,
+        **weights_functions(model),
     )

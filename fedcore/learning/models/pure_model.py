@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import tensorflow as tf
 
-from fedcore.computation import tf_computation
+from fedcore.computation import Computation, tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_weights
 from fedcore.learning.models.model_weights import ModelWeights
@@ -156,3 +156,8 @@ def finalized_metrics(reported: dict, own: dict) -> dict:
     }
     names = [name for name in counts if name in reported and name not in own]
     return {**own, **{name: counts[name](*reported[name]) for name in names}}
+
+
+def with_weight_names(computation: Computation, model: PureModel) -> Computation:
+    """A computation over the weights of a model, with the names of these weights for people."""
+    return computation.with_element_names({"trainable": model.trainable_paths})
