@@ -779,3 +779,15 @@ def learning_rate_variable() -> None:
     _require(rate == 0.5, f"the rate of an optimizer is {rate}")
     variable = private_api_keras.learning_rate_variable(keras.optimizers.SGD(schedule))
     _require(variable is None, "a schedule is a variable")
+
+
+@contract
+def weight_averages() -> None:
+    import keras
+
+    optimizer, weight = keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5), keras.Variable([2.0])
+    for _ in range(2):
+        optimizer.apply([tf.constant([1.0])], [weight])
+    steps, (average,) = private_api_keras.weight_averages(optimizer)
+    _require(int(steps.value) == 2, f"{int(steps.value)} steps are counted, not 2")
+    _require(float(average.value[0]) == 0.5, f"the average of 1.0 and 0.0 is {float(average.value[0])}")

@@ -149,6 +149,12 @@ def _step(
     self._backend_update_step(gradients, variables, self.learning_rate)
 
 
+@part("keras.optimizers.Optimizer: _iterations, _model_variables_moving_average")
+def weight_averages(optimizer: Any) -> tuple[Any, list]:
+    """The variable that counts steps, and those of the weights' averages (`use_ema`)."""
+    return optimizer._iterations, optimizer._model_variables_moving_average
+
+
 @part("keras.optimizers.Optimizer._learning_rate")
 def learning_rate_variable(optimizer: keras.optimizers.Optimizer) -> Any:
     """The variable of a constant learning rate; None for a schedule."""

@@ -386,6 +386,28 @@ def test_averages_of_weights_stand_in_the_state():
     assert any(v.shape == [1] and v.numpy() == [1.0] for v in state["variables"])
 
 
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}])
+def test_averages_are_the_final_weights_as_after_fit(steps, options):
+    def make():
+        return K.SGD(0.5, use_ema=True, ema_momentum=0.5, **options)
+
+    variable, plain, optimizer = keras.Variable([2.0]), make(), as_optimizer(make())
+    weights = (tf.constant([2.0]),)
+    state = optimizer.initialize(weights)
+    for _ in range(steps):
+        plain.apply([tf.constant([1.0])], [variable])
+        state, weights = optimizer.next(state, weights, (tf.constant([1.0]),))
+    if steps:
+        plain.finalize_variable_values([variable])
+    np.testing.assert_allclose(optimizer.final_weights(state, weights)[0], variable.numpy(), rtol=1e-6)
+
+
+def test_averages_without_effect_are_refused():
+    with pytest.raises(FedcoreError, match=r"averages weights \(use_ema=True\), which has no effect here"):
+        as_optimizer(K.SGD(use_ema=True), averages_weights=False)
+
+
 def test_weights_are_left_out_of_the_decay_by_their_names():
     given = K.AdamW(0.1, weight_decay=0.5)
     given.exclude_from_weight_decay(var_names=["bias"])

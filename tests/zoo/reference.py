@@ -63,6 +63,8 @@ def train_client(model, optimizer, batches: Iterable, proximal_strength: float =
         optimizer.batch_examples = int(keras.tree.flatten(batch)[0].shape[0])
         examples += optimizer.batch_examples
         model.train_step(batch)
+    if examples:
+        optimizer.finalize_variable_values(model.trainable_variables)  # as `fit` does
     if isinstance(optimizer, GradientSum) and optimizer.total is not None:
         for variable, gradient in zip(model.trainable_variables, optimizer.total, strict=True):
             variable.assign_sub(gradient / optimizer.examples)

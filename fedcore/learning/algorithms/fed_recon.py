@@ -196,7 +196,7 @@ def build_fed_recon_eval(
 
 
 def _optimizer(optimizer_fn: OptimizerLike | None) -> Optimizer:
-    return as_optimizer(build_sgdm(0.1) if optimizer_fn is None else optimizer_fn)
+    return as_optimizer(build_sgdm(0.1) if optimizer_fn is None else optimizer_fn, averages_weights=False)
 
 
 def _aggregator(

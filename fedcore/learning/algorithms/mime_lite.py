@@ -236,7 +236,7 @@ def build_mime_lite_with_optimizer_schedule(
         np.float32(0.5)
     """
     check_loop_implementation(loop_implementation)
-    base = as_optimizer(base_optimizer)
+    base = as_optimizer(base_optimizer, averages_weights=False)
     set_rate = None if learning_rate_fn is None else _build_rate_setter(base, learning_rate_fn)
     model = trace_model(model_fn)
     server = build_server_work(model, server_optimizer, metrics_aggregator)

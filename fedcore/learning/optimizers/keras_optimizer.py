@@ -43,7 +43,9 @@ _BY_KERAS = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
 """Options of which Keras' own methods take the steps."""
 
 
-def as_optimizer(given: OptimizerLike, names: Sequence[str] = (), *, scales_loss: bool = False) -> Optimizer:
+def as_optimizer(
+    given: OptimizerLike, names: Sequence[str] = (), *, scales_loss: bool = False, averages_weights: bool = True
+) -> Optimizer:
     """A functional optimizer for one of ours, a Keras 3 optimizer, or a function that returns either.
 
     Its numbers are read once, from the optimizer's configuration: weight decay, clipping and learning-rate schedules
@@ -51,7 +53,8 @@ def as_optimizer(given: OptimizerLike, names: Sequence[str] = (), *, scales_loss
     Adafactor are written anew, in fewer operations. The steps of other classes (Lion, Nadam, subclasses of one's own),
     and those with gradient accumulation, averages of weights (`use_ema`), a `loss_scale_factor` or exclusions from
     weight decay, are taken by Keras' own methods. A client's optimizer starts anew in each round, with its accumulated
-    gradients and averages, and the scale of a LossScaleOptimizer.
+    gradients and averages, and the scale of a LossScaleOptimizer. A client's training ends with the averages as its
+    weights, as Keras' `fit` does.
 
     Types: those of `Optimizer`.
 
@@ -59,9 +62,11 @@ def as_optimizer(given: OptimizerLike, names: Sequence[str] = (), *, scales_loss
         given: a Keras optimizer, one of `fc.learning.optimizers`, or () -> one of these.
         names: of the weights that are trained, by which they are excluded from weight decay. Default: none.
         scales_loss: whether the caller takes the gradients of `Optimizer.scale_loss`. Default: those of the loss.
+        averages_weights: whether averages of weights (`use_ema`) have an effect there. Default: they do.
     Raises:
         FedcoreError: it is no optimizer, its learning rate is a Python function, it scales losses where none is
-            scaled, or weights are excluded from weight decay by variables, or without names.
+            scaled, or averages weights where that has no effect, or weights are excluded from weight decay by
+            variables, or without names.
     Example:
         >>> optimizer = fc.learning.optimizers.as_optimizer(lambda: keras.optimizers.Adam(0.5, clipnorm=1.0))
         >>> dict(optimizer.hyperparameters)
@@ -73,6 +78,11 @@ def as_optimizer(given: OptimizerLike, names: Sequence[str] = (), *, scales_loss
             "the optimizer scales losses, but takes steps here with gradients of no loss that could be scaled\n"
             "  fix: give its inner optimizer, without loss_scale_factor; loss scaling is for client_optimizer_fn of\n"
             "  federated averaging"
+        )
+    if optimizer.averages_weights and not averages_weights:
+        raise FedcoreError(
+            "the optimizer averages weights (use_ema=True), which has no effect here: no step reads the averages\n"
+            "  fix: leave use_ema out; averages are for client_optimizer_fn of federated averaging, and for servers"
         )
     return optimizer
 

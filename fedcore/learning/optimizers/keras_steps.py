@@ -30,6 +30,7 @@ class KerasSteps(Optimizer):
         self._rates = {"learning_rate": float(rate)} if isinstance(rate, int | float) else {}
         self._loss_scale = keras_optimizer.get_config().get("loss_scale_factor")
         self.scales_loss = bool(self._loss_scale)
+        self.averages_weights = bool(keras_optimizer.get_config().get("use_ema"))
         self._built = functools.lru_cache(maxsize=8)(self._build)
 
     @property
@@ -76,6 +77,17 @@ class KerasSteps(Optimizer):
         moved = [scope.get_current_value(v) for v in placeholders]
         new_state = {**state, "variables": tuple(scope.get_current_value(v) for v in variables)}
         return new_state, tf.nest.pack_sequence_as(weights, moved)
+
+    def final_weights(self, state: dict, weights: TensorStructure) -> TensorStructure:
+        """The averages of the weights, as Keras' `fit` leaves them in the model; the weights, if there was no step."""
+        if not self.averages_weights:
+            return weights
+        optimizer, _, variables = self._of(weights)
+        values = {id(v): value for v, value in zip(variables, state["variables"], strict=True)}
+        steps, averages = private_api_keras.weight_averages(optimizer)
+        pairs = zip(averages, tf.nest.flatten(weights), strict=True)
+        final = [tf.where(values[id(steps)] > 0, values[id(average)], weight) for average, weight in pairs]
+        return tf.nest.pack_sequence_as(weights, final)
 
 
 def _constant(variable: keras.Variable) -> tf.Tensor:

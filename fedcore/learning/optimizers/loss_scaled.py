@@ -30,6 +30,7 @@ class LossScaled(Optimizer):
 
     def __init__(self, inner: Optimizer, initial_scale: float, growth_steps: int) -> None:
         self.inner = inner
+        self.averages_weights = inner.averages_weights
         self.initial_scale = real_number("initial_scale", initial_scale, above=0)
         self.growth_steps = whole_number("dynamic_growth_steps", growth_steps, at_least=1)
 
@@ -49,6 +50,9 @@ class LossScaled(Optimizer):
 
     def scale_loss(self, state: dict, loss: tf.Tensor) -> tf.Tensor:
         return loss * tf.cast(state["loss_scale"], loss.dtype)
+
+    def final_weights(self, state: dict, weights: TensorStructure) -> TensorStructure:
+        return self.inner.final_weights(state["inner"], weights)
 
     def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, TensorStructure]:
         scale = state["loss_scale"]

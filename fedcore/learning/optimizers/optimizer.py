@@ -53,6 +53,13 @@ class Optimizer(abc.ABC):
         """The loss whose gradients `next` takes. Default: the loss itself."""
         return loss
 
+    averages_weights = False
+    """Whether `final_weights` are others than those after the last step."""
+
+    def final_weights(self, state: TensorStructure, weights: TensorStructure) -> TensorStructure:
+        """The weights that a client's training returns, of those after its last step. Default: the same."""
+        return weights
+
     @property
     def hyperparameters(self) -> Mapping[str, float]:
         """The hyperparameters that stand in the state, with their first values. Default: none."""

@@ -17,6 +17,7 @@ class ScheduledOptimizer(Optimizer):
             raise FedcoreError("schedule_learning_rate: the optimizer keeps no learning_rate in its state")
         self.inner = inner
         self.schedule = schedule
+        self.averages_weights = inner.averages_weights
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:
@@ -28,9 +29,16 @@ class ScheduledOptimizer(Optimizer):
     def next(self, state: dict, weights: tuple, gradients: tuple) -> tuple[dict, tuple]:
         step = state["schedule_step"]
         rate = scheduled_rate("schedule_fn", self.schedule, step)
-        inner = {name: part for name, part in state.items() if name != "schedule_step"}
-        new_state, moved = self.inner.next({**inner, "learning_rate": rate}, weights, gradients)
+        new_state, moved = self.inner.next({**_inner(state), "learning_rate": rate}, weights, gradients)
         return {"schedule_step": step + 1, **new_state}, moved
+
+    def final_weights(self, state: dict, weights: tuple) -> tuple:
+        return self.inner.final_weights(_inner(state), weights)
+
+
+def _inner(state: dict) -> dict:
+    """The state of the inner optimizer."""
+    return {name: part for name, part in state.items() if name != "schedule_step"}
 
 
 def scheduled_rate(argument: str, schedule: Callable, step: tf.Tensor) -> tf.Tensor:

@@ -95,7 +95,8 @@ def build_training(
 
     @tf_computation
     def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
-        update = roles.difference(carry.weights, initial)
+        trainable = optimizer.final_weights(carry.optimizer, carry.weights.trainable)
+        update = roles.difference(attrs.evolve(carry.weights, trainable=trainable), initial)
         return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
 
     @federated_computation(weights_type, hparams_type, SequenceType(model.batch_type))
