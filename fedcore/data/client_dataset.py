@@ -71,7 +71,7 @@ class ClientDataset(private_api.LazyDataset):
 
         Args:
             columns: arrays in nested dicts, tuples or lists. An array that can be written to is copied, so a later
-                change of it does not change the dataset.
+                change of it does not change the dataset; `array.setflags(write=False)` saves the copy.
         Raises:
             FedcoreError: the arrays differ in length, or are not arrays with rows.
         """
