@@ -22,12 +22,14 @@ from two_machines import (
     add_machine,
     assert_same_bits,
     cube,
+    each,
     examples,
     fed_avg,
     floats,
     machines_of,
     process_ids,
     rounds,
+    rows,
     run,
     sum_and_each,
     two_machines,
@@ -67,9 +69,10 @@ def local():
     made.close()
 
 
-def test_sums_and_client_values_have_the_local_bits_on_two_machines(runtime, local):
+@pytest.mark.parametrize("computation", [sum_and_each, each, rows], ids=["sum and values", "values", "rows"])
+def test_sums_and_client_values_have_the_local_bits_on_two_machines(runtime, local, computation):
     wait_for_workers(runtime, 2)
-    (have, report), (want, wanted) = (run(r, sum_and_each, floats(333)) for r in (runtime, local))
+    (have, report), (want, wanted) = (run(r, computation, floats(333)) for r in (runtime, local))
     assert have == want
     assert report.crossings == wanted.crossings
     assert len(machines_of(report)) == 2

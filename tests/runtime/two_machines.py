@@ -80,6 +80,22 @@ def sum_and_each(xs):
     return fc.federated_sum(cubes), cubes
 
 
+@fc.tf_computation("float32", "float32")
+def half_and_next(total, x):
+    return total / 2.0 + x
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+def each(xs):
+    return fc.federated_map(cube, xs)
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+def rows(xs):
+    collected = fc.federated_collect(fc.federated_map(cube, xs), 300)
+    return fc.federated_map(lambda cubes: fc.sequence_reduce(cubes, 0.0, half_and_next), collected)
+
+
 def floats(clients: int) -> list:
     return list(np.random.default_rng(7).normal(size=clients).astype(np.float32))
 
