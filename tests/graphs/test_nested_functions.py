@@ -100,7 +100,7 @@ def test_equal_results_have_one_origin():
     assert constant.value == 1.0
 
 
-def test_a_function_of_which_the_operation_is_another_function_names_its_results():
+def test_a_node_whose_operation_is_a_function_becomes_a_call():
     """As in the loops of `tf.nn.ctc_loss`, which TensorFlow traces in an older way."""
 
     def loss(logits, labels):
@@ -113,6 +113,9 @@ def test_a_function_of_which_the_operation_is_another_function_names_its_results
             losses = loss(logits, labels)
         return losses, tape.gradient(losses, logits)
 
+    (graph,) = gradient.module.graphs
+    library = graph_pb2.GraphDef.FromString(gradient.module.blob(graph.digest)).library.function
+    assert not {n.op for f in library for n in f.node_def} & {f.signature.name for f in library}
     logits, labels = np.sin(np.arange(40, dtype=np.float32)).reshape(2, 4, 5), np.int32([[1, 2], [3, 0]])
     losses, gradients = gradient(logits, labels)
     with tf.GradientTape() as tape:

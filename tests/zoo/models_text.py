@@ -1,10 +1,12 @@
 """Models of sequences: embeddings, masks, recurrent layers, attention, convolutions in time."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from .entries import (
     LENGTH,
+    Column,
     classes,
     example_weights,
     model,
@@ -150,6 +152,16 @@ def weighted_steps_by_name():
 )
 def weighted_sequences():
     return over_words(L.Dense(3), mask=True)
+
+
+@model(
+    "CTC",
+    x=series(3),
+    y=Column(lambda rng, n, _: rng.integers(1, 4, (n, 2)).astype(np.int32)),
+    loss=losses.CTC(),
+)
+def connectionist_temporal_classification():
+    return sequential(L.Conv1D(5, 3, padding="same"), shape=(5, 3))
 
 
 @model("convolutions in time", x=series(2), y=classes(3), loss=CROSS, is_ragged=True)

@@ -154,15 +154,10 @@ def _copy_node(
     node: node_def_pb2.NodeDef, source: node_def_pb2.NodeDef, names: Mapping[str, str], library: "_Library"
 ) -> None:
     node.name = names[source.name]
-    node.op = library.name(source.op) if source.op in library.functions else source.op
     data = [_rename_input(i, names) for i in source.input if not i.startswith("^")]
     control = sorted({_rename_input(i, names) for i in source.input if i.startswith("^")})
     node.input.extend(data + control)
-    for key in sorted(source.attr):
-        if _is_canonical(key):
-            node.attr[key].CopyFrom(source.attr[key])
-            library.rename(node.attr[key])
-    _clear_shared_name(node)
+    library.copy_operation(node, source)
 
 
 def _is_canonical(attribute: str) -> bool:
@@ -306,7 +301,7 @@ class _Library:
         order = inputs_first(nodes, [r for r in roots if r in nodes], set(names))
         names.update((name, f"n{i}") for i, name in enumerate(order))
         self._node_names[source.signature.name] = names
-        results = {name: self._result_names(nodes[name].op) for name in order if nodes[name].op in self.functions}
+        results = {name: self._result_numbers(nodes[name].op) for name in order if nodes[name].op in self.functions}
         for name in order:
             self._copy_function_node(out.node_def.add(), nodes[name], names, results)
         for i, result in enumerate(source.signature.output_arg):
@@ -323,24 +318,39 @@ class _Library:
     def _prints(self, node: node_def_pb2.NodeDef) -> bool:
         return bool(self._printing) and (node.op == PRINT or not self._printing.isdisjoint(_named_functions(node)))
 
-    def _result_names(self, function: str) -> dict[str, str]:
-        """The canonical names of a function's results, by which a node that calls it as its operation has outputs."""
-        return {o.name: f"r{i}" for i, o in enumerate(self.functions[function].signature.output_arg)}
+    def _result_numbers(self, function: str) -> dict[str, int]:
+        """The numbers of a function's results by name: a node whose operation is the function has outputs by name."""
+        return {o.name: i for i, o in enumerate(self.functions[function].signature.output_arg)}
 
     def _copy_function_node(
         self,
         node: node_def_pb2.NodeDef,
         source: node_def_pb2.NodeDef,
         names: Mapping[str, str],
-        results: Mapping[str, Mapping[str, str]],
+        results: Mapping[str, Mapping[str, int]],
     ) -> None:
-        node.op = self.name(source.op) if source.op in self.functions else source.op
         node.name = names[source.name]
         data = [_port_renamed(i, names, results) for i in source.input if not i.startswith("^")]
         control = sorted({"^" + names[i[1:]] for i in source.input if i.startswith("^")})
         node.input.extend(data + control)
+        self.copy_operation(node, source)
+
+    def copy_operation(self, node: node_def_pb2.NodeDef, source: node_def_pb2.NodeDef) -> None:
+        """Copies the operation and its canonical attributes.
+
+        A node may have a function as its operation, as the loops of `tf.nn.ctc_loss` have; it becomes a
+        `PartitionedCall`, so that nothing after this reads such nodes.
+        """
+        function = self.functions.get(source.op)
+        if function is None:
+            node.op = source.op
+        else:
+            node.op = "StatefulPartitionedCall" if function.signature.is_stateful else "PartitionedCall"
+            node.attr["Tin"].list.type.extend(a.type for a in function.signature.input_arg)
+            node.attr["Tout"].list.type.extend(a.type for a in function.signature.output_arg)
+            node.attr["f"].func.name = self.name(source.op)
         for key in sorted(source.attr):
-            if _is_canonical(key):
+            if _is_canonical(key) and (function is None or key in PRIVATE_ATTRIBUTES):
                 node.attr[key].CopyFrom(source.attr[key])
                 self.rename(node.attr[key])
         _clear_shared_name(node)
@@ -360,9 +370,9 @@ def _printing_functions(functions: Mapping[str, function_pb2.FunctionDef]) -> fr
     return frozenset(with_callers(bodies, printing)) if printing else frozenset()
 
 
-def _port_renamed(input_name: str, names: Mapping[str, str], results: Mapping[str, Mapping[str, str]]) -> str:
+def _port_renamed(input_name: str, names: Mapping[str, str], results: Mapping[str, Mapping[str, int]]) -> str:
     """Renames the node in a tensor name of a function body, `node:output:index`, and the output of a call."""
     node, *port = input_name.split(":")
     if node in results and port:
-        port[0] = results[node][port[0]]
+        port = ["output", str(results[node][port[0]])]
     return ":".join([names[node], *port])
