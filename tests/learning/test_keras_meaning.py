@@ -452,3 +452,24 @@ def test_weights_that_the_loss_does_not_depend_on_do_not_decay(make_optimizer):
         for a, b in zip(start.global_model_weights.trainable, after.global_model_weights.trainable, strict=True)
     ]
     assert moved == [True, True, False, False]
+
+
+class SquaredRunningValue(L.Layer):
+    def build(self, shape):
+        self.value = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x, training=False):
+        self.value.assign(ops.mean(x))
+        return x + ops.square(self.value)
+
+
+def test_no_gradient_flows_through_a_value_that_a_layer_assigns():
+    model = models.from_keras_model(
+        sequential(SquaredRunningValue(), shape=(1,)), "mse", (tf.TensorSpec([2, 1]), tf.TensorSpec([2, 1]))
+    )
+    batch = (tf.constant([[1.0], [3.0]]), tf.zeros([2, 1]))
+    with tf.GradientTape() as tape:
+        tape.watch(batch)
+        output, _, _ = model.step(model.initial_weights(), model.initial_metrics(), batch, training=True)
+    np.testing.assert_allclose(output.predictions, [[5.0], [7.0]])
+    np.testing.assert_allclose(tape.gradient(output.loss, batch[0]), [[5.0], [7.0]])

@@ -56,6 +56,23 @@ def custom_layer():
     return sequential(Scaled(), L.Dense(3))
 
 
+class Centred(L.Layer):
+    """Subtracts a running mean that the call has just assigned: no gradient flows through an assigned value."""
+
+    def build(self, shape):
+        self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False, name="mean")
+
+    def call(self, x, training=False):
+        if training:
+            self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=0))
+        return x - self.mean
+
+
+@model("own running mean", x=vectors(6), y=classes(3), loss=CROSS)
+def own_running_mean():
+    return sequential(L.Dense(4), Centred(), L.Dense(3))
+
+
 class Expert(L.Layer):
     def __init__(self, experts, units):
         super().__init__()

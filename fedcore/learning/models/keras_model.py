@@ -335,13 +335,13 @@ class _KerasModel(HoldsVariables):
             values[id(variable)] = _drawn_state(start) if draws else tf.convert_to_tensor(start)
         return values
 
-    def _scope(self, trainable: Sequence[tf.Tensor], values: dict, metrics: Sequence = ()) -> keras.StatelessScope:
+    def _scope(self, trainable: Sequence[tf.Tensor], values: dict, metrics: Sequence = ()) -> "_StepScope":
         """A scope in which all variables have these values."""
         check_flags(self.keras_model, self.flags)
         others = (*self.keras_model.non_trainable_variables, *self.layer_states)  # the states are none of the model's
         trained = zip(self.trainable, trainable, strict=True)
         mapping = [*trained, *((v, values[id(v)]) for v in others), *metrics]
-        return keras.StatelessScope(state_mapping=mapping, collect_losses=True)
+        return _StepScope(state_mapping=mapping, collect_losses=True)
 
     def report_metrics(self, metrics: dict) -> dict:
         return reported_metrics(metrics, dict(metrics["own"] or {}))
@@ -353,6 +353,17 @@ class _KerasModel(HoldsVariables):
 
 
 FunctionalModel.register(_KerasModel)
+
+
+class _StepScope(keras.StatelessScope):
+    """A stateless scope whose assigned values are constants to gradients, as those of a `tf.Variable` are.
+
+    Decision 0284.
+    """
+
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
+        variable, value = update
+        super().add_update((variable, tf.stop_gradient(value)))
 
 
 def _parts_of(batch: TensorStructure) -> list:
