@@ -459,7 +459,7 @@ class SquaredRunningValue(L.Layer):
         self.value = self.add_weight(shape=(), initializer="zeros", trainable=False)
 
     def call(self, x, training=False):
-        self.value.assign(ops.mean(x))
+        self.value.assign(ops.mean(x) + 1.0)
         return x + ops.square(self.value)
 
 
@@ -471,5 +471,14 @@ def test_no_gradient_flows_through_a_value_that_a_layer_assigns():
     with tf.GradientTape() as tape:
         tape.watch(batch)
         output, _, _ = model.step(model.initial_weights(), model.initial_metrics(), batch, training=True)
-    np.testing.assert_allclose(output.predictions, [[5.0], [7.0]])
-    np.testing.assert_allclose(tape.gradient(output.loss, batch[0]), [[5.0], [7.0]])
+    np.testing.assert_allclose(output.predictions, [[10.0], [12.0]])
+    np.testing.assert_allclose(tape.gradient(output.loss, batch[0]), [[10.0], [12.0]])
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_layer_that_assigns_in_every_call_starts_from_its_first_value(is_built):
+    layer = SquaredRunningValue()
+    model = sequential(layer, L.Dense(1), shape=(1,)) if is_built else keras.Sequential([layer, L.Rescaling(1.0, 1.0)])
+    pure = models.from_keras_model(model, "mse", (tf.TensorSpec([2, 1]), tf.TensorSpec([2, 1])))
+    assert layer.value.numpy() == 0.0
+    assert pure.initial_weights().non_trainable[0].numpy() == 0.0

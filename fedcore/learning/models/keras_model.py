@@ -3,8 +3,9 @@
 Decision 0084.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -175,9 +176,10 @@ class _KerasModel(HoldsVariables):
         self._read_weights()
 
     def _build(self, x: TensorStructure) -> TensorStructure:
-        """The predictions for a batch of zeros; builds the model where it is not built."""
+        """The predictions for a batch of zeros; builds the model where it is not built, and assigns nothing."""
         try:
-            return self.keras_model(x, **self._training(False))
+            with _first_values(self.keras_model):
+                return self.keras_model(x, **self._training(False))
         except Exception as error:
             raise TracingError(
                 f"the Keras model {self.keras_model.name} does not take inputs of type {self.batch_type.types[0]}"
@@ -364,6 +366,27 @@ class _StepScope(keras.StatelessScope):
     def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
         variable, value = update
         super().add_update((variable, tf.stop_gradient(value)))
+
+
+@contextlib.contextmanager
+def _first_values(model: keras.Model) -> Iterator[None]:
+    """At the end, variables have the values that they had, or were made with: a layer may assign in every call.
+
+    Values are read without a copy. In a graph nothing is done, since a graph's variables have no values yet.
+    """
+    values: list[tuple[tf.Variable, tf.Tensor]] = []
+
+    def record(variable: tf.Variable) -> tf.Variable:
+        if tf.executing_eagerly() and isinstance(variable, tf.Variable):
+            values.append((variable, variable.read_value()))
+        return variable
+
+    for variable in (*model.non_trainable_variables, *layer_states(model)):
+        record(variable.value)
+    with tf.variable_creator_scope(lambda next_creator, **options: record(next_creator(**options))):
+        yield
+    for variable, value in values:
+        variable.assign(value)
 
 
 def _parts_of(batch: TensorStructure) -> list:

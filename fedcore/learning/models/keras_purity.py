@@ -49,7 +49,8 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
         if private_api.handle_types(outer):
             raise TracingError(
                 f"{layer} keeps a tf.Variable that Keras does not know, so clients would share it; make it with "
-                "self.add_weight(..., trainable=False)"
+                "self.add_weight(..., trainable=False), and pass a keras.random.SeedGenerator that the layer keeps to what "
+                "draws random numbers (seed=self.seeds)"
             )
         raise TracingError(
             f"{layer} looks up in a table that may change, or uses another resource that lives in one process. Use a "
