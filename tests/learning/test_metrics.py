@@ -155,6 +155,31 @@ def test_metrics_of_many_kinds_equal_keras_on_the_union():
     assert (current["examples"], current["batches"]) == (22, 6)
 
 
+class Tracked(keras.metrics.Metric):
+    """Keeps a number about batches, by a rule (state, batch's number) -> state."""
+
+    def __init__(self, rule):
+        super().__init__(name="tracked")
+        self.rule, self.value = rule, self.add_variable((), "zeros", name="value")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(self.rule(self.value + 0.0, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.value + 0.0
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [keras.ops.maximum, lambda state, number: number, lambda state, number: 0.9 * state + 0.1 * number],
+    ids=["maximum", "last", "moving average"],
+)
+def test_a_metric_that_does_not_add_to_its_states_is_refused(rule):
+    with pytest.raises(TracingError, match="the metric tracked does not add to its states"):
+        with_metrics(lambda: [Tracked(rule)])()
+    with_metrics(lambda: [Tracked(lambda state, number: state + number)])()
+
+
 def test_states_that_cannot_be_added_are_refused():
     with pytest.raises(TracingError, match="the metric smallest does not start from zeros"):
         with_metrics(lambda: [Smallest()])()

@@ -10,6 +10,7 @@ from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api_keras
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_checks import check_elementwise, check_output_names, open_shape, words_of
+from fedcore.learning.models.keras_metric_states import check_additive
 from fedcore.learning.models.keras_metrics import start_value
 from fedcore.learning.models.keras_outputs import output_names
 from fedcore.learning.models.keras_purity import traced_once
@@ -50,6 +51,7 @@ def compile_metrics(
         raise TracingError(f"the metrics of {model.name}: {words_of(error)}") from error
     for metric, *operands in private_api_keras.metric_operands(compiled, labels, predictions):
         _make_variables(metric, *operands)
+        check_additive(metric, *operands)
     return compiled
 
 

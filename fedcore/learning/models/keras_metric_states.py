@@ -1,0 +1,54 @@
+"""Whether a Keras metric adds to its states, so that states of clients can be added."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import TracingError
+from fedcore.learning.models.keras_metrics import start_value
+
+
+def check_additive(metric: keras.metrics.Metric, labels, predictions) -> None:
+    """Counts a batch from zeros and from other states: a metric that adds to them adds equal increments.
+
+    Not checked: Keras' own metrics, one that draws random numbers, and one that does not take a random batch.
+
+    Args:
+        labels, predictions: of the types that the metric takes.
+    Raises:
+        TracingError: the increments depend on the states, as those of a maximum do.
+    """
+    starts = [start_value(v) for v in metric.variables]
+    is_of_keras = type(metric).update_state.__module__.startswith("keras.")
+    if is_of_keras or not tf.executing_eagerly() or any(map(np.any, starts)):
+        return  # `KerasMetrics` refuses states that do not start from zeros
+    rng = np.random.default_rng(0)
+    batch = keras.tree.map_structure(lambda tensor: _draw(rng, tensor), (labels, predictions))
+    others = [np.asarray(rng.integers(1, 4, np.shape(start)), start.dtype) for start in starts]
+    try:
+        first, again, second = (_increments(metric, states, batch) for states in (starts, starts, others))
+    except Exception:  # it does not take what was drawn
+        return
+    if _are_close(first, again) and not _are_close(first, second):
+        raise TracingError(
+            f"the metric {metric.name} does not add to its states, as a maximum does not, so "
+            "states of clients cannot be added. Keep sums in update_state, such as a total and a count, and divide in "
+            "result"
+        )
+
+
+def _draw(rng: np.random.Generator, tensor: tf.Tensor) -> tf.Tensor:
+    """Random entries in place of zeros; 0 and 1 where they are whole numbers."""
+    if tensor.dtype == tf.string:
+        return tensor
+    draws = rng.uniform(size=tensor.shape) if tensor.dtype.is_floating else rng.integers(0, 2, tensor.shape)
+    return tf.cast(tf.constant(draws), tensor.dtype)
+
+
+def _increments(metric: keras.metrics.Metric, states: list[np.ndarray], batch: tuple) -> list[np.ndarray]:
+    updated = metric.stateless_update_state([tf.constant(s) for s in states], *batch)
+    return [np.asarray(new, np.float64) - np.asarray(old, np.float64) for new, old in zip(updated, states, strict=True)]
+
+
+def _are_close(increments: list[np.ndarray], others: list[np.ndarray]) -> bool:
+    return all(np.allclose(a, b, rtol=0.02, atol=0.02, equal_nan=True) for a, b in zip(increments, others, strict=True))
