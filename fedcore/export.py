@@ -42,7 +42,8 @@ def save_client_work(computation: Computation, client: Any, path: str | os.PathL
         train  <seed=int64,B,C> -> S, leaf by leaf
 
     The inputs of `train` are the tensors that the server broadcasts; for each sequence its columns, `…_rows` (int64
-    [batches,rows], the rows of each batch) and `…_sizes` (int64 [batches], the rows in use); and `seed` (int64).
+    [batches,rows], the rows of each batch) and `…_sizes` (int64 [batches], the rows in use); and `seed` (int64). Where
+    examples differ in shape, a column has all their values, and `…_shapes` and `…_starts` say where each one is.
 
     Args:
         computation: a computation with one client stage, such as `process.next`.

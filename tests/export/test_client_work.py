@@ -74,6 +74,28 @@ def test_plain_tensorflow_makes_the_same_update_to_the_bit(process, tmp_path):
         assert loss == metrics["client_work"]["train"]["loss"]
 
 
+def test_examples_of_different_shapes_are_exported(tmp_path):
+    @fc.tf_computation(fc.SequenceType(fc.TensorType("float32", [None, None])))
+    def total(batches):
+        return batches.reduce(0.0, lambda total, batch: total + tf.reduce_sum(batch))
+
+    @fc.federated_computation(fc.FederatedType(total.type_signature.parameter, fc.CLIENTS))
+    def add(clients):
+        return fc.federated_sum(fc.federated_map(total, clients))
+
+    interface = fc.export.save_client_work(add, [np.float32([[1, 2]]), np.float32([[3]])], tmp_path)
+    columns = {
+        "clients": np.float32([1, 2, 3]),
+        "clients_shapes": [[1, 2], [1, 1]],
+        "clients_starts": [0, 2],
+        "clients_rows": [1, 0, 1],
+    }
+    assert list(interface["inputs"]) == ["seed", *columns]
+    inputs = {name: tf.constant(t, interface["inputs"][name]["dtype"]) for name, t in columns.items()}
+    train = tf.saved_model.load(tmp_path).signatures["train"]
+    assert [float(v) for v in train(seed=tf.constant(0, tf.int64), **inputs).values()] == [9.0]
+
+
 def test_the_reading_order_is_that_of_repeat_and_batch(process, tmp_path):
     fc.export.save_client_work(process.next, SHUFFLED, tmp_path)
     order = tf.saved_model.load(tmp_path).signatures["reading_order"]

@@ -92,7 +92,8 @@ def _leaf(name: str, leaf: Type, layout: Layout | None) -> tuple[list[tf.TensorS
         (tensor_spec,) = [spec(t) for t in tensor_leaves(leaf)]
         return [tf.TensorSpec(tensor_spec.shape, tensor_spec.dtype, name)], lambda tensors: tensors[0]
     columns = [_name(name, path) for path, _ in leaves(layout.element)]
-    names = [*columns, f"{name}_rows", *([f"{name}_sizes"] if layout.batched else [])]
+    places = [f"{column}_{what}" for what in ("shapes", "starts") for column in columns] if layout.ragged else []
+    names = [*columns, *places, f"{name}_rows", *([f"{name}_sizes"] if layout.batched else [])]
     specs = [tf.TensorSpec(s.shape, s.dtype, n) for s, n in zip(layout.specs(), names, strict=True)]
     return specs, layout.open
 
