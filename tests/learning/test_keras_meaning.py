@@ -482,3 +482,30 @@ def test_a_layer_that_assigns_in_every_call_starts_from_its_first_value(is_built
     pure = models.from_keras_model(model, "mse", (tf.TensorSpec([2, 1]), tf.TensorSpec([2, 1])))
     assert layer.value.numpy() == 0.0
     assert pure.initial_weights().non_trainable[0].numpy() == 0.0
+
+
+class OwnGradient(L.Layer):
+    def __init__(self, wrap):
+        super().__init__()
+        self.wrap, self.inner = wrap, L.Dense(3)
+
+    def build(self, shape):
+        self.inner.build(shape)
+
+    def call(self, x):
+        return self.wrap(lambda x: self.inner(x))(x)
+
+
+def straight_through(function):
+    @tf.custom_gradient
+    def call(x):
+        return function(x), lambda upstream, variables=None: (x * 0.0, [tf.zeros(v.shape) for v in variables or ()])
+
+    return call
+
+
+@pytest.mark.parametrize("wrap", [straight_through, tf.recompute_grad, keras.remat])
+def test_a_weight_inside_a_function_with_a_gradient_of_its_own_is_refused(wrap):
+    says = r"the layer own_gradient.* reads the weight .*kernel inside a function with a gradient of its own"
+    with pytest.raises(TracingError, match=says):
+        models.from_keras_model(sequential(OwnGradient(wrap)), SPARSE(), (X, KINDS))

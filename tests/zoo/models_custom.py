@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from .entries import classes, example_weights, model, series, vectors, words
 from .models_dense import CROSS, sequential
@@ -71,6 +72,39 @@ class Centred(L.Layer):
 @model("own running mean", x=vectors(6), y=classes(3), loss=CROSS)
 def own_running_mean():
     return sequential(L.Dense(4), Centred(), L.Dense(3))
+
+
+class Recomputed(L.Layer):
+    def build(self, shape):
+        self.inner = L.Dense(4, activation="tanh")
+        self.inner.build(shape)
+
+    def call(self, x):
+        return tf.recompute_grad(self.inner)(x)
+
+
+@model("recomputed gradients", x=vectors(6), y=classes(3), loss=CROSS, refusal="inside a function with a gradient")
+def recomputed_gradients():
+    return sequential(Recomputed(), L.Dense(3))
+
+
+class Scaling(L.Layer):
+    """A weight that is an argument of a function with a gradient of its own."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones", name="scale")
+
+    def call(self, x):
+        @tf.custom_gradient
+        def scale(x, scales):
+            return x * scales, lambda upstream: (upstream * scales, 0.5 * tf.reduce_sum(upstream * x, axis=0))
+
+        return scale(x, self.scale + 0.0)
+
+
+@model("own gradient of a weight", x=vectors(6), y=classes(3), loss=CROSS)
+def own_gradient_of_a_weight():
+    return sequential(Scaling(), L.Dense(3))
 
 
 class Expert(L.Layer):

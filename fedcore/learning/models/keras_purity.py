@@ -23,7 +23,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
         metrics: the variables of metrics.
     Raises:
         TracingError: a layer calls Python, looks up in a table that may change, keeps a variable unknown to Keras, or
-            assigns a weight that gradients move.
+            assigns a weight that gradients move, or reads it inside a function with a gradient of its own.
     """
     with constant_tables(), private_api.quick_operations():
         graph = tf.function(step, autograph=False).get_concrete_function(*batch).graph
@@ -35,6 +35,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
             )
     handles = {id(v.value.handle) for v in (*model.variables, *layer_states(model), *metrics)}
     trained = {id(v.value.handle): v.path for v in model.trainable_variables}
+    _check_own_gradients(model, graph, trained)
     for outer, inner in graph.captures:
         assigning = [op for op in inner.consumers() if op.type.startswith("Assign")]
         if id(outer) in trained and assigning:
@@ -56,6 +57,34 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
             f"{layer} looks up in a table that may change, or uses another resource that lives in one process. Use a "
             "tf.lookup.StaticHashTable, or look up before the data come in: dataset.map(lambda x, y: (layer(x), y))"
         )
+
+
+def _check_own_gradients(model: keras.Model, graph: tf.Graph, trained: dict[int, str]) -> None:
+    """Looks for weights that a function with a gradient of its own reads, and is not given.
+
+    TensorFlow hands the variables that such a function reads to its gradient. In a pure step weights are tensors, which
+    nothing hands on: the weight would not train.
+    """
+    paths = dict(trained)  # by the identity of a handle, or of the argument that is the handle in a function
+    for body in (graph, *private_api.functions_of(graph).values()):
+        for outer, inner in body.captures:
+            path = paths.get(id(outer))
+            if path is None:
+                continue
+            paths[id(inner)] = path
+            for read in (op for op in inner.consumers() if op.type == "ReadVariableOp"):
+                users = read.outputs[0].consumers()
+                if len(users) == 1 and _has_own_gradient(users[0]):
+                    raise TracingError(
+                        f"{_layer_of(model, users[0])} reads the weight {path} inside a function with a gradient of its "
+                        "own (tf.custom_gradient, tf.recompute_grad, keras.remat), which would not train it. Give the "
+                        "weight to the function as an argument, or call the layer without that"
+                    )
+
+
+def _has_own_gradient(op: tf.Operation) -> bool:
+    """Whether `tf.custom_gradient` made the operation: its operands are results, arguments, and variables read for it."""
+    return op.type == "IdentityN" and op.node_def.attr["_gradient_op_type"].s.startswith(b"CustomGradient")
 
 
 def traced_once(call: Callable[[], object]) -> None:
