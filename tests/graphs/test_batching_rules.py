@@ -50,12 +50,12 @@ def test_the_target_of_a_reshape_has_no_wildcard():
         of_batch = shapes.reshape_target(evaluation, x, known([-1, 3]))
         constant_target = shapes.reshape_target(evaluation, shared(ops.zeros([4, 6])), known([3, -1]))
         unknown = shapes.reshape_target(evaluation, x, shared(ops.placeholder(tf.int32, [2])))
-        return of_batch, constant_target, unknown, evaluation.probes
+        return of_batch, constant_target, unknown, evaluation.sampled_sizes
 
-    of_batch, target, unknown, probes = in_evaluation(targets)
-    assert [v.tolist() for v in of_batch.values] == [[2 * n, 3] for n in probes]
+    of_batch, target, unknown, sampled_sizes = in_evaluation(targets)
+    assert [v.tolist() for v in of_batch.samples] == [[2 * n, 3] for n in sampled_sizes]
     assert target.is_constant
-    assert target.values[0].tolist() == [3, 8]
+    assert target.samples[0].tolist() == [3, 8]
     assert unknown is None
 
 
@@ -101,7 +101,7 @@ def test_broadcast_values_stay_shared_where_they_were():
 def test_numbers_up_to_the_batch_size_are_an_axis_of_the_batch():
     def read(evaluation, x):
         (sizes,) = evaluation.evaluate(Node("node", "Shape", (), {"T": tf.float32}), [x])
-        bounds = [BatchedValue(None, True, known=KnownValue.from_probes([v[0] for v in sizes.known.values]))]
+        bounds = [BatchedValue(None, True, known=KnownValue.from_samples([v[0] for v in sizes.known.samples]))]
         node = Node("node", "Range", (), {"Tidx": tf.int32})
         return evaluation.evaluate(node, [known(0), *bounds, known(1)])[0]
 

@@ -161,13 +161,13 @@ def test_equal_known_elements_stay_known():
 
     same = read(lambda lists, x, y: pushed(lists, known([2, 3]), known([2, 3])), tf.int32)
     assert same.is_constant
-    assert same.values[0].tolist() == [2, 3]
+    assert same.samples[0].tolist() == [2, 3]
     assert read(lambda lists, x, y: pushed(lists, known([2, 3]), known([2, 4])), tf.int32) is None
 
 
 def test_known_sizes_of_clients_are_popped_as_sizes():
     def popped(lists, x, y):
-        size = KnownValue.from_probes([np.int32(n) for n in lists.evaluation.probes])
+        size = KnownValue.from_samples([np.int32(n) for n in lists.evaluation.sampled_sizes])
         handle = lists.push(lists.empty([]), BatchedValue(None, True, known=size))
         return lists.pop(handle, [])[1].known.equals(size)
 

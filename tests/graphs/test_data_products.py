@@ -120,9 +120,9 @@ def test_only_the_products_of_the_first_input_that_is_asked_for_are_given():
     def body(*tensors):
         given = GivenProducts(ops.placeholder(tf.float32, [None]), call.data(*tensors), WIDTH)
         group = given.group_products(ops.constant(2, tf.int64))
-        assert given.of is None
+        assert given.layer_input is None
         assert group.get(KnownInput(1), 2) is not None
-        assert given.of == KnownInput(1)
+        assert given.layer_input == KnownInput(1)
         assert group.get(KnownInput(0), 2) is None
         assert group.get(KnownInput(1), 4) is None
         assert given.group_products(ops.constant(0, tf.int64)).get(KnownInput(1), 2) is not None

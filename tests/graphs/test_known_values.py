@@ -18,7 +18,7 @@ def slices(*masks) -> dict:
     return dict(zip(MASKS, masks, strict=True))
 
 
-PROBES = BatchedEvaluation(4, rows=20).probes
+PROBES = BatchedEvaluation(4, rows=20).sampled_sizes
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_folding_gives_the_results_of_tensorflow(op, operands, attributes):
     except tf.errors.InvalidArgumentError:
         assert found is None
         return
-    (value,) = found[0].values[:1]
+    (value,) = found[0].samples[:1]
     assert value.dtype == wanted.numpy().dtype
     np.testing.assert_array_equal(value, wanted.numpy(), strict=True)
 
@@ -57,7 +57,7 @@ def test_entries_of_shapes_are_moved_without_tensorflow(monkeypatch):
     shape = BatchedValue(None, False, known=KnownValue.from_constant(np.int32([20, 7])))
     bounds = [BatchedValue(None, False, known=KnownValue.from_constant(np.int32([i]))) for i in (1, 2, 1)]
     (size,) = fold(Node("node", "StridedSlice", (), slices(0, 0, 0, 0, 1)), [shape, *bounds], PROBES)
-    assert size.values[0] == 7
+    assert size.samples[0] == 7
 
 
 # --- at three sizes ---
@@ -69,7 +69,7 @@ def constant(value, dtype=np.int32) -> KnownValue:
 
 def of_size(fn) -> KnownValue:
     """The value that a function has at each probed size."""
-    return KnownValue.from_probes([np.asarray(fn(n), np.int32) for n in PROBES])
+    return KnownValue.from_samples([np.asarray(fn(n), np.int32) for n in PROBES])
 
 
 SIZE = of_size(lambda n: n)
@@ -106,7 +106,7 @@ def test_values_that_are_affine_at_three_sizes_are_so_at_all(name):
     have = known.affine(PROBES)
     np.testing.assert_array_equal(have[0], slope)
     np.testing.assert_array_equal(have[1], start)
-    for value, n in zip(known.values, PROBES, strict=True):
+    for value, n in zip(known.samples, PROBES, strict=True):
         np.testing.assert_array_equal(value, np.multiply(slope, n) + start)
 
 
@@ -128,7 +128,7 @@ def test_other_operations_that_agree_at_three_sizes_may_differ_at_a_fourth(op, o
     known = folded(op, SIZE, constant(other))
     assert not known.is_constant
     assert known.affine(PROBES) is None
-    of_that = known if known.values[0].dtype == bool else folded("AddV2", known, constant(1))
+    of_that = known if known.samples[0].dtype == bool else folded("AddV2", known, constant(1))
     assert of_that.affine(PROBES) is None
 
 
@@ -138,14 +138,14 @@ def test_a_square_is_not_affine():
 
 def test_a_batch_of_one_row_is_not_broadcast():
     """The padded size may be 1, where a shape [1] would broadcast to any other."""
-    probes = BatchedEvaluation(4, rows=1).probes
-    rows = KnownValue.from_probes([np.int32([n, 7]) for n in probes])
+    sampled_sizes = BatchedEvaluation(4, rows=1).sampled_sizes
+    rows = KnownValue.from_samples([np.int32([n, 7]) for n in sampled_sizes])
     results = fold(
         Node("node", "BroadcastGradientArgs", (), {"T": tf.int32}),
         [BatchedValue(None, known=k) for k in (rows, constant([7]))],
-        probes,
+        sampled_sizes,
     )
-    assert [k.values[0].tolist() for k in results] == [[], [0]]
+    assert [k.samples[0].tolist() for k in results] == [[], [0]]
     assert all(k.is_constant for k in results)
 
 

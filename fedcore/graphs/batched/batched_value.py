@@ -56,19 +56,24 @@ class KnownValue:
     """A small value that is known at build time, sampled at three sizes of the batch.
 
     Args:
-        values: the value at the padded size and at two larger sizes (`BatchedEvaluation.probes`). A constant holds the
-            same array three times.
+        samples: the value at the padded size and at two larger sizes (`BatchedEvaluation.sampled_sizes`). A constant
+            holds the same array three times.
         polynomial: the value is a polynomial of the batch size, computed by moving, adding and multiplying only. Three
             samples then decide whether it is constant or affine.
     """
 
-    values: tuple[np.ndarray, np.ndarray, np.ndarray]
+    samples: tuple[np.ndarray, np.ndarray, np.ndarray]
     polynomial: bool = True
+
+    @property
+    def at_padded_size(self) -> np.ndarray:
+        """The value for a batch of the padded size; of a constant, the constant."""
+        return self.samples[0]
 
     @property
     def is_constant(self) -> bool:
         """Whether the value is independent of the batch size: all three samples are one array."""
-        return self.values[0] is self.values[1]
+        return self.samples[0] is self.samples[1]
 
     @classmethod
     def from_constant(cls, value: ArrayLike) -> "KnownValue":
@@ -77,12 +82,12 @@ class KnownValue:
         return cls((array, array, array))
 
     @classmethod
-    def from_probes(cls, values: Iterable[np.ndarray], *, polynomial: bool = True) -> "KnownValue":
-        """Known value of samples at the three probed batch sizes.
+    def from_samples(cls, samples: Iterable[np.ndarray], *, polynomial: bool = True) -> "KnownValue":
+        """Known value of samples at the three sampled batch sizes.
 
         Equal samples make a constant only if they are polynomial: `n > 0` has equal samples too, and differs at n = 0.
         """
-        first, second, third = values
+        first, second, third = samples
         if polynomial and np.array_equal(first, second) and np.array_equal(first, third):
             return cls((first, first, first))
         return cls((first, second, third), polynomial)
@@ -91,22 +96,24 @@ class KnownValue:
         """Whether two known values have the same samples and dtype, so that they agree at every batch size."""
         if other is None or self.polynomial != other.polynomial:
             return False
-        return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(self.values, other.values, strict=True))
+        return all(
+            np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(self.samples, other.samples, strict=True)
+        )
 
-    def affine(self, probes: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray] | None:
+    def affine(self, sampled_sizes: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray] | None:
         """Coefficients (a, b) such that the value is a * size + b for every batch size; None if there are none.
 
         Two samples fix the line, and the third one tests it. An integer slope is required, since sizes are integers.
 
         Args:
-            probes: the three batch sizes at which the value was sampled.
+            sampled_sizes: the three batch sizes at which the value was sampled.
         """
         if not self.polynomial:
             return None
-        first, second, third = (np.asarray(v, np.float64) for v in self.values)
-        slope = (second - first) / (probes[1] - probes[0])
-        offset = first - slope * probes[0]
-        is_affine = np.array_equal(slope * probes[2] + offset, third) and np.array_equal(slope, np.round(slope))
+        first, second, third = (np.asarray(v, np.float64) for v in self.samples)
+        slope = (second - first) / (sampled_sizes[1] - sampled_sizes[0])
+        offset = first - slope * sampled_sizes[0]
+        is_affine = np.array_equal(slope * sampled_sizes[2] + offset, third) and np.array_equal(slope, np.round(slope))
         return (slope, offset) if is_affine else None
 
 
@@ -157,6 +164,11 @@ class BatchedValue:
     tensor_error: NoBatchingRule | None = None
     low_rank: LowRank | None = None
 
+    @classmethod
+    def from_known(cls, known: KnownValue) -> "BatchedValue":
+        """Value that is known at build time; it has no tensor until one is asked for."""
+        return cls(None, not known.is_constant, known=known)
+
     @property
     def client_invariant(self) -> bool:
         """Whether all clients share the value and it does not depend on the sizes of their batches.
@@ -164,6 +176,14 @@ class BatchedValue:
         An operation on such values only is emitted once for all clients.
         """
         return not self.batched and self.padded_axis is None and (self.known is None or self.known.is_constant)
+
+    def padded_axis_after_insertion(self, position: int) -> int | None:
+        """The padded axis once one client's value has a further axis at a position."""
+        return None if self.padded_axis is None else self.padded_axis + int(position <= self.padded_axis)
+
+    def padded_axis_after_removal(self, *axes: int) -> int | None:
+        """The padded axis once axes of one client's value, none of which is the batch, are gone."""
+        return None if self.padded_axis is None else self.padded_axis - sum(a < self.padded_axis for a in axes)
 
     def with_tensor(
         self, tensor: Value, *, padding: Padding | None = None, element_shape: KnownValue | None = None
@@ -258,8 +278,7 @@ def batching_rule(*ops: str) -> Callable[[Rule], Rule]:
         """Adds the function to `batching_rules` for each of the operation types.
 
         The built-in rules are imported first, so that a third party that declares one of their types is refused,
-        whatever
-        the order of imports.
+        whatever the order of imports.
         """
         is_built_in = fn.__module__.startswith(_BUILT_IN)
         if not is_built_in:

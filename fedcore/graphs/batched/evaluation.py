@@ -18,6 +18,7 @@ Decision 0006.
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+import attrs
 import numpy as np
 import tensorflow as tf
 
@@ -86,7 +87,7 @@ class BatchedEvaluation:
         sources: the user's code of the graph's nodes.
 
     Attributes:
-        probes: the three batch sizes at which known values are sampled.
+        sampled_sizes: the three batch sizes at which known values are sampled.
         low_rank_shapes: shapes (n, m) of the kernels that are kept low-rank; only a product of such a shape becomes
             a `LowRank`.
     """
@@ -101,13 +102,14 @@ class BatchedEvaluation:
         assumed_finite: list[Value] | None = None,
         sources: Mapping[NodeKey, NodeSource] = NO_SOURCES,
     ) -> None:
+        """Starts without tensors: `_tensors` holds constants, masks and dense matrices that several rules ask for."""
         self.clients = clients
         self.sources = sources
         self.assumed_finite = assumed_finite
         self.products = products
         self.rows = rows
         self.sizes = sizes
-        self.probes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
+        self.sampled_sizes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
         self.low_rank_shapes: set[tuple[int, int]] = set()
         self._tensors: dict = {}
         self._body: Body | None = None
@@ -148,10 +150,10 @@ class BatchedEvaluation:
         return all(n.op == op for n in body.nodes if any(name == node.name for name, _ in n.inputs))
 
     def evaluate(self, node: Node, operands: list[BatchedValue], body: Body | None = None) -> list[BatchedValue]:
-        """The results of one operation, by the first of the ways that the module lists.
+        """The results of one operation, by the first of the four ways that the module lists.
 
-        If low-rank kernels are about, the low-rank rule of the operation is tried before: it returns None where its
-        result would be dense.
+        Where arguments hold low-rank kernels, the low-rank rule of the operation is asked first: it returns None where
+        its result would be dense.
 
         Args:
             body: holds the functions that the node calls; None for a node that is built here and calls none.
@@ -159,24 +161,22 @@ class BatchedEvaluation:
             NoBatchingRule: the operation cannot be batched.
         """
         if self.low_rank_shapes and node.op not in _CALLS:
-            if node.op in low_rank_rules:
-                low_rank_result = low_rank_rules[node.op](self, node, *operands)
-                if low_rank_result is not None:
-                    return [low_rank_result]
+            low_rank_rule = low_rank_rules.get(node.op)
+            low_rank_result = None if low_rank_rule is None else low_rank_rule(self, node, *operands)
+            if low_rank_result is not None:
+                return [low_rank_result]
             operands = [self._make_dense(x) for x in operands]
         if node.op in _CONTROL_FLOW:
-            if node.op not in batching_rules:
-                raise _missing_rule(node)
-            return batching_rules[node.op](self, node, body, *operands)
+            return _rule_of(node)(self, node, body, *operands)
         if node.op == "Const":
             return [_constant_value(node)]
         if node.op == "NoOp":
             return []
         if node.op in _PASS_THROUGH and operands[0].client_invariant:
             return operands
-        folded = fold(node, operands, self.probes)
-        if folded is not None and all(k.is_constant or k.affine(self.probes) for k in folded):
-            return [BatchedValue(None, not k.is_constant, known=k) for k in folded]
+        folded = fold(node, operands, self.sampled_sizes)
+        if folded is not None and all(k.is_constant or k.affine(self.sampled_sizes) for k in folded):
+            return list(map(BatchedValue.from_known, folded))  # their tensors can be built on demand
         if all(x.client_invariant for x in operands) and node.op not in _TENSOR_LISTS:
             attributes = node.attributes if body is None else body.with_checks(node.attributes)
             return [BatchedValue(t) for t in emit(node.op, [self.tensor(x) for x in operands], attributes)]
@@ -185,21 +185,8 @@ class BatchedEvaluation:
         except NoBatchingRule as error:
             if folded is None:
                 raise
-            return [BatchedValue(None, True, known=k, tensor_error=error) for k in folded]
-        if folded is None:
-            return results
-        return [
-            BatchedValue(
-                x.tensor,
-                x.batched,
-                x.padded_axis,
-                x.entries_per_row,
-                known=k,
-                padding=x.padding,
-                tensor_error=x.tensor_error,
-            )
-            for x, k in zip(results, folded, strict=True)
-        ]
+            return [BatchedValue(None, True, known=k, tensor_error=error) for k in folded]  # still of use as shapes
+        return results if folded is None else [attrs.evolve(x, known=k) for x, k in zip(results, folded, strict=True)]
 
     def _apply_rule(self, node: Node, operands: list[BatchedValue]) -> list[BatchedValue]:
         """The results of the batching rule of an operation.
@@ -207,13 +194,12 @@ class BatchedEvaluation:
         Raises:
             NoBatchingRule: there is no rule, an operand has too many axes, or TensorFlow refuses the shapes.
         """
-        if node.op not in batching_rules:
-            raise _missing_rule(node)
+        rule = _rule_of(node)
         max_axes = _MOST_AXES.get(node.op)
         if max_axes is not None and any(x.batched and self.rank(x) >= max_axes for x in operands):
             raise NoBatchingRule(node.op, f"TensorFlow's kernel takes no more than {max_axes} axes")
         try:
-            results = batching_rules[node.op](self, node, *operands)
+            results = rule(self, node, *operands)
         except (TypeError, ValueError) as error:  # raised by TensorFlow for shapes that the rule does not foresee
             raise NoBatchingRule(node.op, f"{error}") from error
         return results if isinstance(results, list) else [results]
@@ -233,10 +219,10 @@ class BatchedEvaluation:
             raise value.tensor_error
         known_value = value.known
         assert known_value is not None  # a value without a tensor is known: BatchedValue's invariant
-        padded_sample = known_value.values[0]
+        padded_sample = known_value.at_padded_size
         if padded_sample.dtype == object:  # texts: the bytes of the array are addresses, which are no key
             return ops.constant(padded_sample)
-        key = (padded_sample.dtype.str, padded_sample.shape, *(v.tobytes() for v in known_value.values))
+        key = (padded_sample.dtype.str, padded_sample.shape, *(v.tobytes() for v in known_value.samples))
         if key not in self._tensors:
             self._tensors[key] = (
                 ops.constant(padded_sample) if known_value.is_constant else self._emit_affine(known_value)
@@ -275,11 +261,11 @@ class BatchedEvaluation:
 
         Slopes of 1 and offsets of 0 add no operation.
         """
-        affine = known_value.affine(self.probes)
+        affine = known_value.affine(self.sampled_sizes)
         assert affine is not None  # `evaluate` keeps no other known value without a tensor error
         assert self.sizes is not None  # the value depends on the batch size, so there is a batch
         slope, offset = affine
-        dtype = tf.as_dtype(known_value.values[0].dtype)
+        dtype = tf.as_dtype(known_value.at_padded_size.dtype)
         key = ("sizes", dtype)
         if key not in self._tensors:
             self._tensors[key] = ops.cast(self.sizes, dtype)
@@ -315,7 +301,7 @@ class BatchedEvaluation:
             return tf.TensorShape(value.low_rank.shape)
         if value.tensor is None:
             assert value.known is not None  # as in `tensor`
-            return tf.TensorShape(value.known.values[0].shape)
+            return tf.TensorShape(value.known.at_padded_size.shape)
         shape = value.tensor.shape[1:] if value.batched else value.tensor.shape
         if shape.rank is None:
             raise NoBatchingRule("a tensor", "its number of axes is unknown")
@@ -337,7 +323,15 @@ class BatchedEvaluation:
         known_value = self.known_value(value)
         if known_value is None or not known_value.is_constant:
             raise NoBatchingRule(node.op, "an operand that has to be constant is not")
-        return known_value.values[0]
+        return known_value.at_padded_size
+
+    def axis_operand(self, node: Node, axis: BatchedValue, x: BatchedValue) -> int:
+        """The axis of one client's x that a constant operand names; a negative number counts from the last axis.
+
+        Raises:
+            NoBatchingRule: the operand is no constant.
+        """
+        return int(self.constant_operand(node, axis)) % self.rank(x)
 
     def known_value(self, value: BatchedValue) -> KnownValue | None:
         """The known value of an operand; None if it is known only when the graph runs.
@@ -360,10 +354,10 @@ class BatchedEvaluation:
         if Padding.ZEROS in value.padding:
             return True
         known_value = None if value.padded_axis is not None else self.known_value(value)
-        return known_value is not None and known_value.is_constant and not known_value.values[0].any()
+        return known_value is not None and known_value.is_constant and not known_value.at_padded_size.any()
 
     def known_shape(self, value: BatchedValue) -> KnownValue | None:
-        """The shape of one client's value at each of the three probed batch sizes; None if it is not static.
+        """The shape of one client's value at each of the three sampled batch sizes; None if it is not static.
 
         The padded axis is `entries_per_row` times the batch size, and the other axes are constant.
         """
@@ -374,9 +368,9 @@ class BatchedEvaluation:
             return None
         samples = [np.asarray(shape.as_list(), np.int64) for _ in range(3)]
         if value.padded_axis is not None:
-            for sample, probe in zip(samples, self.probes, strict=True):
-                sample[value.padded_axis] = probe * value.entries_per_row
-        return KnownValue.from_probes(samples)
+            for sample, size in zip(samples, self.sampled_sizes, strict=True):
+                sample[value.padded_axis] = size * value.entries_per_row
+        return KnownValue.from_samples(samples)
 
     def batch_axis(self, node: Node, shape: KnownValue) -> tuple[int | None, int]:
         """(the axis of a shape that is the batch, its entries per row of the batch); (None, 1) if no axis is.
@@ -391,13 +385,13 @@ class BatchedEvaluation:
             return None, 1
         if not shape.polynomial:
             raise NoBatchingRule(node.op, "a shape depends on the batch size by more than sums and products")
-        first, second, third = (np.asarray(v, np.int64).reshape(-1) for v in shape.values)
+        first, second, third = (np.asarray(v, np.int64).reshape(-1) for v in shape.samples)
         axes = np.nonzero((first != second) | (first != third))[0]
         if len(axes) != 1:
             raise NoBatchingRule(node.op, "a shape has the batch in several axes")
         (axis,) = axes
-        entries_per_row = first[axis] // self.probes[0]
-        samples = zip((first, second, third), self.probes, strict=True)
+        entries_per_row = first[axis] // self.sampled_sizes[0]
+        samples = zip((first, second, third), self.sampled_sizes, strict=True)
         if not all(v[axis] == entries_per_row * p for v, p in samples):
             raise NoBatchingRule(node.op, "an axis is neither the batch nor of constant size")
         return int(axis), int(entries_per_row)
@@ -492,9 +486,15 @@ class BatchedEvaluation:
         return [t[:-missing] for t in fn(*padded)]
 
 
-def _missing_rule(node: Node) -> NoBatchingRule:
-    """The error of an operation that no rule batches."""
-    return NoBatchingRule(node.op, "the operation has no rule")
+def _rule_of(node: Node) -> Callable:
+    """The batching rule of an operation.
+
+    Raises:
+        NoBatchingRule: there is none.
+    """
+    if node.op not in batching_rules:
+        raise NoBatchingRule(node.op, "the operation has no rule")
+    return batching_rules[node.op]
 
 
 def without_client_axis(tensor: Value) -> Value:
@@ -517,6 +517,6 @@ def _constant_value(node: Node) -> BatchedValue:
     """
     value = tf.make_ndarray(node["value"])
     if value.size <= MAX_ENTRIES and node["dtype"] != tf.string:
-        return BatchedValue(None, known=KnownValue.from_constant(value))
+        return BatchedValue.from_known(KnownValue.from_constant(value))
     (tensor,) = emit("Const", [], node.attributes)
     return BatchedValue(tensor)

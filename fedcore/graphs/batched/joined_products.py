@@ -95,7 +95,7 @@ def _is_faster_joined(evaluation: BatchedEvaluation, matrices: list[BatchedValue
 
 def _join_rows(evaluation: BatchedEvaluation, matrices: list[BatchedValue], dtype: tf.DType) -> BatchedValue:
     """The matrices below each other, [W; R], by the batching rule of ConcatV2."""
-    axis = BatchedValue(None, known=KnownValue.from_constant(np.int32(0)))
+    axis = BatchedValue.from_known(KnownValue.from_constant(np.int32(0)))
     attributes = {"N": 2, "T": dtype, "Tidx": tf.int32}
     (joined_matrix,) = evaluation.evaluate(Node("joined", "ConcatV2", (), attributes), [*matrices, axis])
     return joined_matrix

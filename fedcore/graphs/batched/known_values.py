@@ -38,37 +38,37 @@ _SIZE_OPERAND = {"Fill": 0, "Tile": 1, "BroadcastTo": 1}
 """Operations that can enlarge their operand, with the position of the operand that gives the size."""
 
 
-def fold(node: Node, operands: list[BatchedValue], probes: tuple[int, int, int]) -> list[KnownValue] | None:
+def fold(node: Node, operands: list[BatchedValue], sampled_sizes: tuple[int, int, int]) -> list[KnownValue] | None:
     """The known results of an operation; None if an operand is not known, or if the operation is not folded.
 
     The operation runs eagerly for each of the three sampled batch sizes. Its results are known only if their shapes do
     not depend on the batch size.
 
     Args:
-        probes: the sampled batch sizes.
+        sampled_sizes: the sampled batch sizes.
     """
     if node.op not in _FOLDED or not all(x.known is not None for x in operands):
         return None
     inputs = [x.known for x in operands if x.known is not None]
     if all(k.is_constant for k in inputs):
-        constants = _run(node, [k.values[0] for k in inputs])
+        constants = _run(node, [k.at_padded_size for k in inputs])
         return None if constants is None else [KnownValue.from_constant(v) for v in constants]
     # The padded size may be 1, but a batch of size 1 must not broadcast. So the first sample is not used here.
     samples = (1, 1, 2) if node.op == "BroadcastGradientArgs" else (0, 1, 2)
-    runs = [_run(node, [k.values[i] for k in inputs]) for i in samples]
+    runs = [_run(node, [k.samples[i] for k in inputs]) for i in samples]
     results = [r for r in runs if r is not None]
     if len(results) < len(runs):
         return None
     if any(len({v.shape for v in vs}) > 1 for vs in zip(*results, strict=True)):
         return None
-    polynomial = node.op == "BroadcastGradientArgs" or _is_polynomial(node, inputs, probes)
+    polynomial = node.op == "BroadcastGradientArgs" or _is_polynomial(node, inputs, sampled_sizes)
     if node.op == "Equal" and all(k.polynomial for k in inputs):
         # Polynomials that are equal at three sizes are equal.
         polynomial = all(v.all() for (v,) in results)
-    return [KnownValue.from_probes(vs, polynomial=polynomial) for vs in zip(*results, strict=True)]
+    return [KnownValue.from_samples(vs, polynomial=polynomial) for vs in zip(*results, strict=True)]
 
 
-def _is_polynomial(node: Node, inputs: list[KnownValue], probes: tuple[int, int, int]) -> bool:
+def _is_polynomial(node: Node, inputs: list[KnownValue], sampled_sizes: tuple[int, int, int]) -> bool:
     """Whether the results are polynomials of the batch size, so that three equal samples make a constant.
 
     Operands that are axes, indices or shapes must be constant for that: they select other entries otherwise. A quotient
@@ -77,7 +77,7 @@ def _is_polynomial(node: Node, inputs: list[KnownValue], probes: tuple[int, int,
     if node.op not in _POLYNOMIAL or not all(k.polynomial for k in inputs):
         return False
     if node.op in ("FloorDiv", "TruncateDiv"):
-        coefficients, divisor = inputs[0].affine(probes), inputs[1].values[0]
+        coefficients, divisor = inputs[0].affine(sampled_sizes), inputs[1].at_padded_size
         return inputs[1].is_constant and coefficients is not None and not any((c % divisor).any() for c in coefficients)
     if node.op == "DynamicStitch":  # indices, then as many data
         return all(k.is_constant for k in inputs[: len(inputs) // 2])

@@ -1,4 +1,9 @@
-"""Operations that move entries: slices, concatenations, transposes, padding, and their gradients."""
+"""Operations that move entries: slices, concatenations, transposes, padding, and their gradients.
+
+A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
+"""
 
 import numpy as np
 
@@ -11,7 +16,7 @@ from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 @batching_rule("Transpose")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, order: BatchedValue) -> BatchedValue:
+def transpose_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, order: BatchedValue) -> BatchedValue:
     """A transpose of each client's value; the client axis stays in front, and the padded axis moves with its
     entries.
     """
@@ -61,18 +66,18 @@ def common_axes(
 
 
 @batching_rule("Pack")
-def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+def pack_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
     """The values stacked along a new axis, behind which a padded axis moves by one."""
     tensors, axes = common_axes(evaluation, node, values)
     position = node.get("axis", 0)
     position = position + evaluation.rank(values[0]) + 1 if position < 0 else position
-    padded_axis = None if axes.padded_axis is None else axes.padded_axis + int(position <= axes.padded_axis)
+    padded_axis = axes.padded_axis_after_insertion(position)
     stacked = ops.stack(tensors, position + int(axes.batched))
     return BatchedValue(stacked, axes.batched, padded_axis, axes.entries_per_row, padding=axes.padding)
 
 
 @batching_rule("ConcatV2")
-def _(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
+def concat_rule(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
     """The values side by side along an axis, which is not the batch.
 
     Raises:
@@ -80,31 +85,31 @@ def _(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> Bat
     """
     *values, axis = operands
     tensors, axes = common_axes(evaluation, node, tuple(values))
-    position = int(evaluation.constant_operand(node, axis)) % evaluation.rank(values[0])
+    position = evaluation.axis_operand(node, axis, values[0])
     if position == axes.padded_axis:
         raise NoBatchingRule("ConcatV2", "it concatenates along the batch")
     return axes.with_tensor(ops.concat(tensors, position + int(axes.batched)), padding=axes.padding)
 
 
 @batching_rule("Unpack")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> list[BatchedValue]:
+def unpack_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> list[BatchedValue]:
     """The slices along an axis, which is not the batch: clients would have different numbers of slices."""
     position = node.get("axis", 0) % evaluation.rank(x)
     if position == x.padded_axis:
         raise NoBatchingRule("Unpack", "it splits the batch")
-    padded_axis = None if x.padded_axis is None else x.padded_axis - int(position < x.padded_axis)
+    padded_axis = x.padded_axis_after_removal(position)
     parts = ops.unstack(evaluation.tensor(x), node["num"], position + int(x.batched))
     return [BatchedValue(t, x.batched, padded_axis, x.entries_per_row, padding=x.padding) for t in parts]
 
 
 @batching_rule("Split")
-def _(evaluation: BatchedEvaluation, node: Node, axis: BatchedValue, x: BatchedValue) -> list[BatchedValue]:
+def split_rule(evaluation: BatchedEvaluation, node: Node, axis: BatchedValue, x: BatchedValue) -> list[BatchedValue]:
     """Equal parts along an axis, see `_split`."""
     return _split(evaluation, node, x, axis, node["num_split"])
 
 
 @batching_rule("SplitV")
-def _(
+def split_v_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, sizes: BatchedValue, axis: BatchedValue
 ) -> list[BatchedValue]:
     """Parts of given sizes along an axis, see `_split`."""
@@ -119,7 +124,7 @@ def _split(
     Args:
         parts: the number of equal parts, or the size of each part.
     """
-    position = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
+    position = evaluation.axis_operand(node, axis, x)
     if position == x.padded_axis:
         raise NoBatchingRule(node.op, "it splits the batch")
     return [
@@ -128,7 +133,7 @@ def _split(
 
 
 @batching_rule("StridedSlice")
-def _(
+def strided_slice_rule(
     evaluation: BatchedEvaluation,
     node: Node,
     x: BatchedValue,
@@ -144,7 +149,7 @@ def _(
     if not x.batched:
         known_bounds = [(bound, evaluation.known_value(bound)) for bound in (begin, end, strides)]
         tensors = [
-            evaluation.tensor(bound) if bound_value is None else ops.constant(bound_value.values[0])
+            evaluation.tensor(bound) if bound_value is None else ops.constant(bound_value.at_padded_size)
             for bound, bound_value in known_bounds
         ]
         (part,) = emit(node.op, [evaluation.tensor(x), *tensors], node.attributes)
@@ -155,7 +160,7 @@ def _(
 
 
 @batching_rule("StridedSliceGrad")
-def _(
+def strided_slice_grad_rule(
     evaluation: BatchedEvaluation,
     node: Node,
     shape: BatchedValue,
@@ -178,17 +183,13 @@ def _(
             raise NoBatchingRule(node.op, "its shape is not known")
         client_shape = evaluation.tensor(shape)
         batched_shape = ops.concat([ops.constant([evaluation.clients], client_shape.dtype), client_shape], 0)
-        return BatchedValue(
-            emit(node.op, [batched_shape, *operands, evaluation.with_client_axis(dy)], attributes)[0], True
-        )
+        (tensor,) = emit(node.op, [batched_shape, *operands, evaluation.with_client_axis(dy)], attributes)
+        return BatchedValue(tensor, True)
     axis, entries_per_row = evaluation.batch_axis(node, known_shape)
-    axes_of_shape = BatchedValue(None, padded_axis=axis, entries_per_row=entries_per_row)
-    if (
-        _padded_axis_after_slice(evaluation, node, axes_of_shape, len(known_shape.values[0]), begin, end, strides)
-        != dy.padded_axis
-    ):
+    sliced = BatchedValue(None, padded_axis=axis, entries_per_row=entries_per_row)
+    sizes = known_shape.at_padded_size
+    if _padded_axis_after_slice(evaluation, node, sliced, len(sizes), begin, end, strides) != dy.padded_axis:
         raise NoBatchingRule(node.op, "the batch is along another axis in the gradient")
-    sizes = known_shape.values[0]
     batched_shape = ops.constant(np.concatenate([[evaluation.clients], sizes]).astype(sizes.dtype))
     (tensor,) = emit(node.op, [batched_shape, *operands, evaluation.with_client_axis(dy)], attributes)
     return BatchedValue(tensor, True, axis, entries_per_row, padding=dy.padding)
@@ -206,7 +207,7 @@ def _bounds_with_client_axis(evaluation: BatchedEvaluation, node: Node, *bounds:
     for bound, first in zip(bounds, (0, 0, 1), strict=True):
         known_bound = evaluation.known_value(bound)
         if known_bound is not None:
-            value = known_bound.values[0]
+            value = known_bound.at_padded_size
             operands.append(ops.constant(np.concatenate([[first], value]).astype(value.dtype)))
             continue
         if not bound.client_invariant:
@@ -230,8 +231,9 @@ def _padded_axis_after_slice(
 ) -> int | None:
     """The padded axis after a strided slice that takes the whole batch, with bounds that all clients share.
 
-    The bounds have an entry for each indexed axis, for each new axis, and for an ellipsis. The loop follows `axis` in
-    the operand and `position` in the result until it reaches the padded axis.
+    The bounds have an entry for each part of the index, such as `x[:, None, ..., 0]`: an indexed axis, a new axis, or
+    an ellipsis, which stands for all axes that no other part indexes. Parts are read in order; `axis` is the next axis
+    of the operand, and `position` its place in the result, until `axis` is the padded axis.
 
     Args:
         x: its padded axis is that before the slice; it needs no tensor.
@@ -243,22 +245,28 @@ def _padded_axis_after_slice(
         if not (begin.client_invariant and end.client_invariant and strides.client_invariant):
             raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
         return None
-    steps = evaluation.constant_operand(node, strides)
+    steps = evaluation.constant_operand(node, strides)  # with an entry for each entry of the bounds
     starts, stops = evaluation.known_value(begin), evaluation.known_value(end)
     if starts is None or stops is None:
         raise NoBatchingRule(node.op, "the bounds of the slice are not known")
     if not (starts.polynomial and stops.polynomial):
         raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
-    count = len(steps)
     masks = {m: node.get(f"{m}_mask", 0) for m in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
 
     def has(mask: str, i: int) -> bool:
         """Whether bit i of a mask is set."""
         return bool(masks[mask] >> i & 1)
 
-    indexed_axes = sum(not has("new_axis", i) and not has("ellipsis", i) for i in range(count))
+    def takes_whole_batch(i: int) -> bool:
+        """Whether the i-th entry of the bounds takes all rows of the batch, in order, at each sampled batch size."""
+        begins_at_start = has("begin", i) or all(v[i] == 0 for v in starts.samples)
+        ends = zip(stops.samples, evaluation.sampled_sizes, strict=True)
+        ends_at_end = has("end", i) or all(v[i] == size * x.entries_per_row for v, size in ends)
+        return begins_at_start and ends_at_end and steps[i] == 1 and not has("shrink_axis", i)
+
+    indexed_axes = sum(not has("new_axis", i) and not has("ellipsis", i) for i in range(len(steps)))
     padded_axis, axis, position = x.padded_axis, 0, 0
-    for i in range(count):
+    for i in range(len(steps)):
         if has("ellipsis", i):
             skipped = rank - indexed_axes
             if axis <= padded_axis < axis + skipped:
@@ -267,21 +275,18 @@ def _padded_axis_after_slice(
         elif has("new_axis", i):
             position += 1
         elif axis != padded_axis:
-            if any(len({int(v[i]) for v in k.values}) > 1 for k in (starts, stops)):
+            if any(len({int(v[i]) for v in k.samples}) > 1 for k in (starts, stops)):
                 raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
             axis, position = axis + 1, position + int(not has("shrink_axis", i))
-        else:
-            begins_at_start = has("begin", i) or all(v[i] == 0 for v in starts.values)
-            ends = zip(stops.values, evaluation.probes, strict=True)
-            ends_at_end = has("end", i) or all(v[i] == p * x.entries_per_row for v, p in ends)
-            if has("shrink_axis", i) or steps[i] != 1 or not begins_at_start or not ends_at_end:
-                raise NoBatchingRule(node.op, "it takes some rows of the batch")
+        elif takes_whole_batch(i):
             return position
+        else:
+            raise NoBatchingRule(node.op, "it takes some rows of the batch")
     return position + padded_axis - axis
 
 
 @batching_rule("Slice")
-def _(
+def slice_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, begin: BatchedValue, size: BatchedValue
 ) -> BatchedValue:
     """A slice with constant begin and size, which takes the whole batch: the size is -1 or the batch size there.
@@ -297,21 +302,22 @@ def _(
             raise NoBatchingRule("Slice", "the size of the slice differs between clients")
     else:
         takes_all_rows = [
-            v[x.padded_axis] in (-1, p * x.entries_per_row)
-            for v, p in zip(sizes.values, evaluation.probes, strict=True)
+            v[x.padded_axis] in (-1, batch_size * x.entries_per_row)
+            for v, batch_size in zip(sizes.samples, evaluation.sampled_sizes, strict=True)
         ]
         if starts[x.padded_axis] != 0 or not all(takes_all_rows) or not sizes.polynomial:
             raise NoBatchingRule("Slice", "it takes some rows of the batch")
-        if any((np.delete(v, x.padded_axis) != np.delete(sizes.values[0], x.padded_axis)).any() for v in sizes.values):
+        first, *others = (np.delete(v, x.padded_axis) for v in sizes.samples)  # along the other axes
+        if any((v != first).any() for v in others):
             raise NoBatchingRule("Slice", "the size of the slice differs between clients")
-    slice_size = sizes.values[0]
+    slice_size = sizes.at_padded_size
     if x.batched:
         starts, slice_size = np.concatenate([[0], starts]), np.concatenate([[-1], slice_size])
     return x.with_tensor(ops.slice_(evaluation.tensor(x), starts, slice_size), padding=x.padding)
 
 
 @batching_rule("Pad", "PadV2", "MirrorPad")
-def _(
+def pad_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, paddings: BatchedValue, *value: BatchedValue
 ) -> BatchedValue:
     """Each client's value with padding along other axes than the batch; the client axis gets none.
@@ -330,7 +336,7 @@ def _(
 
 
 @batching_rule("ReverseV2")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
+def reverse_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
     """Each client's value reversed along axes that are not the batch: padded rows would come first."""
     if not evaluation.rank(x):
         return x
@@ -341,7 +347,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
 
 
 @batching_rule("OneHot")
-def _(
+def one_hot_rule(
     evaluation: BatchedEvaluation,
     node: Node,
     indices: BatchedValue,
@@ -361,7 +367,7 @@ def _(
     rank = evaluation.rank(indices)
     position = node.get("axis", -1)
     position = rank if position < 0 else position
-    padded_axis = None if indices.padded_axis is None else indices.padded_axis + int(position <= indices.padded_axis)
+    padded_axis = indices.padded_axis_after_insertion(position)
     classes = int(evaluation.constant_operand(node, depth))
     tensor = ops.one_hot(
         evaluation.tensor(indices),
@@ -375,9 +381,9 @@ def _(
 
 
 @batching_rule("Cumsum")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
+def cumsum_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
     """A cumulative sum along an axis that is not the batch."""
-    summed_axis = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
+    summed_axis = evaluation.axis_operand(node, axis, x)
     if summed_axis == x.padded_axis:
         raise NoBatchingRule("Cumsum", "it adds along the batch")
     axis_operand = ops.constant(summed_axis + int(x.batched), evaluation.tensor(axis).dtype)
@@ -385,7 +391,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
 
 
 @batching_rule("TopKV2")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, count: BatchedValue) -> list[BatchedValue]:
+def top_k_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, count: BatchedValue) -> list[BatchedValue]:
     """The largest entries along the last axis, which is not the batch, and their positions."""
     if x.padded_axis == evaluation.rank(x) - 1:
         raise NoBatchingRule("TopKV2", "it takes from the batch")

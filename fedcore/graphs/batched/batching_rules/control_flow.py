@@ -1,5 +1,8 @@
 """Nested functions: calls, assertions, branches and loops.
 
+A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+
 All clients of a group take the same branch and the same number of iterations; otherwise there is no batching rule.
 """
 
@@ -23,13 +26,13 @@ from fedcore.graphs.graphdef.form.parsed_graph import Body, Node
 
 
 @batching_rule("PartitionedCall", "StatefulPartitionedCall")
-def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
+def call_rule(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
     """A call is evaluated in place: the operations of the function are emitted for all clients."""
     return evaluation.run(body.function_body(node["f"].name), values)
 
 
 @batching_rule("Assert")
-def _(
+def assert_rule(
     evaluation: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *data: BatchedValue
 ) -> list[BatchedValue]:
     """An assertion that is known to hold is dropped. An assertion over values that all clients share is emitted once.
@@ -38,7 +41,7 @@ def _(
         NoBatchingRule: clients differ in the condition, or in the values of the message.
     """
     known_condition = evaluation.known_value(condition)
-    if known_condition is not None and known_condition.is_constant and known_condition.values[0].all():
+    if known_condition is not None and known_condition.is_constant and known_condition.at_padded_size.all():
         return []
     if not all(value.client_invariant for value in (condition, *data)):
         raise NoBatchingRule("Assert", "its condition differs between clients")
@@ -47,7 +50,7 @@ def _(
 
 
 @batching_rule("StatelessIf", "If")
-def _(
+def if_rule(
     evaluation: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *values: BatchedValue
 ) -> list[BatchedValue]:
     """A branch that all clients take together. A known condition selects it while the graph is built.
@@ -62,7 +65,7 @@ def _(
     branches = [body.function_body(node[name].name) for name in ("then_branch", "else_branch")]
     known_condition = evaluation.known_value(condition)
     if known_condition is not None:
-        return evaluation.run(branches[0 if known_condition.values[0] else 1], values)
+        return evaluation.run(branches[0 if known_condition.at_padded_size else 1], values)
     result_axes: list[list[tuple]] = []  # of each branch
 
     def take(branch: Body) -> list[Value]:
@@ -82,7 +85,7 @@ def _(
 
 
 @batching_rule("StatelessCase")
-def _(
+def case_rule(
     evaluation: BatchedEvaluation, node: Node, body: Body, index: BatchedValue, *values: BatchedValue
 ) -> list[BatchedValue]:
     """Runs each branch that a client of the group takes; each client gets the results of its own branch.
@@ -166,7 +169,7 @@ class _LoopVariables:
 
 
 @batching_rule("StatelessWhile", "While")
-def _(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
+def while_rule(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
     """A loop whose condition all clients share, so that they take equally many iterations.
 
     The loop is made cheaper in four ways. Two products that the body adds become one. Loop variables that the body

@@ -1,5 +1,9 @@
 """Convolutions, pooling and normalisation over images.
 
+A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
+
 Decision 0180.
 """
 
@@ -52,7 +56,7 @@ def image_batch_axis(node: Node, *values: BatchedValue) -> int | None:
 
 
 @batching_rule("Conv2D", "DepthwiseConv2dNative", "Conv3D")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, kernel: BatchedValue) -> BatchedValue:
+def convolution_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, kernel: BatchedValue) -> BatchedValue:
     """Emits one convolution over the images of all clients if they share the kernel, else one for each client.
 
     On CPU one for each client is at least as fast as a grouped convolution with a group of channels for each client,
@@ -79,7 +83,7 @@ def _takes_joined_images(evaluation: BatchedEvaluation, node: Node, images: Batc
 
 
 @batching_rule("Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput", "Conv3DBackpropInputV2")
-def _(
+def image_gradient_rule(
     evaluation: BatchedEvaluation, node: Node, sizes: BatchedValue, kernel: BatchedValue, dy: BatchedValue
 ) -> BatchedValue:
     """The gradient of a convolution for its images: emitted once or for each client, as the convolution is.
@@ -94,7 +98,7 @@ def _(
     known_sizes = evaluation.known_value(sizes)
     if known_sizes is None and not sizes.client_invariant:
         raise NoBatchingRule(node.op, "the shape of the images is not known")
-    sizes_of_client = () if known_sizes is None else tuple(known_sizes.values[0])
+    sizes_of_client = () if known_sizes is None else tuple(known_sizes.at_padded_size)
     if (
         node.op == "Conv2DBackpropInput"
         and len(sizes_of_client) == 4
@@ -105,7 +109,7 @@ def _(
         joined_gradients = without_client_axis(evaluation.tensor(dy))
         (out,) = emit(node.op, [joined_sizes, evaluation.tensor(kernel), joined_gradients], node.attributes)
         return BatchedValue(_split_client_axis(evaluation, out), True, batch, dy.entries_per_row)
-    shape = evaluation.tensor(sizes) if known_sizes is None else ops.constant(known_sizes.values[0])
+    shape = evaluation.tensor(sizes) if known_sizes is None else ops.constant(known_sizes.at_padded_size)
     (tensor,) = unrolled_over_clients(
         evaluation, node, [shape, per_client(evaluation, kernel), per_client(evaluation, dy)]
     )
@@ -113,7 +117,7 @@ def _(
 
 
 @batching_rule("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter", "Conv3DBackpropFilterV2")
-def _(
+def kernel_gradient_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, sizes: BatchedValue, dy: BatchedValue
 ) -> BatchedValue:
     """Sums over the batch: padded rows of the gradient are masked, and those of the images if they may be infinite."""
@@ -129,7 +133,7 @@ def _(
 
 
 @batching_rule("MaxPool", "AvgPool", "MaxPoolGrad", "MaxPool3D", "AvgPool3D", "MaxPool3DGrad")
-def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+def pooling_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
     """Pooling of the images of all clients at once: each image is pooled by itself."""
     batch = image_batch_axis(node, *values)
     tensors = [evaluation.with_client_axis(x) for x in values]
@@ -139,13 +143,15 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
 
 
 @batching_rule("AvgPoolGrad", "AvgPool3DGrad")
-def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, dy: BatchedValue) -> BatchedValue:
+def average_pooling_gradient_rule(
+    evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, dy: BatchedValue
+) -> BatchedValue:
     """The gradient of pooling for the images of all clients at once."""
     batch = image_batch_axis(node, dy)
     known_shape = evaluation.known_value(shape)
     if known_shape is None:
         raise NoBatchingRule(node.op, "the shape of the images is not known")
-    count, *sizes = known_shape.values[0]
+    count, *sizes = known_shape.at_padded_size
     joined_shape = ops.constant([evaluation.clients * count, *sizes], tf.int32)
     gradients = evaluation.with_client_axis(dy)
     (out,) = emit(node.op, [joined_shape, without_client_axis(gradients)], node.attributes)
@@ -161,7 +167,9 @@ def _split_client_axis(evaluation: BatchedEvaluation, tensor: Value) -> Value:
 
 
 @batching_rule("FusedBatchNormV3", "FusedBatchNormV2", "FusedBatchNorm")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, *parameters: BatchedValue) -> list[BatchedValue]:
+def normalisation_rule(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, *parameters: BatchedValue
+) -> list[BatchedValue]:
     """A batch normalisation for each client, since clients have statistics of their own.
 
     Raises:
@@ -178,7 +186,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, *parameters: B
 
 
 @batching_rule("FusedBatchNormGradV3", "FusedBatchNormGradV2", "FusedBatchNormGrad")
-def _(
+def normalisation_gradient_rule(
     evaluation: BatchedEvaluation, node: Node, dy: BatchedValue, x: BatchedValue, *parameters: BatchedValue
 ) -> list[BatchedValue]:
     """The gradient of a batch normalisation for each client.

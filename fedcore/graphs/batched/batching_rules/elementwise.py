@@ -1,5 +1,9 @@
 """Elementwise operations with broadcasting.
 
+A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
+
 Exact operations round the same way in vector and scalar instructions. Inexact ones do not, so they are applied to whole
 packets (`BatchedEvaluation.apply_in_packets`): their bits then do not depend on the number of clients.
 """
@@ -54,13 +58,13 @@ _GRADIENTS_OF_RESULTS = "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad Recipro
 
 
 @batching_rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def identity_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The operand; no node is added."""
     return x
 
 
 @batching_rule("IdentityN")
-def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
+def identity_n_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
     """The operands; no node is added."""
     return list(values)
 
@@ -74,13 +78,13 @@ def _elementwise_padding(node: Node, values: Sequence[BatchedValue]) -> Padding:
 
 
 @batching_rule("Cast")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def cast_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The entries in another dtype; padded rows stay copies or zeros."""
     return x.with_tensor(emit("Cast", [evaluation.tensor(x)], node.attributes)[0], padding=x.padding)
 
 
 @batching_rule(*_EXACT_UNARY.split())
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def exact_unary_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """An operation whose entries round equally in vector and scalar instructions, on all clients at once.
 
     Behind a bias of a convolution it is emitted without the client axis, so that TensorFlow fuses both with the
@@ -94,7 +98,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 
 @batching_rule(*_INEXACT_UNARY.split())
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def inexact_unary_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """An operation whose entries round differently in vector and scalar instructions, on whole vector registers."""
 
     def compute(t: Value) -> Value:
@@ -105,19 +109,19 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 
 @batching_rule("ZerosLike", "OnesLike")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def filled_like_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """Zeros or ones of the operand's shape, which all clients share unless only the graph knows the shape."""
     padding = ANY_PADDING if node.op == "ZerosLike" else Padding.COPIES
     known_shape = None if node["T"] == tf.variant else evaluation.known_shape(x)
     if known_shape is None:
         (tensor,) = emit(node.op, [evaluation.tensor(x)], node.attributes)
         return x.with_tensor(tensor, element_shape=x.element_shape, padding=padding)
-    tensor = ops.fill(known_shape.values[0], ops.constant(int(node.op == "OnesLike"), node["T"]))
+    tensor = ops.fill(known_shape.at_padded_size, ops.constant(int(node.op == "OnesLike"), node["T"]))
     return BatchedValue(tensor, False, x.padded_axis, x.entries_per_row, padding=padding)
 
 
 @batching_rule("Bitcast")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def bitcast_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The bits of the entries as another dtype. A smaller dtype adds an axis at the end; a larger one removes the last
     axis.
 
@@ -180,7 +184,7 @@ def _nonzero_divisor(evaluation: BatchedEvaluation, node: Node, y: BatchedValue)
 
 
 @batching_rule("Mul")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+def mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
     """A product, entry by entry. Its padded rows are zeros if those of one operand are.
 
     A factor 1 is dropped. A matrix product that is read by nothing else is scaled by a factor for each client before it
@@ -191,8 +195,8 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
         if (
             known_factor is not None
             and known_factor.is_constant
-            and not known_factor.values[0].ndim
-            and known_factor.values[0] == 1
+            and not known_factor.at_padded_size.ndim
+            and known_factor.at_padded_size == 1
         ):
             return value
         if is_sole_user and value.batched and value.tensor is not None and not evaluation.rank(factor):
@@ -204,14 +208,14 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
 
 
 @batching_rule(*_EXACT_BINARY.split())
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+def exact_binary_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
     """An operation of two operands that rounds equally in vector and scalar instructions, on all clients at once."""
     tensors, axes = aligned(evaluation, node, (x, _nonzero_divisor(evaluation, node, y)))
     return axes.with_tensor(*emit(node.op, tensors, node.attributes), padding=_elementwise_padding(node, (x, y)))
 
 
 @batching_rule(*_INEXACT_BINARY.split())
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+def inexact_binary_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
     """An operation of two operands that rounds differently in vector and scalar instructions, on whole vector
     registers.
 
@@ -236,7 +240,9 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
 
 
 @batching_rule(*_GRADIENTS_OF_OPERANDS.split(), *_GRADIENTS_OF_RESULTS.split())
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+def elementwise_gradient_rule(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue
+) -> BatchedValue:
     """A gradient of an elementwise operation, whose operands have equal shapes.
 
     Most gradients are inexact: only vector instructions fuse multiplication and addition. A gradient of zero stays
@@ -256,7 +262,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
 
 
 @batching_rule("ClipByValue")
-def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+def clip_by_value_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
     """A value clipped to bounds, entry by entry: first to the upper one, which matters where the bounds are crossed.
 
     Raises:
@@ -269,7 +275,7 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
 
 
 @batching_rule("SelectV2")
-def _(
+def selection_rule(
     evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, if_true: BatchedValue, if_false: BatchedValue
 ) -> BatchedValue:
     """A selection between two values, entry by entry.
@@ -309,7 +315,7 @@ def _padding_of_selection(
 
 
 @batching_rule("Select")
-def _(
+def row_selection_rule(
     evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, x: BatchedValue, y: BatchedValue
 ) -> BatchedValue:
     """A selection by a condition of equal shape, or of whole rows by a vector condition."""
@@ -324,7 +330,7 @@ def _(
 
 
 @batching_rule("AddN")
-def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+def add_n_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
     """The sum of values, or of tensor lists element by element.
 
     Values of which only some have a client axis are added one after the other, by broadcasting.
@@ -350,7 +356,7 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
 
 
 @batching_rule("BiasAdd")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, bias: BatchedValue) -> BatchedValue:
+def bias_add_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, bias: BatchedValue) -> BatchedValue:
     """The sum of rows and a bias along the last axis.
 
     Behind a convolution it is emitted without the client axis, so that TensorFlow fuses both.

@@ -1,4 +1,9 @@
-"""Gathers, scatters and segment sums: embeddings and their gradients."""
+"""Gathers, scatters and segment sums: embeddings and their gradients.
+
+A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
+"""
 
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batching_rule, rowwise_padding
 from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrolled_over_clients
@@ -9,52 +14,36 @@ from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 @batching_rule("GatherV2", "Gather")
-def _(
+def gather_rule(
     evaluation: BatchedEvaluation, node: Node, params: BatchedValue, indices: BatchedValue, *axis: BatchedValue
 ) -> BatchedValue:
-    """Slices of `params` at indices, by one GatherV2 for all clients where both operands allow it.
+    """Slices of `params` at indices along an axis, by one GatherV2 for all clients.
 
-    An operand with a client axis shifts the gathered axis by one. If both have one, it is a further batch axis of the
-    operation. If only the indices have one, the gathered axis of the result is moved behind it.
+    If both operands have a client axis, or need one since the operation has batch axes already (`batch_dims`, leading
+    axes that the operands share), the client axis is a further batch axis. Otherwise a client axis of `params` shifts
+    the gathered axis by one, and one of the indices is moved to the front of the result.
+
+    Args:
+        axis: the gathered axis; empty for Gather, which gathers along axis 0.
     """
-    gathered_axis = int(evaluation.constant_operand(node, axis[0])) % evaluation.rank(params) if axis else 0
+    gathered_axis = evaluation.axis_operand(node, axis[0], params) if axis else 0
     batch_dims = node.get("batch_dims", 0)
     batch_dims += evaluation.rank(indices) if batch_dims < 0 else 0
     padded_axis, entries_per_row = _padded_axis_after_gather(
         node, params, indices, gathered_axis, batch_dims, evaluation.rank(indices)
     )
-    if params.batched and indices.batched:
-        out = ops.gather(
-            evaluation.tensor(params), evaluation.tensor(indices), axis=gathered_axis + 1, batch_dims=batch_dims + 1
-        )
-    elif params.batched:
-        if batch_dims:
-            out = ops.gather(
-                evaluation.tensor(params),
-                evaluation.with_client_axis(indices),
-                axis=gathered_axis + 1,
-                batch_dims=batch_dims + 1,
-            )
-        else:
-            out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=gathered_axis + 1)
-    elif not indices.batched:
-        out = ops.gather(
-            evaluation.tensor(params), evaluation.tensor(indices), axis=gathered_axis, batch_dims=batch_dims
-        )
-    elif batch_dims:
-        out = ops.gather(
-            evaluation.with_client_axis(params),
-            evaluation.tensor(indices),
-            axis=gathered_axis + 1,
-            batch_dims=batch_dims + 1,
-        )
+    batched = params.batched or indices.batched
+    if (params.batched and indices.batched) or (batched and batch_dims):
+        x, positions = evaluation.with_client_axis(params), evaluation.with_client_axis(indices)
+        out = ops.gather(x, positions, axis=gathered_axis + 1, batch_dims=batch_dims + 1)
     else:
-        out = ops.gather(evaluation.tensor(params), evaluation.tensor(indices), axis=gathered_axis)
-        if gathered_axis:
-            order = [gathered_axis, *range(gathered_axis), *range(gathered_axis + 1, out.shape.rank)]
-            out = ops.transpose(out, order)
+        x, positions = evaluation.tensor(params), evaluation.tensor(indices)
+        out = ops.gather(x, positions, axis=gathered_axis + int(params.batched), batch_dims=batch_dims)
+    if indices.batched and not params.batched and not batch_dims and gathered_axis:
+        # The client axis of the indices stands in the place of the gathered axis.
+        out = ops.transpose(out, [gathered_axis, *range(gathered_axis), *range(gathered_axis + 1, out.shape.rank)])
     padding = rowwise_padding([indices]) if params.padded_axis is None else Padding.UNKNOWN
-    return BatchedValue(out, params.batched or indices.batched, padded_axis, entries_per_row, padding=padding)
+    return BatchedValue(out, batched, padded_axis, entries_per_row, padding=padding)
 
 
 def _padded_axis_after_gather(
@@ -90,7 +79,9 @@ def _padded_axis_after_gather(
 
 
 @batching_rule("GatherNd")
-def _(evaluation: BatchedEvaluation, node: Node, params: BatchedValue, indices: BatchedValue) -> BatchedValue:
+def gather_nd_rule(
+    evaluation: BatchedEvaluation, node: Node, params: BatchedValue, indices: BatchedValue
+) -> BatchedValue:
     """Slices of `params` at index vectors; a client axis of `params` is a batch axis of the operation.
 
     Raises:
@@ -108,7 +99,7 @@ def _(evaluation: BatchedEvaluation, node: Node, params: BatchedValue, indices: 
 
 
 @batching_rule("UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd")
-def _(
+def segment_reduction_rule(
     evaluation: BatchedEvaluation, node: Node, rows: BatchedValue, segments: BatchedValue, count: BatchedValue
 ) -> BatchedValue:
     """One segment sum for all clients: client k has the segments k * count … (k + 1) * count - 1.
@@ -134,7 +125,7 @@ def _(
 
 
 @batching_rule("ScatterNd")
-def _(
+def scatter_nd_rule(
     evaluation: BatchedEvaluation, node: Node, indices: BatchedValue, updates: BatchedValue, shape: BatchedValue
 ) -> BatchedValue:
     """A scatter for each client. Padded updates become zeros, which are added at the indices of the rows that they
@@ -144,14 +135,14 @@ def _(
     if known_shape is None:
         raise NoBatchingRule("ScatterNd", "its shape is not known")
     axis, entries_per_row = evaluation.batch_axis(node, known_shape)
-    sizes = ops.constant(known_shape.values[0])
+    sizes = ops.constant(known_shape.at_padded_size)
     operands = [per_client(evaluation, indices), per_client(evaluation, updates, masked=True), sizes]
     (tensor,) = unrolled_over_clients(evaluation, node, operands)
     return BatchedValue(tensor, True, axis, entries_per_row)
 
 
 @batching_rule("TensorScatterAdd", "TensorScatterSub", "TensorScatterUpdate")
-def _(
+def tensor_scatter_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, indices: BatchedValue, updates: BatchedValue
 ) -> BatchedValue:
     """A scatter into a tensor for each client; padded updates become zeros, which change no sum.

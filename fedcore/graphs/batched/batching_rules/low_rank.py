@@ -1,5 +1,8 @@
 """Rules for low-rank matrices: products, sums, multiples by one number a client, and a choice between matrix and zeros.
 
+A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+
 A rule returns None where its result would not be low-rank; the batching rule then gets the dense matrices.
 """
 
@@ -15,13 +18,13 @@ from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 @low_rank_rule("Identity", "StopGradient", "PreventGradient", "Snapshot")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def identity_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The low-rank matrix itself; no node is added."""
     return x
 
 
 @low_rank_rule("MatMul")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
+def mat_mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
     """A product with a low-rank matrix is dense. The product of two batches over their rows, a gradient, is low-rank.
 
     Only gradients of the shapes of low-rank kernels stay factors; other small products are computed at once.
@@ -66,7 +69,7 @@ def _one_client_product(
 
 
 @low_rank_rule("Mul", "RealDiv", "DivNoNan")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
+def scaling_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue | None:
     """A low-rank matrix times or divided by one number, or by one for each client: its coefficients are scaled."""
     if x.low_rank is None and node.op == "Mul":
         x, y = y, x
@@ -80,13 +83,13 @@ _LINEAR_FUNCTIONS = {"Mul": times, "RealDiv": divide_by, "DivNoNan": divide_by_u
 
 
 @low_rank_rule("Neg")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue | None:
+def neg_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue | None:
     """The negative of a low-rank matrix: its coefficients and right factors are negated."""
     return None if x.low_rank is None else _value(x.low_rank.map_linear(negative))
 
 
 @low_rank_rule("Add", "AddV2", "AddN", "Sub")
-def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue | None:
+def sum_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue | None:
     """A sum or a difference of low-rank matrices, and of matrices that all clients share, which become terms of it.
 
     None if an operand is neither.
@@ -108,7 +111,9 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
 
 
 @low_rank_rule("Sum")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedValue) -> BatchedValue | None:
+def sum_of_entries_rule(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedValue
+) -> BatchedValue | None:
     """The sum of all entries of each client's matrix, where only IsFinite reads it.
 
     The result is finite exactly where the sum is, which is all that is asked for; no matrix is computed.
@@ -116,14 +121,14 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedV
     if x.low_rank is None or node.get("keep_dims") or not evaluation.is_only_used_by(node, "IsFinite"):
         return None
     known_axes = evaluation.known_value(axes)
-    if known_axes is None or sorted(known_axes.values[0].reshape(-1).tolist()) != [0, 1]:
+    if known_axes is None or sorted(known_axes.at_padded_size.reshape(-1).tolist()) != [0, 1]:
         return None
     sums = x.low_rank.finiteness_of_sum(evaluation.assumed_finite)
     return BatchedValue(sums[0]) if evaluation.clients == 1 else BatchedValue(sums, True)
 
 
 @low_rank_rule("SelectV2")
-def _(
+def select_rule(
     evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, x: BatchedValue, y: BatchedValue
 ) -> BatchedValue | None:
     """The matrix or zeros, by one condition for each client: zeros where a client's results are not finite."""

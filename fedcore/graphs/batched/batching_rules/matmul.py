@@ -1,7 +1,13 @@
 """Matrix products, softmax, and cross-entropy losses.
 
+A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
+
 Decision 0191.
 """
+
+import functools
 
 import attrs
 import tensorflow as tf
@@ -52,7 +58,7 @@ def product(
         raise NoBatchingRule(node.op, "the operands have different ranks")
     row_x, inner_x = (rank - 1, rank - 2) if transpose_x else (rank - 2, rank - 1)
     inner_y, column_y = (rank - 1, rank - 2) if transpose_y else (rank - 2, rank - 1)
-    batch_axes = set()  # of the result
+    batch_axes = set()  # (axis of the result, entries per row) of each operand whose batch stays
     for value, inner, own_axis, result_axis in ((x, inner_x, row_x, rank - 2), (y, inner_y, column_y, rank - 1)):
         if value.padded_axis not in (None, inner):
             axis = result_axis if value.padded_axis == own_axis else value.padded_axis
@@ -76,9 +82,9 @@ def product(
         a = ops.expand_dims(a, 0)
     if evaluation.products and x.batched and not y.batched and rank == 2 and not transpose_x:
         tensor = product_with_shared(evaluation.products, a, b, transposed=transpose_y)
-    elif evaluation.products and x.batched != y.batched:
-        tensors = [[t[k : k + 1] if v.batched else t for v, t in ((x, a), (y, b))] for k in range(evaluation.clients)]
-        products = [ops.operation("BatchMatMulV2", *pair, adj_x=transpose_x, adj_y=transpose_y) for pair in tensors]
+    elif evaluation.products and x.batched != y.batched:  # a product for each client, with the shared operand
+        pairs = [[t[k : k + 1] if v.batched else t for v, t in ((x, a), (y, b))] for k in range(evaluation.clients)]
+        products = [ops.operation("BatchMatMulV2", *pair, adj_x=transpose_x, adj_y=transpose_y) for pair in pairs]
         tensor = ops.concat(products, 0)
     else:
         tensor = ops.operation("BatchMatMulV2", a, b, adj_x=transpose_x, adj_y=transpose_y)
@@ -122,7 +128,7 @@ def scaled_product(value: BatchedValue, factor: Value) -> Value | None:
 
 
 @batching_rule("MatMul")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+def mat_mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
     """A product of two matrices by `product`. Complex dtypes are refused: BatchMatMul would conjugate where it
     transposes.
     """
@@ -133,7 +139,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValu
 
 
 @batching_rule("BatchMatMul", "BatchMatMulV2")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
+def batch_mat_mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
     """A product of matrices over the last two axes, after leading axes of size 1 are added, as broadcasting has it."""
     rank = max(evaluation.rank(x), evaluation.rank(y))
     x, y = (_expand_to_rank(evaluation, value, rank) for value in (x, y))
@@ -157,7 +163,7 @@ def _expand_to_rank(evaluation: BatchedEvaluation, value: BatchedValue, rank: in
 
 
 @batching_rule("Einsum")
-def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
+def einsum_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
     """The equation with a letter for the client axis in front of every operand and of the result.
 
     If a batch axis is summed over, the padded rows of its operands become zeros.
@@ -193,11 +199,13 @@ def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> Batch
 
 
 @batching_rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")
-def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: BatchedValue) -> list[BatchedValue]:
+def cross_entropy_rule(
+    evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: BatchedValue
+) -> list[BatchedValue]:
     """(losses, gradients of the logits) of the rows of all clients, [K * rows, classes], in one call.
 
-    Rows and classes are padded to whole vector registers, so that the other clients decide no bits. The gradient of
-    padded rows is set to zeros.
+    The rows are padded to whole vector registers, so that the other clients decide no bits. The gradient of padded rows
+    is set to zeros.
 
     Raises:
         NoBatchingRule: the batch is not the leading axis of both operands, or their shapes differ.
@@ -211,27 +219,10 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
     rows, classes = x.shape[1:]
     rows = -1 if rows is None else rows
     classes = ops.shape(x)[2] if classes is None else classes
-
-    def compute_rows(row_logits: Value, row_labels: Value) -> list[Value]:
-        """[losses, gradients] of rows of logits and labels; sparse labels of many classes take the quicker
-        `_cross_entropy`.
-        """
-        is_dense = row_labels.shape.rank == 2
-        padded_logits = _pad_classes(row_logits, 0 if is_dense or evaluation.products else LONG_RUN)
-        if is_dense and padded_logits is not row_logits:
-            row_labels = ops.pad(row_labels, [[0, 0], [0, padded_logits.shape[1] - row_logits.shape[1]]])
-        if (
-            not is_dense
-            and row_logits.dtype == tf.float32
-            and (row_logits.shape[0] or 0) > 0
-            and (row_logits.shape[1] or 0) >= MANY_CLASSES
-        ):
-            return _cross_entropy(padded_logits, row_labels, row_logits.shape[1])
-        return emit(node.op, [padded_logits, row_labels], node.attributes)
-
     flat_labels = ops.reshape(y, [-1, *y.shape[2:]])
     if y.shape.rank == x.shape.rank and y.shape[1:] != x.shape[1:]:
         raise NoBatchingRule(node.op, "labels and logits have different shapes")
+    compute_rows = functools.partial(_cross_entropy_of_rows, evaluation, node)
     loss, gradient = evaluation.apply_rows_in_packets(compute_rows, ops.reshape(x, [-1, classes]), flat_labels)
     gradient = _first_columns(gradient, classes)
     axes = BatchedValue(
@@ -243,6 +234,25 @@ def _(evaluation: BatchedEvaluation, node: Node, logits: BatchedValue, labels: B
         # The gradient of padded rows is masked here, so that no operation behind it has to mask.
         gradients = axes.with_tensor(evaluation.masked(gradients), padding=Padding.ZEROS)
     return [losses, gradients]
+
+
+def _cross_entropy_of_rows(evaluation: BatchedEvaluation, node: Node, logits: Value, labels: Value) -> list[Value]:
+    """[losses [rows], gradients of the logits [rows, n]] of rows of all clients, with n >= classes.
+
+    Classes are padded as `_pad_classes` says. Sparse labels of many classes take the quicker `_cross_entropy`.
+
+    Args:
+        logits: [rows, classes].
+        labels: [rows], or probabilities [rows, classes].
+    """
+    rows, classes = logits.shape
+    is_sparse = labels.shape.rank == 1
+    padded_logits = _pad_classes(logits, LONG_RUN if is_sparse and not evaluation.products else 0)
+    if not is_sparse and padded_logits is not logits:
+        labels = ops.pad(labels, [[0, 0], [0, padded_logits.shape[1] - classes]])
+    if is_sparse and logits.dtype == tf.float32 and (rows or 0) > 0 and (classes or 0) >= MANY_CLASSES:
+        return _cross_entropy(padded_logits, labels, classes)
+    return emit(node.op, [padded_logits, labels], node.attributes)
 
 
 def _cross_entropy(logits: Value, labels: Value, classes: int) -> list[Value]:
@@ -257,9 +267,8 @@ def _cross_entropy(logits: Value, labels: Value, classes: int) -> list[Value]:
     """
     ends = ops.stack([ops.reduce_min(labels), ops.reduce_max(labels)])
     losses_of_ends, _ = ops.operation("SparseSoftmaxCrossEntropyWithLogits", ops.zeros([2, classes]), ends)
-    labels += ops.cast(
-        ops.reduce_sum(losses_of_ends) * 0.0, labels.dtype
-    )  # so that labels are read only once they are checked
+    zero = ops.cast(ops.reduce_sum(losses_of_ends) * 0.0, labels.dtype)
+    labels += zero  # so that labels are read only once they are checked
     probabilities = ops.softmax(logits)
     largest = ops.reduce_max(probabilities, 1)
     losses = ops.reduce_max(logits, 1) - ops.gather(logits, labels, batch_dims=1) - ops.log(largest)
@@ -269,7 +278,7 @@ def _cross_entropy(logits: Value, labels: Value, classes: int) -> list[Value]:
 
 
 @batching_rule("Softmax", "LogSoftmax")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def softmax_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """A softmax over the last axis, of the rows of all clients at once, padded to whole vector registers.
 
     Raises:
@@ -280,6 +289,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
         raise NoBatchingRule(node.op, "the batch is the last axis")
 
     def compute_rows(rows: Value) -> list[Value]:
+        """[the softmax of rows of all clients, [rows, classes]]."""
         (out,) = emit(node.op, [_pad_classes(rows, 0 if evaluation.products else LONG_RUN)], node.attributes)
         return [_first_columns(out, rows.shape[1])]
 

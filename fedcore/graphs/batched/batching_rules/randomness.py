@@ -1,5 +1,8 @@
 """Stateless random numbers: emitted once for each client, so that a client has the numbers that it has alone.
 
+A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+
 Decision 0031.
 """
 
@@ -12,7 +15,7 @@ from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 @batching_rule("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg")
-def _(evaluation: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[BatchedValue]:
+def random_state_rule(evaluation: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[BatchedValue]:
     """The key, the counter or the algorithm that follow from each client's seed."""
     return [BatchedValue(t, True) for t in unrolled_over_clients(evaluation, node, [per_client(evaluation, seed)])]
 
@@ -23,7 +26,9 @@ def _(evaluation: BatchedEvaluation, node: Node, seed: BatchedValue) -> list[Bat
     *("StatelessRandomUniform", "StatelessRandomNormal", "StatelessTruncatedNormal"),
     *("StatelessRandomUniformInt", "StatelessRandomUniformFullInt"),
 )
-def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, *operands: BatchedValue) -> BatchedValue:
+def random_numbers_rule(
+    evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, *operands: BatchedValue
+) -> BatchedValue:
     """Random numbers of each client's seed; one tensor for all clients if they share the seed.
 
     A random number depends only on the seed and its position, so padding a batch along the leading axis does not change
@@ -40,7 +45,7 @@ def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, *operands:
         raise NoBatchingRule(node.op, "the batch is not the leading axis")
     if any(x.padded_axis is not None for x in operands):
         raise NoBatchingRule(node.op, "its seed or its bounds are a batch")
-    sizes = ops.constant(known_shape.values[0])
+    sizes = ops.constant(known_shape.at_padded_size)
     if not any(x.batched for x in operands):
         (tensor,) = emit(node.op, [sizes, *(evaluation.tensor(x) for x in operands)], node.attributes)
         return BatchedValue(tensor, False, axis, entries_per_row)
@@ -49,7 +54,7 @@ def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, *operands:
 
 
 @batching_rule("StatelessMultinomial", "StatelessParameterizedTruncatedNormal", "StatelessShuffle")
-def _(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
+def random_rule_without_batch(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
     """Random numbers for each client, of an operand that is no batch: its padding would change the numbers."""
     if any(x.padded_axis is not None for x in operands):
         raise NoBatchingRule(node.op, "an operand has a batch axis")

@@ -1,4 +1,9 @@
-"""Reductions; over the batch they read the client's own rows only."""
+"""Reductions; over the batch they read the client's own rows only.
+
+A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
+"""
 
 import functools
 
@@ -25,6 +30,7 @@ def _highest(dtype: tf.DType) -> float:
     return np.inf if dtype.is_floating else dtype.max
 
 
+# Operation -> (function that reduces, function from a dtype to the entry that changes no result; None for a mean).
 _REDUCTIONS = {
     "Sum": (ops.reduce_sum, lambda dtype: 0),
     "Prod": (ops.reduce_prod, lambda dtype: 1),
@@ -37,8 +43,8 @@ _REDUCTIONS = {
 
 
 @batching_rule(*_REDUCTIONS)
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
-    """A reduction of each client's value. Over the batch it reads real rows only.
+def reduction_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
+    """A reduction of each client's value along constant axes. Over the batch it reads real rows only.
 
     Padded rows are filled with the entry that changes no result. A mean over the batch divides the sum by the client's
     own number of rows. `reduce_aligned` adds in an order that other clients do not decide.
@@ -54,27 +60,20 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedV
     if not axes:
         return x
     reduce, identity = _REDUCTIONS[node.op]
-    reduced_batch = x.padded_axis if x.padded_axis in axes else None
-    reduces_batch = reduced_batch is not None
-    shift = int(x.batched or reduces_batch)
-    batched_axes = [a + shift for a in axes]
-    if reduced_batch is None:
-        padded_axis = x.padded_axis
-        if padded_axis is not None and not keepdims:
-            padded_axis -= sum(a < padded_axis for a in axes)
+    if x.padded_axis not in axes:
+        padded_axis = x.padded_axis if keepdims else x.padded_axis_after_removal(*axes)
         reduce_tensor = functools.partial(reduce_aligned, reduce) if x.batched else reduce
-        reduced = reduce_tensor(evaluation.tensor(x), batched_axes, keepdims=keepdims)
+        reduced = reduce_tensor(evaluation.tensor(x), [a + int(x.batched) for a in axes], keepdims=keepdims)
         padding = x.padding if node.op == "Sum" else rowwise_padding([x])
         return BatchedValue(reduced, x.batched, padded_axis, x.entries_per_row, padding=padding)
-    reduced_batch += 1
-    if identity is not None:
-        fill = identity(evaluation.tensor(x).dtype)
-        filled = evaluation.masked(x, fill)
-        return BatchedValue(
-            reduce_aligned(reduce, filled, batched_axes, keepdims=keepdims, rows=reduced_batch, fill=fill), True
-        )
-    total = reduce_aligned(ops.reduce_sum, evaluation.masked(x), batched_axes, keepdims=keepdims, rows=reduced_batch)
-    return BatchedValue(_mean_of_sum(evaluation, node, x, axes, total), True)
+    # From here on the batch is reduced. `masked` gives the tensor a client axis, behind which all axes move by one.
+    batched_axes, rows = [a + 1 for a in axes], x.padded_axis + 1
+    if identity is None:
+        total = reduce_aligned(ops.reduce_sum, evaluation.masked(x), batched_axes, keepdims=keepdims, rows=rows)
+        return BatchedValue(_mean_of_sum(evaluation, node, x, axes, total), True)
+    fill = identity(evaluation.tensor(x).dtype)
+    filled = evaluation.masked(x, fill)
+    return BatchedValue(reduce_aligned(reduce, filled, batched_axes, keepdims=keepdims, rows=rows, fill=fill), True)
 
 
 def _reduce_dynamic_axes(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: Value) -> BatchedValue:
@@ -107,7 +106,7 @@ def _mean_of_sum(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axe
 
 
 @batching_rule("BiasAddGrad")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def bias_add_grad_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The sum over all axes but the last one, where padded rows are zeros.
 
     Raises:
@@ -127,28 +126,25 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 
 @batching_rule("ArgMax", "ArgMin")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
+def position_of_extreme_rule(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue
+) -> BatchedValue:
     """The position of the largest or smallest entry along an axis.
 
     Along the batch, padded rows get an entry that never wins over a real one in front of them.
     """
-    reduced_axis = int(evaluation.constant_operand(node, axis)) % evaluation.rank(x)
+    reduced_axis = evaluation.axis_operand(node, axis, x)
     arg_reduction = ops.argmax if node.op == "ArgMax" else ops.argmin
     if x.padded_axis == reduced_axis:
         dtype = evaluation.tensor(x).dtype
         tensor = evaluation.masked(x, _lowest(dtype) if node.op == "ArgMax" else _highest(dtype))
         return BatchedValue(arg_reduction(tensor, reduced_axis + 1, node["output_type"]), True)
-    padded_axis = None if x.padded_axis is None else x.padded_axis - int(reduced_axis < x.padded_axis)
-    return BatchedValue(
-        arg_reduction(evaluation.tensor(x), reduced_axis + int(x.batched), node["output_type"]),
-        x.batched,
-        padded_axis,
-        x.entries_per_row,
-    )
+    positions = arg_reduction(evaluation.tensor(x), reduced_axis + int(x.batched), node["output_type"])
+    return BatchedValue(positions, x.batched, x.padded_axis_after_removal(reduced_axis), x.entries_per_row)
 
 
 @batching_rule("InTopKV2")
-def _(
+def in_top_k_rule(
     evaluation: BatchedEvaluation, node: Node, predictions: BatchedValue, targets: BatchedValue, k: BatchedValue
 ) -> BatchedValue:
     """Whether each row's target is among its k largest predictions, for the rows of all clients at once.
@@ -173,7 +169,7 @@ def _(
 
 
 @batching_rule("L2Loss")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def l2_loss_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """Half the sum of squares of each client's value, where padded rows are zeros."""
     if not x.batched and x.padded_axis is None:
         return BatchedValue(ops.l2_loss(evaluation.tensor(x)))
@@ -185,7 +181,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 
 @batching_rule("DenseBincount")
-def _(
+def dense_bincount_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, size: BatchedValue, weights: BatchedValue
 ) -> BatchedValue:
     """How often each number occurs in each client's vector: the operation counts the rows of a matrix.

@@ -1,4 +1,9 @@
-"""Operations that read shapes (Shape, Size, Rank) or change them (Reshape, Fill, BroadcastTo, Tile, ExpandDims)."""
+"""Operations that read shapes (Shape, Size, Rank) or change them (Reshape, Fill, BroadcastTo, Tile, ExpandDims).
+
+A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
+"""
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +23,7 @@ from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 @batching_rule("Shape")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def shape_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The shape of one client's value as a known value.
 
     A shape that is not static is read when the graph runs, if it has no batch: it is then the same for all clients.
@@ -29,22 +34,22 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
     dtype = node.get("out_type", tf.int32)
     known_shape = evaluation.known_shape(x)
     if known_shape is not None:
-        values = [v.astype(dtype.as_numpy_dtype) for v in known_shape.values]
-        return BatchedValue(None, not known_shape.is_constant, known=KnownValue.from_probes(values))
+        samples = [v.astype(dtype.as_numpy_dtype) for v in known_shape.samples]
+        return BatchedValue.from_known(KnownValue.from_samples(samples))
     if x.padded_axis is not None:
         raise NoBatchingRule("Shape", "another axis than the batch is of unknown size")
     return BatchedValue(ops.shape(evaluation.tensor(x), dtype)[int(x.batched) :])
 
 
 @batching_rule("ShapeN")
-def _(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
+def shape_n_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
     """The shapes of several values, by the rule of Shape."""
     shape = Node(node.name, "Shape", (), {"out_type": node.get("out_type", tf.int32)})
     return [value for x in values for value in evaluation.evaluate(shape, [x])]
 
 
 @batching_rule("Size")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def size_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The number of entries of one client's value; as its shape, see Shape."""
     dtype = node.get("out_type", tf.int32)
     known_shape = evaluation.known_shape(x)
@@ -52,19 +57,18 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
         if x.padded_axis is not None:
             raise NoBatchingRule("Size", "another axis than the batch is of unknown size")
         return BatchedValue(ops.reduce_prod(ops.shape(evaluation.tensor(x), dtype)[int(x.batched) :]))
-    values = [np.prod(v).astype(dtype.as_numpy_dtype) for v in known_shape.values]
-    known_size = KnownValue.from_probes(values)
-    return BatchedValue(None, not known_size.is_constant, known=known_size)
+    samples = [np.prod(v).astype(dtype.as_numpy_dtype) for v in known_shape.samples]
+    return BatchedValue.from_known(KnownValue.from_samples(samples))
 
 
 @batching_rule("Rank")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def rank_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The number of axes of one client's value, which is static."""
-    return BatchedValue(None, known=KnownValue.from_constant(np.int32(evaluation.rank(x))))
+    return BatchedValue.from_known(KnownValue.from_constant(np.int32(evaluation.rank(x))))
 
 
 def reshape_target(evaluation: BatchedEvaluation, x: BatchedValue, shape: BatchedValue) -> KnownValue | None:
-    """The shape of one client's value after a Reshape, with -1 resolved, at the probed batch sizes.
+    """The shape of one client's value after a Reshape, with -1 resolved, at the sampled batch sizes.
 
     None if it is known only when the graph runs. Where the present shape is, -1 cannot be resolved, nor can it be told
     which axis of the result is the batch, so the target has to be a constant without -1.
@@ -77,9 +81,9 @@ def reshape_target(evaluation: BatchedEvaluation, x: BatchedValue, shape: Batche
     if target is None:
         return None
     if current is None:
-        return target if target.is_constant and (target.values[0] >= 0).all() else None
-    shapes = [_without_wildcard(w, h) for w, h in zip(target.values, current.values, strict=True)]
-    return KnownValue.from_probes(shapes, polynomial=target.polynomial)
+        return target if target.is_constant and (target.at_padded_size >= 0).all() else None
+    shapes = [_without_wildcard(w, h) for w, h in zip(target.samples, current.samples, strict=True)]
+    return KnownValue.from_samples(shapes, polynomial=target.polynomial)
 
 
 def _without_wildcard(target: np.ndarray, current: np.ndarray) -> np.ndarray:
@@ -95,7 +99,7 @@ def _without_wildcard(target: np.ndarray, current: np.ndarray) -> np.ndarray:
 
 
 @batching_rule("Reshape")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue) -> BatchedValue:
+def reshape_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue) -> BatchedValue:
     """Each client's value in another shape, in which the batch is one axis, or is merged with axes behind it.
 
     Raises:
@@ -110,7 +114,7 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
     axis, entries_per_row = evaluation.batch_axis(node, target_shape)
     if (axis is None) != (x.padded_axis is None):
         raise NoBatchingRule("Reshape", "the result has no batch axis")
-    sizes = target_shape.values[0]
+    sizes = target_shape.at_padded_size
     if axis is not None and x.padded_axis is not None:
         leading_entries = np.prod(evaluation.shape(x).as_list()[: x.padded_axis])
         if leading_entries != np.prod(sizes[:axis]):
@@ -137,7 +141,7 @@ def _reshape_to_operand(evaluation: BatchedEvaluation, x: BatchedValue, shape: V
 
 
 @batching_rule("Fill")
-def _(evaluation: BatchedEvaluation, node: Node, dims: BatchedValue, value: BatchedValue) -> BatchedValue:
+def fill_rule(evaluation: BatchedEvaluation, node: Node, dims: BatchedValue, value: BatchedValue) -> BatchedValue:
     """A tensor of one entry. A size that is the batch size makes its axis the batch."""
     known_dims = evaluation.known_value(dims)
     if known_dims is None:
@@ -145,11 +149,11 @@ def _(evaluation: BatchedEvaluation, node: Node, dims: BatchedValue, value: Batc
             raise NoBatchingRule("Fill", "its shape is not known")
         return broadcast(evaluation, value, evaluation.tensor(dims), None, 1)
     axis, entries_per_row = evaluation.batch_axis(node, known_dims)
-    return broadcast(evaluation, value, known_dims.values[0], axis, entries_per_row)
+    return broadcast(evaluation, value, known_dims.at_padded_size, axis, entries_per_row)
 
 
 @batching_rule("BroadcastTo")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue) -> BatchedValue:
+def broadcast_to_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue) -> BatchedValue:
     """Each client's value broadcast to a shape; a size that is the batch size makes its axis the batch.
 
     Raises:
@@ -161,9 +165,9 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
             raise NoBatchingRule("BroadcastTo", "its shape is not known")
         return broadcast(evaluation, x, evaluation.tensor(shape), None, 1)
     axis, entries_per_row = evaluation.batch_axis(node, known_shape)
-    if x.padded_axis is not None and x.padded_axis + len(known_shape.values[0]) - evaluation.rank(x) != axis:
+    if x.padded_axis is not None and x.padded_axis + len(known_shape.at_padded_size) - evaluation.rank(x) != axis:
         raise NoBatchingRule("BroadcastTo", "the batch is along another axis in the result")
-    return broadcast(evaluation, x, known_shape.values[0], axis, entries_per_row)
+    return broadcast(evaluation, x, known_shape.at_padded_size, axis, entries_per_row)
 
 
 def broadcast(
@@ -212,7 +216,7 @@ def _sizes(evaluation: BatchedEvaluation, x: BatchedValue) -> list:
 
 
 @batching_rule("Tile")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, multiples: BatchedValue) -> BatchedValue:
+def tile_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, multiples: BatchedValue) -> BatchedValue:
     """Each client's value repeated along axes that are not the batch.
 
     An axis of size 1 that is repeated as often as the batch has rows becomes the batch.
@@ -229,35 +233,30 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, multiples: Bat
             ops.concat([ops.ones([1], multiples_tensor.dtype), multiples_tensor], 0) if x.batched else multiples_tensor
         )
         return BatchedValue(ops.tile(evaluation.tensor(x), multiples_tensor), x.batched)
-    counts = known_multiples.values[0]
+    counts = known_multiples.at_padded_size
     if x.padded_axis is not None and counts[x.padded_axis] != 1:
         raise NoBatchingRule("Tile", "it repeats the batch")
     axis, entries_per_row = x.padded_axis, x.entries_per_row
     if not known_multiples.is_constant:
         axis, entries_per_row = evaluation.batch_axis(node, known_multiples)
-        if known_shape is None or x.padded_axis is not None or known_shape.values[0][axis] != 1:
+        if known_shape is None or x.padded_axis is not None or known_shape.at_padded_size[axis] != 1:
             raise NoBatchingRule("Tile", "it repeats an axis of another size than 1 along the batch")
     tensor = ops.tile(evaluation.tensor(x), [1, *counts] if x.batched else counts)
     return BatchedValue(tensor, x.batched, axis, entries_per_row, padding=_broadcast_padding(evaluation, x))
 
 
 @batching_rule("ExpandDims")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
+def expand_dims_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axis: BatchedValue) -> BatchedValue:
     """Each client's value with a further axis of size 1, behind which a padded axis moves by one."""
     new_axis = int(evaluation.constant_operand(node, axis).reshape(()))
     new_axis = new_axis + evaluation.rank(x) + 1 if new_axis < 0 else new_axis
-    padded_axis = None if x.padded_axis is None else x.padded_axis + int(new_axis <= x.padded_axis)
-    return BatchedValue(
-        ops.expand_dims(evaluation.tensor(x), new_axis + int(x.batched)),
-        x.batched,
-        padded_axis,
-        x.entries_per_row,
-        padding=x.padding,
-    )
+    tensor = ops.expand_dims(evaluation.tensor(x), new_axis + int(x.batched))
+    padded_axis = x.padded_axis_after_insertion(new_axis)
+    return BatchedValue(tensor, x.batched, padded_axis, x.entries_per_row, padding=x.padding)
 
 
 @batching_rule("Squeeze")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def squeeze_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """Each client's value without axes of size 1, behind which a padded axis moves forward.
 
     Without axes, TensorFlow removes all of size 1. That is refused where the batch may have one row.
@@ -278,13 +277,13 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
         raise NoBatchingRule("Squeeze", "it removes the batch axis")
     if not axes:
         return x
-    padded_axis = None if x.padded_axis is None else x.padded_axis - sum(a < x.padded_axis for a in axes)
     tensor = ops.squeeze(evaluation.tensor(x), [a + int(x.batched) for a in axes])
+    padded_axis = x.padded_axis_after_removal(*axes)
     return BatchedValue(tensor, x.batched, padded_axis, x.entries_per_row, padding=x.padding)
 
 
 @batching_rule("EnsureShape")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
+def ensure_shape_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """A check of the static shape of each client's value, which may not ask for a number of rows."""
     expected_sizes = [*tf.TensorShape(node["shape"])]
     if x.padded_axis is not None and expected_sizes[x.padded_axis] is not None:
@@ -294,13 +293,15 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValu
 
 
 @batching_rule("BroadcastGradientArgs")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> list[BatchedValue]:
+def broadcast_gradient_args_rule(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue
+) -> list[BatchedValue]:
     """Refused: known shapes are folded, and shapes that all clients share emitted, before a rule is asked."""
     raise NoBatchingRule("BroadcastGradientArgs", "the shapes differ between clients or are not known")
 
 
 @batching_rule("Range")
-def _(
+def range_rule(
     evaluation: BatchedEvaluation, node: Node, start: BatchedValue, limit: BatchedValue, delta: BatchedValue
 ) -> BatchedValue:
     """The numbers 0, 1, … up to the batch size: all clients share them, and their axis is the batch.
@@ -316,6 +317,6 @@ def _(
     if known_limit is None or first != 0 or step != 1:
         raise NoBatchingRule("Range", "its limits differ between clients")
     axis, entries_per_row = evaluation.batch_axis(
-        node, KnownValue.from_probes([v.reshape(1) for v in known_limit.values], polynomial=known_limit.polynomial)
+        node, KnownValue.from_samples([v.reshape(1) for v in known_limit.samples], polynomial=known_limit.polynomial)
     )
-    return BatchedValue(ops.range_(0, known_limit.values[0], 1, node["Tidx"]), False, axis, entries_per_row)
+    return BatchedValue(ops.range_(0, known_limit.at_padded_size, 1, node["Tidx"]), False, axis, entries_per_row)

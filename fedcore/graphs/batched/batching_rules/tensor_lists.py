@@ -28,7 +28,7 @@ def _element_shape(
 ) -> KnownValue | None:
     """Shape of one client's element, with -1 for unknown sizes; None if the rank is unknown.
 
-    The shape that the list has recorded goes before the operand, which gradients often give as unknown.
+    The shape that the list has recorded is preferred to the operand, which gradients often give as unknown.
 
     Args:
         shape: the operand with the shape of the elements.
@@ -41,7 +41,7 @@ def _element_shape(
     known_shape = evaluation.known_value(shape)
     if known_shape is None and not shape.client_invariant:
         raise NoBatchingRule(node.op, "the shape of its elements is not known")
-    return known_shape if known_shape is not None and known_shape.values[0].ndim else None
+    return known_shape if known_shape is not None and known_shape.at_padded_size.ndim else None
 
 
 def _element(handle: BatchedValue, tensor: Value) -> BatchedValue:
@@ -56,11 +56,11 @@ def _element_shape_operand(
     if element_shape is None:
         return ops.constant(ANY_SHAPE)
     clients = [evaluation.clients] if handle.batched else []
-    return ops.constant(np.concatenate([clients, element_shape.values[0]]).astype(np.int32))
+    return ops.constant(np.concatenate([clients, element_shape.at_padded_size]).astype(np.int32))
 
 
 @batching_rule("TensorListReserve", "EmptyTensorList")
-def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, count: BatchedValue) -> BatchedValue:
+def new_list_rule(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, count: BatchedValue) -> BatchedValue:
     """A new list, whose elements all clients share until a batched element is stored.
 
     It records the shape of its elements, since TensorFlow does not infer it, and with it the padded axis. A list
@@ -73,7 +73,9 @@ def _(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, count: Bat
 
 
 @batching_rule("TensorListFromTensor")
-def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue) -> BatchedValue:
+def tensor_list_from_tensor_rule(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: BatchedValue
+) -> BatchedValue:
     """A list of the slices of a tensor along its leading axis, [K, T, …] -> T elements [K, …].
 
     The client axis moves behind the axis of the elements, and the padded axis loses the leading one before it.
@@ -87,11 +89,11 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
     order = [1, 0, *range(2, tensor.shape.rank)]
     handle = ops.operation("TensorListFromTensor", fuse_transposes(tensor, order), ANY_SHAPE)
     tensor_shape = _known_element_shape(evaluation, x)
-    element_shape = None if tensor_shape is None else KnownValue.from_probes([v[1:] for v in tensor_shape.values])
+    element_shape = None if tensor_shape is None else KnownValue.from_samples([v[1:] for v in tensor_shape.samples])
     return BatchedValue(
         handle,
         True,
-        None if x.padded_axis is None else x.padded_axis - 1,
+        x.padded_axis_after_removal(0),
         x.entries_per_row,
         padding=x.padding,
         element_shape=element_shape,
@@ -100,7 +102,9 @@ def _(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, shape: Batched
 
 
 @batching_rule("TensorListStack")
-def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: BatchedValue) -> BatchedValue:
+def tensor_list_stack_rule(
+    evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: BatchedValue
+) -> BatchedValue:
     """The elements of a list along a new leading axis: T elements [K, …] -> [K, T, …], or [T, …] if all clients share
     them.
 
@@ -119,14 +123,14 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: Ba
     )
     if tensor.shape.rank is None:
         raise NoBatchingRule(node.op, "the shape of its elements is not known")
-    padded_axis = None if handle.padded_axis is None else handle.padded_axis + 1
     if handle.batched:
         tensor = fuse_transposes(tensor, [1, 0, *range(2, tensor.shape.rank)])
+    padded_axis = handle.padded_axis_after_insertion(0)
     return BatchedValue(tensor, handle.batched, padded_axis, handle.entries_per_row, padding=handle.padding)
 
 
 @batching_rule("TensorListGetItem")
-def _(
+def tensor_list_get_item_rule(
     evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, index: BatchedValue, shape: BatchedValue
 ) -> BatchedValue:
     """An element of a list, with the axes that the list has recorded. All clients read the same position."""
@@ -141,7 +145,7 @@ def _(
 
 
 @batching_rule("TensorListSetItem")
-def _(
+def tensor_list_set_item_rule(
     evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, index: BatchedValue, item: BatchedValue
 ) -> BatchedValue:
     """The list with another element at a position that all clients share."""
@@ -150,13 +154,17 @@ def _(
 
 
 @batching_rule("TensorListPushBack")
-def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, item: BatchedValue) -> BatchedValue:
+def tensor_list_push_back_rule(
+    evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, item: BatchedValue
+) -> BatchedValue:
     """The list with a further element at its end."""
     return _list_with_element(evaluation, node, handle, item, lambda x: [evaluation.tensor(handle), x])
 
 
 @batching_rule("TensorListPopBack")
-def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: BatchedValue) -> list[BatchedValue]:
+def tensor_list_pop_back_rule(
+    evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: BatchedValue
+) -> list[BatchedValue]:
     """(the list without its last element, that element).
 
     If every element has one known value, the popped element is that value: gradients of loops read shapes in this way.
@@ -173,20 +181,20 @@ def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue, shape: Ba
 
 
 @batching_rule("TensorListLength")
-def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> BatchedValue:
+def tensor_list_length_rule(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> BatchedValue:
     """The number of elements, which all clients share."""
     (length,) = emit(node.op, [evaluation.tensor(handle)], node.attributes)
     return BatchedValue(length)
 
 
 @batching_rule("TensorListElementShape")
-def _(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> BatchedValue:
+def tensor_list_element_shape_rule(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> BatchedValue:
     """The recorded shape of one client's element as a known value; -1 if the rank is unknown."""
     dtype = node["shape_type"].as_numpy_dtype
     if handle.element_shape is None:
-        return BatchedValue(None, known=KnownValue.from_constant(dtype(-1)))
-    element_shape = KnownValue.from_probes([v.astype(dtype) for v in handle.element_shape.values])
-    return BatchedValue(None, not element_shape.is_constant, known=element_shape)
+        return BatchedValue.from_known(KnownValue.from_constant(dtype(-1)))
+    samples = [v.astype(dtype) for v in handle.element_shape.samples]
+    return BatchedValue.from_known(KnownValue.from_samples(samples))
 
 
 def _with_static_shape(
@@ -195,7 +203,7 @@ def _with_static_shape(
     """The element with the static shape that its list has recorded, which TensorFlow does not infer."""
     if element_shape is not None:
         clients = [evaluation.clients] if handle.batched else []
-        item.set_shape([*clients, *(None if s < 0 else int(s) for s in element_shape.values[0])])
+        item.set_shape([*clients, *(None if s < 0 else int(s) for s in element_shape.at_padded_size)])
     return item
 
 
@@ -204,8 +212,8 @@ def _popped_known_value(evaluation: BatchedEvaluation, element_value: KnownValue
 
     A value that is not affine in the batch size has no tensor; it can still serve as a shape.
     """
-    if element_value.is_constant or element_value.affine(evaluation.probes):
-        return BatchedValue(None, not element_value.is_constant, known=element_value)
+    if element_value.is_constant or element_value.affine(evaluation.sampled_sizes):
+        return BatchedValue.from_known(element_value)
     tensor_error = NoBatchingRule("TensorListPopBack", "its elements are sizes that differ between clients")
     return BatchedValue(None, True, known=element_value, tensor_error=tensor_error)
 
