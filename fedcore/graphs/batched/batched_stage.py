@@ -2,11 +2,14 @@
 
 In:  broadcasts, then the tensors of `pack_clients`. Out: see `stage_fold`.
 
+A group of `width` clients has the lanes first_lane … first_lane + width - 1 of the call. Its function computes what the
+fold reads of these clients: tensors [width, …], or matrices as factors (left, right) where the fold only adds them.
+
 Decision 0233.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 
 import attrs
@@ -21,7 +24,7 @@ from fedcore.graphs.batched.known_inputs import DataRows, KnownInputs
 from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.batched.schedule import PackedLayout
-from fedcore.graphs.batched.stage_fold import Group, StageFold, or_factors
+from fedcore.graphs.batched.stage_fold import Group, StageFold, factors_or_tensor
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.form.parsed_graph import has_loops
@@ -55,7 +58,7 @@ class BatchedFold(StageFold):
         assumes: left factors may be taken to be finite, which `LowRank.finiteness_of_sum` then does.
 
     Attributes:
-        is_blind: of a left factor that was taken for finite, no leaf of the partial would tell that it is not.
+        lacks_witness: a left factor was taken for finite, and if it is not, no leaf of the partial shows it.
     """
 
     def __init__(
@@ -65,11 +68,12 @@ class BatchedFold(StageFold):
         *,
         assumes: bool = False,
     ) -> None:
+        """Groups of stages whose graphs have loops may run in greater number at a time, see the constants."""
         super().__init__(stage, layout.width, layout, joined=layout.joins_blocks)
         self.joined_rows = layout.joined_rows
         self._layout = layout
         self._assumes = assumes
-        self.is_blind = False
+        self.lacks_witness = False
         self._given: GivenProducts | None = None
         if has_loops(stage.module):
             self.parallel = PARALLEL_GROUPS_OF_LOOPS
@@ -91,9 +95,9 @@ class BatchedFold(StageFold):
         return holds and not self.width % block and block <= MAX_SEQUENTIAL_TERMS and not self.own_specs
 
     def groups(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
-        """There may be two functions if clients exceed `low_rank_steps`: the groups of these are the first ones. Their
-        kernels are dense if kernels are kept low-rank for clients of one step only. There is a function for each level
-        of padded batches, the largest first.
+        """The functions of groups with the number of groups of each, and the lanes of clients; see `StageFold.groups`.
+
+        There is one function for all groups, except where groups differ in the graph (`_functions_of_groups`).
         """
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
         arguments = _client_arguments(self.stage.client_parameters, self._layout, tensors)
@@ -102,53 +106,92 @@ class BatchedFold(StageFold):
             self.rows_of_lanes = rows.own_rows if self._layout.has_own_factors else rows.rows_of_batches
             if rows.begins is not None and not self._layout.has_longer_groups:
                 self.data_rows = DataRows(rows.columns, rows.begins)
-        call_products = None
         if self._layout.is_given_products:
-            self._given = call_products = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
+            self._given = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
+        group = functools.partial(self._run_group, arguments, seeds)
+        return self._functions_of_groups(group, arguments, ops.size(seeds, tf.int64) // self.width), lane_of
 
-        def group(
-            first_lane: Value,
-            in_factors: Mapping[int, int],
-            layout: PackedLayout = self._layout,
-            level: int | None = None,
-        ) -> list[Value | Factors]:
-            in_factors = {} if layout.exceeds_low_rank else in_factors
-            lanes = Window(first_lane, self.width)
-            group_arguments = [_group_of(v, lanes, first_lane, level) for v in arguments]
-            names = [p.name for p in self.stage.client_parameters]
-            scope = {**self.invariant, **dict(zip(names, group_arguments, strict=True))}
-            seed = tensor_seed(lanes.of(seeds))
-            assumed: list[Value] = []
-            products = None if call_products is None else call_products.group_products(first_lane)
-            assumes = assumed if self._assumes and in_factors else None
-            with self.interpreter.using(layout, assumes, products) as known_inputs:
-                self.interpreter.operations(self.client_operations, scope, dict(self.types), seed)
-            contributions = enumerate(self.contribution(scope))
-            leaves = [or_factors(value, self.width, may_be_factors=i in in_factors) for i, value in contributions]
-            telling = {id(f[0]): in_factors[i] for i, f in enumerate(leaves) if isinstance(f, tuple)}
-            self.telling.update(telling[id(left)] for left in assumed if id(left) in telling)
-            self.is_blind |= any(id(left) not in telling for left in assumed)
-            if self.data_rows is not None:
-                leaves = [_with_input(leaf, known_inputs) for leaf in leaves]
-            own_values = [broadcast_to_clients(value, self.width) for value in self.own_leaves(scope)]
-            return [*leaves, *own_values, *self.sizes_of(scope)]
+    def _functions_of_groups(self, group: Callable, arguments: list, count: Value) -> list[tuple[Group, Value]]:
+        """The functions of groups, in the order of the groups, each with the number of groups (int64) that it computes.
 
-        count, layout = ops.size(seeds, tf.int64) // self.width, self._layout
+        With levels of padded batches there is one for each level, the largest first. If clients exceed `low_rank_steps`
+        in a way that changes the graph, the groups of these clients come first, with a function of their own; their
+        kernels are dense if kernels are kept low-rank for clients of one step only. Otherwise one serves all groups.
+
+        Args:
+            group: `_run_group` for the arguments.
+            arguments: of all clients.
+            count: int64, the number of groups.
+        """
+        layout = self._layout
         if layout.levels:
-            largest = ops.reduce_max(ops.reshape(self._rows(arguments).sizes, [count, -1]), axis=1)
-            below = [*layout.levels[1:], -1]
-            each = zip(layout.levels, below, strict=True)
-            counts = [ops.reduce_sum(ops.cast((largest <= a) & (largest > b), tf.int64)) for a, b in each]
-            functions = [functools.partial(group, level=level) for level in layout.levels]
-            return list(zip(functions, counts, strict=True)), lane_of
+            largest = ops.reduce_max(ops.reshape(self._rows(arguments).sizes, [count, -1]), axis=1)  # of each group
+            bounds = zip(layout.levels, [*layout.levels[1:], -1], strict=True)
+            counts = [
+                ops.reduce_sum(ops.cast((largest <= level) & (largest > below), tf.int64)) for level, below in bounds
+            ]
+            return list(zip([functools.partial(group, level=level) for level in layout.levels], counts, strict=True))
         if not layout.has_longer_groups:
-            return [(group, count)], lane_of
+            return [(group, count)]
+        # A group is longer if its first lane, whose client takes most steps, has a batch behind the low-rank steps.
         sizes = self._rows(arguments).sizes[:: self.width, layout.low_rank_steps]
         longer = ops.reduce_sum(ops.cast(sizes > 0, tf.int64))
         longer_layout = attrs.evolve(layout, low_rank_steps=0) if layout.keeps_one_step else layout
-        layouts = longer_layout, attrs.evolve(layout, exceeds_low_rank=False)
-        first, others = (functools.partial(group, layout=group_layout) for group_layout in layouts)
-        return [(first, longer), (others, count - longer)], lane_of
+        return [
+            (functools.partial(group, layout=longer_layout), longer),
+            (functools.partial(group, layout=attrs.evolve(layout, exceeds_low_rank=False)), count - longer),
+        ]
+
+    def _run_group(
+        self,
+        arguments: list,
+        seeds: Value,
+        first_lane: Value,
+        factored_leaves: Mapping[int, int],
+        layout: PackedLayout | None = None,
+        level: int | None = None,
+    ) -> list[Value | Factors]:
+        """Builds the work of one group: contributions [width, …] or factors, then `own_leaves`, then measured sizes.
+
+        Args:
+            arguments: of all clients of the call, as batched values and sequences.
+            seeds: int64 [lanes].
+            first_lane: int64, the first lane of the group.
+            factored_leaves: as in `Group`.
+            layout: of the group's clients. Default: that of the call.
+            level: the padded size of the group's batches; None: that of the layout.
+        """
+        layout = layout or self._layout
+        factored_leaves = {} if layout.exceeds_low_rank else factored_leaves
+        lanes = Window(first_lane, self.width)
+        group_arguments = [_group_of(v, lanes, first_lane, level) for v in arguments]
+        names = [p.name for p in self.stage.client_parameters]
+        scope = {**self.invariant, **dict(zip(names, group_arguments, strict=True))}
+        assumed_finite: list[Value] = []
+        seed = tensor_seed(lanes.of(seeds))
+        products = None if self._given is None else self._given.group_products(first_lane)
+        assumptions = assumed_finite if self._assumes and factored_leaves else None
+        with self.interpreter.using(layout, assumptions, products) as known_inputs:
+            self.interpreter.operations(self.client_operations, scope, dict(self.types), seed)
+        contributions = enumerate(self.contribution(scope))
+        leaves = [factors_or_tensor(v, self.width, may_be_factors=i in factored_leaves) for i, v in contributions]
+        self._note_witnesses(assumed_finite, leaves, factored_leaves)
+        if self.data_rows is not None:
+            leaves = [_with_input(leaf, known_inputs) for leaf in leaves]
+        own_values = [broadcast_to_clients(value, self.width) for value in self.own_leaves(scope)]
+        return [*leaves, *own_values, *self.sizes_of(scope)]
+
+    def _note_witnesses(
+        self, assumed_finite: list[Value], leaves: list[Value | Factors], factored_leaves: Mapping[int, int]
+    ) -> None:
+        """Notes for each left factor that was taken for finite the leaf of the partial that adds its product.
+
+        If the factor is not finite, neither is that leaf, which the runtime tests. Without such a leaf nobody would
+        notice, so the stage is built again without assumptions (`lacks_witness`).
+        """
+        witness_of = {id(f[0]): factored_leaves[i] for i, f in enumerate(leaves) if isinstance(f, tuple)}
+        self.witness_leaves.update(witness_of[id(left)] for left in assumed_finite if id(left) in witness_of)
+        self.lacks_witness |= any(id(left) not in witness_of for left in assumed_finite)
 
     @staticmethod
     def _rows(arguments: list) -> RowLayout:
@@ -158,9 +201,9 @@ class BatchedFold(StageFold):
 
     def with_products(self, realized: Realized) -> Realized:
         """The function of a call, with that of the products which its groups have asked for."""
-        if self._given is None or self._given.of is None:
+        if self._given is None or self._given.layer_input is None:
             return realized
-        layouts = enumerate(self._layout.layouts, 2)  # behind the seeds and the lanes
+        layouts = enumerate(self._layout.layouts, 2)  # operands 0 and 1 are the seeds and the lanes
         ((first, sequence_layout),) = [(i, layout) for i, layout in layouts if layout is not None]
         operands = tuple(range(first, first + len(sequence_layout.column_specs()) + 2))
         specs = [packed_specs(self.stage.client_leaves, self._layout)[i] for i in operands]
@@ -187,20 +230,23 @@ def realize_batched(
     """
     fold = BatchedFold(stage, layout, assumes=assumes)
     realized = fold.whole_call(block, blocks)
-    if fold.is_blind:
+    if fold.lacks_witness:
         fold = BatchedFold(stage, layout)
         realized = fold.whole_call(block, blocks)
     return fold.with_products(realized)
 
 
 def _with_input(leaf: Value | Factors, known_inputs: SequenceOf[KnownInputs]) -> Value | Factors:
-    """The leaf, with an input in the place of the left factor, if that is one."""
+    """A leaf (left, right) with a `KnownInput` in the place of a left factor that holds one; other leaves as they are.
+
+    Args:
+        known_inputs: of the loops of the group.
+    """
     if not isinstance(leaf, tuple):
         return leaf
     left, right = leaf
-    return next(
-        (left_input for inputs in known_inputs if (left_input := inputs.input_of(left)) is not None), left
-    ), right
+    inputs = (known.input_of(left) for known in known_inputs)
+    return next((left_input for left_input in inputs if left_input is not None), left), right
 
 
 def _client_arguments(parameters: SequenceOf[Parameter], layout: PackedLayout, tensors: list) -> list:

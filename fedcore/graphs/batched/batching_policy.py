@@ -134,8 +134,9 @@ def batching_policy(
     one_step_width = 0
     if rank == ONE_STEP and requested_width is None:
         one_step_width = _one_step_width(stage.client_parameters, width)
-    blocks = -(-width * (GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL) // block)
-    call = block << (blocks - 1).bit_length()
+    groups = GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL
+    blocks = -(-width * groups // block)
+    call = block << (blocks - 1).bit_length()  # a power of two of blocks
     return BatchingPolicy(width, call, rank, loop, products, one_step_width, clients_at_once(dense))
 
 
@@ -219,7 +220,10 @@ def _callees(module: Module, function: Function) -> Iterator[Function | Graph]:
 
 
 def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> LowRankKernels:
-    """The kernels that the stage's training keeps low-rank.
+    """The kernels that the stage's training keeps low-rank: those of its first loop over batches that starts from
+    values that all clients share.
+
+    The step of the loop is a graph, or a function that calls one, maybe with captured values (`bind`).
 
     Args:
         operations: client operations of the stage.
@@ -245,8 +249,12 @@ def _low_rank(module: Module, stage: Function, operations: list[Operation], batc
 def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry: Type) -> LowRankKernels:
     """The kernels of a step that is the call of one graph; its last two parameters are the carry and the element.
 
+    The graph's arguments are the leaves of the operands of that call: `firsts` has the number of each operand's first
+    leaf, and `positions` the leaves that all clients share. Other steps keep no kernel.
+
     Args:
         shared: for each parameter whether all clients share it.
+        carry: type of the loop variables.
     """
     if len(step.operations) != 1 or step.operations[0].kind != "call" or len(shared) != len(step.parameters):
         return LowRankKernels()
@@ -324,7 +332,7 @@ def _check_operations(
         builds_graphs: every graph is built once, for two clients, in a block that is not kept.
     """
     types = function.types()
-    bound: dict[str, tuple[str, list[bool], list[Type]]] = {}
+    bound: dict[str, tuple[str, list[bool], list[Type]]] = {}  # -> (function, whether captured values differ, types)
     seeded = seeded_symbols(module)
     for op in operations:
         if op.kind not in BATCHABLE:
@@ -377,7 +385,17 @@ _reasons: LruCache[tuple, tuple[str, str] | None] = LruCache(1024)
 def _check_graph(
     module: Module, graph: Graph, batched_arguments: set[int], padded_axes: dict[int, int], *, builds_graphs: bool
 ) -> None:
-    def reason() -> tuple[str, str] | None:
+    """Raises if a graph cannot be computed for several clients at once, or if that is no faster.
+
+    Args:
+        batched_arguments: numbers of the graph's arguments that differ between clients.
+        padded_axes: number of an argument that is a batch -> its axis.
+        builds_graphs: whether the graph is built for two clients, to find operations without a rule; the answer is
+            cached by graph, arguments and rules.
+    """
+
+    def find_reason() -> tuple[str, str] | None:
+        """(operation without a rule, why) for two clients; None if there is none."""
         error = why_not_batchable(graph, module.blob(graph.digest), batched_arguments, padded_axes)
         return None if error is None else (error.op, error.why)  # without its traceback, which holds the scratch graph
 
@@ -389,13 +407,21 @@ def _check_graph(
         return
     rules = frozenset((op, batching_rules.get(op)) for op in operations)  # one may be registered anew
     key = (graph.digest, graph.type, frozenset(batched_arguments), tuple(padded_axes.items()), rules)
-    refusal = _reasons.get(key, reason)
+    refusal = _reasons.get(key, find_reason)
     if refusal is not None:
         raise NoBatchingRule(*refusal)
 
 
 def _trains_convolutions(operations: frozenset[str], body: Body, batched_arguments: set[int]) -> bool:
-    """Whether a graph computes gradients of kernels that differ between clients; in FedSGD all clients share them."""
+    """Whether a graph computes gradients of kernels that differ between clients; in FedSGD all clients share them.
+
+    Follows in `differing` the names of nodes that depend on an argument that differs. A loop or a branch that does
+    counts as such a gradient, since it is not looked into.
+
+    Args:
+        operations: types of the graph's operations.
+        batched_arguments: numbers of the arguments that differ between clients.
+    """
     if not any(op.startswith(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")) for op in operations):
         return False
     differing = {body.arguments[i] for i in batched_arguments} | ({body.arguments[-1]} if body.seeded else set())
@@ -409,7 +435,10 @@ def _trains_convolutions(operations: frozenset[str], body: Body, batched_argumen
 
 
 def _width(stage: ClientStage, *, keeps_low_rank: bool) -> int:
-    """The largest power of two whose clients' state and batches fit the working set."""
+    """Clients of a group: the largest power of two whose state and batches fit `WORKING_SET_BYTES`.
+
+    At least 2 and at most `MAX_WIDTH`, or `MAX_WIDTH_IMAGES` with convolutions.
+    """
     module, state = stage.module, state_bytes(stage.function)
     if has_loops(module):
         state *= 2  # each iteration of a loop within a step adds to the gradients of the weights that it reads

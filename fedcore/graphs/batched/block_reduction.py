@@ -117,17 +117,18 @@ def sum_blocks_by_group(
     """
     blocks, blocks_of_group = int(lane_of.shape[0]), width // int(lane_of.shape[1])
     zeros, merge, addends = reduction.zeros, reduction.merge, reduction.sum_only_leaves
-    is_sum = len(reduction.leaves_only_merged_by_sums) == len(zeros)
-    adds_up = is_sum and all(map(reduction.starts_from_zeros, range(len(zeros))))
-    merges = adds_up and blocks_of_group & (blocks_of_group - 1) == 0 and blocks % blocks_of_group == 0
+    merge_adds = len(reduction.leaves_only_merged_by_sums) == len(zeros)
+    adds_to_zeros = merge_adds and all(map(reduction.starts_from_zeros, range(len(zeros))))
+    is_subtree = blocks_of_group & (blocks_of_group - 1) == 0 and blocks % blocks_of_group == 0  # of the merge tree
+    merges = adds_to_zeros and is_subtree
     totals = _sums_by_group(group, reduction.specs, lane_of, count, width, parallel, merges=merges, joined=joined)
     present = ops.reduce_any(ops.reshape(lane_of >= 0, [totals[0].shape[0], -1]), axis=1)
     present, *sums = _reverse_bits([present, *(totals[addends[i]] for i in range(len(zeros)))])
-    if not is_sum:
+    if not merge_adds:
         return _merge_tree(merge, [zero + t for zero, t in zip(zeros, sums, strict=True)], present)
     flat = _FlatLeaves.from_leaves(zeros)
     joined_zeros, joined_sums = flat.join(zeros), flat.join(sums)
-    if adds_up:  # zeros are added once, to the total
+    if adds_to_zeros:  # they are added once, to the total
         return flat.split(_add_leaves(joined_zeros, _merge_tree(_add_leaves, joined_sums, present)))
     return flat.split(_merge_tree(_add_leaves, _add_leaves(joined_zeros, joined_sums), present))
 

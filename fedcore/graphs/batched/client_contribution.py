@@ -367,7 +367,7 @@ def _slices(groups: Value, lanes: Value, width: int, dtype: tf.DType, shape: Seq
         shape: of one client's value; None for an unknown size.
     """
     sizes = [-1 if s is None else s for s in shape]
-    begins = ops.unstack(ops.pad((lanes % width)[:, None], [[0, 0], [0, len(sizes)]]))
+    begins = ops.unstack(ops.pad((lanes % width)[:, None], [[0, 0], [0, len(sizes)]]))  # [lane in the group, 0, …]
     size = ops.constant([1, *sizes], tf.int64)
     views = []
     for group, begin in zip(_group_tensors(groups, lanes, width, dtype, shape), begins, strict=True):
@@ -421,6 +421,9 @@ def contributions_by_group(
 ) -> list[Contribution]:
     """Runs the groups of a call and stores the contributions of their clients.
 
+    Each function is traced once, which tells how its groups have each packed leaf: as a tensor or as factors. The lists
+    for the leaves are then reserved, and filled by one loop over the groups of each function.
+
     Args:
         groups: functions of a group, each with the number of groups (int64) for which it is called; the groups of
             one function follow those of the one before.
@@ -432,10 +435,10 @@ def contributions_by_group(
         data: the rows of the lanes; None if no left factor is an input.
     """
     packed = packed_leaves(specs)
-    kinds: list[list[_Kind]] = []  # for each function, of the packed leaves
+    kinds: list[list[_Kind]] = []  # for each function, how it has each packed leaf; set by tracing it
     functions = [_trace_group(group, packed, kinds) for group, _ in groups]
     stores = _reserve_stores(packed, kinds, [number for _, number in groups])
-    first = ops.zeros([], tf.int64)
+    first = ops.zeros([], tf.int64)  # number of the function's first group
     for function, leaf_kinds, (_, number) in zip(functions, kinds, groups, strict=True):
         group_stores = [stores[key] for key in enumerate(leaf_kinds)]
         lists = [(list_, store.first) for store in group_stores for list_ in store.lists]

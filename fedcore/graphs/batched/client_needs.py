@@ -88,6 +88,7 @@ class _Walk:
         self._stage = stage
         self._module = stage.module
         self._rows = rows
+        """Finds the shapes of the kernels that are kept in factors of `factor_rows` rows."""
         rank = int(stage.function.attributes.get("low_rank", 0)) if factor_rows else 0
         types = [
             leaf for op in stage.function.operations for _, leaf in leaves(op.type) if isinstance(leaf, TensorType)
@@ -96,6 +97,7 @@ class _Walk:
         self._factored = FactoredKernels(frozenset(kernels), factor_rows)
 
     def needs(self) -> ClientNeeds:
+        """The bytes of the stage: of its types, and for a client the peak of the operations that the fold is not."""
         stage, function = self._stage, self._stage.function
         types, operations, contribution = function.types(), list(function.operations), [function.result.name]
         lasting, kept = {function.result.name}, 0 if stage.kept_type is None else _dense_bytes([stage.kept_type])
@@ -114,7 +116,10 @@ class _Walk:
         )
 
     def _peak(self, operations: Sequence[Operation], types: Mapping[str, Type], lasting: Set[str]) -> int:
-        """The largest number of bytes that operations hold beside the values that they are given.
+        """The largest number of bytes that operations hold at a time, beside the values that they are given.
+
+        While an operation runs, these are the results that a later operation reads (`alive`), its own result, and what
+        the function or graph that it calls holds inside (`inner`). A bound function runs where its name is read.
 
         Args:
             types: of all names.
@@ -132,9 +137,9 @@ class _Walk:
             own = self._size_bytes(op.type)
             if op.kind == "bind":
                 bound[op.name], inner = inner, 0
-            if op.kind in _VIEWS:
+            if op.kind in _VIEWS:  # takes over the tensors of the operands that end here
                 own = sum(alive.get(name, 0) for name in ended)
-            elif op.kind == "call":  # a graph may return its arguments
+            elif op.kind == "call":  # `inner` has the result; a graph that returns its arguments holds less than it
                 own = min(own, inner)
                 peak = max(peak, sum(alive.values()) + inner)
             else:

@@ -1,11 +1,13 @@
 """Products of rows of the clients' data, for all groups of a call, as one tensor that a runtime may keep.
 
-No weight decides the products of a first layer's inputs with those of earlier steps (`known_inputs`), so they are not
-computed in the function of a call: another function computes them from the packed columns, and as long as these are
-kept for the next round, so are they.
+The products of a first layer's inputs with its inputs of earlier steps (`known_inputs`) depend on the clients' data
+and on no weight. So the function of a call does not compute them but takes them as an operand, `GivenProducts`: a
+function of their own computes them from the packed columns, and the runtime keeps them for the next round as long as it
+keeps the columns.
 
 In:  columns [rows, …], index and sizes of packed rows that are in order, see `row_layouts`.
-Out: float32 [entries]: the products [K, later, earlier] of each group, one after the other.
+Out: float32 [entries]: the products [K, later, earlier] of each group of K clients, one after the other. `later` is the
+number of rows of a client behind its first batch, `earlier` that before its last batch; see `earlier_rows`.
 
 Decision 0196.
 """
@@ -33,13 +35,13 @@ class GivenProducts:
         products: float32 [entries], the products [K, later, earlier] of each group, one after the other.
         data: packed rows of all clients of the call.
         width: lanes of a group.
-        of: the input whose products they are: the first one that a group asks for.
+        layer_input: the input whose products they are: the first one that a group asks for.
     """
 
     products: Value
     data: RowLayout
     width: int
-    of: KnownInput | None = None
+    layer_input: KnownInput | None = None
     _counts: Value = attrs.field(init=False)
     _ends: Value = attrs.field(init=False)
 
@@ -67,8 +69,8 @@ class ProductsOfGroup:
         The first input that is asked for decides whose products the operand holds.
         """
         operand = self.call_products
-        operand.of = operand.of or layer_input
-        if operand.of != layer_input or operand.data.batch_rows != batch_rows:
+        operand.layer_input = operand.layer_input or layer_input
+        if operand.layer_input != layer_input or operand.data.batch_rows != batch_rows:
             return None
         group = self.first_lane // operand.width
         counts, end = ops.gather(operand._counts, group), ops.gather(operand._ends, group)
@@ -97,7 +99,7 @@ def data_products(
         without: names of stage passes that do not run.
     """
 
-    layer_input = call_products.of
+    layer_input = call_products.layer_input
     assert layer_input is not None  # a call whose groups have asked for nothing has no such function
 
     def body(*tensors: Value) -> list[Value]:

@@ -1,6 +1,6 @@
 """Inputs of layers that are known before a loop over training steps, since they depend on the clients' data only.
 
-In:  a tensor of a step, [K, B, n], and the rows of the group's batches, [K, R, …].
+In:  a tensor of a step, [K, B, n], for K clients with batches of B rows, and the rows of all their batches, [K, R, …].
 Out: the tensor of all T steps, [K, R, n]. R is T * B, or less if the last batch has fewer rows.
 
 The input of a model's first layer is the batch itself, reshaped or scaled. Its products with what all clients share,
@@ -206,7 +206,7 @@ class KnownInputs:
         if not self.has_own_products:
             x = self.input_of_all_steps(layer_input)
             return ops.operation("BatchMatMulV2", x[:, self.rows - later :], x[:, :earlier], adj_y=True)
-        own = self.data.own_rows
+        own = self.data.own_rows  # int64 [K], without the rows that pad a client to the longest one
         own_later, own_earlier = earlier_rows(own, batch_rows)
         no_rows = ops.zeros_like(own_later)
         paddings = ops.reshape(ops.stack([no_rows, later - own_later, no_rows, earlier - own_earlier], 1), [-1, 2, 2])
@@ -274,10 +274,10 @@ class KnownInputs:
 
 
 def earlier_rows(rows: Value, batch_rows: int) -> tuple[Value, Value]:
-    """(number of rows that have earlier rows, number of rows that have later ones) of R rows in batches.
+    """(later, earlier): how many of R rows stand behind the first batch, and how many before the last batch.
 
-    The rows of the first batch have no earlier ones, and those of the last batch no later ones. If there is one batch,
-    both numbers are 0.
+    The products of rows with rows of earlier batches are a matrix [later, earlier]. With 50 rows in batches of 20 these
+    are 30 and 40. With a single batch `earlier` is 0, so that the matrix is empty.
 
     Args:
         rows: int64, R.

@@ -58,16 +58,18 @@ class LowRankSteps:
     exceeds: bool
 
     @classmethod
-    def of(cls, leaves: ClientLeaves, seeds: np.ndarray, numbers: SequenceOf[int], rank: int) -> "LowRankSteps | None":
+    def from_leaves(
+        cls, leaves: ClientLeaves, seeds: np.ndarray, numbers: SequenceOf[int], rank: int
+    ) -> "LowRankSteps | None":
         """The steps of a block's clients; None if their kernels are better kept dense.
 
         That is where a client's data are not one sequence of batches, or where a single batch has as many rows as the
         rank, so that each step would compute the dense kernels anyway.
 
         Args:
-            seeds: the seed of each client, as in `pack_for_loop`.
-            numbers: the number of each leaf, as in `pack_for_loop`.
-            rank: the plan's rank.
+            leaves: leaves of the arguments of the block's clients.
+            seeds, numbers: seed of each client and number of each leaf, from which random pipelines draw.
+            rank: the plan's rank: number of rows of factors from which a kernel is better dense.
         """
         if len(leaves.sequences) != 1:
             return None
@@ -75,7 +77,8 @@ class LowRankSteps:
         low_rank_steps = steps_of_rank(columns, rank)
         if low_rank_steps < 2:
             return None
-        step_counts = [len(c.read(int(s), numbers[position])) for c, s in zip(columns, seeds, strict=True)]
+        orders = [c.read(int(seed), numbers[position]) for c, seed in zip(columns, seeds, strict=True)]
+        step_counts = list(map(len, orders))  # a reading order has an entry for each batch
         return cls(rank, low_rank_steps, exceeds=max(step_counts) > low_rank_steps)
 
     def __str__(self) -> str:

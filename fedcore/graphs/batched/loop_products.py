@@ -134,7 +134,7 @@ def _match_product(
         variable: position of the loop variable.
         users: tensor -> names of the operations that read it.
     """
-    nodes: list[str] = []
+    nodes: list[str] = []  # gets the names of the operations between the old and the new value, which move with it
     old_value = (loop_body.arguments[variable], 0)
     addend = _match_addend(loop_body, variable, nodes)
     match = None if addend is None else _match_addend_product(loop_body, variable, addend, nodes)
@@ -254,6 +254,7 @@ class ProductsBehindLoop:
             state: the loop variables.
         """
         value_of = dict(zip([*self.operands, *self.indices], others, strict=True))
+        # Several operands of the body may be one tensor here; the first of them represents the others.
         first_with_tensor: dict[int, Ref] = {}
         representative = {ref: first_with_tensor.setdefault(id(value_of[ref].tensor), ref) for ref in self.operands}
         fitting = {ref for ref in self.operands if _fits(value_of[ref])}

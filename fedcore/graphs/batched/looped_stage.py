@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.client_contribution import Factors
 from fedcore.graphs.batched.lane_interpreter import LaneInterpreter, LowRankSteps, as_value, call_graph
-from fedcore.graphs.batched.stage_fold import Group, StageFold, or_factors
+from fedcore.graphs.batched.stage_fold import Group, StageFold, factors_or_tensor
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.sequences.layout import Layout
@@ -70,9 +70,13 @@ class LoopedFold(StageFold):
         }
         self._lane.operations(self.invariant_operations, invariant, dict(self.types))
 
-        def group(first_lane: Value, in_factors: Mapping[int, int]) -> list[Value | Factors]:
-            """The contribution of the client in a lane: tensors [1, …] and factors, then the sizes of its messages
-            in bits.
+        def group(first_lane: Value, factored_leaves: Mapping[int, int]) -> list[Value | Factors]:
+            """The work of the client in a lane: its contribution (tensors [1, …], or factors where a matrix may stay
+            so), then its `own_leaves`, then the sizes of its messages in bits.
+
+            Args:
+                first_lane: int64, the lane.
+                factored_leaves: as in `Group`.
             """
             arguments = client_arguments(self.stage, self._layouts, leaf_tensors, first_lane, call_graph)
             scope = {**invariant, **dict(zip(names, arguments, strict=True))}
@@ -80,7 +84,11 @@ class LoopedFold(StageFold):
             values = enumerate(map(as_value, self.contribution(scope)))
             bits = self.stage.bits(scope, self.types)
             sizes = [ops.stack(bits)[None]] if bits else []
-            own_values = [or_factors(as_value(v), 1, may_be_factors=False) for v in self.own_leaves(scope)]
-            return [*(or_factors(v, 1, may_be_factors=i in in_factors) for i, v in values), *own_values, *sizes]
+            own_values = [factors_or_tensor(as_value(v), 1, may_be_factors=False) for v in self.own_leaves(scope)]
+            return [
+                *(factors_or_tensor(v, 1, may_be_factors=i in factored_leaves) for i, v in values),
+                *own_values,
+                *sizes,
+            ]
 
         return [(group, ops.size(seeds, tf.int64))], lane_of

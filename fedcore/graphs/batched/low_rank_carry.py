@@ -14,6 +14,10 @@ start anew, so that their rank never costs more than the kernel. Kernels whose s
 and its momentum do, share U. A step may also scale the matrices (decay, momentum): their coefficients are then loop
 variables.
 
+In the code, W is a kernel's *shared* matrix, D its *own* matrix, U its *left* and V its *right* factor; a *scale* is a
+coefficient that is a loop variable; kernels that share U are a *group*. Matrices are compared by identity: two kernels
+hold one matrix if their terms hold one `Value`.
+
 A `LowRankCarry` says which kernels share U, which coefficients are loop variables, and which U are known before the
 loop. It is found as a fixed point: the loop is built for a carry, and its step tells which carry its results need
 (`CarriedKernels.carry_after_step`). As long as that is another, more general one, the loop is built again for it.
@@ -189,8 +193,9 @@ class OpenCarry:
         """The loop variables before the first step.
 
         These are, in this order: the left factors that are appended to, the right factors of all kernels, the sums D if
-        a client exceeds the low-rank steps, and the coefficients. Factors start without rows, and the sums as empty
-        tensors, so that no memory is set to zero.
+        a client exceeds the low-rank steps, and the coefficients: 1 for the matrix that a kernel starts with, else 0.
+        Factors start without rows, and the sums as empty tensors, so that no memory is set to zero; the static shapes
+        leave these sizes open, since steps change them.
         """
         variables = [self._empty_factor(self.shapes[group[0]][0]) for group in self.appended_groups]
         variables += [self._empty_factor(self.shapes[i][1]) for i in self.carry.kernels]
@@ -207,7 +212,9 @@ class OpenCarry:
         Kernels that start as one tensor have one matrix, named after the first of them.
         """
         matrix = self.initial_matrices[kernel]
-        return None if matrix is None else ("shared", next(i for i, t in self.initial_matrices.items() if t is matrix))
+        if matrix is None:
+            return None
+        return "shared", next(i for i, t in self.initial_matrices.items() if t is matrix)
 
     def begins_with(self, kernel: int, matrix: MatrixId) -> bool:
         """Whether a matrix stands in a kernel with coefficient 1, unless steps have scaled it."""
@@ -472,7 +479,8 @@ class CarriedKernels:
     def _carry_with_scales(self, kernels: Mapping[int, LowRank]) -> LowRankCarry | None:
         """The carry whose loop variables include the coefficients that the step changes.
 
-        A kernel with a term that is neither a shared nor an own matrix of the carry is not kept.
+        A coefficient is unchanged if it is the number that it starts with: 1 or, for a matrix that is no term, 0. A
+        kernel with a term that is neither a shared nor an own matrix of the carry is not kept.
 
         Args:
             kernels: the low-rank results of the step.
@@ -484,7 +492,7 @@ class CarriedKernels:
         for i, kernel in kernels.items():
             coefficients = {id(matrix): c for matrix, c in kernel.terms}
             for m, matrix in matrices:
-                c = coefficients.pop(id(matrix), 0.0)
+                c = coefficients.pop(id(matrix), 0.0)  # what is left at the end are other matrices
                 is_unchanged = isinstance(c, float) and c == float(self.open_carry.begins_with(i, m))
                 if not is_unchanged and (i, m) not in carry.scaled:
                     scaled.add((i, m))
@@ -495,12 +503,16 @@ class CarriedKernels:
     def variables_after_step(self, results: Mapping[int, BatchedValue], active: Value | None) -> Tensors:
         """The loop variables after a step for whose results the carry is the fixed point.
 
+        The results of the kernels of a group are U^T V' + X^T G, with the U of the group and one X of B new rows. U
+        gets the rows X, unless it holds known inputs, and each V becomes V' with the rows G. A kernel without X^T G
+        gets rows of zeros, and one without U^T V' loses its old rows to zeros.
+
         Args:
             results: the step's results for the kernels.
             active: bool [K]; a client whose entry is false keeps its kernels. None: all are active.
         """
         kernels = {i: value.low_rank for i, value in results.items() if value.low_rank is not None}
-        lefts, rights = [], {}
+        lefts, rights = list[Value](), dict[int, Value]()
         for left, group in zip(self.lefts, self.open_carry.carry.shared, strict=True):
             rows = next((u for i in group for u, _ in kernels[i].factors if u is not left), None)
             layer_input = self.open_carry.carry.input_of(group)

@@ -29,6 +29,7 @@ MIN_ENTRIES_OF_ONE_STEP = 1 << 12
 ONE_STEP = 1
 """The rank of plans whose kernels are kept where a client takes one step."""
 
+# Operations that compute a number of numbers, return their operand, compute a vector of a vector, a number of a vector.
 _OF_NUMBERS = frozenset(
     {
         *("Neg", "Mul", "Add", "AddV2", "Sub", "RealDiv", "DivNoNan", "Cast"),
@@ -92,7 +93,7 @@ def low_rank_kernels(body: Body, carry: Type, first: int, shared: Iterable[int])
     scalars = {body.arguments[first + i] for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
     kernels = {body.arguments[first + i]: i for i in ranks}
     low_rank = _find_low_rank(body, kernels, scalars, {body.arguments[i] for i in shared})
-    break_evens = [ranks[i] for i in low_rank]
+    break_evens = [ranks[i] for i in low_rank]  # 0 for kernels that are kept for one step only
     large = [r for r in break_evens if r and 2 * r >= max(break_evens)]
     rank = min(large, default=ONE_STEP if low_rank else 0)
     shapes = [tf.TensorShape(t.shape) for t in tensor_leaves(carry)]
@@ -105,7 +106,8 @@ def _find_low_rank(body: Body, kernels: dict[str, int], scalars: set[str], share
     Args:
         kernels: argument -> position in the carry.
     """
-    forms = {(name, 0): {name} for name in kernels}  # value of the form -> the kernels that it depends on
+    # A value of the form, which is a sum of multiples of kernels and of products -> the kernels and products in it.
+    forms = {(name, 0): {name} for name in kernels}
     numbers = {(name, 0) for name in scalars}
     vectors: set[Ref] = set()  # such as shapes
     constant = {(name, 0) for name in shared}
@@ -124,8 +126,12 @@ def _find_low_rank(body: Body, kernels: dict[str, int], scalars: set[str], share
             constant.add(result)
         elif node.op != "MatMul" or node.inputs[0] in forms or node.get("transpose_a", False):
             dense.update(*(forms.get(i, set()) for i in node.inputs))
-    results = {name: body.results[i] for name, i in kernels.items()}
-    return [i for name, i in kernels.items() if name in (of := forms.get(results[name], set())) and not of & dense]
+    low_rank = []
+    for name, i in kernels.items():
+        parts = forms.get(body.results[i], set())
+        if name in parts and not parts & dense:
+            low_rank.append(i)
+    return low_rank
 
 
 def _is_number(node: Node, numbers: Container, vectors: Container) -> bool:
@@ -153,6 +159,13 @@ def _is_gradient(node: Node, forms: Container) -> bool:
 
 
 def _keeps(node: Node, forms: Container, numbers: Container, constant: Container) -> bool:
+    """Whether the result of a node is a sum of multiples of kernels and products, since an operand is.
+
+    Args:
+        forms: values that are such sums.
+        numbers: values without axes.
+        constant: matrices that all clients share.
+    """
     has_form = [i in forms for i in node.inputs]
     if not any(has_form):
         return False

@@ -187,6 +187,10 @@ class GatheredRows(RowLayout):
 
     @classmethod
     def pack_index(cls, lanes: SequenceLanes, columns: list[Columns], orders: list[Rows]) -> np.ndarray:
+        """int64 [lanes, steps, batch rows], or [lanes, steps] of single elements: a row number for each row.
+
+        Steps behind a client's end, and empty lanes, read any row that there is.
+        """
         lengths = np.array([len(c.arrays[0]) for c in columns])
         starts, last = np.cumsum(lengths) - lengths, max(int(lengths.sum()) - 1, 0)
         batch_shape = (lanes.batch_rows,) if lanes.batch_rows else ()
@@ -286,7 +290,7 @@ class RowsInOrder(RowLayout):
         client, or with zeros if that row is not finite. The graph computes with padded rows too, so they must be valid
         inputs of the model; products with zeros may read them, so they must be finite where the client's own rows are.
         """
-        counts = lanes.sizes.sum(axis=1).tolist()
+        counts = lanes.sizes.sum(axis=1).tolist()  # rows of each lane's client
         lane_rows = np.repeat(_rows_of_lanes(lanes), lanes.width).tolist()
         results = []
         for position in range(len(columns[0].arrays)):
@@ -303,6 +307,7 @@ class RowsInOrder(RowLayout):
         return tuple(results)
 
     def group(self, lanes: Window, first_lane: Value) -> RowLayout:
+        """The rows of a group, which stand between two entries of the index, as columns [width, rows, …]."""
         sizes = lanes.of(self.sizes)
         width = int(sizes.shape[0])
         begin, end = ops.unstack(ops.gather(self.index, first_lane // width + ops.range_(2, dtype=tf.int64)))

@@ -219,6 +219,7 @@ class Schedule:
 
     @property
     def groups(self) -> list[GroupSchedule]:
+        """The groups in the order of their lanes. Numbers of steps and rows are arrays with an entry for each group."""
         layout, count = self.layout, len(self.clients) // self.layout.width
         positions = np.full(len(self.clients), ABSENT)
         positions[self.lane_of[self.lane_of != ABSENT]] = np.flatnonzero(self.lane_of != ABSENT)
@@ -234,9 +235,9 @@ class Schedule:
             if lanes.batch_rows:
                 levels = layout.levels or (lanes.batch_rows,)
                 batch_rows = smallest_levels(lanes.largest.max(axis=1, initial=0), levels)
-                padded = lanes.steps * batch_rows - half_steps * (lanes.batch_rows - lanes.batch_rows // 2)
-                rows = rows + padded * layout.width
-                padding = padding + padded * layout.width - lanes.sizes.reshape(count, -1).sum(axis=1)
+                lane_rows = lanes.steps * batch_rows - half_steps * (lanes.batch_rows - lanes.batch_rows // 2)
+                rows = rows + lane_rows * layout.width
+                padding = padding + lane_rows * layout.width - lanes.sizes.reshape(count, -1).sum(axis=1)
         columns = (a.tolist() for a in (steps, half_steps, rows, padding, dense))
         return [GroupSchedule(*group) for group in zip(clients, *columns, strict=True)]
 
@@ -274,7 +275,11 @@ def schedule_clients(
     positions: SequenceOf[int],
     capacity: int,
 ) -> Schedule:
-    """The schedule of a call.
+    """The schedule of a call: takes the decisions below one after the other.
+
+    First the numbers: steps of each client, padded rows of a batch, lanes of a group. Then the lanes of clients, where
+    clients of different parts never share a group: those of more than `low_rank_steps`, or of each level of padded
+    batches. Then the layout that follows for the graph.
 
     Args:
         leaves: leaves of the present clients.
@@ -345,6 +350,8 @@ def group_width(rules: ScheduleRules, steps: np.ndarray, limit: int) -> int:
     """Lanes of a group: more if all clients keep factors in their only step, unless too many lanes would be empty;
     fewer if a few long clients would keep the lanes of their groups waiting.
 
+    For the latter, the planned width is compared with its half, a quarter and so on, down to `LEAST_WIDTH`.
+
     Args:
         steps: int64 [clients], of each client.
         limit: `low_rank_steps`.
@@ -368,7 +375,7 @@ def lane_steps(steps: np.ndarray, width: int, planned_width: int) -> float:
 
     Starting them costs as much as a quarter of the lanes of a group of the planned width.
     """
-    longest = np.sort(steps)[::-1][::width]
+    longest = np.sort(steps)[::-1][::width]  # of each group
     return float(longest.sum() * (width + planned_width / 4))
 
 
@@ -390,16 +397,23 @@ def last_batches(orders: Mapping[int, list[Rows]], rules: ScheduleRules, limit: 
 
 
 def assign_lanes(steps: np.ndarray, last: np.ndarray | None, width: int, parts: np.ndarray) -> np.ndarray:
-    """int64 [lanes]: the client of each lane, by descending parts, which have groups of their own, then by descending
-    steps.
+    """int64 [lanes]: the client of each lane, sorted by descending part, number of steps and last batch.
+
+    Each part has groups of its own: empty lanes fill up its last group.
+
+        steps 1, 3, 2, parts 0, 1, 0 and width 2  ->  lanes 1, empty, 2, 0
 
     Args:
-        last: `last_batches`.
-        parts: int64 [clients]: clients of more than `low_rank_steps`, or of a level of padded batches, are a part.
+        steps: int64 [clients].
+        last: `last_batches`; None: clients of equally many steps stay in order.
+        width: lanes of a group.
+        parts: int64 [clients], the number of each client's part.
     """
     order = np.lexsort((-steps, -parts)) if last is None else np.lexsort((-last, -steps, -parts))
-    ends = np.cumsum(np.unique(-parts, return_counts=True)[1])[:-1]
-    lanes = [x for p in np.split(order, ends) for x in (p, np.full(-len(p) % width, ABSENT, np.int64))]
+    lanes = []
+    for part in np.unique(parts)[::-1]:
+        clients = order[parts[order] == part]
+        lanes += [clients, np.full(-len(clients) % width, ABSENT, np.int64)]
     return np.concatenate(lanes)
 
 
@@ -420,9 +434,16 @@ def ragged_width(rules: ScheduleRules, steps: np.ndarray, level_of: np.ndarray) 
     """
 
     def cost(width: int, rows: np.ndarray) -> float:
-        """The rows of all lanes, and those in the time of starting the operations of groups."""
-        parts = [(level, np.sort(steps[rows == level])[::-1][::width].sum()) for level in np.unique(rows)]
-        return float(sum((width * level + rules.start_rows) * s for level, s in parts))
+        """Rows that groups of a width compute, and those that they would in the time of starting their operations.
+
+        Args:
+            rows: int64 [clients], padded size of the client's batches; clients of equal sizes share groups.
+        """
+        total = 0.0
+        for level in np.unique(rows):
+            group_steps = np.sort(steps[rows == level])[::-1][::width]
+            total += (width * level + rules.start_rows) * group_steps.sum()
+        return float(total)
 
     costs = {width: cost(width, level_of) for width in (rules.width, max(LEAST_WIDTH, rules.width // 4))}
     width = min(costs, key=lambda w: costs[w])
@@ -458,8 +479,9 @@ def pads_too_much(leaves: ClientLeaves, rules: ScheduleRules) -> bool:
     largest = np.array([s.max(initial=1) for s in sizes])
     padded = largest.max() if rules.products else powers_of_two(largest)
     steps = np.array([len(s) for s in sizes])
-    alone = sum(s.sum() for s in sizes) + rules.start_rows * steps.sum()
-    return bool(alone < WORTH_IT * ((padded * steps).sum() + rules.start_rows * steps.sum() / rules.width))
+    alone = sum(s.sum() for s in sizes) + rules.start_rows * steps.sum()  # rows, and starting the steps of each client
+    grouped = (padded * steps).sum() + rules.start_rows * steps.sum() / rules.width  # lanes share the start
+    return bool(alone < WORTH_IT * grouped)
 
 
 def sizes_by_lane(orders: list[Rows], clients: np.ndarray) -> np.ndarray:
@@ -472,10 +494,12 @@ def sizes_by_lane(orders: list[Rows], clients: np.ndarray) -> np.ndarray:
 
 
 def padded_size(orders: list[Rows], columns: list[Columns], rules: ScheduleRules) -> int:
-    """The padded size of a batch: the size of the longest batch, rounded up to a power of two, so that few graphs are
-    built; at least 2, since products of one row have other bits, and at most the batch size of the dataset. It is that
-    size, or that of the longest batch where the data decide the sizes, if products have the rows of one client, since
-    their bits depend on it. 0 if elements are not batches.
+    """The padded size of a batch; 0 if elements are not batches.
+
+    By default the size of the longest batch, rounded up to a power of two, so that few graphs are built: at least 2,
+    since products of one row have other bits, and at most the batch size of the dataset. Where products have the rows
+    of one client (`rules.products`), their bits depend on the padded size: it is then the batch size of the dataset, or
+    the size of the longest batch if the data decide the sizes.
     """
     if not columns[0].layout.batched:
         return 0
@@ -517,6 +541,10 @@ def with_low_rank(
     """The layout with low-rank kernels; without, if clients keep them for one step only and all take more.
 
     Factors of a block are one product if that has few rows, or if products have the rows of one client anyway.
+
+    Args:
+        limit: `low_rank_steps`.
+        steps: int64 [clients].
     """
     if not limit:
         return layout

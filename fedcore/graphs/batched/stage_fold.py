@@ -62,11 +62,13 @@ from fedcore.types import StructType, TensorType, Type, leaves, tensor_leaves
 class Group(Protocol):
     """The client operations of a group."""
 
-    def __call__(self, first_lane: Value, in_factors: Mapping[int, int]) -> list[Value | Factors]:
+    def __call__(self, first_lane: Value, factored_leaves: Mapping[int, int]) -> list[Value | Factors]:
         """The leaves [width, …], or factors, of the contributions of a group's clients.
 
         Args:
-            in_factors: leaves that may stay factors, as of `Reduction.leaves_only_summed`.
+            first_lane: int64, the first lane of the group.
+            factored_leaves: leaf of the contribution that may stay factors, since the fold only adds it -> the leaf of
+                the partial to which it is added.
         """
 
 
@@ -149,7 +151,7 @@ class StageFold(abc.ABC):
 
     Attributes:
         parallel: groups of a call that may run in parallel.
-        telling: leaves of the partial; one of them is not finite if a left factor is not that was taken for finite.
+        witness_leaves: leaves of the partial: if a left factor that was taken for finite is not, one of them is not.
         joined_rows: as in `FactoredContribution`.
         rows_of_lanes: int64 [lanes]: rows of the factors of each lane, in the graph being built; None: all.
         data_rows: the rows of the clients' data, in that graph, where left factors may be inputs that are computed from
@@ -166,6 +168,7 @@ class StageFold(abc.ABC):
         *,
         joined: bool,
     ) -> None:
+        """Splits the operations of the stage: those of the fold, the client-invariant ones, and a client's own."""
         self.stage = stage
         self.width = width
         self._joined = joined
@@ -179,7 +182,7 @@ class StageFold(abc.ABC):
         self.types = stage.function.types()
         self.interpreter = BatchedInterpreter(stage.module, layout or PackedLayout((), ()), xla=stage.is_compiled)
         self.invariant: dict[str, object] = {}
-        self.telling: set[int] = set()
+        self.witness_leaves: set[int] = set()
         self.joined_rows = 0
         self.rows_of_lanes: Value | None = None
         self.data_rows: DataRows | None = None
@@ -331,6 +334,11 @@ class StageFold(abc.ABC):
         """
 
         def body(*tensors: Value) -> list[Value]:
+            """The leaves of the partial, then the values of each present client (`own_specs`), in order.
+
+            Args:
+                tensors: of the broadcasts, then of the clients.
+            """
             groups, lane_of = self._open(list(tensors))
             lane_of = ops.reshape(lane_of, [blocks, block])
             reduction = self._reduction()
@@ -339,7 +347,7 @@ class StageFold(abc.ABC):
                 ((group, count),) = groups
                 own: Tensors = []
                 partial = sum_blocks_by_group(
-                    functools.partial(group, in_factors=reduction.leaves_only_summed),
+                    functools.partial(group, factored_leaves=reduction.leaves_only_summed),
                     reduction,
                     lane_of,
                     count=count,
@@ -372,11 +380,16 @@ class StageFold(abc.ABC):
         types = [TensorType("float32", (None, size)) for shape in joined.values() for size in shape]
 
         def body(is_first: Value, is_last: Value, *tensors: Value) -> list[Value]:
-            arguments = list(tensors)
-            factors = [t[None] for t in arguments[len(arguments) - len(types) :]]
-            previous = arguments[len(arguments) - len(types) - len(partial) : len(arguments) - len(types)]
+            """The leaves of the new partial, the values of the client (`own_specs`), and the joined factors.
+
+            Args:
+                tensors: of the broadcasts and the client, then of the old partial, then the joined factors.
+            """
+            end_arguments, end_partial = len(tensors) - len(types) - len(partial), len(tensors) - len(types)
+            previous = list(tensors[end_arguments:end_partial])
+            factors = [t[None] for t in tensors[end_partial:]]
             old_partial = [t[None] for t in self._folded(previous)]
-            groups, _ = self._open(arguments[: len(arguments) - len(types) - len(partial)])
+            groups, _ = self._open(list(tensors[:end_arguments]))
             reduction = self._reduction()
             contributions, own = self._contributions(groups, reduction)
             pending = {j: (factors[2 * i], factors[2 * i + 1]) for i, j in enumerate(joined)}
@@ -417,8 +430,8 @@ class StageFold(abc.ABC):
     ) -> tuple[list[Contribution], Tensors]:
         """The contributions that the fold reads, and the leaves of `own_specs` of each lane, [lanes + 1, …]."""
         specs = reduction.specs
-        in_factors = reduction.leaves_only_summed if self.has_factors else {}
-        group_calls = [(functools.partial(group, in_factors=in_factors), count) for group, count in groups]
+        factored_leaves = reduction.leaves_only_summed if self.has_factors else {}
+        group_calls = [(functools.partial(group, factored_leaves=factored_leaves), count) for group, count in groups]
         leaf_specs = [*specs, *self.own_specs]
         contributions = contributions_by_group(
             group_calls,
@@ -442,11 +455,11 @@ class StageFold(abc.ABC):
         function = realized_function(body, specs, name=name, without=self.stage_passes_left_out)
         call = with_kernels_of(self.stage.function, function)
         folded = self._folded(list(range(len(tensor_leaves(self.stage.partial_type)))))
-        assumes_finite = tuple(folded[i] for i in sorted(self.telling))
+        assumes_finite = tuple(folded[i] for i in sorted(self.witness_leaves))
         return Realized(call, result, assumes_finite=assumes_finite, stacks_kept=True)
 
 
-def or_factors(value: BatchedValue, width: int, *, may_be_factors: bool) -> Value | Factors:
+def factors_or_tensor(value: BatchedValue, width: int, *, may_be_factors: bool) -> Value | Factors:
     """A leaf of the contribution of a group: its factors, or its tensor [width, …]."""
     factors = value.low_rank.only_factors if may_be_factors and value.low_rank is not None else None
     return broadcast_to_clients(value, width) if factors is None else factors

@@ -67,7 +67,7 @@ def trip_count(
         initial_values: the loop variables before the first iteration.
         counter_starts: position of a counter -> its first number, as `known_counters` returns them.
     """
-    positions = {(a, 0): i for i, a in enumerate(condition.arguments)}
+    positions = {(a, 0): i for i, a in enumerate(condition.arguments)}  # tensor -> number of the loop variable
 
     def find_end(ref: Ref) -> np.integer | None:
         """The number with which a counter is compared; None if it is not known, or changes in the loop."""
@@ -77,7 +77,11 @@ def trip_count(
         return _known_number(evaluation, initial_values[i]) if loop_body.is_unchanged(i) else None
 
     def count_iterations(ref: Ref) -> int | None:
-        """How many iterations begin before a part of the condition is false for the first time."""
+        """How many iterations begin before a part of the condition is false for the first time; None if unknown.
+
+        Args:
+            ref: the tensor of that part: a conjunction of parts, or `counter < end`. Identities before it are skipped.
+        """
         node = condition.by_name.get(condition.origin(ref)[0])
         if node is not None and node.op == "LogicalAnd":
             counts = [count for count in map(count_iterations, node.inputs) if count is not None]
@@ -85,7 +89,7 @@ def trip_count(
         if node is None or node.op != "Less":
             return None
         counter, end_ref = (condition.origin(i) for i in node.inputs)
-        start, end = counter_starts.get(positions.get(counter, -1)), find_end(end_ref)
+        start, end = counter_starts.get(positions.get(counter, -1)), find_end(end_ref)  # -1: no loop variable
         return None if start is None or end is None else max(0, int(end) - int(start))
 
     return count_iterations(condition.results[0])
@@ -111,7 +115,7 @@ def _constant_number(body: Body, ref: Ref) -> np.integer | None:
 def _known_number(evaluation: BatchedEvaluation, value: BatchedValue) -> np.integer | None:
     """The integer that a value is for every batch size; None if that is not known."""
     known_value = None if value.low_rank is not None else evaluation.known_value(value)
-    return _as_integer(known_value.values[0]) if known_value is not None and known_value.is_constant else None
+    return _as_integer(known_value.at_padded_size) if known_value is not None and known_value.is_constant else None
 
 
 def _as_integer(array: np.ndarray) -> np.integer | None:

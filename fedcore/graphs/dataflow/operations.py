@@ -426,6 +426,7 @@ def range_(*bounds: Operand, dtype: tf.DType | None = None) -> Value:
     """The numbers from `start` (default 0) up to, but without, `limit`, in steps of `delta` (default 1).
 
     Args:
+        bounds: `limit`, or `start, limit`, or `start, limit, delta`.
         dtype: Default: that of the first bound that is a value; int32 if none is.
     """
     start, limit, delta = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]

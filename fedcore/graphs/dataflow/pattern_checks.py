@@ -41,6 +41,11 @@ def check_operation(operation: object, operands: Sequence, attributes: Iterable[
 
 
 def _check_count(operation: str, declared: Signature, operands: Sequence) -> None:
+    """Checks the number of operands of a pattern; without operands it matches any.
+
+    Raises:
+        TypeMismatch: there are too many or too few; a list of the definition stands for one or more.
+    """
     lists = sum(a.is_list for a in declared.operands)
     least = len(declared.operands)  # at least one of each list
     if not operands or len(operands) == least or (lists and len(operands) > least):

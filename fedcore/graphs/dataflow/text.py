@@ -66,6 +66,7 @@ class _Printer:
         *,
         shows_sources: bool,
     ) -> None:
+        """Starts without names of values; arguments are those of `print_region`."""
         self._shows_sources = shows_sources
         self._notes = notes
         self._fixed_names = names

@@ -12,8 +12,9 @@ from fedcore.graphs import private_api
 def keywords_of(op: str) -> dict[str, str]:
     """Name of each input and attribute of an operation -> the keyword argument of `tf.raw_ops` for it.
 
-    Some are renamed, and no table says how. Their order is kept, so renamed keywords are matched
-    in order.
+    `tf.raw_ops` renames some, and TensorFlow has no table of these. The parameters keep the order of the definition, so
+    names that are no parameters are matched in order with the parameters that are no names. Attributes that operands
+    tell (`inferred`) are no parameters, and map to themselves.
     """
     definition = private_api.op_definition(op)
     declared = [a.name for a in (*definition.input_arg, *definition.attr)]

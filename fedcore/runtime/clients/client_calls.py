@@ -123,7 +123,7 @@ def _low_rank_steps(work: ClientWork, clients: ClientSlice) -> LowRankSteps | No
     if not work.low_rank:
         return None
     numbers = [n for leaf_numbers in work.numbers for n in leaf_numbers]
-    return LowRankSteps.of(clients.leaves, clients.seeds(work.seed), numbers, work.low_rank)
+    return LowRankSteps.from_leaves(clients.leaves, clients.seeds(work.seed), numbers, work.low_rank)
 
 
 def _looped_call(

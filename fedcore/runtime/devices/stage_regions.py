@@ -173,7 +173,7 @@ def _looped_call(stage: ClientStage, assumed: AssumedClients, rng: np.random.Gen
     block = int(attributes["block"])
     count, numbers = min(assumed.clients, block), range(len(stage.client_leaves))
     clients, seeds = _clients(stage, assumed, count, rng), np.arange(count)
-    steps = LowRankSteps.of(clients, seeds, numbers, int(attributes["low_rank"]))
+    steps = LowRankSteps.from_leaves(clients, seeds, numbers, int(attributes["low_rank"]))
     if steps is None:
         return None
     layouts, tensors = pack_for_loop(clients, seeds, numbers, cache=packing_cache(0))

@@ -223,7 +223,7 @@ class _Hoisting:
         """
         (body,) = node.regions
         count, *initial = (self._operand(v, depth) for v in node.inputs)
-        pairs = zip(body.arguments[1:], body.results, strict=False)
+        pairs = zip(body.arguments[1:], body.results, strict=False)  # behind the results may stand `active`
         changes = [argument is not result for argument, result in pairs]
         if not any(changes):
             changes = [True] * len(changes)
@@ -233,7 +233,7 @@ class _Hoisting:
             self._depths.setdefault(value, depth)
         copy = self._copy_region(body, "scan", allows_leaving=True, replaced=replaced)
         results = [r for r, c in zip(copy.results, changes, strict=False) if c] + list(copy.results[len(changes) :])
-        kept_by_step = sum(changes[len(changes) - node["kept_by_step"] :])
+        kept_by_step = sum(changes[len(changes) - node["kept_by_step"] :])  # the changing ones of the last variables
         changing_initial = [v for v, c in zip(initial, changes, strict=True) if c]
         types = [(v.dtype, v.shape) for v, c in zip(node.outputs, changes, strict=True) if c]
         block = self._frames[depth].block
@@ -243,9 +243,8 @@ class _Hoisting:
             "scan", [count, *changing_initial], {**node.attributes, "kept_by_step": kept_by_step}, types, [region]
         )
         changing_outputs = iter(outputs)
-        self._note_copies(
-            node.outputs, [next(changing_outputs) if c else v for v, c in zip(initial, changes, strict=True)], depth
-        )
+        final_values = [next(changing_outputs) if c else v for v, c in zip(initial, changes, strict=True)]
+        self._note_copies(node.outputs, final_values, depth)
 
     def _copy_runner(self, node: Node, depth: int) -> None:
         """Copies a node that runs regions; nodes may leave a `while`, and a function that TensorFlow does not fuse
