@@ -6,6 +6,9 @@ The order in which TensorFlow's kernels add up entries follows where these begin
 first depends on a client's place in its group, the second on the size to which batches are padded; both depend on the
 other clients of a call. So entries and rows are padded, such that the order is the same.
 
+A *packet* is the content of one vector register (`PACKET_BYTES`). Kernels reduce whole packets of neighbouring entries
+at once, and the remainder of a buffer entry by entry, in another order. A *stride* is `ROWS_OF_SUM` rows.
+
 Decision 0184.
 """
 
@@ -81,9 +84,12 @@ def _reduce_merged(
         raise NoBatchingRule("a reduction", f"the tensor has {len(sizes)} axes, of which some have unknown sizes")
     unmerged = {0, rows}
     relevant_axes = [a for a, size in enumerate(sizes) if size != 1 or a in unmerged]
-    runs = [
-        list(run) for _, run in itertools.groupby(relevant_axes, lambda a: a if a in unmerged else -1 - (a in axes))
-    ]
+
+    def kind(axis: int) -> int:
+        """Equal for neighbours that are merged: -1 for axes that stay, -2 for reduced ones, else the axis itself."""
+        return axis if axis in unmerged else -1 - (axis in axes)
+
+    runs = [list(run) for _, run in itertools.groupby(relevant_axes, kind)]
     if len(runs) > MOST_AXES:
         raise NoBatchingRule("a reduction", f"the tensor has {len(sizes)} axes")
     merged = ops.reshape(tensor, [math.prod(sizes[a] for a in run) for run in runs])
@@ -95,6 +101,9 @@ def _reduce_merged(
 
 def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill: float) -> Value:
     """The reduction of the axis of rows, which is padded to whole strides, and the last axis to whole packets.
+
+    Where the rows are the last axis, each stride is reduced first, and then the strides: the order within a stride does
+    not depend on the number of rows, and further strides of padding change no result.
 
     Args:
         rows: the axis of the rows.
@@ -119,7 +128,11 @@ def _reduce_rows(reduce: Callable, tensor: Value, rows: int, fill: float) -> Val
 def _reduce_other_axes(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
     """The reduction of axes that are not the batch.
 
-    If the last axis stays, it is padded to whole packets, so that no packet holds entries of two clients.
+    If the last axis stays, it is padded to whole packets, so that no packet holds entries of two clients. Integers add
+    up to the same in every order.
+
+    Args:
+        axes: of the tensor [K, …], none of which is the batch.
     """
     last = tensor.shape.rank - 1
     if last in axes:
@@ -144,6 +157,7 @@ def _reduce_run(reduce: Callable, tensor: Value, axes: list[int]) -> Value:
     Args:
         axes: the reduced axes; the last axis of the tensor is among them.
     """
+    # The run begins with the first axis behind which all axes are reduced.
     first = next(a for a in range(tensor.shape.rank) if set(range(a, tensor.shape.rank)) <= set(axes))
     shape, other_axes = [-1 if s is None else s for s in tensor.shape], [a for a in axes if a < first]
     run = math.prod(shape[first:])

@@ -88,9 +88,9 @@ def call_as_function(build: Callable[[], list[BatchedValue]], kind: str) -> list
     inner_tensors: list[Value] = []
 
     def body() -> list[Value]:
-        """The results of the function: the tensors of the values that are computed in it, each once.
+        """The results of the function: each tensor of the values of `build` that the function computes, once.
 
-        Tensors of the surrounding blocks need not be results.
+        Tensors of the surrounding blocks are read there and need not be results. Notes both lists for the caller.
         """
         values[:] = build()
         function_block = ops.current_block()

@@ -153,11 +153,13 @@ class BatchedFold(StageFold):
     ) -> list[Value | Factors]:
         """Builds the work of one group: contributions [width, …] or factors, then `own_leaves`, then measured sizes.
 
+        With `assumes`, the interpreter collects left factors that it takes for finite instead of testing them.
+
         Args:
             arguments: of all clients of the call, as batched values and sequences.
             seeds: int64 [lanes].
             first_lane: int64, the first lane of the group.
-            factored_leaves: as in `Group`.
+            factored_leaves: leaf of the contribution that may stay factors -> the leaf of the partial that adds it.
             layout: of the group's clients. Default: that of the call.
             level: the padded size of the group's batches; None: that of the layout.
         """

@@ -3,7 +3,6 @@
 Decision 0005.
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -249,8 +248,7 @@ def _low_rank(module: Module, stage: Function, operations: list[Operation], batc
 def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry: Type) -> LowRankKernels:
     """The kernels of a step that is the call of one graph; its last two parameters are the carry and the element.
 
-    The graph's arguments are the leaves of the operands of that call: `firsts` has the number of each operand's first
-    leaf, and `positions` the leaves that all clients share. Other steps keep no kernel.
+    The graph's arguments are the leaves of the operands of that call. Other steps keep no kernel.
 
     Args:
         shared: for each parameter whether all clients share it.
@@ -263,19 +261,19 @@ def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry:
     callee = module[graph.name]
     if not isinstance(callee, Graph) or step.result.name != call.name:
         return LowRankKernels()
-    counts = [len(leaves(step.types()[o.name])) for o in arguments]
-    firsts = dict(zip([o.name for o in arguments], itertools.accumulate([0, *counts]), strict=False))
-    by_name = dict(zip([p.name for p in step.parameters], shared, strict=True))
-    positions = [
-        i
-        for o, count in zip(arguments, counts, strict=True)
-        if by_name.get(o.name)
-        for i in range(firsts[o.name], firsts[o.name] + count)
-    ]
-    name = step.parameters[-2].name
-    if name not in firsts:
+    graph_arguments: dict[str, range] = {}  # operand of the call -> numbers of the arguments that are its leaves
+    count = 0
+    for operand in arguments:
+        leaf_count = len(leaves(step.types()[operand.name]))
+        graph_arguments[operand.name] = range(count, count + leaf_count)
+        count += leaf_count
+    carry_name = step.parameters[-2].name
+    if carry_name not in graph_arguments:
         return LowRankKernels()
-    return low_rank_kernels(body_of(callee.digest, module.blob(callee.digest)), carry, firsts[name], positions)
+    shared_names = [p.name for p, is_shared in zip(step.parameters, shared, strict=True) if is_shared]
+    shared_arguments = [i for name in shared_names for i in graph_arguments.get(name, ())]
+    body = body_of(callee.digest, module.blob(callee.digest))
+    return low_rank_kernels(body, carry, graph_arguments[carry_name].start, shared_arguments)
 
 
 def _check_types(stage: ClientStage, client_operations: Sequence[Operation]) -> None:

@@ -374,13 +374,14 @@ def _sum_rows(
     """The initial value plus the sum of all rows of all iterations, such as the gradient of a bias: [K, m].
 
     Iterations are added up for each example first, so that padded examples, which are zeros, stand behind all others.
+    The rule of BiasAddGrad then adds up the examples, in an order that padding does not change.
 
     Args:
         stack: the operands of all iterations, [K, B, T, m].
-        operand: of one iteration.
+        operand: of one iteration; its padded axis is that of the stack.
         initial: the loop variable before the loop.
     """
-    example_sums = reduce_aligned(ops.reduce_sum, stack, [2])
+    example_sums = reduce_aligned(ops.reduce_sum, stack, [2])  # [K, B, m]
     by_row = BatchedValue(example_sums, True, operand.padded_axis, padding=Padding.ZEROS)
     (total,) = evaluation.evaluate(Node("", "BiasAddGrad", (), {"T": example_sums.dtype}), [by_row])
     initial_tensor = evaluation.with_client_axis(initial)

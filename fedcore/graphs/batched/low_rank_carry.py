@@ -346,7 +346,12 @@ class CarriedKernels:
 
     @classmethod
     def from_variables(cls, carry: OpenCarry, variables: Tensors, exists: Value | None) -> "CarriedKernels":
-        """The kernels that a list of loop variables holds; `variables` is its inverse, and has the order."""
+        """The kernels that loop variables hold, in the order of `OpenCarry.initial_variables`; inverse of `variables`.
+
+        Args:
+            carry: how the loop holds the kernels; left factors that are known inputs are no loop variables.
+            exists: bool, whether the sums D hold something already; None: there are none.
+        """
         remaining = list(variables)
         kernels = carry.carry.kernels
         lefts = [
@@ -355,7 +360,8 @@ class CarriedKernels:
         ]
         rights = {i: remaining.pop(0) for i in kernels}
         own = {i: remaining.pop(0) for i in kernels} if carry.carry.exceeds else {}
-        return cls(carry, lefts, rights, own, dict(zip(carry.carry._sorted_scaled, remaining, strict=True)), exists)
+        scales = dict(zip(carry.carry._sorted_scaled, remaining, strict=True))
+        return cls(carry, lefts, rights, own, scales, exists)
 
     def variables(self) -> Tensors:
         """The loop variables that hold the kernels, in the order of `OpenCarry.initial_variables`."""

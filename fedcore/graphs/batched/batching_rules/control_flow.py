@@ -312,6 +312,12 @@ def _values_after_iteration(
 def _join(node: Node, earlier: BatchedValue, later: BatchedValue) -> BatchedValue:
     """The least general value that covers a loop variable before and after an iteration; its tensor is abstract.
 
+    It has a client axis if one of the two has, the padding that both claim, and the sizes in which both agree. An empty
+    list takes the padded axis and the known value of the elements that an iteration stores; other lists keep a known
+    value only if both have it.
+
+    Args:
+        earlier, later: the variable before and after the iteration.
     Raises:
         NoBatchingRule: the variable has its batch along another axis after the iteration.
     """
@@ -320,14 +326,7 @@ def _join(node: Node, earlier: BatchedValue, later: BatchedValue) -> BatchedValu
     if earlier.padded_axis != later.padded_axis and not (is_list and earlier.padded_axis is None):
         raise NoBatchingRule(node.op, "a loop variable changes its batch axis")
     earlier_shape, later_shape = _shape_with_client_axis(earlier, later), _shape_with_client_axis(later, earlier)
-    shape = (
-        earlier_shape
-        if earlier_shape.is_compatible_with(later_shape) and earlier_shape.rank == later_shape.rank
-        else tf.TensorShape(None)
-    )
-    if shape.rank is not None:
-        shape = tf.TensorShape([a if a == b else None for a, b in zip(earlier_shape, later_shape, strict=True)])
-    tensor = _AbstractTensor(earlier.tensor.dtype, shape)
+    tensor = _AbstractTensor(earlier.tensor.dtype, _common_shape(earlier_shape, later_shape))
     element_value = later.element_value
     if earlier.has_elements and element_value is not None and not element_value.equals(earlier.element_value):
         element_value = None
@@ -341,6 +340,13 @@ def _join(node: Node, earlier: BatchedValue, later: BatchedValue) -> BatchedValu
         has_elements=earlier.has_elements,
         element_value=element_value,
     )
+
+
+def _common_shape(a: tf.TensorShape, b: tf.TensorShape) -> tf.TensorShape:
+    """The sizes in which two static shapes agree; of unknown rank if they cannot be shapes of one tensor."""
+    if a.rank is None or a.rank != b.rank or not a.is_compatible_with(b):
+        return tf.TensorShape(None)
+    return tf.TensorShape([m if m == n else None for m, n in zip(a, b, strict=True)])
 
 
 def _shape_with_client_axis(value: BatchedValue, other: BatchedValue) -> tf.TensorShape:

@@ -4,8 +4,11 @@ A rule computes one operation for K clients. `x.batched`: the tensor of x has a 
 all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
 Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
 
-Exact operations round the same way in vector and scalar instructions. Inexact ones do not, so they are applied to whole
-packets (`BatchedEvaluation.apply_in_packets`): their bits then do not depend on the number of clients.
+Exact operations round the same way in vector and scalar instructions. Inexact ones do not: kernels compute the
+remainder of a buffer, behind its last whole vector register, by scalar ones. So their operands are padded to whole
+registers, *packets* (`BatchedEvaluation.apply_in_packets`): bits then do not depend on the number of clients.
+
+`aligned` gives operands equal numbers of axes, and a value without a tensor that has the axes of the result.
 """
 
 from collections.abc import Sequence
@@ -245,13 +248,15 @@ def elementwise_gradient_rule(
 ) -> BatchedValue:
     """A gradient of an elementwise operation, whose operands have equal shapes.
 
-    Most gradients are inexact: only vector instructions fuse multiplication and addition. A gradient of zero stays
-    zero: its factor is finite wherever the client's own results are finite.
+    Most gradients are inexact: only vector instructions fuse multiplication and addition. Padded rows of the result are
+    zeros where those of the incoming gradient are, and the other operand (a factor) is finite there: padded rows that
+    are copies are finite wherever the client's own results are.
     """
     _, axes = aligned(evaluation, node, (x, y))
     tensors = [evaluation.with_client_axis(v) if axes.batched else evaluation.tensor(v) for v in (x, y)]
 
     def compute(*parts: Value) -> Value:
+        """The operation on two tensors, or on parts of them."""
         return emit(node.op, parts, node.attributes)[0]
 
     is_exact = node.op in _EXACT_GRADIENTS.split()
@@ -284,18 +289,17 @@ def selection_rule(
     Otherwise Select is used where no operand has to be broadcast, since broadcasting in SelectV2 is slow.
     """
     values = condition, if_true, if_false
-    tensors, axes = aligned(evaluation, node, values)
+    (mask, x, y), axes = aligned(evaluation, node, values)
     padding = _padding_of_selection(evaluation, *values)
     is_scalar_of_each_client = condition.batched and not evaluation.rank(condition)
-    if is_scalar_of_each_client and if_true.batched and _broadcasts_to(tensors[2], tensors[1]):
-        selected = select_by_client(evaluation.tensor(condition), [tensors[1]], [tensors[2]])
-        return axes.with_tensor(*selected, padding=padding)
-    shape = tensors[0].shape
-    if shape.is_fully_defined() and all(t.shape in (shape, tf.TensorShape([])) for t in tensors[1:]):
+    if is_scalar_of_each_client and if_true.batched and _broadcasts_to(y, x):
+        return axes.with_tensor(*select_by_client(evaluation.tensor(condition), [x], [y]), padding=padding)
+    shape = mask.shape
+    if shape.is_fully_defined() and all(t.shape in (shape, tf.TensorShape([])) for t in (x, y)):
         # Scalars are broadcast here, as loop-invariant operations, and not by SelectV2 in each iteration.
-        x, y = (t if t.shape == shape else ops.fill(shape, t) for t in tensors[1:])
-        return axes.with_tensor(ops.operation("Select", tensors[0], x, y), padding=padding)
-    return axes.with_tensor(*emit("SelectV2", tensors, node.attributes), padding=padding)
+        x, y = (t if t.shape == shape else ops.fill(shape, t) for t in (x, y))
+        return axes.with_tensor(ops.operation("Select", mask, x, y), padding=padding)
+    return axes.with_tensor(*emit("SelectV2", [mask, x, y], node.attributes), padding=padding)
 
 
 def _broadcasts_to(tensor: Value, target: Value) -> bool:
