@@ -146,7 +146,7 @@ class BatchedInterpreter:
         if op.kind == "sequence_reduce":
             sequence, zero, function = values
             return self._reduce(sequence, zero, function, op.type)
-        if op.kind in kernels:
+        if op.kind in kernels:  # kernels of operations without operands, such as literals
             return unflatten([shared(t) for t in flatten(kernels[op.kind](op))], op.type)
         declared = lookup(op.kind)
         return declared.meaning(*values, **declared.variables(op, types))
@@ -179,8 +179,13 @@ class BatchedInterpreter:
     ) -> tuple[list[BatchedValue], LowRankCarry | None]:
         """Builds the loop over the steps of a group, with the kernels held as the carry says.
 
+        The loop's tensors are those of dense leaves, then those that hold low-rank kernels.
+
         Args:
+            sequence: of the clients of the group.
             initial: the initial loop variables.
+            function: (loop variables, element) -> loop variables.
+            type_: of the loop variables.
             inputs: inputs of layers that are known before the loop; None if none are.
             carry: how kernels are held low-rank; None if none is.
         Returns:
@@ -193,9 +198,9 @@ class BatchedInterpreter:
         next_carry = carry
 
         def step(sequence: BatchedSequence, s: Value, *variables: Value) -> tuple[list[Value], Value | None]:
-            """Step s of all clients, for `scan`: first the tensors of dense leaves, then those that hold kernels.
+            """Step s of all clients, for `scan`: (loop variables after it, which clients are active; None: all are).
 
-            Also notes the carry that its results need. The second result says which clients are active; None: all are.
+            A client is active if its batch has rows. Also notes the carry that the results need (`next_carry`).
             """
             nonlocal next_carry
             sizes = sequence.batch_sizes(s)

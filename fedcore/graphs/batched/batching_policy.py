@@ -277,7 +277,10 @@ def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry:
 
 
 def _check_types(stage: ClientStage, client_operations: Sequence[Operation]) -> None:
-    """Raises if the sizes of clients' tensors can differ in another axis than the batch."""
+    """Raises if the sizes of clients' tensors can differ in another axis than the batch.
+
+    Tests the parameters with values of clients, the value that is kept of a client, and the results of operations.
+    """
     for parameter in stage.client_parameters:
         for _, leaf in leaves(parameter.type):
             if isinstance(leaf, TensorType) and not is_static(leaf):
@@ -323,9 +326,10 @@ def _check_operations(
     *,
     builds_graphs: bool = True,
 ) -> None:
-    """Raises if an operation, or an operation of a graph, cannot be computed for several clients at once.
+    """Raises if an operation, or an operation of a graph that it calls, cannot be computed for several clients at once.
 
     Args:
+        function: holds the operations, which are some of its own.
         batched: names of values that differ between clients; such results are added.
         builds_graphs: every graph is built once, for two clients, in a block that is not kept.
     """
@@ -336,43 +340,45 @@ def _check_operations(
         if op.kind not in BATCHABLE:
             raise NoBatchingRule(op.kind, "the operation stands outside of graphs")
         operands = [o for o in op.operands if not isinstance(o, Symbol)]
-        flags, operand_types = [o.name in batched for o in operands], [types[o.name] for o in operands]
-        symbol = next((o.name for o in op.operands if isinstance(o, Symbol)), None)
-        if op.kind == "bind" and symbol is not None:
-            bound[op.name] = (symbol, flags, operand_types)
-        elif op.kind == "call" and symbol is not None:
-            _check_callee(module, symbol, flags, operand_types, builds_graphs=builds_graphs)
-        elif op.kind in ("sequence_reduce", "sequence_map"):
-            name, captured, captured_types = bound.get(operands[-1].name, ("", [], []))
+        differ, operand_types = [o.name in batched for o in operands], [types[o.name] for o in operands]
+        callee = next((o.name for o in op.operands if isinstance(o, Symbol)), None)
+        if op.kind == "bind" and callee is not None:
+            bound[op.name] = (callee, differ, operand_types)
+        elif op.kind == "call" and callee is not None:
+            _check_callee(module, callee, differ, operand_types, builds_graphs=builds_graphs)
+        elif op.kind in ("sequence_reduce", "sequence_map"):  # calls its last operand: a symbol, or a bound function
+            bound_callee, captured_differ, captured_types = bound.get(operands[-1].name, ("", [], []))
             sequence = next(t for t in operand_types if isinstance(t, SequenceType))
             arguments = [op.type, sequence.element] if op.kind == "sequence_reduce" else [sequence.element]
-            argument_flags = [*captured, *(True for _ in arguments)]
-            types_of_call = [*captured_types, *arguments]
-            _check_callee(module, symbol or name, argument_flags, types_of_call, builds_graphs=builds_graphs)
-            flags.append(True)
-        if any(flags) or symbol in seeded:
+            call_differ, call_types = [*captured_differ, *([True] * len(arguments))], [*captured_types, *arguments]
+            _check_callee(module, callee or bound_callee, call_differ, call_types, builds_graphs=builds_graphs)
+            differ.append(True)
+        if any(differ) or callee in seeded:
             batched.add(op.name)
 
 
-def _check_callee(module: Module, name: str, flags: list[bool], types: list[Type], *, builds_graphs: bool) -> None:
-    """Checks a graph or function for arguments of the given types.
+def _check_callee(module: Module, name: str, differ: list[bool], types: list[Type], *, builds_graphs: bool) -> None:
+    """Raises if a graph or function cannot be called for several clients at once.
+
+    A call whose arguments all clients share is made once for all of them, unless it draws random numbers.
 
     Args:
-        flags: for each argument whether it differs between clients.
+        differ: for each argument whether it differs between clients.
+        types: of the arguments.
     """
-    if not any(flags) and name not in seeded_symbols(module):
+    if not any(differ) and name not in seeded_symbols(module):
         return
     callee = module[name]
     if isinstance(callee, Function):
-        other_parameters = len(flags) != len(callee.parameters)
-        batched = {p.name for i, p in enumerate(callee.parameters) if other_parameters or flags[i]}
+        has_other_parameters = len(differ) != len(callee.parameters)  # then all of them may differ
+        batched = {p.name for i, p in enumerate(callee.parameters) if has_other_parameters or differ[i]}
         _check_operations(module, callee, list(callee.operations), batched, builds_graphs=builds_graphs)
         return
     if any(isinstance(leaf, SequenceType) for t in types for _, leaf in leaves(t)):
         raise NoBatchingRule(name, "the graph loops over a sequence itself")
-    flat = [(leaf, flag) for t, flag in zip(types, flags, strict=True) for leaf in tensor_leaves(t)]
-    batched_arguments = {i for i, (_, flag) in enumerate(flat) if flag}
-    padded_axes = {i: 0 for i, (t, flag) in enumerate(flat) if flag and t.shape and t.sizes[0] is None}
+    flat = [(leaf, differs) for t, differs in zip(types, differ, strict=True) for leaf in tensor_leaves(t)]
+    batched_arguments = {i for i, (_, differs) in enumerate(flat) if differs}
+    padded_axes = {i: 0 for i, (t, differs) in enumerate(flat) if differs and t.shape and t.sizes[0] is None}
     _check_graph(module, callee, batched_arguments, padded_axes, builds_graphs=builds_graphs)
 
 

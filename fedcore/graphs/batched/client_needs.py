@@ -85,10 +85,10 @@ class _Walk:
     """The walk over a stage's functions; arguments as for `client_needs`."""
 
     def __init__(self, stage: ClientStage, rows: int, factor_rows: int) -> None:
+        """Finds the shapes of the kernels that are kept in factors of `factor_rows` rows."""
         self._stage = stage
         self._module = stage.module
         self._rows = rows
-        """Finds the shapes of the kernels that are kept in factors of `factor_rows` rows."""
         rank = int(stage.function.attributes.get("low_rank", 0)) if factor_rows else 0
         types = [
             leaf for op in stage.function.operations for _, leaf in leaves(op.type) if isinstance(leaf, TensorType)

@@ -41,11 +41,12 @@ _SIZE_OPERAND = {"Fill": 0, "Tile": 1, "BroadcastTo": 1}
 def fold(node: Node, operands: list[BatchedValue], sampled_sizes: tuple[int, int, int]) -> list[KnownValue] | None:
     """The known results of an operation; None if an operand is not known, or if the operation is not folded.
 
-    The operation runs eagerly for each of the three sampled batch sizes. Its results are known only if their shapes do
-    not depend on the batch size.
+    The operation runs eagerly for each of the three sampled batch sizes, or once if all operands are constants. Its
+    results are known only if their shapes do not depend on the batch size. They are marked `polynomial` if they are
+    polynomials of the batch size, of which three samples tell all.
 
     Args:
-        sampled_sizes: the sampled batch sizes.
+        sampled_sizes: the three batch sizes.
     """
     if node.op not in _FOLDED or not all(x.known is not None for x in operands):
         return None
@@ -54,18 +55,19 @@ def fold(node: Node, operands: list[BatchedValue], sampled_sizes: tuple[int, int
         constants = _run(node, [k.at_padded_size for k in inputs])
         return None if constants is None else [KnownValue.from_constant(v) for v in constants]
     # The padded size may be 1, but a batch of size 1 must not broadcast. So the first sample is not used here.
-    samples = (1, 1, 2) if node.op == "BroadcastGradientArgs" else (0, 1, 2)
-    runs = [_run(node, [k.samples[i] for k in inputs]) for i in samples]
-    results = [r for r in runs if r is not None]
-    if len(results) < len(runs):
+    sample_numbers = (1, 1, 2) if node.op == "BroadcastGradientArgs" else (0, 1, 2)
+    runs = [_run(node, [k.samples[i] for k in inputs]) for i in sample_numbers]
+    samples = [results for results in runs if results is not None]
+    if len(samples) < len(runs):
         return None
-    if any(len({v.shape for v in vs}) > 1 for vs in zip(*results, strict=True)):
+    results = list(zip(*samples, strict=True))  # for each result its three samples
+    if any(len({v.shape for v in result}) > 1 for result in results):
         return None
     polynomial = node.op == "BroadcastGradientArgs" or _is_polynomial(node, inputs, sampled_sizes)
     if node.op == "Equal" and all(k.polynomial for k in inputs):
         # Polynomials that are equal at three sizes are equal.
-        polynomial = all(v.all() for (v,) in results)
-    return [KnownValue.from_samples(vs, polynomial=polynomial) for vs in zip(*results, strict=True)]
+        polynomial = all(v.all() for v in results[0])
+    return [KnownValue.from_samples(result, polynomial=polynomial) for result in results]
 
 
 def _is_polynomial(node: Node, inputs: list[KnownValue], sampled_sizes: tuple[int, int, int]) -> bool:

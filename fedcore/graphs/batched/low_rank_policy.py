@@ -103,8 +103,16 @@ def low_rank_kernels(body: Body, carry: Type, first: int, shared: Iterable[int])
 def _find_low_rank(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[str]) -> list[int]:
     """The kernels whose new values keep the form, and of which no operation needs the dense matrix.
 
+    The form is a sum of multiples of kernels and of products of two batches over their rows. Each node's result is put
+    into a class in order: number, vector, of the form, shared by all clients, or none; an operation of another kind
+    that reads a value of the form needs it dense. A product with a kernel on the right does not: it is computed from
+    the factors.
+
     Args:
+        body: of the step's graph.
         kernels: argument -> position in the carry.
+        scalars: arguments of the carry that are numbers.
+        shared: arguments that all clients share.
     """
     # A value of the form, which is a sum of multiples of kernels and of products -> the kernels and products in it.
     forms = {(name, 0): {name} for name in kernels}

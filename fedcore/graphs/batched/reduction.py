@@ -88,7 +88,10 @@ class Reduction:
         addends: dict[int, tuple[int, bool]] = {}
 
         def trace_fold() -> None:
-            """Notes the leaves whose fold is the sum of the partial and a leaf of the contribution."""
+            """Notes the leaves whose fold is the sum of the partial and a leaf of the contribution.
+
+            Each such result is an addition of the placeholder of its own partial and of that of the leaf.
+            """
             partial = [ops.placeholder(t.dtype, t.shape) for t in self.zeros]
             contribution = [ops.placeholder(s.dtype, [self.zeros[0].shape[0], *s.shape]) for s in self.specs]
             results = self.fold(contribution, partial)

@@ -248,6 +248,7 @@ class Schedule:
             first: index of the call's first client.
         """
         layout, groups = self.layout, self.groups
+        # Each part of the text is a list of one line, or empty.
         clients = quantity(sum(len(g.clients) for g in groups), "client")
         lines = [f"{clients} in {quantity(len(groups), 'group')} of {quantity(layout.width, 'lane')}"]
         batches = [

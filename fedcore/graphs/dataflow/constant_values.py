@@ -25,7 +25,11 @@ def static_value(value: Value) -> np.ndarray | None:
 
 
 def _compute(value: Value, node: Node) -> np.ndarray | None:
-    """The array that a node computes of static operands and of the shapes of its operands; None if it has no rule."""
+    """The array that a node computes of static operands and of the shapes of its operands.
+
+    None if an operand or shape is not static, if the operation has no rule, or if the array has more entries than
+    `MOST_ENTRIES`; a broadcast of a number is a view, and may have any size.
+    """
     if node.op == "Const":
         return node["value"]
     if node.op in _PASS_THROUGH:
@@ -52,7 +56,10 @@ def _compute(value: Value, node: Node) -> np.ndarray | None:
 def known_sizes(value: Value) -> Sequence[int | None] | None:
     """The entries of a vector that is used as a shape: an integer for each, or None where only the graph knows it.
 
-    It also follows vectors that are put together of known and unknown sizes.
+    It also follows vectors that are put together of known and unknown sizes. A negative entry stands for an unknown
+    size, as in an operand of Reshape.
+
+        Pack([4, Shape(%x)[0]])  ->  [4, None]
 
     Returns:
         None if the length of the vector is not known.

@@ -601,8 +601,10 @@ def scratch(build: Callable[[], None]) -> None:
 def _subscript(x: Value, index: Index) -> Value:
     """x[index] by one StridedSlice, as TensorFlow builds it.
 
-    Each part of the index (number, slice, ellipsis or None) has an entry in the bounds, and a bit in the mask of its
-    kind.
+    Each part of the index (number, slice, ellipsis or None) has an entry in the bounds (begin, end, stride), and a bit
+    in the mask of its kind; for an ellipsis and for None the bounds mean nothing.
+
+        x[1:, None]  ->  begin [1, 0], end [0, 0], strides [1, 1]; end_mask 0b01, new_axis_mask 0b10
     """
     parts = index if isinstance(index, tuple) else (index,)
     begin, end, strides = list[Any](), list[Any](), list[Any]()

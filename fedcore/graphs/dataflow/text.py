@@ -115,6 +115,8 @@ class _Printer:
     def _print_node(self, node: Node, margin: str) -> Iterable[str]:
         """The lines of a node, with those of the regions that it runs.
 
+            %results = Op(%operands) : types after %values {attributes}   // notes
+
         Args:
             margin: spaces before each line.
         """

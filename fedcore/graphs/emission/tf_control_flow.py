@@ -118,7 +118,8 @@ class _Loop:
     def build(self, step: Callable, kept_by_step: int) -> list[tf.Tensor]:
         """Builds the step and closes the loop; returns the loop variables after the last iteration.
 
-        A variable that the step returns unchanged is not carried.
+        Each changing variable gets a NextIteration of the step's result, which becomes the second input of its Merge,
+        and an Exit. A variable that the step returns unchanged is not carried: the result is its initial value.
 
         Args:
             step, kept_by_step: as in `control_flow.scan`.

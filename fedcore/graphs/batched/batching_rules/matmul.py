@@ -166,7 +166,10 @@ def _expand_to_rank(evaluation: BatchedEvaluation, value: BatchedValue, rank: in
 def einsum_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> BatchedValue:
     """The equation with a letter for the client axis in front of every operand and of the result.
 
-    If a batch axis is summed over, the padded rows of its operands become zeros.
+        "bn,nm->bm"  ->  "zbn,znm->zbm"
+
+    `letter` is that of the axis which is the batch, or empty. If the batch is summed over, the padded rows of the
+    operands become zeros.
 
     Raises:
         NoBatchingRule: the equation has an ellipsis or a repeated axis, or the operands' batches do not fit together.

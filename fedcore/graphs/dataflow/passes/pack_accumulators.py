@@ -104,7 +104,11 @@ class _Packing(RegionCopy):
         return node in self._sums
 
     def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
-        """Adds the copy of a node; returns of a scan the single loop variables and the columns of the packed ones."""
+        """Adds the copy of a node. A scan with accumulators gets a matrix for each group, then the single variables.
+
+        Returns:
+            The values in the place of its results, in their order: columns of the matrices, or single variables.
+        """
         if node not in self._groups:
             return super().add(node, block, inputs, regions)
         groups, (body,), (count, *initial) = self._groups[node], regions, inputs
