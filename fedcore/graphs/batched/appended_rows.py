@@ -88,6 +88,7 @@ def is_static(type_: TensorType) -> bool:
 
 
 def _no_rule(stage: ClientStage, leaf: int) -> NoBatchingRule:
+    """The error for a leaf of the partial, by its number, to which the fold does more than append rows."""
     type_ = tensor_leaves(stage.function.parameters[0].type)[leaf]
     return NoBatchingRule("fold", f"its partial holds {type_}, to which clients do not just append rows")
 

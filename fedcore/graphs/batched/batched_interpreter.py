@@ -220,10 +220,8 @@ class BatchedInterpreter:
             if step_kernels is None:
                 return tensors, active
             kernel_results = {i: results[i] for i in step_kernels.rights}
-            next_carry = step_kernels.carry_after_step(kernel_results)
-            if next_carry != carry:  # the loop is dropped, so any variables of equal types do
-                return [*tensors, *step_kernels.variables()], active
-            return [*tensors, *step_kernels.variables_after_step(kernel_results, active)], active
+            kernel_variables, next_carry = step_kernels.after_step(kernel_results, active)
+            return [*tensors, *kernel_variables], active
 
         variables = [broadcast_to_clients(initial[i], clients) for i in dense]
         factors = [] if open_carry is None else open_carry.initial_variables()

@@ -150,10 +150,8 @@ def _build_loop(
         if step_kernels is None:
             return tensors, None
         kernel_results = {j: as_value(results[j]) for j in step_kernels.rights}
-        next_carry = step_kernels.carry_after_step(kernel_results)
-        if next_carry != carry:  # the loop is dropped, so any variables of equal types do
-            return [*tensors, *step_kernels.variables()], None
-        return [*tensors, *step_kernels.variables_after_step(kernel_results, None)], None
+        kernel_variables, next_carry = step_kernels.after_step(kernel_results, None)
+        return [*tensors, *kernel_variables], None
 
     factors = [] if open_carry is None else open_carry.initial_variables()
     dense_variables = [initial[i].tensor for i in dense]
@@ -170,8 +168,8 @@ def _build_loop(
 def call_graph(graph: Graph, data: bytes, leaves: SequenceOf, seed: Value | None = None) -> list:
     """Emits the operations of a graph for one client. The leaves of its result: tensors, and kernels in factors.
 
-    A graph with an operation of `NOT_INLINED` becomes a function of its own: TensorFlow gives it its fast kernel only
-    in a graph without cycles, so outside of the loop over steps.
+    A graph with an operation of `NOT_INLINED`, gradients of pooling, becomes a function of its own: TensorFlow gives
+    these their fast kernels only in a graph without cycles, so outside of the loop over steps.
 
     Args:
         data: the serialized graph.

@@ -18,6 +18,9 @@ In the code, W is a kernel's *shared* matrix, D its *own* matrix, U its *left* a
 coefficient that is a loop variable; kernels that share U are a *group*. Matrices are compared by identity: two kernels
 hold one matrix if their terms hold one `Value`.
 
+The inputs of a first layer depend on the clients' data only, so they are known before the loop (`known_inputs`). A U
+that holds such inputs of all earlier steps is no loop variable. A group is *decided* once a step has told which it is.
+
 A `LowRankCarry` says which kernels share U, which coefficients are loop variables, and which U are known before the
 loop. It is found as a fixed point: the loop is built for a carry, and its step tells which carry its results need
 (`CarriedKernels.carry_after_step`). As long as that is another, more general one, the loop is built again for it.
@@ -410,6 +413,21 @@ class CarriedKernels:
             sums[i] = attrs.evolve(kernel, terms=tuple((m, c) for m, c in kernel.terms if m.shape.rank == 3)).dense()
         return sums
 
+    def after_step(
+        self, results: Mapping[int, BatchedValue], active: Value | None
+    ) -> tuple[Tensors, LowRankCarry | None]:
+        """(the loop variables after a step, the carry that its results need).
+
+        If that is another carry than that of the loop, the loop is dropped, so any variables of equal types do.
+
+        Args:
+            results, active: as for `variables_after_step`.
+        """
+        next_carry = self.carry_after_step(results)
+        if next_carry != self.open_carry.carry:
+            return self.variables(), next_carry
+        return self.variables_after_step(results, active), next_carry
+
     def carry_after_step(self, results: Mapping[int, BatchedValue]) -> LowRankCarry | None:
         """The carry with which the results of a step can be loop variables: the carry itself if it is the fixed point.
 
@@ -439,7 +457,8 @@ class CarriedKernels:
     def _carry_with_inputs(self) -> LowRankCarry:
         """The carry whose left factors hold the known inputs that the step has multiplied with them.
 
-        Such a product, x U^T, is read from before the loop once U holds the input.
+        Such a product, x U^T, is read from before the loop once U holds the input. So this is tried for each group that
+        is not decided; if the step then appends other rows to U, `_carry_of_group` takes it back.
         """
         carry = self.open_carry.carry
         for left, layer_input in () if self.inputs is None else self.inputs.multiplied:

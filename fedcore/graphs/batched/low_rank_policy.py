@@ -116,8 +116,9 @@ def _find_low_rank(body: Body, kernels: dict[str, int], scalars: set[str], share
     """
     # A value of the form, which is a sum of multiples of kernels and of products -> the kernels and products in it.
     forms = {(name, 0): {name} for name in kernels}
+    # Numbers scale a value of the form; vectors are shapes, of whose entries a step computes such numbers.
     numbers = {(name, 0) for name in scalars}
-    vectors: set[Ref] = set()  # such as shapes
+    vectors: set[Ref] = set()
     constant = {(name, 0) for name in shared}
     dense: set[str] = set()  # kernels and products that an operation needs as a dense matrix
     for node in body.nodes:
@@ -132,7 +133,7 @@ def _find_low_rank(body: Body, kernels: dict[str, int], scalars: set[str], share
             forms[result] = set().union(*(forms.get(i, set()) for i in node.inputs))
         elif node.op in _SAME and node.inputs[0] in constant:
             constant.add(result)
-        elif node.op != "MatMul" or node.inputs[0] in forms or node.get("transpose_a", False):
+        elif node.op != "MatMul" or node.inputs[0] in forms or node.get("transpose_a", False):  # not x @ kernel
             dense.update(*(forms.get(i, set()) for i in node.inputs))
     low_rank = []
     for name, i in kernels.items():

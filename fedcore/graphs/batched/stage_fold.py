@@ -15,6 +15,8 @@ Example: 1,000 clients of FedAvg with weights [7, 3], width 32, blocks of 8, 64 
 clients in 16 groups. A group trains weights [32, 7, 3] and contributes <weighted change [32, 7, 3], weight [32]>. The
 block sums are [64, 7, 3] and [64]; the merge tree reduces them to [7, 3] and [].
 
+Leaves of the partial to which clients only append rows are not folded: the rows are gathered (`appended_rows`).
+
 Decision 0195.
 
 See decisions 0251 and 0282.
@@ -242,6 +244,7 @@ class StageFold(abc.ABC):
 
     @property
     def _row_sources(self) -> list[tuple[str, int]]:
+        """(name of a value, number of its leaf) of the rows that a client appends, for each leaf that gets rows."""
         return [rows.right for rows in self._appended.values()]
 
     @property
@@ -304,7 +307,9 @@ class StageFold(abc.ABC):
         return [broadcast_to_clients(value, int(left[0].shape[0])) for value in self._folded(flatten(joined))]
 
     def _with_rows(self, folded: Tensors, rows: Tensors, previous: Tensors | None = None) -> Tensors:
-        """The leaves of a partial.
+        """All leaves of a partial: those that the fold computes, and those to which each client only appends rows.
+
+        A leaf of the second kind is the rows of all clients, one behind the other, up to its number `at_most`.
 
         Args:
             folded: the leaves that the fold computes.

@@ -278,7 +278,14 @@ class _RegionBuilder:
             raise Refused(node.op, "the constant is none of its type") from None
 
     def _region_attributes(self, node: _Node, regions: Sequence[Region]) -> dict[str, Any]:
-        """The attributes of a node that runs regions, with defaults and those that follow from its regions."""
+        """The attributes of a node that runs regions, with defaults and those that follow from its regions.
+
+        An `if` with a single region is a `computed_if`: its attribute `operands` tells how many of the node's operands
+        are arguments of that region.
+
+        Raises:
+            Refused: another number of regions than the operation has, or an attribute that it does not have.
+        """
         op = str(node.op)
         allowed = (1, 2) if op == "if" else (REGIONS[op],)
         if len(regions) not in allowed:

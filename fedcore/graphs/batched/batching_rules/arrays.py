@@ -1,7 +1,8 @@
 """Operations that move entries: slices, concatenations, transposes, padding, and their gradients.
 
 A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
-all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None; along it, each row of
+the batch has `x.entries_per_row` entries, such as 2 after a reshape of rows of 2 (`batched_value`).
 Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
 """
 
@@ -198,8 +199,11 @@ def strided_slice_grad_rule(
 def _bounds_with_client_axis(evaluation: BatchedEvaluation, node: Node, *bounds: BatchedValue) -> tuple[list, dict]:
     """(operands, attributes) of a strided slice of a tensor with a client axis, which the slice takes whole.
 
-    Each mask has a bit for each axis, so it is shifted by one for the client axis.
+    The bounds get an entry for the client axis in front: begin 0, end 0, which the end mask overrules, stride 1. Each
+    mask has a bit for each entry, so it is shifted by one.
 
+    Args:
+        bounds: begin, end and strides of the slice of one client's value.
     Raises:
         NoBatchingRule: the bounds differ between clients.
     """

@@ -1,8 +1,11 @@
 """Convolutions, pooling and normalisation over images.
 
 A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
-all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None; along it, each row of
+the batch has `x.entries_per_row` entries, such as 2 after a reshape of rows of 2 (`batched_value`).
 Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
+
+Operands of gradients: `dy` is the gradient of the operation's result, `sizes` or `shape` the shape of the result.
 
 Decision 0180.
 """
@@ -120,8 +123,12 @@ def image_gradient_rule(
 def kernel_gradient_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, sizes: BatchedValue, dy: BatchedValue
 ) -> BatchedValue:
-    """Sums over the batch: padded rows of the gradient are masked, and those of the images if they may be infinite."""
-    image_batch_axis(node, x, dy)
+    """The gradient of a convolution for its kernel, of each client: a sum over the images of its batch.
+
+    So padded rows of `dy` become zeros, and those of the images `x` too where they may be infinite: zero times infinity
+    is NaN.
+    """
+    image_batch_axis(node, x, dy)  # tests the axes
     shape = ops.constant(evaluation.constant_operand(node, sizes))
     operands = [
         per_client(evaluation, x, masked=x.padding is Padding.UNKNOWN),
@@ -146,7 +153,7 @@ def pooling_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValu
 def average_pooling_gradient_rule(
     evaluation: BatchedEvaluation, node: Node, shape: BatchedValue, dy: BatchedValue
 ) -> BatchedValue:
-    """The gradient of pooling for the images of all clients at once."""
+    """The gradient of average pooling for the images of all clients at once, side by side: [K * rows, …]."""
     batch = image_batch_axis(node, dy)
     known_shape = evaluation.known_value(shape)
     if known_shape is None:

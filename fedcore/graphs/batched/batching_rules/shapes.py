@@ -1,7 +1,8 @@
 """Operations that read shapes (Shape, Size, Rank) or change them (Reshape, Fill, BroadcastTo, Tile, ExpandDims).
 
 A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
-all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None (`batched_value`).
+all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None; along it, each row of
+the batch has `x.entries_per_row` entries, such as 2 after a reshape of rows of 2 (`batched_value`).
 Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
 """
 
@@ -259,7 +260,8 @@ def expand_dims_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue,
 def squeeze_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """Each client's value without axes of size 1, behind which a padded axis moves forward.
 
-    Without axes, TensorFlow removes all of size 1. That is refused where the batch may have one row.
+    Without axes, TensorFlow removes all of size 1, which may be the batch of a client with one row: such a squeeze is
+    refused, unless each row has several entries along the batch axis.
 
     Raises:
         NoBatchingRule: the batch would be removed, or an axis of unknown size.
