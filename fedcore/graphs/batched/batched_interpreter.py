@@ -137,7 +137,11 @@ class BatchedInterpreter:
             return self._evaluate_operation(op, types, values)
 
     def _evaluate_operation(self, op: Operation, types: list[Type], values: list) -> Nested:
-        """Evaluates an operation; see `_evaluate`."""
+        """Evaluates an operation; see `_evaluate`.
+
+        Sequences are reduced by a loop, and calls go by the functions of `_as_function`, which the interpreter puts in
+        the place of graphs. Structs and the like take batched values as any others: they run by their meaning.
+        """
         if op.kind not in BATCHABLE:
             raise NoBatchingRule(op.kind, "the operation stands outside of graphs")
         if op.kind == "sequence_map":

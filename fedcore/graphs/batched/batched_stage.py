@@ -202,7 +202,11 @@ class BatchedFold(StageFold):
         return sequence.rows
 
     def with_products(self, realized: Realized) -> Realized:
-        """The function of a call, with that of the products which its groups have asked for."""
+        """The function of a call, with the function of the products that it takes as an operand, if its groups use any.
+
+        That function's operands are the columns, the index and the sizes of the clients' sequence, which are operands
+        of the call as well: `operands` has their numbers.
+        """
         if self._given is None or self._given.layer_input is None:
             return realized
         layouts = enumerate(self._layout.layouts, 2)  # operands 0 and 1 are the seeds and the lanes

@@ -140,7 +140,11 @@ def batching_policy(
 
 
 def _missing_rule(stage: ClientStage) -> NoBatchingRule | None:
-    """The reason why an operation of a stage has no batching rule; None if all have one."""
+    """The reason why an operation of a stage has no batching rule; None if all have one.
+
+    Client operations are tested for values that differ between clients, those of the fold and the merge for partials,
+    which differ between blocks. Only client operations may draw random numbers.
+    """
     module, function = stage.module, stage.function
     client_operations, fold_operations, _ = split_stage(stage)
     try:

@@ -129,7 +129,10 @@ class LowRank:
         return total
 
     def dense(self) -> Value:
-        """The matrices of all clients, [K, n, m]: factors are multiplied, and terms added."""
+        """The matrices of all clients, [K, n, m]: factors are multiplied, and terms added.
+
+        Matrices that may be empty (`exists`) are added by a branch of the graph.
+        """
         total = None
         for left, right in self.factors:
             total = _add_to(total, self._product_of_factors(left, right))

@@ -263,7 +263,13 @@ class OpenCarry:
         return CarriedKernels.from_variables(self, variables, step >= low_rank_steps)
 
     def _with_inputs(self, kernels: "CarriedKernels", step: Value, elements: Sequence[Value]) -> "CarriedKernels":
-        """The kernels of a step; left factors that are known inputs hold those of the earlier steps."""
+        """The kernels of a step; left factors that are known inputs hold those of the earlier steps.
+
+        Args:
+            kernels: with left factors of all steps in the place of known inputs.
+            step: int64, the number of the step.
+            elements: the columns of the step's batch.
+        """
         if self.known_inputs is None:
             return kernels
 

@@ -57,7 +57,7 @@ class Reduction:
 
     @functools.cached_property
     def leaves_only_merged_by_sums(self) -> set[int]:
-        """The leaves of partials that the merge adds, found by tracing it once on placeholders."""
+        """The leaves i of partials whose merge is left_i + right_i, found by tracing it once on placeholders."""
         summed_leaves: set[int] = set()
 
         def trace_merge() -> None:

@@ -128,7 +128,12 @@ def result_names(stage: ClientStage) -> tuple[str | None, str | None]:
 def _split_invariant(
     module: Module, operations: list[Operation], broadcasts: list[str]
 ) -> tuple[list[Operation], list[Operation]]:
-    """(client-invariant operations, other operations). The former depend on broadcasts only, and on no seed."""
+    """(client-invariant operations, other operations). The former depend on broadcasts only, and on no seed.
+
+    Args:
+        operations: client operations of a stage, in order.
+        broadcasts: names of the parameters that all clients share.
+    """
     seeded, invariant = seeded_symbols(module), set(broadcasts)
     invariant_operations, others = [], []
     for op in operations:
@@ -286,7 +291,14 @@ class StageFold(abc.ABC):
         return unflatten(list(map(batched, leaves)), self.stage.partial_type)
 
     def fold(self, contributions: Tensors, partial_leaves: Tensors) -> Tensors:
-        """The partials after one client of each block; leaves [blocks, …], if partials have leaves."""
+        """The partials after one client of each block; leaves [blocks, …], if partials have leaves.
+
+        Runs the fold operations of the stage with the blocks in the place of clients: [blocks, …] is a batched value.
+
+        Args:
+            contributions: leaves [blocks, …], of one client of each block.
+            partial_leaves: of the partials before these clients, [blocks, …].
+        """
         if self._partial_name is None or not partial_leaves:
             return []
         partial = self._partial_of(partial_leaves)
@@ -433,7 +445,11 @@ class StageFold(abc.ABC):
     def _contributions(
         self, groups: SequenceOf[tuple[Group, Value]], reduction: Reduction
     ) -> tuple[list[Contribution], Tensors]:
-        """The contributions that the fold reads, and the leaves of `own_specs` of each lane, [lanes + 1, …]."""
+        """Runs the groups: (the contributions that the fold reads, the leaves of `own_specs` of each lane).
+
+        Both are stored together, as leaves of one contribution; those of `own_specs` stand behind those that the fold
+        reads, and are tensors [lanes + 1, …], the last entry of which belongs to no client.
+        """
         specs = reduction.specs
         factored_leaves = reduction.leaves_only_summed if self.has_factors else {}
         group_calls = [(functools.partial(group, factored_leaves=factored_leaves), count) for group, count in groups]

@@ -1,4 +1,8 @@
-"""Nodes that run regions: loops, branches and calls of functions."""
+"""Nodes that run regions: loops, branches and calls of functions.
+
+Each function here calls the Python functions that it is given once, with values that stand for any run, to build the
+regions, and adds one node that runs them: `scan`, `while`, `if` or `call` (see `graph`).
+"""
 
 from collections.abc import Callable, Sequence
 

@@ -88,7 +88,7 @@ class Signature:
 
 @functools.cache
 def signature(op: str) -> Signature:
-    """The signature of an operation.
+    """The signature of an operation, such as `BatchMatMulV2`, from its definition; each is read once.
 
     Raises:
         ValueError: TensorFlow has no such operation.

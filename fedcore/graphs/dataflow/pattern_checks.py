@@ -17,6 +17,11 @@ from fedcore.ir.locations import describe, user_location
 def check_operation(operation: object, operands: Sequence, attributes: Iterable[str], is_pattern: Callable) -> None:
     """Checks the arguments of `op`.
 
+    Args:
+        operation: TensorFlow's name of the operation.
+        operands: patterns of the operands.
+        attributes: names of the attributes that the pattern asks for.
+        is_pattern: whether an object is a `Pattern`, whose module imports this one.
     Raises:
         TypeMismatch: an operand is no pattern, or there are too many or too few.
         FedcoreError: TensorFlow has no such operation, or the operation has no such attribute.
@@ -69,7 +74,13 @@ def check_content(content: object) -> None:
 
 
 def check_patterns(patterns: Sequence, is_pattern: Callable) -> None:
-    """Checks the arguments of `pattern`: patterns of the results of operations."""
+    """Checks the arguments of `pattern`: patterns of the results of operations.
+
+    Args:
+        is_pattern: whether an object is a `Pattern`, whose module imports this one.
+    Raises:
+        TypeMismatch: there is no pattern, an argument is none, or it is a variable, which matches any value.
+    """
     if not patterns:
         raise TypeMismatch(
             _add_location("a rule without a pattern matches nothing: @pattern(op('AddV2', var('x'), const(0)))")

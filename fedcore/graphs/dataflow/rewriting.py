@@ -72,6 +72,8 @@ def logging_patterns() -> Iterator[PatternLog]:
 class RegionCopy:
     """A copy of a region, node by node; subclasses leave out or replace nodes.
 
+    `_values` has the copy of each value that has been copied; values from outside of the region have none.
+
     Attributes:
         is_changed: whether a node was left out or replaced.
     """
@@ -100,7 +102,10 @@ class RegionCopy:
         return False
 
     def _copy_region(self, region: Region) -> Region:
-        """The copy of a region and of the regions in it. Values from outside of it are read as they are."""
+        """The copy of a region and of the regions in it. Values from outside of it are read as they are.
+
+        The regions of a node are copied before the node itself, which `add` adds.
+        """
         block = Block(active_block())
         values = self._values
         for value in region.arguments:
@@ -303,7 +308,10 @@ def pattern(*patterns: Pattern) -> Callable[[Callable[..., Value | None]], Rule]
         roots: Collection[str | None] = {p.op for p in patterns}
 
         def rule(node: Node) -> Value | None:
-            """The replacement of a node by the declared function; None if no pattern matches."""
+            """The replacement of a node by the declared function; None if no pattern matches, or the function has none.
+
+            Only nodes with one result are matched: a pattern stands for the result of an operation.
+            """
             if node.op not in roots or len(node.outputs) != 1:
                 return None
             for number, candidate in enumerate(patterns):

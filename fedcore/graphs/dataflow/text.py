@@ -97,7 +97,10 @@ class _Printer:
         return f"({', '.join(f'{n}: {type_text(v)}' for n, v in zip(names, region.arguments, strict=True))})"
 
     def _print_body(self, region: Region, margin: str) -> Iterable[str]:
-        """The lines of a region's nodes and of its results."""
+        """The lines of a region's nodes and of its results.
+
+        Once `most_operations` are printed, the others of each region are only counted; their values are numbered too.
+        """
         hidden = 0
         for node in region.nodes:
             if self._operations_left == 0:

@@ -1,6 +1,9 @@
 """Attributes of nodes in text: which are printed, and how.
 
 Attributes that are defaults, and those that the operands tell (`T`, `N`), are left out; parsing infers them again.
+
+TensorFlow takes an attribute in several forms, such as `[4, None]` or a `TensorShape`. The *normal value* is the one in
+which two are compared and printed; it depends on the *kind*, TensorFlow's name of the attribute's type.
 """
 
 import functools

@@ -1,4 +1,10 @@
-"""Adds the operations of a region to the TensorFlow graph being built: each node once, in order."""
+"""Adds the operations of a region to the TensorFlow graph being built: each node once, in order.
+
+In:  a region (`dataflow.graph`) and a tensor for each of its arguments. Out: a tensor for each result.
+
+A node of a TensorFlow operation becomes that operation. A `scan` and a `computed_if` become operations in place; the
+regions of `while`, `cond` and `call` become functions that TensorFlow builds of Python functions, which emit them.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 

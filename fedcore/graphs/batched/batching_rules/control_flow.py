@@ -292,7 +292,10 @@ def _values_after_iteration(
     others: list[BatchedValue] = []
 
     def build_iteration() -> None:
-        """Evaluates the condition and the body on placeholders, and notes the results of the body."""
+        """Evaluates the condition and the body with placeholders for the changing variables; notes the body's results.
+
+        A changing variable has a client axis after the iteration if it had one before or the body gives it one.
+        """
         inner = evaluation.for_nested_graph()
         inputs = list(variables)
         for i in changing:
