@@ -6,6 +6,9 @@ A sequence is reduced step by step: step s takes one element of every client. Wi
 and clients with 3, 3, 2 and 1 batches, the loop has 3 steps; in step 2 the weights of the last two clients are left
 unchanged. Calls of graphs go to `batched_call`.
 
+Training may test whether a client's change is finite. The left factor of a low-rank change can be *assumed finite*
+instead: it is noted in a list, and the runtime tests a leaf of the partial that would show it (`batched_stage`).
+
 Where the layout says so, the last steps of a group, whose batches have at most half of the padded rows, are a second
 loop that is built for that half.
 """
@@ -106,6 +109,7 @@ class BatchedInterpreter:
             list of assumptions would get values of its region, which the graph around it cannot read.
 
             Args:
+                arguments: of the graph, batched.
                 seed: int64, [K] or [] for all clients.
             """
             values = flatten(arguments)

@@ -435,8 +435,8 @@ def contributions_by_group(
         data: the rows of the lanes; None if no left factor is an input.
     """
     packed = packed_leaves(specs)
-    kinds: list[list[_Kind]] = []  # for each function, how it has each packed leaf; set by tracing it
-    functions = [_trace_group(group, packed, kinds) for group, _ in groups]
+    traced = [_trace_group(group, packed) for group, _ in groups]
+    functions, kinds = [function for function, _ in traced], [leaf_kinds for _, leaf_kinds in traced]
     stores = _reserve_stores(packed, kinds, [number for _, number in groups])
     first = ops.zeros([], tf.int64)  # number of the function's first group
     for function, leaf_kinds, (_, number) in zip(functions, kinds, groups, strict=True):
@@ -485,13 +485,16 @@ def _reserve_stores(
     return stores
 
 
-def _trace_group(group: Group, packed: list[PackedLeaves], kinds: list[list[_Kind]]) -> Callable:
-    """The traced function from the first lane of a group to the tensors that are stored of it.
+def _trace_group(group: Group, packed: list[PackedLeaves]) -> tuple[Callable, list[_Kind]]:
+    """(traced function from the first lane of a group to the tensors that are stored of it, kind of each packed leaf).
+
+    A leaf that groups have as factors stands alone in its `PackedLeaves`: the first of its positions is the only one.
 
     Args:
+        group: first lane -> leaves of the contributions.
         packed: the stored tensors of a contribution.
-        kinds: gets a list with the kind of each packed leaf, which is known once the function is traced.
     """
+    leaf_kinds: list[_Kind] = []  # known once the function is traced
 
     def compute_contribution(first_lane: Value) -> Tensors:
         """The tensors that are stored of a group's clients: packed leaves, and factors one by one."""
@@ -504,10 +507,7 @@ def _trace_group(group: Group, packed: list[PackedLeaves], kinds: list[list[_Kin
             tensors_of_group.extend(t for t in tensors if not isinstance(t, KnownInput))
         return tensors_of_group
 
-    leaf_kinds: list[_Kind] = []
-    function = function_of_number(compute_contribution)
-    kinds.append(leaf_kinds)
-    return function
+    return function_of_number(compute_contribution), leaf_kinds
 
 
 def _kind(leaf: Value | Factors) -> _Kind:

@@ -105,6 +105,7 @@ class DataRows:
             lanes: int64 [clients]; the clients' indices are consecutive.
             counts: int64 [clients], the number of rows of each of these lanes.
         """
+        # Clients without rows begin anywhere, so they take no part in the minimum.
         begins = ops.where(counts > 0, ops.gather(self.begins, lanes), ops.shape(self.columns[0], tf.int64)[0])
         window = Window(ops.reduce_min(begins), ops.reduce_sum(counts))
         return layer_input.compute([ops.expand_dims(window.of(c), 0) for c in self.columns])

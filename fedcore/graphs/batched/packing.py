@@ -68,9 +68,10 @@ def pack_clients(
         leaves: leaves of the present clients.
         positions: position of each present client within the call; clients at other positions are absent.
         seeds: int64, seed of each present client.
-        numbers: number of each leaf among the leaves of the call's arguments; see `realize.pack`.
+        numbers: number of each leaf among the leaves of the call's arguments, by which random pipelines draw.
         capacity: number of clients of a full call, present and absent.
-        cache: cache for the tensors that do not depend on the seeds.
+        cache: cache for the tensors that do not depend on the seeds: packed columns, and the schedule too if no reading
+            order depends on a seed.
     """
 
     def arrange() -> tuple:
@@ -89,12 +90,12 @@ def pack_clients(
         schedule, lane_of, *batches = cache.get(key, columns, make, leaves.identities[position])
     else:
         schedule, lane_of, *batches = arrange()
-    clients = schedule.clients
+    clients = schedule.clients  # of each lane
     tensors: list = [np.where(clients == ABSENT, 0, seeds[clients]), lane_of]
     for position in range(len(leaves.each[0])):
         if position not in leaves.sequences:
             values = np.stack([np.asarray(client[position]) for client in leaves.each])
-            tensors.append(values[np.maximum(clients, 0)])
+            tensors.append(values[np.maximum(clients, 0)])  # an empty lane has the values of any client
             continue
         columns, lanes, rows = leaves.sequences[position], schedule.lanes(position), schedule.layout.rows
         pack = functools.partial(_as_tensors, functools.partial(rows.pack_columns, lanes, columns))
