@@ -1,5 +1,11 @@
 """Whether a client stage is batched, the clients of a group and of a call: by types, operations and the target.
 
+In:  a client stage of a plan. Out: a `BatchingPolicy`, or the `NoBatchingRule` that says why clients run one by one.
+
+Names of a stage's operations fall into values that all clients share, computed of broadcasts only, and *batched* ones,
+which differ between clients. An operation on batched values needs a batching rule; in a graph, each of its operations
+does. Kernels of dense layers may be kept low-rank in training (`low_rank_policy`); that decides the width of a group.
+
 Decision 0005.
 """
 

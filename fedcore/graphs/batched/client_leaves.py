@@ -1,4 +1,7 @@
-"""The leaves of the argument values of a call's clients: tensors and `Columns`."""
+"""The leaves of the argument values of a call's clients: tensors and `Columns`.
+
+`Columns` are a sequence on the host: arrays with a row for each example, and the steps of a pipeline, such as `batch`.
+"""
 
 import functools
 import sys

@@ -1,4 +1,9 @@
-"""Values that are known while a graph is built: constants, and what is computed of them and of shapes."""
+"""Values that are known while a graph is built: constants, and what is computed of them and of shapes.
+
+Rules of operations use them as shapes, axes and indices. Example: of x with the static shape [4, 20, 7], the second
+entry of Shape(x) is the array 20; of y with the shape [4, ?, 7], Shape(y) is no static value, but its known sizes are
+[4, None, 7].
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 

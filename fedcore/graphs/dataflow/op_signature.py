@@ -1,4 +1,8 @@
-"""Signatures of TensorFlow's operations, read from their definitions once: reading protobuf makes objects each time."""
+"""Signatures of TensorFlow's operations, read from their definitions once: reading protobuf makes objects each time.
+
+A signature tells the operands and results of an operation, which may be lists of tensors, and the kinds and defaults of
+its attributes. ConcatV2 has the operands `values`, a list whose length is the attribute N, and `axis`.
+"""
 
 import functools
 from collections.abc import Mapping, Sequence

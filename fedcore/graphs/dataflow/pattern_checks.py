@@ -1,4 +1,10 @@
-"""Checks of patterns where they are declared: operations, operands, attributes, and the parameters of their rules."""
+"""Checks of patterns where they are declared: operations, operands, attributes, and the parameters of their rules.
+
+    @pattern(op("Mul", var("x"), const(1)))  # `op`, `var` and `const` make patterns (`rewriting`)
+    def multiply_by_one(x): ...              # the rule: its parameters are the names in the patterns
+
+Messages begin with the user's file and line, show both sides, and name a fix.
+"""
 
 import difflib
 import inspect

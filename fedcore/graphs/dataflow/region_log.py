@@ -1,4 +1,7 @@
-"""A log of the regions that become functions, and of what stage passes made of them."""
+"""A log of the regions that become functions, and of what stage passes made of them.
+
+Dumps and recordings open a log (`logged_regions`) and build a stage; each function that is built then adds its region.
+"""
 
 import contextlib
 import contextvars

@@ -1,4 +1,8 @@
-"""Selection between two values for each client."""
+"""Selection between two values for each client.
+
+In:  a condition, bool [K], and values [K, …]. Out: for client k the entry k of one value where its condition holds, of
+the other where it does not. Large values are passed on without a copy if the condition holds for all clients.
+"""
 
 import math
 from collections.abc import Sequence

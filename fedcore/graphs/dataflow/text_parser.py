@@ -1,4 +1,8 @@
-"""Parses the text of regions, the inverse of `text`. Shapes and attributes that the text leaves out are inferred."""
+"""Parses the text of regions, the inverse of `text`. Shapes and attributes that the text leaves out are inferred.
+
+Text -> syntax (`_Body`, `_Node`: names and types as they are written) -> regions, by `_RegionBuilder`. An error is a
+`Refused` with the token at which it is shown. In messages, a *blob* is a large constant of which the text has a digest.
+"""
 
 import contextvars
 import functools

@@ -1,4 +1,12 @@
-"""The stage pass `hoist`: computes a value where it is first known."""
+"""The stage pass `hoist`: computes a value where it is first known.
+
+The pass copies a region, and in it the regions of its nodes; each region that is being copied has a `_Frame`. The
+*depth* of a value is the number of regions around the one that holds it: 0 for the outermost. A node may leave the
+regions between its own depth and the greatest depth of its operands, as far as each of these lets it.
+
+Constants, and values that are computed of constants only, have no depth of their own: they are copied once a node reads
+them, to where that node is.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -157,7 +165,7 @@ class _Hoisting:
         """
         destination = depth
         if _is_fixed(node):
-            return destination
+            return depth
         operand_depth = max(self._depths[self._values[v]] for v in node.inputs if v not in self._constant_depths)
         while depth > operand_depth and self._may_leave(node, self._frames[depth]):
             depth -= 1
