@@ -70,7 +70,11 @@ def appended_rows(
 
 
 def without_appends(operations: Iterable[Operation]) -> list[Operation]:
-    """The operations that append no rows; others read the first rows in place of rows that are put together."""
+    """The operations without those that append rows; readers of such a result read the rows before, its first operand.
+
+    %2 = append_rows(%1, %rows)
+    %3 = struct(%sum, %2)          ->   %3 = struct(%sum, %1)
+    """
     first_rows: dict[str, Ref | Symbol] = {}
     others = []
     for op in operations:

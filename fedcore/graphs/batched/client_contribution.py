@@ -446,7 +446,8 @@ def contributions_by_group(
         for store in group_stores:
             store.lists, filled = filled[: len(store.lists)], filled[len(store.lists) :]
         first += number
-    in_order = sorted(stores, key=lambda key: (key[0], key[1] is not False), reverse=True)
+    # The last leaf first; of a leaf that some groups have as factors and others as a tensor, the factors first.
+    in_order = sorted(stores, key=lambda key: (key[0], key[1] != TENSOR), reverse=True)
     contributions = [stores[key].contribution(width) for key in in_order]
     for i, contribution in enumerate(contributions):
         if isinstance(contribution, FactoredContribution):
@@ -461,8 +462,9 @@ def contributions_by_group(
     return contributions
 
 
-_Kind: TypeAlias = bool | KnownInput
-"""How a group has a leaf: as a tensor (False), as two factors (True), or as right factors beside an input."""
+TENSOR, FACTORS = "tensor", "factors"
+_Kind: TypeAlias = str | KnownInput
+"""How a group has a leaf: as a `TENSOR`, as two `FACTORS`, or as right factors beside an input."""
 
 
 def _reserve_stores(
@@ -513,8 +515,8 @@ def _trace_group(group: Group, packed: list[PackedLeaves]) -> tuple[Callable, li
 def _kind(leaf: Value | Factors) -> _Kind:
     """The kind in which a group has a leaf, see `_Kind`."""
     if isinstance(leaf, tuple):
-        return leaf[0] if isinstance(leaf[0], KnownInput) else True
-    return False
+        return leaf[0] if isinstance(leaf[0], KnownInput) else FACTORS
+    return TENSOR
 
 
 @attrs.define
@@ -539,7 +541,7 @@ class _Store:
     def _shapes(self) -> list[list[int]]:
         """Shapes of the tensors of one client; -1 for a number of rows."""
         shape = [*self.leaves.spec.shape]
-        if self.kind is False:
+        if self.kind == TENSOR:
             return [shape]
         return [[-1, size] for size in (shape[1:] if isinstance(self.kind, KnownInput) else shape)]
 
@@ -563,7 +565,7 @@ class _Store:
             absent_value = ops.zeros([1, *(max(s, 0) for s in shape)], self.leaves.spec.dtype)  # -1 rows: none
             lists.append(ops.operation("TensorListSetItem", list_, index, absent_value))
         lanes = Lanes(width, self.first * width, groups * width)
-        if self.kind is False:
+        if self.kind == TENSOR:
             return ClientContribution(self.leaves, lists[0], lanes)
         # Where the left factor is an input known from the data, lists hold the right one only.
         left, right = [self.kind, *lists] if isinstance(self.kind, KnownInput) else lists

@@ -10,6 +10,9 @@ Example: local training with a learning rate for all clients. `rate / 2` is know
 the clients' inputs with a shared matrix with the data, and only the gradient in a step. A value that is computed in a
 loop's body though it is known before may be hoisted out of it.
 
+`Facts` note for each value the latest time at which an argument that decides it is known, and the loops around it that
+decide it: bit d of `loops` stands for the loop with d loops around it.
+
 A loop variable that the body returns unchanged is known when its initial value is. The results of a loop are known when
 its number of iterations, its initial values and all that its body reads are.
 """
@@ -182,6 +185,9 @@ class _Analysis:
         depth: int,
     ) -> list[Facts]:
         """The facts of a loop's results: the fixed point of its step.
+
+        A variable that changes depends on the step of the loop, and on all that decides it before or after an
+        iteration. Behind the loop its result depends on the number of iterations (`ends`), and no longer on the step.
 
         Args:
             step: facts of the loop variables -> facts of the variables after an iteration.

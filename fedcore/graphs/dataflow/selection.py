@@ -63,6 +63,8 @@ def select_by_client(condition: Value, if_true: Sequence[Value], if_false: Seque
 def _select_unless(all_true: Value, condition: Value, a: Value, b: Value) -> list[Value]:
     """[a] where `all_true` holds, without a copy; else the selection, and only then is `b` broadcast.
 
+    If b is filled with one number, the branch gets that number, so that b is not built where it is not read.
+
     Args:
         all_true: bool, whether the condition holds for all clients.
         condition: bool [K].

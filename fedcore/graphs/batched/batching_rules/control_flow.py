@@ -285,6 +285,11 @@ def _values_after_iteration(
 ) -> tuple[dict[int, BatchedValue], list[BatchedValue]]:
     """(changing loop variables after one iteration, other results of the body), built in a scratch graph.
 
+    Only their axes, shapes and padding are asked for, so the nodes are dropped.
+
+    Args:
+        variables: the loop variables before the iteration.
+        changing: positions of those that the body changes.
     Raises:
         NoBatchingRule: the condition differs between clients.
     """
