@@ -359,6 +359,12 @@ def discards_recurrent_step() -> bool:
     return False
 
 
+@part("tensorflow.python.autograph: classes of its own values, such as Undefined")
+def is_of_autograph(value: object) -> bool:
+    """Whether a variable of a function that AutoGraph converted is AutoGraph's, as one that has no value yet."""
+    return type(value).__module__.startswith("tensorflow.python.autograph.")
+
+
 @part("tensorflow.python.ops.parallel_for.control_flow_ops, which calls the function of tf.vectorized_map")
 def is_in_vectorized_map() -> bool:
     """Whether the code that runs is a function that TensorFlow vectorises: it is traced for one element."""

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, types_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.python.autograph.operators import variables
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 from fedcore.graphs import private_api, private_api_keras
@@ -349,6 +350,12 @@ def discards_recurrent_step() -> None:
         layer.build((1, 2, 1))
         tf.function(layer, autograph=False).get_concrete_function(tf.TensorSpec([1, 2, 1]))
         _require(steps == expected, f"the steps of a layer with unroll={unroll} that are discarded are {steps}")
+
+
+@contract
+def is_of_autograph() -> None:
+    _require(private_api.is_of_autograph(variables.Undefined("y")), "a variable without a value is not AutoGraph's")
+    _require(not private_api.is_of_autograph(tf.constant(1.0)), "a tensor counts as AutoGraph's")
 
 
 @contract

@@ -138,7 +138,7 @@ def _is_of_autograph(name: str, value: object) -> bool:
         return True
     if isinstance(value, FunctionType):
         return is_generated(value.__code__.co_filename)
-    return type(value).__module__.startswith("tensorflow.python.autograph")
+    return private_api.is_of_autograph(value)
 
 
 def _is_readable(value: Any) -> bool:
