@@ -5,10 +5,11 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TracingError
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_metrics import start_value
 
 
-def check_additive(metric: keras.metrics.Metric, labels, predictions) -> None:
+def check_additive(metric: keras.metrics.Metric, labels: TensorStructure, predictions: TensorStructure) -> None:
     """Counts a batch from zeros and from other states: a metric that adds to them adds equal increments.
 
     Not checked: Keras' own metrics, one that draws random numbers, and one that does not take a random batch.

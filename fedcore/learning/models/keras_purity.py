@@ -50,8 +50,8 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
         if private_api.handle_types(outer):
             raise TracingError(
                 f"{layer} keeps a tf.Variable that Keras does not know, so clients would share it; make it with "
-                "self.add_weight(..., trainable=False), and pass a keras.random.SeedGenerator that the layer keeps to what "
-                "draws random numbers (seed=self.seeds)"
+                "self.add_weight(..., trainable=False), and draw random numbers by a keras.random.SeedGenerator of "
+                "the layer (seed=self.seeds)"
             )
         raise TracingError(
             f"{layer} looks up in a table that may change, or uses another resource that lives in one process. Use a "
@@ -76,14 +76,14 @@ def _check_own_gradients(model: keras.Model, graph: tf.Graph, trained: dict[int,
                 users = read.outputs[0].consumers()
                 if len(users) == 1 and _has_own_gradient(users[0]):
                     raise TracingError(
-                        f"{_layer_of(model, users[0])} reads the weight {path} inside a function with a gradient of its "
-                        "own (tf.custom_gradient, tf.recompute_grad, keras.remat), which would not train it. Give the "
-                        "weight to the function as an argument, or call the layer without that"
+                        f"{_layer_of(model, users[0])} reads the weight {path} inside a function with a gradient of "
+                        "its own (tf.custom_gradient, tf.recompute_grad, keras.remat), which would not train it. Give "
+                        "the weight to the function as an argument, or call the layer without that"
                     )
 
 
 def _has_own_gradient(op: tf.Operation) -> bool:
-    """Whether `tf.custom_gradient` made the operation: its operands are results, arguments, and variables read for it."""
+    """Whether `tf.custom_gradient` made the operation, of the results, the arguments, and variables read for it."""
     return op.type == "IdentityN" and op.node_def.attr["_gradient_op_type"].s.startswith(b"CustomGradient")
 
 
