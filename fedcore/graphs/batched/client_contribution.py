@@ -440,7 +440,7 @@ def contributions_by_group(
     stores = _reserve_stores(packed, kinds, [number for _, number in groups])
     first = ops.zeros([], tf.int64)  # number of the function's first group
     for function, leaf_kinds, (_, number) in zip(functions, kinds, groups, strict=True):
-        group_stores = [stores[key] for key in enumerate(leaf_kinds)]
+        group_stores = [stores[key] for key in enumerate(leaf_kinds)]  # keys: (number of a packed leaf, kind)
         lists = [(list_, store.first) for store in group_stores for list_ in store.lists]
         filled = write_results(function, number, lists, width, first, parallel_iterations=parallel)
         for store in group_stores:

@@ -196,6 +196,9 @@ def digest_of_array(array: np.ndarray) -> str:
 def read_array(value: Any, dtype: tf.DType, shape: tuple[int, ...], blobs: Mapping[str, np.ndarray]) -> np.ndarray:
     """The array of a constant in text, the inverse of `print_array`.
 
+    A single entry stands for all entries of an array that has axes. A complex number is a list of two parts in text, so
+    a list is a single complex entry unless it is a list of such lists.
+
     Args:
         value: entries as the grammar gives them, a single one for all of them, or a `Blob`.
         blobs: arrays by their digests.

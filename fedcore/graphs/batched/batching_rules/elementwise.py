@@ -191,17 +191,11 @@ def _nonzero_divisor(evaluation: BatchedEvaluation, node: Node, y: BatchedValue)
 def mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
     """A product, entry by entry. Its padded rows are zeros if those of one operand are.
 
-    A factor 1 is dropped. A matrix product that is read by nothing else is scaled by a factor for each client before it
-    is computed, if that is cheaper (`scaled_product`).
+    A factor 1 is dropped. A matrix product that is read by nothing else (`node.sole`, for each operand) is scaled by a
+    number for each client before it is computed, if that is cheaper (`scaled_product`).
     """
     for value, factor, is_sole_user in ((x, y, node.sole[0]), (y, x, node.sole[1])):
-        known_factor = evaluation.known_value(factor)
-        if (
-            known_factor is not None
-            and known_factor.is_constant
-            and not known_factor.at_padded_size.ndim
-            and known_factor.at_padded_size == 1
-        ):
+        if _is_one(evaluation, factor):
             return value
         if is_sole_user and value.batched and value.tensor is not None and not evaluation.rank(factor):
             cheaper_product = scaled_product(value, evaluation.tensor(factor))
@@ -209,6 +203,14 @@ def mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: Batc
                 return attrs.evolve(value, tensor=cheaper_product)
     tensors, axes = aligned(evaluation, node, (x, y))
     return axes.with_tensor(*emit("Mul", tensors, node.attributes), padding=product_padding((x, y)))
+
+
+def _is_one(evaluation: BatchedEvaluation, value: BatchedValue) -> bool:
+    """Whether a value is the constant number 1."""
+    known_value = evaluation.known_value(value)
+    if known_value is None or not known_value.is_constant:
+        return False
+    return known_value.at_padded_size.ndim == 0 and bool(known_value.at_padded_size == 1)
 
 
 @batching_rule(*_EXACT_BINARY.split())
