@@ -134,49 +134,49 @@ def _match_product(
         variable: position of the loop variable.
         users: tensor -> names of the operations that read it.
     """
-    nodes: list[str] = []  # gets the names of the operations between the old and the new value, which move with it
+    path: list[str] = []  # names of the operations from the old value to the new one, which move with the product
     old_value = (loop_body.arguments[variable], 0)
-    addend = _match_addend(loop_body, variable, nodes)
-    match = None if addend is None else _match_addend_product(loop_body, variable, addend, nodes)
-    inner_tensors = {old_value, *((name, 0) for name in nodes)}
-    is_read_elsewhere = any(user not in nodes for ref in inner_tensors for user in users.get(ref, ()))
+    addend = _match_addend(loop_body, variable, path)
+    match = None if addend is None else _match_addend_product(loop_body, variable, addend, path)
+    inner_tensors = {old_value, *((name, 0) for name in path)}
+    is_read_elsewhere = any(user not in path for ref in inner_tensors for user in users.get(ref, ()))
     is_returned = any(ref in inner_tensors for i, ref in enumerate(loop_body.results) if i != variable)
-    return None if match is None or is_read_elsewhere or is_returned else attrs.evolve(match, nodes=tuple(nodes))
+    return None if match is None or is_read_elsewhere or is_returned else attrs.evolve(match, nodes=tuple(path))
 
 
-def _match_addend(loop_body: Body, variable: int, nodes: list[str]) -> Node | None:
+def _match_addend(loop_body: Body, variable: int, path: list[str]) -> Node | None:
     """The node whose result is added to a loop variable, if it is an operation that may move behind the loop; else
     None.
 
     Args:
         variable: position of the loop variable.
-        nodes: gets the names of the operations on the way.
+        path: gets the names of the operations on the way.
     """
     old_value, new_value = (loop_body.arguments[variable], 0), loop_body.results[variable]
-    total = _find_producer(loop_body, new_value, ("AddN", "AddV2"), nodes)
+    total = _find_producer(loop_body, new_value, ("AddN", "AddV2"), path)
     if total is None or len(total.inputs) != 2:
         return None
-    addends = [ref for ref in total.inputs if _skip_identities(loop_body, ref, nodes) != old_value]
+    addends = [ref for ref in total.inputs if _skip_identities(loop_body, ref, path) != old_value]
     if len(addends) != 1:
         return None
-    return _find_producer(loop_body, addends[0], ("MatMul", "TensorListSetItem", "BiasAddGrad"), nodes)
+    return _find_producer(loop_body, addends[0], ("MatMul", "TensorListSetItem", "BiasAddGrad"), path)
 
 
 def _match_addend_product(
-    loop_body: Body, variable: int, addend: Node, nodes: list[str]
+    loop_body: Body, variable: int, addend: Node, path: list[str]
 ) -> ProductSum | ProductElements | RowSum | None:
     """The product that an added node computes; None if its attributes or operands do not fit.
 
     Args:
         variable: position of the loop variable.
         addend: the node whose result is added to it.
-        nodes: gets the names of the operations on the way.
+        path: gets the names of the operations on the way.
     """
     if addend.op == "MatMul" and addend.get("transpose_a") and not addend.get("transpose_b"):
         return ProductSum(variable, addend.inputs[0], addend.inputs[1], ())
     if addend.op == "TensorListSetItem":
-        reserved = _find_producer(loop_body, addend.inputs[0], ("TensorListReserve",), nodes)
-        product = _find_producer(loop_body, addend.inputs[2], ("MatMul",), nodes)
+        reserved = _find_producer(loop_body, addend.inputs[0], ("TensorListReserve",), path)
+        product = _find_producer(loop_body, addend.inputs[2], ("MatMul",), path)
         unchanged = {(a, 0): i for i, a in enumerate(loop_body.arguments) if loop_body.results[i] == (a, 0)}
         if reserved and product and not product.get("transpose_a") and product.inputs[1] in unchanged:
             matrix, transposed = unchanged[product.inputs[1]], bool(product.get("transpose_b"))
@@ -186,20 +186,20 @@ def _match_addend_product(
     return None
 
 
-def _skip_identities(loop_body: Body, ref: Ref, nodes: list[str]) -> Ref:
-    """The tensor that a chain of Identity operations passes on; appends their names to `nodes`."""
+def _skip_identities(loop_body: Body, ref: Ref, path: list[str]) -> Ref:
+    """The tensor that a chain of Identity operations passes on; appends their names to `path`."""
     while (node := loop_body.by_name.get(ref[0])) is not None and node.op == "Identity":
-        nodes.append(node.name)
+        path.append(node.name)
         ref = node.inputs[0]
     return ref
 
 
-def _find_producer(loop_body: Body, ref: Ref, ops: tuple[str, ...], nodes: list[str]) -> Node | None:
-    """The node that computes a tensor, if it is one of the operations; appends its name to `nodes`."""
-    node = loop_body.by_name.get(_skip_identities(loop_body, ref, nodes)[0])
+def _find_producer(loop_body: Body, ref: Ref, ops: tuple[str, ...], path: list[str]) -> Node | None:
+    """The node that computes a tensor, if it is one of the operations; appends its name to `path`."""
+    node = loop_body.by_name.get(_skip_identities(loop_body, ref, path)[0])
     if node is None or node.op not in ops:
         return None
-    nodes.append(node.name)
+    path.append(node.name)
     return node
 
 
@@ -310,7 +310,7 @@ class ProductsBehindLoop:
             trip_count: T, the number of iterations; None if it is not known.
         """
         refs = [*self.operands, *self.indices]
-        stacks = {}
+        stacks = {}  # of each operand [K, B, T, n], of each index [T]
         for ref, handle, v in zip(refs, lists, others, strict=True):
             if v.batched:  # an operand; an index is one number for all clients
                 shape = [evaluation.clients, *evaluation.shape(v)]

@@ -103,9 +103,15 @@ def gather_nd_rule(
 def segment_reduction_rule(
     evaluation: BatchedEvaluation, node: Node, rows: BatchedValue, segments: BatchedValue, count: BatchedValue
 ) -> BatchedValue:
-    """One segment sum for all clients: client k has the segments k * count … (k + 1) * count - 1.
+    """One segment sum (or product, maximum, minimum) for all clients: client k has the segments k * count …
+    (k + 1) * count - 1.
 
-    Padded rows get a negative segment number, which drops a row. A number that is too large stays an error.
+    Padded rows get a negative segment number, which drops a row. A number that is too large for a client stays an
+    error: it becomes one that is too large for all (`beyond`), and not a segment of the next client.
+
+    Args:
+        rows: the values that are added up, and `segments` the number of the segment of each.
+        count: the number of segments of one client, a constant.
     """
     segments_per_client = int(evaluation.constant_operand(node, count))
     if (rows.padded_axis, rows.entries_per_row) != (segments.padded_axis, segments.entries_per_row):
