@@ -301,6 +301,16 @@ def test_a_lambda_in_a_lambda_may_capture_its_parameter():
     assert fc.federated_computation(shifted, type_)([([1, 2], 10), ([], 5)]) == [23, 0]
 
 
+def test_a_lambda_in_a_lambda_of_clients_that_are_added_may_capture_its_parameter():
+    type_ = fc.FederatedType((fc.SequenceType("int32"), "int32"), fc.CLIENTS)
+
+    def total(pairs):
+        shifted = fc.federated_map(lambda s, n: fc.sequence_sum(fc.sequence_map(lambda e: e + n, s)), pairs)
+        return fc.federated_sum(shifted)
+
+    assert fc.federated_computation(total, type_)([([1, 2], 10), ([], 5), ([1] * 7, 1)]) == 37
+
+
 def test_capturing_a_placed_value_is_refused_with_advice():
     with pytest.raises(TracingError) as raised:
         fc.federated_computation(lambda xs, w: fc.federated_map(lambda x: x * w, xs), FLOATS, AT_SERVER)

@@ -356,8 +356,10 @@ def _check_operations(
             bound[op.name] = (callee, differ, operand_types)
         elif op.kind == "call" and callee is not None:
             _check_callee(module, callee, differ, operand_types, builds_graphs=builds_graphs)
-        elif op.kind in ("sequence_reduce", "sequence_map"):  # calls its last operand: a symbol, or a bound function
-            bound_callee, captured_differ, captured_types = bound.get(operands[-1].name, ("", [], []))
+        elif op.kind in ("sequence_reduce", "sequence_map"):  # calls a symbol, or a bound function
+            no_function: tuple[str, list[bool], list[Type]] = ("", [], [])
+            functions = (bound[o.name] for o in operands if o.name in bound)
+            bound_callee, captured_differ, captured_types = next(functions, no_function)
             sequence = next(t for t in operand_types if isinstance(t, SequenceType))
             arguments = [op.type, sequence.element] if op.kind == "sequence_reduce" else [sequence.element]
             call_differ, call_types = [*captured_differ, *([True] * len(arguments))], [*captured_types, *arguments]
