@@ -424,3 +424,21 @@ def test_all_programs_see_one_dataset_after_its_array_has_changed():
         lambda ds: ds.reduce(0.0, lambda s, e: s + tf.reduce_sum(e["x"])), fc.SequenceType(ELEMENT)
     )
     assert total(dataset) == 8.0
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda d: d.repeat(10**12).take(7).batch(2),
+        lambda d: d.repeat(10**12).skip(3).batch(3).map(lambda x: 2 * x).take(3),
+        lambda d: d.batch(2).repeat(10**12).take(4),
+    ],
+    ids=["examples", "batches", "repeated batches"],
+)
+def test_repetitions_that_a_take_leaves_out_are_not_read(build):
+    @fc.tf_computation(fc.SequenceType(fc.TensorType("int64", [None])))
+    def values(batches):
+        return batches.reduce(tf.zeros([0], tf.int64), lambda before, batch: tf.concat([before, batch], 0))
+
+    wanted = np.concatenate(list(build(tf.data.Dataset.range(5)).as_numpy_iterator()))
+    np.testing.assert_array_equal(values(build(fc.data.ClientDataset.from_columns(np.arange(5)))), wanted)

@@ -155,13 +155,26 @@ def batch_rows(starts: np.ndarray, sizes: np.ndarray, order: np.ndarray | None =
 
 
 def _repeat(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
+    until_take = _steps_until_take(later)
+
     def rows(epoch: int) -> Rows:
         once = source(epoch * max(step.number, 1))
         times = step.number if step.number != INFINITE else _needed_repetitions(later, len(once))
-        parts = [once, *(source(epoch * times + i) for i in range(1, times))][: max(times, 0)]
+        count = min(times, max(1, _needed_repetitions(until_take, len(once)))) if until_take else times
+        parts = [once, *(source(epoch * times + i) for i in range(1, count))][: max(count, 0)]
         return _concatenate(parts, once)
 
     return rows
+
+
+def _steps_until_take(later: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps up to the first `take`, where they read no more than it asks for; none otherwise."""
+    for position, step in enumerate(later):
+        if step.kind == "take" and step.number != INFINITE:
+            return later[: position + 1]
+        if step.kind not in ("take", "skip", "batch", "map", "prefetch") or step.draws:
+            return ()
+    return ()
 
 
 def _needed_repetitions(later: tuple[Step, ...], count: int) -> int:
