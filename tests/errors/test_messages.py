@@ -73,7 +73,8 @@ INTERNAL = {  # what a developer does wrong, what its caller catches to name the
     "graphs/private_api_operations.py",
     "graphs/private_api_shapes.py", "dataflow/graph.py", "dataflow/shape_inference.py", "dataflow/op_signature.py",
     "batched/batched_value.py", "batched/batched_call.py", "graphs/tensors/values.py",
-    "ir/regular_files.py", "ir/source_table.py", "cli/json_values.py", "cli/runs.py", "datasets/downloads.py", "datasets/hdf5_objects.py",
+    "ir/regular_files.py", "ir/source_table.py", "cli/json_values.py",
+    "cli/runs.py", "datasets/downloads.py", "datasets/hdf5_objects.py",
     "datasets/hdf5_client_data.py", "datasets/sqlite_tables.py", "datasets/sqlite_client_data.py",
     "datasets/stored_client_data.py",
 }  # fmt: skip
