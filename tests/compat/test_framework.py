@@ -100,6 +100,6 @@ def test_a_round_of_the_tutorials_cnn_is_507_62_mibit_each_way(env):
         (sizes.aggregate_history, sizes.aggregate_bits),
     ):
         (crossed,) = history
-        assert sum(c.bits for c in crossed if ".trainable[" in c.tensor) == 10 * 1_663_370 * 32
+        assert sum(c.bits for c in crossed if ".trainable/" in c.tensor) == 10 * 1_663_370 * 32
         assert total == (sum(c.bits for c in crossed),)
         assert f"{total[-1] / 2**20:.2f}" == "507.62"

@@ -103,7 +103,8 @@ class KnownValue:
     def affine(self, sampled_sizes: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray] | None:
         """Coefficients (a, b) such that the value is a * size + b for every batch size; None if there are none.
 
-        Two samples fix the line, and the third one tests it. An integer slope is required, since sizes are integers.
+        Two samples fix the line, and the third one tests it. An integer slope is required, since the value is
+        used as a size: the padded axis has a whole number of entries for each row.
 
         Args:
             sampled_sizes: the three batch sizes at which the value was sampled.

@@ -341,7 +341,7 @@ def _check_operations(
     Args:
         function: holds the operations, which are some of its own.
         batched: names of values that differ between clients; such results are added.
-        builds_graphs: every graph is built once, for two clients, in a block that is not kept.
+        builds_graphs: see `_check_graph`.
     """
     types = function.types()
     bound: dict[str, tuple[str, list[bool], list[Type]]] = {}  # -> (function, whether captured values differ, types)
@@ -364,7 +364,7 @@ def _check_operations(
             arguments = [op.type, sequence.element] if op.kind == "sequence_reduce" else [sequence.element]
             call_differ, call_types = [*captured_differ, *([True] * len(arguments))], [*captured_types, *arguments]
             _check_callee(module, callee or bound_callee, call_differ, call_types, builds_graphs=builds_graphs)
-            differ.append(True)
+            differ.append(True)  # its loop runs for a group of clients, so its result has a client axis in any case
         if any(differ) or callee in seeded:
             batched.add(op.name)
 
