@@ -128,9 +128,10 @@ def _trace_rows(
             pairs = zip(*map(leaves_of, operands), strict=True)
             at_most = op.attributes.get("at_most")
             results = [
-                AppendedRows(a, b, at_most)
-                for a, b in pairs
-                if not isinstance(a, AppendedRows) and not isinstance(b, AppendedRows)
+                (op.name, i)  # rows put together twice are a leaf of their own
+                if isinstance(a, AppendedRows) or isinstance(b, AppendedRows)
+                else AppendedRows(a, b, at_most)
+                for i, (a, b) in enumerate(pairs)
             ]
         elif any(not is_static(t) for name in open_names.intersection(operands) for t in tensor_leaves(types[name])):
             raise NoBatchingRule(op.kind, "it reads the rows of other clients")
