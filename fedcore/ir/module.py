@@ -191,6 +191,11 @@ class Function:
     def type(self) -> FunctionType:
         return FunctionType(parameter_type(self.parameters), self.result_type)
 
+    @property
+    def result_location(self) -> Location | None:
+        """The line of the operation whose result the function returns, or else the function's own."""
+        return next((op.location for op in self.operations if op.name == self.result.name), self.location)
+
     def types(self) -> dict[str, Type]:
         """The type of every parameter and binding, by name."""
         types = {p.name: p.type for p in self.parameters}

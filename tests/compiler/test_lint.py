@@ -148,6 +148,11 @@ def test_an_operation_without_a_batching_rule_is_told_with_its_line():
     ]
 
 
+def test_an_operation_without_a_batching_rule_is_told_where_values_stay_at_the_clients():
+    size = fc.tf_computation(ROWS.member)(lambda x: tf.size(tf.unique(x).y))
+    assert [name for name, _ in findings(lambda x: fc.federated_map(size, x), ROWS)] == ["client-loop"]
+
+
 def test_a_stage_with_a_secure_sum_may_loop():
     size = fc.tf_computation(ROWS.member)(lambda x: tf.size(tf.unique(x).y))
     assert findings(lambda x: fc.federated_secure_sum(fc.federated_map(size, x), 4), ROWS) == []

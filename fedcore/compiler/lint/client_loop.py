@@ -7,6 +7,7 @@ from fedcore.compiler.lint.program import Program
 from fedcore.compiler.lint.registry import Finding, lint_check
 from fedcore.errors import Location
 from fedcore.ir import Function
+from fedcore.types import CLIENTS
 
 
 @lint_check("client-loop")
@@ -24,12 +25,15 @@ def client_loop(program: Program) -> Iterator[Finding]:
     """
     from fedcore.graphs.batched.batching_policy import AS_FAST_ALONE
 
-    for fold in program.folds:
-        why = program.plan_of(fold.stage).attributes.get("why", "")
-        match = re.match(r"(\w+): (.+)", why)
-        if match is None or match[2] == AS_FAST_ALONE or "secure" in fold.merge.attributes:
+    masked = {fold.stage.name for fold in program.folds if "secure" in fold.merge.attributes}
+    for stage in program.stages.stages():
+        if stage.placement != CLIENTS or stage.name in masked:
             continue
-        line = line_of_operation(program, fold.stage, match[1])
+        why = program.plan_of(stage).attributes.get("why", "")
+        match = re.match(r"(\w+): (.+)", why)
+        if match is None or match[2] == AS_FAST_ALONE:
+            continue
+        line = line_of_operation(program, stage, match[1])
         if line is not None:
             yield Finding(
                 f"clients run one by one, not side by side: {why}",

@@ -33,7 +33,6 @@ from fedcore.compiler.liveness import LEAFWISE, Live, Liveness
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import named_by
-from fedcore.errors import Location
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
 from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.operations import lookup
@@ -198,7 +197,7 @@ class _DeadLeafElimination:
             live_leaves = self.needed[op.name]
             with builder, builder.at(op.location):
                 self.known[op.name] = self._operation(op, live_leaves) if live_leaves else None
-        with builder, builder.at(_line_of_result(main)):
+        with builder, builder.at(main.result_location):
             result = self.main.value(self.known[main.result.name], main.result_type, everything(main.result_type))
         builder.finish(main.name, result, attributes=main.attributes, location=main.location)
         return self.target.build()
@@ -365,7 +364,7 @@ class _DeadLeafElimination:
             mine = everything(op.type) if self.live.has_effect(op) else live.get(op.name, NOTHING)
             with builder.at(op.location):
                 bindings[op.name] = self._local(body, op, mine, bindings, types) if mine else None
-        with builder.at(_line_of_result(function)):
+        with builder.at(function.result_location):
             result = body.value(bindings[function.result.name], function.result_type, live_leaves)
         placement, attributes, location = function.placement, function.attributes, function.location
         rebuilt = (placement, attributes, location)
@@ -438,10 +437,6 @@ class _DeadLeafElimination:
                 rename_symbols(node, self.names) if isinstance(node, Function) else node
             )
         return self.names[name]
-
-
-def _line_of_result(function: Function) -> Location | None:
-    return next((op.location for op in function.operations if op.name == function.result.name), function.location)
 
 
 def _prune_attributes(op: Operation, live_leaves: Leaves) -> Mapping[str, object]:

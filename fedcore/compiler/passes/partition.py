@@ -19,7 +19,7 @@ from fedcore.errors import FedcoreError, Location
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
 from fedcore.intrinsics.rows import columns_of, sequences_of, why_no_columns
 from fedcore.intrinsics.secure_ranges import OPEN
-from fedcore.ir import Builder, Function, Module, ModuleBuilder, Value
+from fedcore.ir import Builder, Module, ModuleBuilder, Value
 from fedcore.ir.active import active_builder
 from fedcore.ir.interpret import salt_of
 from fedcore.ir.module import Graph, Operand
@@ -98,7 +98,7 @@ class _Partition:
         self._place_equal()
         self.returned_equal = {n: self._all_equal(n) for n in self._returned_values(all_equal=True)}
         self._draw_returned()
-        with self.main.at(_line_of_result(module.main)):
+        with self.main.at(module.main.result_location):
             result = self._result(self.flow.result, module.main.result_type)
         self.main.finish(module.main.name, result, location=module.main.location)
         self.planned = dce(self.target.build())
@@ -393,10 +393,6 @@ def _root(node: Node) -> Node:
 
 def _is_sequence(type_: Type) -> bool:
     return isinstance(type_, SequenceType)
-
-
-def _line_of_result(function: Function) -> Location | None:
-    return next((op.location for op in function.operations if op.name == function.result.name), function.location)
 
 
 def _last_line(nodes: list[Node]) -> Location | None:
