@@ -19,9 +19,9 @@ def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float
     """Checks the laws of an encoder, with generated values of a type.
 
     Laws: neither side raises; the decoded value has the type; its squared error is at most `relative_error` of the
-    squared norm, on average over normal values; equal seeds give equal codes; the sum of clients that are batched is
-    that of clients that run one by one; a code of which a bit was altered in transit decodes to a value of the type or
-    to an error.
+    squared norm, on average over normal values and their negatives; equal seeds give equal codes; the sum of clients
+    that are batched is that of clients that run one by one; a code of which a bit was altered in transit decodes to a
+    value of the type or to an error.
 
     Args:
         value_type: a tensor of a known shape.
@@ -40,7 +40,8 @@ def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float
     with fc.use(seed=1):
         try:
             codec = value_codec(lambda spec: encoder, type_, "check_encoder")
-            _check_errors(codec, type_, values, relative_error)
+            mirrored = [-value for value in values] if type_.dtype.is_float else []
+            _check_errors(codec, type_, [*values, *mirrored], relative_error)
         except (FedcoreError, LawBroken):
             raise
         except Exception as error:
@@ -58,7 +59,7 @@ def _value(type_: TensorType, seed: int) -> np.ndarray:
 
 
 def _check_errors(codec: Any, type_: TensorType, values: list[np.ndarray], relative_error: float) -> None:
-    state, errors = codec.initial_state(), []
+    state, errors, worst = codec.initial_state(), [], (-1.0, "")
     for seed, value in enumerate(values):
         code, _ = codec.encode(value, seed, state)
         again, _ = codec.encode(value, seed, state)
@@ -70,9 +71,13 @@ def _check_errors(codec: Any, type_: TensorType, values: list[np.ndarray], relat
             raise LawBroken("the decoded value has the type of the value", f"wants {type_}, has {actual}")
         difference = np.asarray(decoded, np.float64) - np.asarray(value, np.float64)
         errors.append(np.square(difference).sum() / max(np.square(np.asarray(value, np.float64)).sum(), 1e-300))
+        if difference.size:
+            entry = int(np.argmax(np.abs(difference)))
+            text = f"{value.flat[entry]} of entry {entry} is decoded as {np.asarray(decoded).flat[entry]}"
+            worst = max(worst, (float(np.abs(difference).flat[entry]), text))
     if np.mean(errors) > relative_error:
         law = "the squared error is at most `relative_error` of the squared norm"
-        raise LawBroken(law, f"wants at most {relative_error}, has {np.mean(errors):.3g}")
+        raise LawBroken(law, f"wants at most {relative_error}, has {np.mean(errors):.3g}; {worst[1]}")
 
 
 def _bytes(code: object) -> list[bytes]:

@@ -69,9 +69,11 @@ def calls_of(op: Intrinsic) -> Iterator[Call]:
         for variables in _bindings(alternative, op.signature.kinds):
             required = sum(not p.optional for p in alternative.parameters)
             for count in sorted({required, len(alternative.parameters)}):
-                pairs = zip(names, alternative.parameters[:count], strict=False)
-                arguments = {name: _argument(p.type, variables) for name, p in pairs}
-                yield Call(arguments, {a: _attribute(a, alternative) for a in op.attributes})
+                parameters = alternative.parameters[:count]
+                for fold in (fc.generic_plus, _last) if any(_folds(p.type) for p in parameters) else (fc.generic_plus,):
+                    pairs = zip(names, parameters, strict=False)
+                    arguments = {name: _argument(p.type, variables, fold) for name, p in pairs}
+                    yield Call(arguments, {a: _attribute(a, alternative) for a in op.attributes})
 
 
 def _bindings(alternative: Alternative, kinds: dict[str, str]) -> Iterator[dict[str, Type]]:
@@ -96,23 +98,37 @@ def _attribute(name: str, alternative: Alternative | None) -> Any:
     return "float32" if name == "dtype" else ATTRIBUTE
 
 
-def _argument(type_: Type, variables: dict[str, Type]) -> Type | Callable:
+def _last(*arguments: Value) -> Value:
+    """An associative function that tells its operands apart."""
+    return arguments[-1]
+
+
+def _folds(type_: Type) -> bool:
+    """Whether it is the type of a function of several values."""
+    parameter = type_.parameter if isinstance(type_, FunctionType) else None
+    return isinstance(parameter, StructType) and all(isinstance(t, AbstractType) for t in parameter.types)
+
+
+def _argument(type_: Type, variables: dict[str, Type], fold: Callable) -> Type | Callable:
+    """The type of an argument, or a function.
+
+    Args:
+        fold: the function of several numbers of one type; others return the first argument.
+    """
     if not isinstance(type_, FunctionType):
         return _with_known_sizes(substitute(type_, variables, {}))
     if type_.parameter is None:
         return lambda: 1.0
     parameter = type_.parameter
-    several = isinstance(parameter, StructType)
-    parts: tuple[Type, ...] = parameter.types if isinstance(parameter, StructType) else (parameter,)
-    folds = several and all(isinstance(t, AbstractType) for t in parts)
+    count = len(parameter.types) if isinstance(parameter, StructType) else 1
 
     def fn(*arguments: Value) -> Value:
         first = arguments[0]
-        if folds and all(a.type == first.type for a in arguments) and _numeric(first.type):
-            return fc.generic_plus(*arguments)
+        if _folds(type_) and all(a.type == first.type for a in arguments) and _numeric(first.type):
+            return fold(*arguments)
         return first
 
-    return with_parameters(fn, len(parts))
+    return with_parameters(fn, count)
 
 
 def _numeric(type_: Type) -> bool:

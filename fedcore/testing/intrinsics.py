@@ -46,9 +46,9 @@ def check_intrinsic(
 
     Args:
         op: the intrinsic, or its name.
-        cases: computations that use the intrinsic, each with its arguments. They are checked in addition to the calls
-            that are generated from the signature. Generated calls set every attribute other than `placement` and
-            `dtype` to 3.
+        cases: computations that use the intrinsic, each with its list of arguments, `[(computation, [1.0, 2.0])]`. They
+            are checked in addition to the calls that are generated from the signature. Generated calls set every
+            attribute other than `placement` and `dtype` to 3.
         batched: the clients of the generated maps must be batched, and operations of local cases must have batching
             rules. False accepts stages that run one client after the other. Maps over strings always do.
     Returns:

@@ -191,3 +191,14 @@ def test_a_client_that_is_dropped_has_no_row():
         rows, _ = rows_and_mean(own, data)
     others = [i for i in range(9) if i != 4]
     assert bits(list(rows)) == bits(values_alone([own[i] for i in others], [data[i] for i in others]))
+
+
+@pytest.mark.parametrize("settings", [{}, {"vectorize": False}, {"vectorize": False, "block_size": 4}])
+def test_a_fold_may_leave_the_partial_before_it(settings):
+    type_ = fc.FederatedType("float32", fc.CLIENTS)
+
+    def last(xs):
+        return fc.federated_aggregate(xs, 0.0, lambda partial, x: x, lambda left, right: right, lambda partial: partial)
+
+    with fc.use(fc.runtime.local(**settings)):
+        assert fc.federated_computation(last, type_)([float(i) for i in range(20)]) == 19.0

@@ -435,14 +435,14 @@ def smallest_first(value):
     return np.sort(value)
 
 
-def _pairs():
+def _pairs(in_stage: Callable):
     def own_pair(left, right, fn):
         return [fn(a, b) for a, b in zip(left, right, strict=True)]
 
     own_pair.__doc__ = "Does it.\n\nExample:\n    >>> y = own_pair(a, b, lambda x, c: x - c)\n"
     signature = "(left: {T}@CLIENTS, right: {T}@CLIENTS, fn: (<T,T> -> U) -> {U}@CLIENTS)"
     declared = fc.intrinsic(signature, per_client="fn")(own_pair)
-    declared.in_stage(lambda left, right, fn: fn(right, right))
+    declared.in_stage(in_stage)
     return declared
 
 
@@ -456,7 +456,8 @@ add_intrinsic("a kernel that sorts down", lambda: _kernel(smallest_first, lambda
     x, direction="DESCENDING")))  # fmt: skip
 add_intrinsic("a kernel that adds up clients", lambda: _kernel(halved, lambda op, value: value - tf.reduce_sum(
     value, -1, keepdims=True)))  # fmt: skip
-add_intrinsic("a stage that takes the right value twice", _pairs)
+add_intrinsic("a stage that takes the right value twice", lambda: _pairs(lambda left, right, fn: fn(right, right)))
+add_intrinsic("a stage that swaps the operands of a function", lambda: _pairs(lambda left, right, fn: fn(right, left)))
 
 
 def _case_without_rule() -> None:
@@ -669,6 +670,22 @@ add_encoder("encodes the first half", encode=first_half)
 add_encoder(
     "takes the largest for the mean size", encode=lambda v, seed: (encoded(v, seed)[0], tf.reduce_max(tf.abs(v)))
 )
+
+
+class Largest(Encoder):
+    """Codes of 8 bits, signed, but for the largest entry: it overflows, so its sign is lost."""
+
+    def encode(self, value, seed):
+        scale = tf.reduce_max(tf.abs(value))
+        return Integers(tf.cast(tf.round(value / scale * 128), tf.int32) % 256, 8), scale
+
+    def decode(self, code, seed, spec):
+        codes = tf.cast(code[0].values, tf.int32)
+        return tf.cast(tf.where(codes >= 128, codes - 256, codes), tf.float32) / 128 * code[1]
+
+
+add("encoder", "overflows at its largest entry", lambda: fc.testing.check_encoder(
+    Largest(), ("float32", [100]), relative_error=0.001))  # fmt: skip
 
 
 if __name__ == "__main__":

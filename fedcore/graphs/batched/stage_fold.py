@@ -102,6 +102,8 @@ def split_stage(stage: ClientStage) -> tuple[list[Operation], list[Operation], l
         if op.kind == "append_rows":
             continue
         contribution.update(dict.fromkeys(n for n in names if n not in dependent))
+    if partial_name is not None and partial_name not in dependent:
+        contribution[partial_name] = None  # the fold takes it as the partial, and leaves the partial before
     if kept_name in dependent:
         raise NoBatchingRule("struct", "the value that is kept of a client depends on other clients")
     return client_operations, fold_operations, list(contribution)
