@@ -15,6 +15,7 @@ from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.op_signature import Argument, signature
 from fedcore.graphs.graphdef.form.parsed_graph import attribute_value
 from fedcore.testing.rule_cases import operand_names
+from fedcore.testing.trial_process import OperandsRefused
 
 RANKED_SHAPES = ((), (6,), (6, 3), (4, 6, 3), (6, 4, 4, 2), (2, 4, 4, 4, 2))
 """The shape of the first operand of data, by rank; even sizes may be two entries for each row of a batch."""
@@ -81,8 +82,6 @@ class Runnable(Protocol):
     """An operation with attributes."""
 
     def alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
-
-    def refusal(self, arrays: Sequence[np.ndarray]) -> str | None: ...
 
 
 def find_operands(op: str, of: Callable[[Mapping], Runnable]) -> tuple[list[OperandMatch], list[Trial]]:
@@ -172,13 +171,10 @@ class _Search:
         return [Trial(mentioned, reason)]
 
     def _fits(self, operation: Runnable, candidates: Sequence[Candidate]) -> bool:
-        arrays = [c.array for c in candidates]
-        reason = operation.refusal(arrays)  # first: kernels may end the process where shapes do not fit
-        if reason is None:
-            try:
-                return any(r.size for r in operation.alone(arrays))
-            except (tf.errors.OpError, NotImplementedError) as error:
-                reason = str(error)
+        try:
+            return any(r.size for r in operation.alone([c.array for c in candidates]))
+        except OperandsRefused as error:
+            reason = str(error)
         reason = reason.split("\n")[0].split(" [Op:")[0].split(" for '{{node")[0][-200:]
         self._reasons[reason] = self._reasons.get(reason, 0) + 1
         return False
@@ -190,7 +186,7 @@ class _Search:
             moved = tuple(c if c.is_static else _within(c, low, high) for c in candidates)
             try:
                 results = operation.alone([c.array for c in moved])
-            except (tf.errors.OpError, ValueError):
+            except OperandsRefused:
                 continue
             infinite = sum(int((~np.isfinite(r)).sum()) for r in results if r.dtype.kind in "fc")
             if fewest is None or infinite < fewest:

@@ -30,6 +30,7 @@ from fedcore.graphs.graphdef.form.parsed_graph import Node, body_of, operations_
 from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
 from fedcore.graphs.tensors.specs import tensor_type
 from fedcore.testing.rule_layouts import Form, Layout
+from fedcore.testing.trial_process import run_trial
 from fedcore.types import StructType
 
 
@@ -81,33 +82,38 @@ class Operation:
     def title(self) -> str:
         return f"the batching rule of {self.name} ({rule_place(self.name)})"
 
+    def alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results of one client.
+
+        Raises:
+            OperandsRefused: TensorFlow does not take the operands.
+        """
+        return run_trial(self, arrays)
+
     @functools.cached_property
     def _guarded(self) -> Any:
         return tf.function(lambda *tensors: emit(self.name, tensors, self.attributes), autograph=False)
 
-    def alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results of one client, by a kernel that may end the process: `run_trial` calls it in a child."""
         with tf.device("CPU:0"):
+            new_region([], lambda: emit(self.name, [*map(ops.constant, arrays)], self.attributes))  # its shape function
             tensors = [tf.constant(a) for a in arrays]
             if self.name in CHECKED:  # its checks are those of a graph
                 specs = [tf.TensorSpec(None, t.dtype) for t in tensors]  # a graph for each shape would take most time
-                return [t.numpy() for t in self._guarded.get_concrete_function(*specs)(*tensors)]
-            return [t.numpy() for t in add_operation(self.name, tensors, self.attributes)]
-
-    def refusal(self, arrays: Sequence[np.ndarray]) -> str | None:
-        """TensorFlow's reason not to add the operation to a graph, which is asked before a kernel runs."""
-
-        def body() -> list[Value]:
-            return emit(self.name, [ops.constant(a) for a in arrays], self.attributes)
-
-        try:
-            new_region([], body)
-        except (ValueError, TypeError) as error:
-            return str(error)
-        return None
+                results = self._guarded.get_concrete_function(*specs)(*tensors)
+            else:
+                results = add_operation(self.name, tensors, self.attributes)
+            return [np.asarray(t.numpy(), t.dtype.as_numpy_dtype) for t in self._written(results)]
 
     def batched(self, evaluation: BatchedEvaluation, values: list[BatchedValue]) -> list[BatchedValue]:
         node = Node("checked", self.name, (), dict(self.attributes), (False,) * len(values))
-        return evaluation.evaluate(node, values)
+        return self._written(evaluation.evaluate(node, values))
+
+    def _written(self, results: list) -> list:
+        """The results that every kernel writes: batch normalisation reserves memory for a gradient in training only."""
+        is_normalisation = self.name in ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+        return results[:3] if is_normalisation and not self.attributes["is_training"] else results
 
 
 @attrs.frozen(eq=False)

@@ -1,0 +1,109 @@
+"""Runs operations in a child process, since kernels may end the process where operands do not fit each other.
+
+Decision 0244.
+"""
+
+import atexit
+import functools
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+import numpy as np
+
+_CHILD = "import sys; from fedcore.testing.trial_process import serve; serve(int(sys.argv[1]))"
+
+_lock = threading.Lock()
+
+
+class OperandsRefused(ValueError):
+    """TensorFlow's reason to refuse operands, or that it ends the process."""
+
+
+class Trial(Protocol):
+    """An operation that runs in the child process, to which it is sent by pickle."""
+
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+
+
+def run_trial(trial: Trial, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results of `trial.run(arrays)`, which the child process computes.
+
+    Raises:
+        OperandsRefused: it raises, or it ends the process.
+    """
+    request = pickle.dumps(trial), list(arrays)
+    with _lock:
+        # What ended the process may be memory that an earlier trial wrote; the second process has run no other.
+        outcome = _exchange(request) or _exchange(request) or "TensorFlow ends the process"
+    if isinstance(outcome, str):
+        raise OperandsRefused(outcome)
+    (results,) = outcome
+    return results
+
+
+def _exchange(request: tuple[bytes, list[np.ndarray]]) -> Any:
+    """A tuple of the results, or the text of the error; None if the process ended."""
+    connection = _connection()
+    connection.send(request)
+    return connection.recv()
+
+
+@functools.cache
+def _connection() -> Connection:
+    """A connection to the child process, which ends when this process does."""
+    ours, theirs = Pipe()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    atexit.register(lambda: (ours.close(), process.wait()))
+    return ours
+
+
+def serve(descriptor: int) -> None:
+    """The child process: it imports TensorFlow and starts nothing of it, and its forks answer."""
+    import resource
+
+    import fedcore.testing.rule_subjects  # noqa: F401  before any fork
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    connection = Connection(descriptor)
+    while True:
+        process = os.fork()
+        if not process:
+            _answer(connection)
+            os._exit(0)
+        _, status = os.waitpid(process, 0)
+        if not status:
+            return
+        connection.send(None)
+
+
+def _answer(connection: Connection) -> None:
+    load = functools.lru_cache(64)(pickle.loads)  # a trial with checks keeps its graph
+    while True:
+        try:
+            data, arrays = connection.recv()
+        except EOFError:
+            return
+        try:
+            outcome: Any = (load(data).run(arrays),)
+        except Exception as error:
+            outcome = str(error) or type(error).__name__
+        connection.send(outcome)
+
+
+__all__ = ["OperandsRefused", "run_trial"]
