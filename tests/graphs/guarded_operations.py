@@ -59,6 +59,8 @@ def misfits() -> Iterator[tuple[str, dict, dict]]:
     yield from _gradients(4, IMAGES, WINDOW2, (names[0], names[1]))
     yield "AvgPoolGrad", {"orig_input_shape": NO_WINDOW, "grad": IMAGES}, {"ksize": [1, 2, 2, 1], **WINDOW2}
     yield "AvgPoolGrad", {"orig_input_shape": np.int32([1, 4, 4, 1]), "grad": NUMBERS}, {"ksize": [1] * 4, **WINDOW2}
+    for shape in ([2, 4, 4, 1], [1, 4, 5, 1], [1, 4, 4, 2], [1, 0, 4, 1], [1, 3, 4, 1]):
+        yield "AvgPoolGrad", {"orig_input_shape": np.int32(shape), "grad": IMAGES}, {"ksize": [1, 2, 2, 1], **WINDOW2}
     yield "AvgPool3DGrad", {"orig_input_shape": NO_WINDOW, "grad": VOLUMES}, {"ksize": [1] * 5, **WINDOW3}
     for rank in (1, 2, 3):
         nothing = {"fft_length": np.zeros([rank], np.int32)}

@@ -20,7 +20,7 @@ def emit(op: str, operands: Sequence, attributes: Mapping[str, Any]) -> list:
         operands: flat, also where the operation takes lists.
         attributes: all that are not their defaults.
     """
-    checked = guarded_operands(op, operands, emit) if op in CHECKED else list(operands)
+    checked = guarded_operands(op, operands, attributes, emit) if op in CHECKED else list(operands)
     return add_operation(op, checked, attributes) if active_block() is None else add_node(op, checked, attributes)
 
 

@@ -34,6 +34,7 @@ _CONV: Mapping[str, tuple[int, int | None]] = {
     "DepthwiseConv2dNativeBackpropFilter": (4, 1),
     "DepthwiseConv2dNativeBackpropInput": (4, 0),
 }
+_POOL_GRADIENTS = ("AvgPoolGrad", "AvgPool3DGrad")
 _TENSOR_SCATTERS = (
     "ScatterNdNonAliasingAdd",
     "TensorScatterAdd",
@@ -133,7 +134,9 @@ class Checks(Generic[Tensor]):
 
     make: Callable[[str, list[Tensor], Mapping[str, Any]], Tensor]
 
-    def of(self, op: str, operands: Sequence[Tensor], dtypes: Sequence[tf.DType]) -> Iterator[tuple[int, Tensor]]:
+    def of(
+        self, op: str, operands: Sequence[Tensor], dtypes: Sequence[tf.DType], attributes: Mapping[str, Any]
+    ) -> Iterator[tuple[int, Tensor]]:
         """The operands of an operation that are checked, by index, and what stands in their place."""
         if op in _SHAPED:
             for index, target_shape in _SHAPED[op].items():
@@ -143,6 +146,8 @@ class Checks(Generic[Tensor]):
             for i, operand in enumerate(operands):
                 if i == shape:
                     yield i, self._sizes(operand, dtypes[i], rank, least=0)
+                elif op in _POOL_GRADIENTS:
+                    yield i, self._with_pooled_sizes(operands[0], operand, dtypes[i], attributes)
                 else:
                     yield i, self._ensure_shape(operand, dtypes[i], [None] * rank)
         elif op in _REAL_TRANSFORMS:
@@ -169,6 +174,26 @@ class Checks(Generic[Tensor]):
         same = self.make("Equal", [sizes, inside], {"T": dtype})
         fits = self.make("All", [same, self._constant([0], _INT32)], {"Tidx": _INT32})
         return self._where(fits, sizes, dtype, self._constant([_TOO_LONG], _INT64))
+
+    def _with_pooled_sizes(
+        self, images: Tensor, gradient: Tensor, dtype: tf.DType, attributes: Mapping[str, Any]
+    ) -> Tensor:
+        """The gradient of pooled images; windows and strides of 1 leave the batch and the channels as they are.
+
+        Args:
+            images: their sizes.
+        """
+        windows, strides = attributes["ksize"], attributes["strides"]
+        spare = [1] * len(windows) if attributes["padding"] in ("SAME", b"SAME") else windows
+        sums = [self._constant([s - w for s, w in zip(strides, spare, strict=True)], _INT32), images]
+        starts = self.make("AddV2", sums, {"T": _INT32})
+        pooled = self.make("FloorDiv", [starts, self._constant(strides, _INT32)], {"T": _INT32})
+        gradient = self._ensure_shape(gradient, dtype, [None] * len(windows))
+        shape = self.make("Shape", [gradient], {"T": dtype, "out_type": _INT32})
+        same = self.make("Equal", [shape, pooled], {"T": _INT32})
+        fits = self.make("All", [same, self._constant([0], _INT32)], {"Tidx": _INT32})
+        flat = self._where(fits, self._flat(gradient, dtype), dtype, self._constant([_TOO_LONG], _INT64))
+        return self.make("Reshape", [flat, shape], {"T": dtype, "Tshape": _INT32})
 
     def _with_rank_of_rows(self, operands: Sequence[Tensor], dtypes: Sequence[tf.DType], updates: int) -> Tensor:
         """Updates, which have a dimension for each dimension of the rows of indices.

@@ -66,13 +66,13 @@ def checked_function(functions: Mapping[str, function_pb2.FunctionDef], name: st
     return canonical_functions(checked, name, digest_digits=64)
 
 
-def guarded_operands(op: str, tensors: Sequence, emit: Callable) -> list:
+def guarded_operands(op: str, tensors: Sequence, attributes: Mapping[str, Any], emit: Callable) -> list:
     """The operands of one operation behind its checks, which `emit` makes."""
     tensors = list(tensors)
     if _needs_none(op, tensors, _tensor_source):
         return tensors
     checks = Checks(lambda op, operands, attributes: emit(op, operands, attributes)[0])
-    for index, tensor in checks.of(op, tensors, [t.dtype for t in tensors]):
+    for index, tensor in checks.of(op, tensors, [t.dtype for t in tensors], attributes):
         tensors[index] = tensor
     return tensors
 
@@ -92,7 +92,7 @@ def _guard(nodes: Nodes, *, in_function: bool, used_names: set[str]) -> int:
         if node.op not in CHECKED or _needs_none(node.op, data, lambda name: _node_source(name, by_name)):
             continue
         added.controls = node.input[len(data) :]
-        for index, source in Checks(added.make).of(node.op, data, _dtypes(node)):
+        for index, source in Checks(added.make).of(node.op, data, _dtypes(node), _windows(node)):
             node.input[index] = source
     nodes.extend(added.nodes)
     return len(added.nodes)
@@ -110,6 +110,11 @@ def _dtypes(node: node_def_pb2.NodeDef) -> list[tf.DType]:
         dtype = tf.as_dtype(values[argument.type_attr].type if argument.type_attr else argument.type)
         dtypes += [dtype] * (values[argument.number_attr].i if argument.number_attr else 1)
     return dtypes
+
+
+def _windows(node: node_def_pb2.NodeDef) -> dict[str, list[int] | bytes]:
+    """The attributes that are lists of numbers, or texts."""
+    return {name: list(value.list.i) if value.HasField("list") else value.s for name, value in node.attr.items()}
 
 
 # Where an operand comes from: the operation, its operands, and its value where it is a constant.
