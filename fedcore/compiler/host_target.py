@@ -40,7 +40,7 @@ def host_target(root: str = "/") -> Target:
 
     The system does not say how fast memory is: AVX-512 servers and CPUs with a large cache count as `fast`. A cache
     whose size the system does not say counts as `large`. Only plans for AVX2 name oneDNN's kernels, which TensorFlow's
-    variable TF_ENABLE_ONEDNN_OPTS=0 forbids.
+    variable TF_ENABLE_ONEDNN_OPTS=0 forbids; AVX-512 counts as AVX2 then.
 
     Args:
         root: folder with the system's `proc` and `sys`.
@@ -55,14 +55,17 @@ def host_target(root: str = "/") -> Target:
 
 
 def _isa(flags: set[str]) -> str:
-    """The instruction set that products use. Without flags, x86 counts as AVX2: TensorFlow's wheels need AVX."""
+    """The instruction set that products use. Without flags, x86 counts as AVX2: TensorFlow's wheels need AVX.
+
+    What plans rely on for AVX-512, that a row of a product has its bits beside any others, holds for oneDNN's products.
+    """
     if not flags:
         return "neon" if platform.machine().lower() in ("aarch64", "arm64") else "avx2"
     if "asimd" in flags:
         return "neon"
     if "avx2" not in flags or max_isa() == "AVX" or max_isa().startswith("SSE"):
         return "sse"
-    return "avx512" if "avx512f" in flags and not avoids_avx512() else "avx2"
+    return "avx512" if "avx512f" in flags and not avoids_avx512() and not avoids_onednn() else "avx2"
 
 
 def _l2_bytes(folder: Path) -> int | None:

@@ -117,10 +117,10 @@ def test_products_of_bfloat16_need_instructions_that_onednn_may_use(tmp_path, mo
     assert not has_bfloat16_products(str(tmp_path / "nothing"))
 
 
-def test_a_variable_forbids_the_kernels_of_onednn_that_plans_for_avx2_name(machine, monkeypatch):
+def test_without_onednn_plans_are_for_avx2_and_name_none_of_its_kernels(machine, monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     assert machine("fpu avx avx2", "512K") == f"{OTHER}/no-onednn"
-    assert machine("fpu avx avx2 avx512f", "2048K") == THIS
+    assert machine("fpu avx avx2 avx512f", "2048K") == "avx2/large-l2/fast-memory/no-gpu/no-onednn"
     assert str(parse_target(f"{OTHER}/no-onednn")) == f"{OTHER}/no-onednn"
 
 
