@@ -17,8 +17,12 @@ SECONDS = 10
 BYTES = 4 * 2**30
 
 
-def survey(ops: list[str], seeds: range, *, say=lambda death: None) -> dict:
-    """Runs every seed of every operation; returns how the cases ended, and the deaths."""
+def survey(ops: list[str], seeds: range, *, case=None, say=lambda death: None) -> dict:
+    """Runs every seed of every operation; returns how the cases ended, and the deaths.
+
+    Args:
+        case: from an operation and a seed to the case; default: `operations.case`.
+    """
     cases = [(op, seed) for seed in seeds for op in ops]
     at = mmap.mmap(-1, 8)
     counts = mmap.mmap(-1, 1 << 16)
@@ -31,7 +35,7 @@ def survey(ops: list[str], seeds: range, *, say=lambda death: None) -> dict:
             child = os.fork()
             if child == 0:
                 os.dup2(said.fileno(), 2)
-                _run(cases, start, min(start + 2000, len(cases)), at, counts)
+                _run(case, cases, start, min(start + 2000, len(cases)), at, counts)
             _, status = os.waitpid(child, 0)
             size = int.from_bytes(counts[:4], "little")
             outcomes.update(json.loads(counts[4 : 4 + size]))
@@ -53,9 +57,9 @@ def survey(ops: list[str], seeds: range, *, say=lambda death: None) -> dict:
     return {"outcomes": outcomes, "deaths": deaths, "seconds": time.monotonic() - began}
 
 
-def _run(cases, start, stop, at, counts) -> None:
+def _run(case, cases, start, stop, at, counts) -> None:
     """The child: never returns."""
-    from operations import case, run
+    import operations
 
     from fedcore.errors import FedcoreError
 
@@ -70,7 +74,7 @@ def _run(cases, start, stop, at, counts) -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(SECONDS)
             try:
-                outcome = run(case(*cases[i]))
+                outcome = operations.run((case or operations.case)(*cases[i]))
             except FedcoreError as error:
                 outcome = (
                     "not imported"

@@ -13,7 +13,7 @@ from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref
 from fedcore.types import FunctionType, StructType, TensorType, tensor_leaves
 from fedcore.types.dtypes import DTYPES
 
-_NUMPY = {tf.as_dtype(d.numpy).as_datatype_enum: d.name for d in DTYPES.values() if d.name != "str"} | {
+DTYPE_NAMES = {tf.as_dtype(d.numpy).as_datatype_enum: d.name for d in DTYPES.values() if d.name != "str"} | {
     types_pb2.DT_STRING: "str"
 }
 _USUAL = (types_pb2.DT_FLOAT, types_pb2.DT_INT32, types_pb2.DT_INT64, types_pb2.DT_STRING, types_pb2.DT_BOOL)
@@ -52,7 +52,7 @@ def case(op: str, seed: int) -> Case:
     """The case that the seed draws for the operation."""
     declared = op_def_registry.get(op)
     assert declared is not None
-    return _Drawing(random.Random(f"{op} {seed}"), declared).case()
+    return Drawing(random.Random(f"{op} {seed}"), declared).case()
 
 
 def with_main(given: Case) -> Module:
@@ -70,7 +70,7 @@ def with_main(given: Case) -> Module:
     return attrs.evolve(given.module, functions=(main,))
 
 
-class _Drawing:
+class Drawing:
     def __init__(self, rng: random.Random, declared: op_def_pb2.OpDef):
         self.rng = rng
         self.declared = declared
@@ -107,10 +107,10 @@ class _Drawing:
         index = 0
         for arg in self.declared.output_arg:
             for dtype in self._dtypes(arg):
-                if dtype in _NUMPY:
+                if dtype in DTYPE_NAMES:
                     out = self.graph_def.node.add(name="ret0", op="Identity", input=[f"tested:{index}", "^tested"])
                     out.attr["T"].type = dtype
-                    return TensorType(_NUMPY[dtype], None)
+                    return TensorType(DTYPE_NAMES[dtype], None)
                 index += 1
         out = self.graph_def.node.add(name="ret0", op="Const", input=["^tested"])
         out.attr["dtype"].type = types_pb2.DT_INT32
@@ -168,7 +168,7 @@ class _Drawing:
         rng = self.rng
         allowed = attr.allowed_values.list
         if kind == "type":
-            among = [t for t in allowed.type if t in _NUMPY] or list(allowed.type) or list(_NUMPY)
+            among = [t for t in allowed.type if t in DTYPE_NAMES] or list(allowed.type) or list(DTYPE_NAMES)
             usual = [t for t in among if t in _USUAL]
             return attr_value_pb2.AttrValue(type=rng.choice(usual if usual and rng.random() < 0.7 else among))
         if kind == "string":
@@ -185,7 +185,7 @@ class _Drawing:
             shape = self.shape if rng.random() < 0.5 else self._shape()
             return attr_value_pb2.AttrValue(shape=tf.TensorShape(shape).as_proto())
         assert kind == "tensor", kind
-        return attr_value_pb2.AttrValue(tensor=self._tensor(rng.choice(list(_NUMPY))))
+        return attr_value_pb2.AttrValue(tensor=self._tensor(rng.choice(list(DTYPE_NAMES))))
 
     def _functions(self, attr) -> attr_value_pb2.AttrValue:
         """New functions of the types that the operation says, which return arguments and constants."""
@@ -204,7 +204,7 @@ class _Drawing:
                     node.attr["dtype"].type = dtype
                     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(False))
                     function.ret[f"r{j}"] = f"c{j}:output:0"
-                elif dtype in takes and (self.rng.random() < 0.6 or dtype not in _NUMPY):
+                elif dtype in takes and (self.rng.random() < 0.6 or dtype not in DTYPE_NAMES):
                     function.ret[f"r{j}"] = f"a{takes.index(dtype)}"
                 else:
                     node = function.node_def.add(name=f"c{j}", op="Const")
@@ -233,10 +233,10 @@ class _Drawing:
             return self._variable()
         if dtype == types_pb2.DT_VARIANT:
             return self._variant()
-        if dtype not in _NUMPY or self.rng.random() < 0.4:
+        if dtype not in DTYPE_NAMES or self.rng.random() < 0.4:
             return self._constant(self._tensor(dtype))
         shape = self.shape if self.rng.random() < 0.5 else self._shape()
-        self.arguments.append(TensorType(_NUMPY[dtype], shape))
+        self.arguments.append(TensorType(DTYPE_NAMES[dtype], shape))
         return f"arg{len(self.arguments) - 1}"
 
     def _constant(self, tensor) -> str:
@@ -249,7 +249,7 @@ class _Drawing:
     def _tensor(self, dtype: int):
         shape = self.shape if self.rng.random() < 0.4 else self._shape()
         sizes = [min(size if size is not None else 1, 4) for size in (shape if shape is not None else (1,))]
-        if dtype not in _NUMPY:
+        if dtype not in DTYPE_NAMES:
             dtype = types_pb2.DT_FLOAT
         return tf.make_tensor_proto(self._array(dtype, sizes), dtype=dtype, shape=sizes)
 

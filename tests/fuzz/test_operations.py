@@ -87,6 +87,19 @@ def test_cases_are_of_all_kinds():
     assert not [outcome for outcome in counts["outcomes"] if outcome.startswith("OTHER")]
 
 
+NEAR = ["AvgPoolGrad", "MaxPoolGrad", "ExtractImagePatches"]
+"""The first ended processes without oneDNN, the last where a window has 2**31 - 1 rows."""
+
+
+@pytest.mark.parametrize("ops", [NEAR, pytest.param([], marks=pytest.mark.soak, id="all")])
+def test_operands_that_almost_fit_kill_no_process(ops):
+    done = warm("near_operands.py", "120", *ops)
+    *deaths, counts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert deaths == []
+    assert {"ran", "raised"} <= set(counts["outcomes"])
+
+
 @pytest.mark.soak  # FEDCORE_FUZZ_SEEDS: how many cases of each operation
 def test_no_operation_kills_a_process():
     *deaths, counts = survey(10_000, int(os.environ.get("FEDCORE_FUZZ_SEEDS", "200")), OPS)

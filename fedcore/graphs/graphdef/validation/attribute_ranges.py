@@ -11,7 +11,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from fedcore.graphs import private_api
 
-MAX_STEP = 2**31 - 1  # of a window or a filter
+MAX_STEP = 2**24  # of a window or a filter; with a rate, of the entries that it spans: kernels count them in 32 bits
 MAX_WIDTH = 2**16  # of a number as text
 MAX_ELEMENTS = 2**28  # of the dummy tensor of a FakeParam, or one like it
 _WINDOWS = ("strides", "dilations", "ksize", "rates", "ksizes")
@@ -33,6 +33,10 @@ def wrong_attributes(node: node_def_pb2.NodeDef, constants: Mapping[str, node_de
                 yield f"its {name} are {len(sizes)} numbers, not {rank}"
             if any(not 1 <= size <= MAX_STEP for size in sizes):
                 yield f"its {name} are not between 1 and {MAX_STEP}"
+    if any(
+        math.prod(sizes) > MAX_STEP for sizes in zip(_numbers(node, "ksizes"), _numbers(node, "rates"), strict=False)
+    ):
+        yield f"its ksizes at its rates span more than {MAX_STEP}"
     if "explicit_paddings" in node.attr:
         yield from _wrong_paddings(node)
     if node.op == "FakeParam" and _elements(node.attr["shape"].shape) > MAX_ELEMENTS:
@@ -131,6 +135,10 @@ def _too_large(node: node_def_pb2.NodeDef, data: list[str], constants: Mapping) 
         count = int(numbers.max(initial=0)) if largest else math.prod(int(n) for n in numbers.flat if n > 0)
         if count > MAX_ELEMENTS:
             yield f"its {argument.name} asks for more than {MAX_ELEMENTS} elements"
+
+
+def _numbers(node: node_def_pb2.NodeDef, attribute: str) -> list[int]:
+    return list(node.attr[attribute].list.i) if attribute in node.attr else []
 
 
 def _elements(shape: tensor_shape_pb2.TensorShapeProto) -> int:
