@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-oldest test-pythons check lint soak bench size format docs dist constraints clean
+.PHONY: help demo test test-kernels test-oldest test-pythons check lint soak bench size format docs dist constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -53,6 +53,18 @@ test-pythons: ## tests of what depends on Python, with 3.12 and 3.13 where they 
 	{ echo "Python $$version: the packages cannot be installed: left out"; continue; }; \
 	$$venv/bin/python -m pytest -n auto --dist worksteal -q -m "not slow and not soak" $(VERSIONED); \
 	done
+
+# What depends on TensorFlow's kernels: those without oneDNN, which a processor without AVX-512 has, refuse, compute and crash
+# differently (decision 0285).
+KERNELS := tests/graphs/test_batching_rules_by_themselves.py tests/graphs/test_batching_models.py \
+	tests/graphs/test_batching_rules_of_images.py tests/graphs/test_convolutions_in_loops.py \
+	tests/graphs/test_guards_in_a_child.py tests/graphs/test_joined_products.py tests/graphs/test_loop_products.py \
+	tests/graphs/test_low_rank_carry.py tests/graphs/test_onednn_kernels.py tests/graphs/test_operand_guards.py \
+	tests/graphs/test_own_rows.py tests/runtime/test_low_rank.py tests/testing/test_trial_process.py \
+	tests/fuzz/test_operations.py
+
+test-kernels: $(READY) ## tests of what depends on TensorFlow's kernels, with oneDNN off
+	@TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/python -m pytest -n auto --dist worksteal -q $(KERNELS)
 
 lint: $(READY) ## linters, types and layers only
 	@$(BIN)/ruff check --quiet

@@ -111,6 +111,7 @@ def test_products_of_bfloat16_need_instructions_that_onednn_may_use(tmp_path, mo
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n")
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
     assert has_bfloat16_products(str(tmp_path)) == has
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     assert not has_bfloat16_products(str(tmp_path))
