@@ -69,8 +69,13 @@ def _connection() -> Connection:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-    atexit.register(lambda: (ours.close(), process.wait()))
+    atexit.register(_end, ours, process)
     return ours
+
+
+def _end(connection: Connection, process: subprocess.Popen) -> None:
+    connection.close()  # at the end of the requests the child ends
+    process.wait()
 
 
 def serve(descriptor: int) -> None:

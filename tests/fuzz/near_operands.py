@@ -125,16 +125,16 @@ def near_case(op: str, seed: int) -> Case:
 @functools.cache
 def _cases(op: str) -> list[Fit]:
     rng = random.Random(op)
-    found = fits(op)
-    return found[:1] + [other for fit in found for other in neighbours(fit, rng)]
+    fitting = fits(op)
+    return fitting[:1] + [other for fit in fitting for other in neighbours(fit, rng)]
 
 
 def main() -> None:
     """COUNT cases of each operation, or of all that are allowed."""
     count, *ops = sys.argv[1:]
     named = [op for op in ops or sorted(op_classes._allowed_operations()) if _cases(op)]  # before any fork
-    found = dying.survey(named, range(int(count)), case=near_case, say=lambda d: print(json.dumps(d), flush=True))
-    print(json.dumps({"outcomes": found["outcomes"], "seconds": found["seconds"], "deaths": len(found["deaths"])}))
+    survey = dying.survey(named, range(int(count)), case=near_case, say=lambda d: print(json.dumps(d), flush=True))
+    print(json.dumps({"outcomes": survey["outcomes"], "seconds": survey["seconds"], "deaths": len(survey["deaths"])}))
 
 
 if __name__ == "__main__":
