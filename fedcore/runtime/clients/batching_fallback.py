@@ -43,10 +43,13 @@ class BatchingFallback:
             return self._client_by_client(clients)
         try:
             return self._vectorised(clients)
-        except tf.errors.InvalidArgumentError:  # its message has padded sizes, and numbers of rows of all clients
+        except tf.errors.InvalidArgumentError as error:  # its message has padded sizes, and row numbers of all clients
             if clients.places > self._work.block:
                 return in_halves(clients, self._work.block, self, self._merge)
-            return self._client_by_client(clients)
+            result = self._client_by_client(clients)
+            kind = type(error).__name__  # the message may quote a client's value, which masks may hide
+            self._report.note(f"@{self._work.stage} ran client by client: its clients together raised {kind}")
+            return result
         except NoBatchingRule as error:
             self._work.without_rules.add(layouts)
             self._report.note(f"@{self._work.stage} runs client by client: {error}")
