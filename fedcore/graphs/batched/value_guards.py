@@ -21,6 +21,7 @@ import numpy as np
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.value_errors import POWERS_OF_INTEGERS, TENSOR_SCATTERS, UNSORTED_SEGMENTS
 from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 if TYPE_CHECKING:
@@ -89,20 +90,25 @@ def _length_of_index(evaluation: "BatchedEvaluation", node: Node, indices: Batch
     return int(shape[-1])
 
 
-_DIVISIONS = ("Div", "FloorDiv", "TruncateDiv", "FloorMod", "Mod", "TruncateMod")
-_TENSOR_SCATTERS = ("TensorScatterAdd", "TensorScatterSub", "TensorScatterUpdate")
+_RANDOM_BY_ALGORITHM = (
+    *("StatelessRandomUniformV2", "StatelessRandomNormalV2", "StatelessTruncatedNormalV2"),
+    *("StatelessRandomUniformFullIntV2", "StatelessShuffle"),
+)
+_PHILOX = 1  # the number of an algorithm of random numbers
 
 _GUARDS: Mapping[str, Mapping[int, _Guard]] = {
-    **{op: {1: _Guard(1, integers_only=True)} for op in (*_DIVISIONS, "Pow")},
+    **{op: {1: _Guard(1, integers_only=True)} for op in POWERS_OF_INTEGERS},
     **{op: {1: _Guard(bounds=_rows_of_gather)} for op in ("Gather", "GatherV2")},
     "GatherNd": {1: _Guard(bounds=_rows_of_gather_nd)},
     "ScatterNd": {0: _Guard(bounds=_rows_of_scatter)},
-    **{op: {1: _Guard(bounds=_rows_of_update)} for op in _TENSOR_SCATTERS},
-    **{f"UnsortedSegment{how}": {1: _Guard(-1)} for how in ("Max", "Min", "Prod", "Sum")},
+    **{op: {1: _Guard(bounds=_rows_of_update)} for op in TENSOR_SCATTERS},
+    **{op: {1: _Guard(-1)} for op in UNSORTED_SEGMENTS},
     "DenseBincount": {0: _Guard(0)},
     "SparseSoftmaxCrossEntropyWithLogits": {1: _Guard(0)},
+    **{op: {3: _Guard(_PHILOX)} for op in _RANDOM_BY_ALGORITHM},
     "StatelessRandomUniformInt": {2: _Guard(-np.inf), 3: _Guard(np.inf)},
-    "StatelessRandomUniformIntV2": {4: _Guard(-np.inf), 5: _Guard(np.inf)},
+    "StatelessRandomUniformIntV2": {3: _Guard(_PHILOX), 4: _Guard(-np.inf), 5: _Guard(np.inf)},
+    "StatelessParameterizedTruncatedNormal": {2: _Guard(0), 3: _Guard(1), 4: _Guard(-np.inf), 5: _Guard(np.inf)},
 }
 """By operation, and by the number of an operand on whose values it raises. An infinite `fill` is the dtype's limit."""
 
