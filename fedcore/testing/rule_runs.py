@@ -1,7 +1,7 @@
 """One case of a batching rule in one layout: batched runs, compared with clients alone."""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import attrs
 import ml_dtypes
@@ -21,6 +21,9 @@ WIDTHS = (2, 3, 5, 8)
 
 SHIFT = 3
 """Lanes by which all clients move on."""
+
+IDLE = frozenset({0, 3, 7})
+"""Clients that are absent in one of the runs."""
 
 MORE_ROWS = 37
 """Rows by which padded batches are made longer."""
@@ -49,10 +52,12 @@ class _Key:
     Args:
         lanes: the client in each lane.
         rows: to which batches are padded; None: as the layout says.
+        idle: clients whose lanes hold garbage, as those of absent clients do.
     """
 
     lanes: tuple[int, ...]
     rows: int | None = None
+    idle: frozenset[int] = frozenset()
 
 
 _EVERYBODY = _Key(tuple(range(CLIENTS)))
@@ -95,6 +100,8 @@ class Run:
         for key in self._keys():
             results = self._results(key)
             for lane, k in enumerate(key.lanes):
+                if k in key.idle:
+                    continue
                 client = Client(k, lane, len(key.lanes))
                 if key.rows is None:
                     self._check_client(results, client)
@@ -110,6 +117,8 @@ class Run:
             return [_EVERYBODY]
         keys = [_Key(tuple(range(width))) for width in WIDTHS]
         keys.append(_Key((*range(SHIFT, CLIENTS), *range(SHIFT))))
+        if self.layout.rows is None:
+            keys.append(_Key(_EVERYBODY.lanes, idle=IDLE))
         if self.layout.rows is not None and host_target().isa in ISAS_OF_EQUAL_ROWS:
             keys.append(_Key(_EVERYBODY.lanes, self.layout.rows + MORE_ROWS))
         return keys
@@ -117,10 +126,10 @@ class Run:
     def _batched_run(self, key: "_Key") -> BatchedRun:
         layout = self.layout if key.rows is None else attrs.evolve(self.layout, rows=key.rows)
         sizes = [self.layout.sizes[k] for k in key.lanes]
+        idle = key.idle or {k for k in key.lanes if layout.rows is not None and not self.layout.sizes[k]}
         pairs = zip(self.case.operands, layout.places, strict=True)
-        return BatchedRun(
-            self.subject, [_batched_array(o, p, layout, key.lanes, sizes) for o, p in pairs], layout, sizes
-        )
+        arrays = [_batched_array(o, p, layout, key.lanes, sizes, idle) for o, p in pairs]
+        return BatchedRun(self.subject, arrays, layout, sizes, [k not in idle for k in key.lanes])
 
     def _results(self, key: "_Key") -> Results:
         outcome = self._outcomes[key]
@@ -268,11 +277,18 @@ def run_all(runs: Sequence[Run]) -> None:
 
 
 def _batched_array(
-    operand: Operand, place: Place, layout: Layout, lanes: Sequence[int], sizes: Sequence[int]
+    operand: Operand, place: Place, layout: Layout, lanes: Sequence[int], sizes: Sequence[int], idle: Container[int]
 ) -> np.ndarray:
-    """The operand of the clients in the lanes; that of all clients where they share it."""
+    """The operand of the clients in the lanes, garbage in those of idle clients; that of all where they share it."""
     if place.axis is None:
-        return operand.array[list(lanes)] if place.form is Form.OWN else operand.array[0]
+        if place.form is not Form.OWN:
+            return operand.array[0]
+        return np.stack(
+            [
+                _garbage_like(operand.array[k]) if k in idle and not operand.is_static else operand.array[k]
+                for k in lanes
+            ]
+        )
     assert layout.rows is not None
     count = layout.rows * layout.entries_per_row
     if place.form is not Form.OWN:
@@ -298,12 +314,23 @@ def _padded_rows(array: np.ndarray, axis: int, layout: Layout, size: int) -> np.
 
 
 def _garbage(array: np.ndarray, axis: int, count: int) -> np.ndarray:
-    """Rows that do not belong to the client: NaN and infinite where the dtype has them, else its last rows."""
-    rows = np.take(array, range(array.shape[axis] - count, array.shape[axis]), axis, mode="wrap")
-    if rows.dtype.kind in "fcV":
-        rows = np.full_like(rows, np.nan)
-        rows.reshape(-1)[::3] = np.inf
-    return ~rows if rows.dtype == bool else rows
+    """Rows that do not belong to the client."""
+    return _garbage_like(np.take(array, range(array.shape[axis] - count, array.shape[axis]), axis, mode="wrap"))
+
+
+def _garbage_like(array: np.ndarray) -> np.ndarray:
+    """NaN and infinite floats, the least and the largest integers, 0 and -1; other dtypes keep their values."""
+    if array.dtype == bool:
+        return ~array
+    if array.dtype.kind in "fcV":
+        garbage = np.full_like(array, np.nan)
+        garbage.reshape(-1)[::3] = np.inf
+        return garbage
+    if array.dtype.kind in "iu":
+        limits = np.iinfo(array.dtype)
+        values = np.array([limits.min, limits.max, 0, limits.max if limits.min == 0 else -1], array.dtype)
+        return np.resize(values, array.shape)
+    return array
 
 
 def _content(layout: Layout) -> str:

@@ -168,17 +168,25 @@ class BatchedRun:
     Args:
         arrays: of each operand: [clients, …] if clients have their own, else […].
         sizes: rows of the clients' batches.
+        occupied: whether a lane has a client.
     """
 
     subject: Subject
     arrays: Sequence[np.ndarray]
     layout: Layout
     sizes: Sequence[int]
+    occupied: Sequence[bool]
 
     def build(self, lengths: Value | None, tensors: Iterator[Value]) -> tuple[list[Value], list[BatchedValue]]:
         """The tensors of the results, and the results, in the block being built."""
         sizes = None if self.layout.rows is None else lengths
-        evaluation = BatchedEvaluation(len(self.sizes), self.layout.rows, sizes, products=_products())
+        evaluation = BatchedEvaluation(
+            len(self.sizes),
+            self.layout.rows,
+            sizes,
+            occupied=None if all(self.occupied) else lambda: ops.constant(list(self.occupied)),
+            products=_products(),
+        )
         operands = [_operand(self.layout, i, a, tensors) for i, a in enumerate(self.arrays)]
         results = self.subject.batched(evaluation, operands)
         return [evaluation.tensor(x) for x in results], results

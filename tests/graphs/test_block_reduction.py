@@ -17,16 +17,16 @@ ABSENT = -1
 WIDTH = 4
 
 
-def fold(client, before):
+def fold(client, before, present=None):
     """Adds leaves 0 and 1, and takes the largest of leaf 2."""
     return [before[0] + client[0], client[1] + before[1], ops.maximum(before[2], client[2])]
 
 
-def merge(left, right):
+def merge(left, right, present=None):
     return [left[0] + right[0], left[1] + right[1], ops.maximum(left[2], right[2])]
 
 
-def add(left, right):
+def add(left, right, present=None):
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
@@ -127,7 +127,7 @@ def test_the_bits_of_a_call_are_those_of_its_parts_merged(blocks):
     assert_same_bits(row[0], whole)
 
 
-def merge_by_maximum(left, right):
+def merge_by_maximum(left, right, present=None):
     return [left[0] + right[0], ops.maximum(left[1], right[1]), left[2] + right[2]]
 
 
@@ -192,7 +192,7 @@ def one_by_one(leaves, start, of, *, factors=None, joined_rows=0) -> list[np.nda
 
 @pytest.mark.parametrize(
     "of",
-    [fold, lambda c, b: [b[0] + c[0], ops.maximum(b[1], ops.reduce_max(b[0], [1, 2])) + c[1], b[2] + c[2]]],
+    [fold, lambda c, b, _=None: [b[0] + c[0], ops.maximum(b[1], ops.reduce_max(b[0], [1, 2])) + c[1], b[2] + c[2]]],
     ids=["separate leaves", "a leaf reads the sum"],
 )
 def test_clients_one_by_one_give_the_bits_of_their_block(of):

@@ -10,7 +10,7 @@ import attrs
 import tensorflow as tf
 
 import fedcore.graphs.batched.batching_rules  # noqa: F401  registers the rules
-from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batched, shared
+from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, Presence, batched, shared
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.own_rows import JOINED
 from fedcore.graphs.capture.graph_capture import TracedGraph
@@ -30,6 +30,7 @@ def batched_call(
     sizes: Value | None = None,
     seeds: Value | None = None,
     *,
+    occupied: Presence | None = None,
     products: str = JOINED,
     assumed_finite: list[Value] | None = None,
 ) -> list[BatchedValue]:
@@ -41,6 +42,7 @@ def batched_call(
         sizes: int64 [K], number of rows in each client's batch; None if no argument has a padded axis.
         seeds: int64 [K], the seed of each client's random numbers, equal to its seed when it runs alone; or int64 [],
             where no argument has a client axis. Required for a seeded graph.
+        occupied: the lanes with a client, see `BatchedEvaluation`.
         products: how a shared matrix is multiplied, see `own_rows`.
         assumed_finite: gets the left factors of low-rank matrices that are taken to be finite; None: none are.
     Returns:
@@ -66,6 +68,7 @@ def batched_call(
         max(clients, default=1),
         max(padded_sizes, default=None),
         sizes if padded_sizes else None,
+        occupied=occupied,
         products=products,
         assumed_finite=assumed_finite,
         sources=graph.sources,

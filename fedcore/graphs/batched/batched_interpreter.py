@@ -22,7 +22,14 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_call import batched_call, call_as_function
 from fedcore.graphs.batched.batched_sequence import BatchedSequence, at_element
-from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
+from fedcore.graphs.batched.batched_value import (
+    BatchedValue,
+    NoBatchingRule,
+    Presence,
+    batched,
+    broadcast_to_clients,
+    shared,
+)
 from fedcore.graphs.batched.known_inputs import MIN_ROWS, KnownInputs, ProductSource
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, build_fixed_point, low_rank_carry
 from fedcore.graphs.batched.own_rows import OwnRows
@@ -58,6 +65,7 @@ class BatchedInterpreter:
         group.
         """
         self._batch_sizes: Value | None = None  # of the step that is being built
+        self._occupied: Presence | None = None
         self._layout = layout
         self._assumed_finite: list[Value] | None = None
         self._product_source: ProductSource | None = None
@@ -88,6 +96,19 @@ class BatchedInterpreter:
             yield self._known_inputs
         finally:
             self._layout, self._assumed_finite, self._product_source, self._known_inputs = outer_state
+
+    @contextlib.contextmanager
+    def occupying(self, occupied: Presence | None) -> Iterator[None]:
+        """Context in which operations are built for some lanes only: no value of the others may raise an error.
+
+        Args:
+            occupied: the lanes whose results are used; None: all.
+        """
+        outer, self._occupied = self._occupied, occupied
+        try:
+            yield
+        finally:
+            self._occupied = outer
 
     def _as_function(self, graph: Graph, data: bytes) -> Callable:
         """The Python function that calls a graph with nested batched arguments, for `Interpreter`.
@@ -121,6 +142,7 @@ class BatchedInterpreter:
                 values,
                 sizes,
                 seed,
+                occupied=self._occupied,
                 products=self._layout.products,
                 assumed_finite=None if function_kind else self._assumed_finite,
             )
@@ -215,14 +237,14 @@ class BatchedInterpreter:
             active = None if self._layout.equal_steps else sizes > 0
             self._batch_sizes = sizes if sequence.layout.batched else None
             columns = sequence.columns_of(s)
-            element = sequence.element(s, sizes, columns)
-            leaves = dict(zip(dense, map(batched, variables), strict=False))
-            step_kernels = (
-                None if open_carry is None else open_carry.kernels_in_step(s, list(variables[len(dense) :]), columns)
-            )
-            leaves.update({} if step_kernels is None else step_kernels.values)
-            values = [leaves[i] for i in range(len(initial))]
-            results = flatten(at_element(function, s)(unflatten(values, type_), element))
+            with self.occupying(lambda: sizes > 0):
+                element = sequence.element(s, sizes, columns)
+                leaves = dict(zip(dense, map(batched, variables), strict=False))
+                kernel_variables = list(variables[len(dense) :])
+                step_kernels = None if open_carry is None else open_carry.kernels_in_step(s, kernel_variables, columns)
+                leaves.update({} if step_kernels is None else step_kernels.values)
+                values = [leaves[i] for i in range(len(initial))]
+                results = flatten(at_element(function, s)(unflatten(values, type_), element))
             self._batch_sizes = None
             tensors = [broadcast_to_clients(results[i], clients) for i in dense]
             if step_kernels is None:

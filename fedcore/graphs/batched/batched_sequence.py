@@ -11,7 +11,7 @@ from collections.abc import Callable
 import attrs
 
 from fedcore.graphs.batched.batched_call import batched_call
-from fedcore.graphs.batched.batched_value import batched, broadcast_to_clients
+from fedcore.graphs.batched.batched_value import Presence, batched, broadcast_to_clients
 from fedcore.graphs.batched.row_layouts import GatheredRows, RowLayout
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.capture.graph_capture import TracedGraph
@@ -79,11 +79,15 @@ class BatchedSequence:
         """
         layout = self.layout
         if layout.before:
-            tensors = _map_examples(layout, tensors) if layout.batched else _map_graphs(layout.before, tensors)
+            if layout.batched:
+                tensors = _map_examples(layout, tensors, batch_sizes)
+            else:
+                tensors = _map_graphs(layout.before, tensors, lambda: batch_sizes > 0)
         values = [batched(t, 0 if layout.batched else None) for t in tensors]
         value_type = layout.element if not layout.before else layout.before[-1].type.result
         for graph in layout.after:
-            values = batched_call(graph.with_name("map"), graph.data, values, batch_sizes if layout.batched else None)
+            sizes = batch_sizes if layout.batched else None
+            values = batched_call(graph.with_name("map"), graph.data, values, sizes, occupied=lambda: batch_sizes > 0)
             value_type = graph.type.result
         element = unflatten(values, value_type)
         for fn in self.maps:
@@ -96,17 +100,27 @@ def at_element(fn: Callable, index: Value) -> Callable:
     return fn.for_element(index) if isinstance(fn, Callee) else fn
 
 
-def _map_graphs(graphs: tuple[TracedGraph, ...], tensors: list[Value]) -> list[Value]:
-    """Applies graphs one after the other to elements [K, …]; results that all clients share are repeated."""
+def _map_graphs(graphs: tuple[TracedGraph, ...], tensors: list[Value], occupied: Presence) -> list[Value]:
+    """Applies graphs one after the other to elements [K, …]; results that all clients share are repeated.
+
+    Args:
+        occupied: the elements that clients have.
+    """
     values = [batched(t) for t in tensors]
     for graph in graphs:
-        values = batched_call(graph.with_name("map"), graph.data, values)
+        values = batched_call(graph.with_name("map"), graph.data, values, occupied=occupied)
     count = int(tensors[0].shape[0])
     return [broadcast_to_clients(value, count) for value in values]
 
 
-def _map_examples(layout: Layout, tensors: list[Value]) -> list[Value]:
+def _map_examples(layout: Layout, tensors: list[Value], batch_sizes: Value) -> list[Value]:
     """Applies the maps over single examples, with all rows of all clients along one axis: [clients * rows, …]."""
     clients, rows = tensors[0].shape[:2]
     flat = [ops.reshape(t, [clients * rows, *t.shape[2:]]) for t in tensors]
-    return [ops.reshape(t, [clients, rows, *t.shape[1:]]) for t in _map_graphs(layout.before, flat)]
+
+    def occupied() -> Value:
+        """The rows that clients have; padded rows are copies of them."""
+        return ops.reshape(ops.broadcast_to(batch_sizes[:, None] > 0, [clients, rows]), [-1])
+
+    mapped = _map_graphs(layout.before, flat, occupied)
+    return [ops.reshape(t, [clients, rows, *t.shape[1:]]) for t in mapped]

@@ -108,8 +108,10 @@ class BatchedFold(StageFold):
                 self.data_rows = DataRows(rows.columns, rows.begins)
         if self._layout.is_given_products:
             self._given = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
-        group = functools.partial(self._run_group, arguments, seeds)
-        return self._functions_of_groups(group, arguments, ops.size(seeds, tf.int64) // self.width), lane_of
+        lanes = ops.size(seeds, tf.int64)
+        has_client = ops.unsorted_segment_sum(lane_of * 0 + 1, lane_of, lanes) > 0  # absent clients have no lane
+        group = functools.partial(self._run_group, arguments, seeds, has_client)
+        return self._functions_of_groups(group, arguments, lanes // self.width), lane_of
 
     def _functions_of_groups(self, group: Callable, arguments: list, count: Value) -> list[tuple[Group, Value]]:
         """The functions of groups, in the order of the groups, each with the number of groups (int64) that it computes.
@@ -146,6 +148,7 @@ class BatchedFold(StageFold):
         self,
         arguments: list,
         seeds: Value,
+        has_client: Value,
         first_lane: Value,
         factored_leaves: Mapping[int, int],
         layout: PackedLayout | None = None,
@@ -158,6 +161,7 @@ class BatchedFold(StageFold):
         Args:
             arguments: of all clients of the call, as batched values and sequences.
             seeds: int64 [lanes].
+            has_client: bool [lanes].
             first_lane: int64, the first lane of the group.
             factored_leaves: leaf of the contribution that may stay factors -> the leaf of the partial that adds it.
             layout: of the group's clients. Default: that of the call.
@@ -173,7 +177,10 @@ class BatchedFold(StageFold):
         seed = tensor_seed(lanes.of(seeds))
         products = None if self._given is None else self._given.group_products(first_lane)
         assumptions = assumed_finite if self._assumes and factored_leaves else None
-        with self.interpreter.using(layout, assumptions, products) as known_inputs:
+        with (
+            self.interpreter.using(layout, assumptions, products) as known_inputs,
+            self.interpreter.occupying(lambda: lanes.of(has_client)),
+        ):
             self.interpreter.operations(self.client_operations, scope, dict(self.types), seed)
         contributions = enumerate(self.contribution(scope))
         leaves = [factors_or_tensor(v, self.width, may_be_factors=i in factored_leaves) for i, v in contributions]

@@ -20,7 +20,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 import numpy as np
@@ -252,6 +252,9 @@ def product_padding(values: Iterable[BatchedValue]) -> Padding:
     is_zero = any(Padding.ZEROS in p for p in paddings) and Padding.UNKNOWN not in paddings
     return rowwise_padding(batches) | (Padding.ZEROS if is_zero else Padding.UNKNOWN)
 
+
+Presence: TypeAlias = Callable[[], Value]
+"""Builds bool [K], the lanes whose results are used, where a rule asks for it: the others have no client."""
 
 Rule = TypeVar("Rule", bound=Callable[..., BatchedValue | list[BatchedValue]])
 

@@ -15,6 +15,8 @@ of each group where its clients are computed, and keeps no contribution.
 Decision 0188.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Self
 
@@ -22,6 +24,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.graphs.batched.batched_value import Presence
 from fedcore.graphs.batched.client_contribution import (
     LARGE_LEAF_ENTRIES,
     ClientContribution,
@@ -239,7 +242,7 @@ class _GroupSummation:
         return sums
 
 
-def _add_leaves(left: Tensors, right: Tensors) -> Tensors:
+def _add_leaves(left: Tensors, right: Tensors, present: Presence | None = None) -> Tensors:
     """The sums of the leaves of two partials; a merge that only adds."""
     return [a + b for a, b in zip(left, right, strict=True)]
 
@@ -302,7 +305,8 @@ def _merge_tree(merge: Callable, partial: Tensors, present: Value) -> Tensors:
         blocks //= 2
         left, right = ([*half] for half in zip(*(ops.split(t, 2) for t in partial), strict=True))
         left_present, right_present = ops.split(present, 2)
-        partial = select_by_client(left_present, select_rows(right_present, merge(left, right), left), right)
+        merged = merge(left, right, functools.partial(operator.and_, left_present, right_present))
+        partial = select_by_client(left_present, select_rows(right_present, merged, left), right)
         present = left_present | right_present
     return partial
 
@@ -416,7 +420,9 @@ def _fold_one_by_one(reduction: Reduction, contributions: list[ClientContributio
     for b in range(int(lane_of.shape[1])):
         lanes = ops.maximum(lane_of[:, b], 0)
         client = [placeholders[i] if i in placeholders else ops.gather(leaves[i], lanes) for i in range(len(specs))]
-        partial = select_rows(lane_of[:, b] >= 0, reduction.fold(client, partial), partial)
+        present = lane_of[:, b] >= 0
+        folded = reduction.fold(client, partial, functools.partial(ops.identity, present))
+        partial = select_rows(present, folded, partial)
     return partial
 
 

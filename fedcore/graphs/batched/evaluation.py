@@ -15,6 +15,7 @@ product [4, 20, 3] with padded axis 0. The rule of AddV2 reshapes b to [4, 1, 3]
 Decision 0006.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -23,10 +24,18 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.batched.aligned_reductions import MOST_AXES, packet_padding
-from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, Padding, batching_rules
+from fedcore.graphs.batched.batched_value import (
+    BatchedValue,
+    KnownValue,
+    NoBatchingRule,
+    Padding,
+    Presence,
+    batching_rules,
+)
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
 from fedcore.graphs.batched.low_rank import low_rank_rules
 from fedcore.graphs.batched.own_rows import JOINED
+from fedcore.graphs.batched.value_guards import guard_operands
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value, from_source
 from fedcore.graphs.graphdef.form.checked_operations import emit
@@ -81,6 +90,8 @@ class BatchedEvaluation:
         clients: K, the size of the client axis.
         rows: the padded size of the batch; None if nothing is padded.
         sizes: int64 [K], number of rows in each client's batch; None if nothing is padded.
+        occupied: the lanes with a client, whose results are used. Default: those with rows, where a
+            batch is padded, else all.
         products: how a shared matrix is multiplied, see `own_rows`.
         assumed_finite: list to which the left factors are appended that are taken to be finite without a test;
             None: all factors are tested.
@@ -98,6 +109,7 @@ class BatchedEvaluation:
         rows: int | None = None,
         sizes: Value | None = None,
         *,
+        occupied: Presence | None = None,
         products: str = JOINED,
         assumed_finite: list[Value] | None = None,
         sources: Mapping[NodeKey, NodeSource] = NO_SOURCES,
@@ -109,14 +121,25 @@ class BatchedEvaluation:
         self.products = products
         self.rows = rows
         self.sizes = sizes
+        self._occupied = occupied if occupied is not None or sizes is None else lambda: sizes > 0
         self.sampled_sizes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
         self.low_rank_shapes: set[tuple[int, int]] = set()
         self._tensors: dict = {}
         self._body: Body | None = None
 
-    def for_nested_graph(self) -> "BatchedEvaluation":
-        """An evaluation for a nested function, which cannot use the cached constants and masks of this graph."""
-        return BatchedEvaluation(self.clients, self.rows, self.sizes, products=self.products, sources=self.sources)
+    def for_nested_graph(self, takes: Value | None = None) -> "BatchedEvaluation":
+        """An evaluation for a nested function, which cannot use the cached constants and masks of this graph.
+
+        Args:
+            takes: bool [K], the clients that run the function, lanes without a client left out. Default: all.
+        """
+        sizes, occupied = self.sizes, self._occupied
+        if takes is not None:
+            sizes = None if sizes is None else ops.where(takes, sizes, ops.constant(0, sizes.dtype))
+            occupied = functools.partial(ops.identity, takes)
+        return BatchedEvaluation(
+            self.clients, self.rows, sizes, occupied=occupied, products=self.products, sources=self.sources
+        )
 
     # --- evaluation ---
 
@@ -199,7 +222,7 @@ class BatchedEvaluation:
         if max_axes is not None and any(x.batched and self.rank(x) >= max_axes for x in operands):
             raise NoBatchingRule(node.op, f"TensorFlow's kernel takes no more than {max_axes} axes")
         try:
-            results = rule(self, node, *operands)
+            results = rule(self, node, *guard_operands(self, node, tuple(operands)))
         except (TypeError, ValueError) as error:  # raised by TensorFlow for shapes that the rule does not foresee
             raise NoBatchingRule(node.op, f"{error}") from error
         return results if isinstance(results, list) else [results]
@@ -419,6 +442,29 @@ class BatchedEvaluation:
             rows = self._tensors["mask", entries_per_row]
             self._tensors[key] = rows if shape == rows.shape else ops.reshape(rows, shape)
         return self._tensors[key]
+
+    def present(self, value: BatchedValue) -> Value | None:
+        """True for the entries that a client has, False for those that padding brings in; it broadcasts to the tensor.
+
+        Padded rows that are copies count as entries of a client that has rows: what holds for its own rows holds for
+        them. None: all entries are of clients.
+        """
+        is_row_by_row = value.padded_axis is not None and Padding.COPIES not in value.padding
+        if not value.batched:  # a row that one client has is a row of the tensor that all share
+            return ops.reduce_any(self._rows_of(value), 0) if is_row_by_row else None
+        if is_row_by_row:
+            return self._rows_of(value)
+        if self._occupied is None:
+            return None
+        key = ("occupied", self.rank(value))
+        if key not in self._tensors:
+            self._tensors[key] = ops.reshape(self._occupied(), [self.clients] + [1] * self.rank(value))
+        return self._tensors[key]
+
+    def _rows_of(self, value: BatchedValue) -> Value:
+        """The mask of the real rows of a value with a padded axis."""
+        assert value.padded_axis is not None
+        return self.mask(self.rank(value), value.padded_axis, value.entries_per_row)
 
     def masked(self, value: BatchedValue, fill: float = 0) -> Value:
         """The tensor of a value with `fill` in all padded rows; it has a client axis if there are padded rows.

@@ -31,14 +31,15 @@ class Reduction:
     """The parts of a reduction in the graph being built.
 
     Args:
-        fold: (contributions of one client of each block, partials) -> partials; leaves [blocks, …].
-        merge: (left partials, right partials) -> partials.
+        fold: (contributions of one client of each block, partials, the blocks that have one) -> partials; leaves
+            [blocks, …]. Without the last, all blocks have.
+        merge: (left partials, right partials, the pairs of which both have clients) -> partials.
         zeros: initial partial, leaves [1, …].
         specs: of the leaves of one client's contribution.
     """
 
-    fold: Callable[[Tensors, Tensors], Tensors]
-    merge: Callable[[Tensors, Tensors], Tensors]
+    fold: Callable[..., Tensors]
+    merge: Callable[..., Tensors]
     zeros: Tensors
     specs: Sequence[tf.TensorSpec]
 

@@ -32,7 +32,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.appended_rows import appended_rows, without_appends
-from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
+from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter, Presence
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.block_reduction import fold_blocks, fold_next_client, sum_blocks_by_group
 from fedcore.graphs.batched.client_contribution import (
@@ -292,7 +292,7 @@ class StageFold(abc.ABC):
         ]
         return unflatten(list(map(batched, leaves)), self.stage.partial_type)
 
-    def fold(self, contributions: Tensors, partial_leaves: Tensors) -> Tensors:
+    def fold(self, contributions: Tensors, partial_leaves: Tensors, present: Presence | None = None) -> Tensors:
         """The partials after one client of each block; leaves [blocks, …], if partials have leaves.
 
         Runs the fold operations of the stage with the blocks in the place of clients: [blocks, …] is a batched value.
@@ -300,6 +300,7 @@ class StageFold(abc.ABC):
         Args:
             contributions: leaves [blocks, …], of one client of each block.
             partial_leaves: of the partials before these clients, [blocks, …].
+            present: the blocks that have such a client. Default: all.
         """
         if self._partial_name is None or not partial_leaves:
             return []
@@ -308,16 +309,22 @@ class StageFold(abc.ABC):
         values = iter([batched(t) for t in contributions])
         for name in self._contribution:
             scope[name] = unflatten([next(values) for _ in tensor_leaves(self.types[name])], self.types[name])
-        self.interpreter.operations(self._fold_operations, scope, dict(self.types))
+        with self.interpreter.occupying(present):
+            self.interpreter.operations(self._fold_operations, scope, dict(self.types))
         blocks = int(partial_leaves[0].shape[0])
         return [broadcast_to_clients(value, blocks) for value in self._folded(flatten(scope[self._partial_name]))]
 
-    def merge(self, left: Tensors, right: Tensors) -> Tensors:
-        """The merges of pairs of partials; leaves [pairs, …]."""
+    def merge(self, left: Tensors, right: Tensors, present: Presence | None = None) -> Tensors:
+        """The merges of pairs of partials; leaves [pairs, …].
+
+        Args:
+            present: the pairs whose two partials have clients. Default: all.
+        """
         assert self.stage.join is not None  # the stage has partials
         pair = [self._partial_of(side) for side in (left, right)]
         join = self.stage.module.function(self.stage.join)
-        joined = self.interpreter.run(attrs.evolve(join, operations=tuple(without_appends(join.operations))), *pair)
+        with self.interpreter.occupying(present):
+            joined = self.interpreter.run(attrs.evolve(join, operations=tuple(without_appends(join.operations))), *pair)
         return [broadcast_to_clients(value, int(left[0].shape[0])) for value in self._folded(flatten(joined))]
 
     def _with_rows(self, folded: Tensors, rows: Tensors, previous: Tensors | None = None) -> Tensors:

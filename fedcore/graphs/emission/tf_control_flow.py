@@ -26,6 +26,7 @@ import tensorflow as tf
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_import import call_as_function, call_unordered
 from fedcore.graphs.dataflow.selection import FAST_PATH_ENTRIES, are_equal
+from fedcore.graphs.dataflow.value_errors import raising_operands
 from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
 
 
@@ -158,7 +159,8 @@ class _Loop:
         """Rewires the operations of the step: loop-variant ones read loop-invariant tensors through an Enter.
 
         An operation is loop-variant if it depends on a loop variable that changes. Loop-invariant operations read the
-        initial values, so they stay outside of the loop's frame.
+        initial values, so they stay outside of the loop's frame. Operations that raise on values do not: the loop may
+        take no step, so they read an operand through a Switch, which passes it on in a step only.
 
         Args:
             operations: of the step, in the order in which they were added.
@@ -171,17 +173,28 @@ class _Loop:
         entered: dict = {}
         for op in operations:
             inputs = [unchanged.get(t.ref(), t) for t in op.inputs]
-            if op in variant or any(t.op in variant for t in inputs):
+            raising = [] if op in variant else _raising_operands(op)
+            is_variant = op in variant or any(t.op in variant for t in inputs)
+            if is_variant or raising:
                 variant.add(op)
                 for t in inputs:
                     if t.op not in variant and t.ref() not in entered:
                         entered[t.ref()] = self._enter(t, constant=True)
                 inputs = [entered.get(t.ref(), t) for t in inputs]
+            if raising and not is_variant:
+                first = raising[0]
+                in_step = tf.raw_ops.Switch(data=inputs[first], pred=self._condition).output_true
+                inputs[first] = _with_shape_of(in_step, op.inputs[first])
             if op in starts and inputs[0].op in self._frame_operations:  # else it would start iterations without end
                 inputs = [tf.raw_ops.Switch(data=inputs[0], pred=self._condition).output_true]
             for i, (new, old) in enumerate(zip(inputs, op.inputs, strict=True)):
                 if new is not old:
                     private_api.set_input(op, i, new)
+
+
+def _raising_operands(op: tf.Operation) -> list[int]:
+    """The positions of the operands on whose values an operation raises an error, constants left out."""
+    return [i for i in raising_operands(op.type, op.inputs) if op.inputs[i].op.type != "Const"]
 
 
 def _with_shape_of(tensor: tf.Tensor, source: tf.Tensor) -> tf.Tensor:

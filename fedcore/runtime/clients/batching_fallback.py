@@ -1,9 +1,11 @@
 """Fallback of a vectorised stage: blocks that have no batched graph, or much padding, run client by client.
 
-Decisions 0050, 0210, 0266 and 0267.
+Decisions 0050, 0210, 0266, 0267 and 0288.
 """
 
 import itertools
+
+import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.graphs.batched.schedule import pads_too_much
@@ -19,6 +21,7 @@ class BatchingFallback:
     Guarantees:
       - A block runs client by client if its clients' layouts differ, if one has more than `HELD_BYTES` of data, if its
         batches, whose sizes the data decide, would be padded too much, or if the vectorised run raises NoBatchingRule.
+      - An error is that of a client alone: a block whose vectorised run fails by its values runs client by client.
       - Bits do not depend on the other blocks of a slice: one with such a block runs in halves, down to its blocks.
       - A stage tries layouts without batching rules once; a note in the report has the reason.
     """
@@ -40,6 +43,13 @@ class BatchingFallback:
             return self._client_by_client(clients)
         try:
             return self._vectorised(clients)
+        except tf.errors.InvalidArgumentError as error:  # its message has padded sizes, and row numbers of all clients
+            if clients.places > self._work.block:
+                return in_halves(clients, self._work.block, self, self._merge)
+            result = self._client_by_client(clients)
+            kind = type(error).__name__  # the message may quote a client's value, which masks may hide
+            self._report.note(f"@{self._work.stage} ran client by client: its clients together raised {kind}")
+            return result
         except NoBatchingRule as error:
             self._work.without_rules.add(layouts)
             self._report.note(f"@{self._work.stage} runs client by client: {error}")

@@ -14,6 +14,7 @@ from fedcore.ir import Module
 _NAMES_OF_TENSORFLOW = re.compile(
     r"\A(?s:Graph execution error:.*?<stack traces unavailable>\n)"
     r"|\s*\[\[(\{\{[^}]*\}\})*\]\]|\n\t \[\[[^]\n]*\]\]|\{\{[^}]*\}\} ?|\s*\[Op:[^\]]*\](?: name: \S*)?"
+    r"|, node name: \S*"
 )
 
 _LABEL = re.compile(r"Received a label value of (-?\d+) which is outside the valid range of \[0, (\d+)\).*", re.DOTALL)

@@ -99,6 +99,9 @@ def case_rule(
     branch_numbers = evaluation.with_client_axis(index)
     last = len(branches) - 1
     branch_numbers = ops.where((branch_numbers < 0) | (branch_numbers > last), last, branch_numbers)
+    occupied = evaluation.present(BatchedValue(branch_numbers, True))
+    if occupied is not None:  # a branch runs where a client takes it
+        branch_numbers = ops.where(occupied, branch_numbers, -1)
     results: list[Value] = []
     for number, branch in enumerate(branches):
         results = _update_by_branch(evaluation, branch, values, ops.equal(branch_numbers, number), results)
@@ -124,7 +127,7 @@ def _update_by_branch(
 
     def run_branch() -> list[Value]:
         """The results of the branch for clients that take it, and the earlier results for the others."""
-        inner = evaluation.for_nested_graph()
+        inner = evaluation.for_nested_graph(takes)
         results[:] = [inner.with_client_axis(x) for x in inner.run(branch, values)]
         return select_by_client(takes, results, earlier_results) if earlier_results else results
 

@@ -49,7 +49,6 @@ _EXACT_BINARY = (
     "BitwiseXor LeftShift RightShift Complex"
 )
 _INEXACT_BINARY = "Pow FloorMod Mod Atan2 Xdivy Xlogy Xlog1py Zeta Igamma Igammac NextAfter"
-_DIVISIONS = "Div FloorDiv TruncateDiv TruncateMod FloorMod Mod"
 _ZERO_AT_ZERO = (
     "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu Real Imag Conj Softsign Add AddV2 Sub AddN Complex"
 )
@@ -180,13 +179,6 @@ def insert_unit_axes(tensor: Value, count: int) -> Value:
     return tensor
 
 
-def _nonzero_divisor(evaluation: BatchedEvaluation, node: Node, y: BatchedValue) -> BatchedValue:
-    """The second operand with ones in padded rows, which may be zeros: TensorFlow divides no integer by zero."""
-    if node.op not in _DIVISIONS.split() or y.padded_axis is None or not evaluation.tensor(y).dtype.is_integer:
-        return y
-    return attrs.evolve(y, tensor=evaluation.masked(y, 1), batched=True, padding=y.padding & Padding.COPIES)
-
-
 @batching_rule("Mul")
 def mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
     """A product, entry by entry. Its padded rows are zeros if those of one operand are.
@@ -216,7 +208,7 @@ def _is_one(evaluation: BatchedEvaluation, value: BatchedValue) -> bool:
 @batching_rule(*_EXACT_BINARY.split())
 def exact_binary_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
     """An operation of two operands that rounds equally in vector and scalar instructions, on all clients at once."""
-    tensors, axes = aligned(evaluation, node, (x, _nonzero_divisor(evaluation, node, y)))
+    tensors, axes = aligned(evaluation, node, (x, y))
     return axes.with_tensor(*emit(node.op, tensors, node.attributes), padding=_elementwise_padding(node, (x, y)))
 
 
@@ -228,7 +220,7 @@ def inexact_binary_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedVal
     Operands are broadcast to the shape of the result first, except for scalars: TensorFlow rewrites Pow by a constant
     scalar 2 to Square.
     """
-    tensors, axes = aligned(evaluation, node, (x, _nonzero_divisor(evaluation, node, y)))
+    tensors, axes = aligned(evaluation, node, (x, y))
     if not axes.batched:
         return axes.with_tensor(*emit(node.op, tensors, node.attributes))
     shape = tf.broadcast_static_shape(tensors[0].shape, tensors[1].shape)

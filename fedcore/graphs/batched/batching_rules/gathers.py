@@ -6,6 +6,9 @@ the batch has `x.entries_per_row` entries, such as 2 after a reshape of rows of 
 Batches are padded to one size; `x.padding` says what the padded rows hold: copies of real rows, zeros, or anything.
 """
 
+import attrs
+import numpy as np
+
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batching_rule, rowwise_padding
 from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrolled_over_clients
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
@@ -33,6 +36,8 @@ def gather_rule(
     padded_axis, entries_per_row = _padded_axis_after_gather(
         node, params, indices, gathered_axis, batch_dims, evaluation.rank(indices)
     )
+    if params.padded_axis == gathered_axis:
+        indices = _within_own_rows(evaluation, params, indices)
     batched = params.batched or indices.batched
     if (params.batched and indices.batched) or (batched and batch_dims):
         x, positions = evaluation.with_client_axis(params), evaluation.with_client_axis(indices)
@@ -45,6 +50,29 @@ def gather_rule(
         out = ops.transpose(out, [gathered_axis, *range(gathered_axis), *range(gathered_axis + 1, out.shape.rank)])
     padding = rowwise_padding([indices]) if params.padded_axis is None else Padding.UNKNOWN
     return BatchedValue(out, batched, padded_axis, entries_per_row, padding=padding)
+
+
+def _within_own_rows(
+    evaluation: BatchedEvaluation, x: BatchedValue, indices: BatchedValue, component: int | None = None
+) -> BatchedValue:
+    """Indices into a batch, with -1 in the place of the numbers of padded rows: the kernel refuses both.
+
+    Args:
+        x: the batch, or a value without a tensor that has its axes.
+        component: the entry of the index vectors that is a position along the batch. Default: all entries are.
+    """
+    known_indices = evaluation.known_value(indices)
+    if known_indices is not None and known_indices.is_constant and not known_indices.at_padded_size.any():
+        return indices  # a client has a first row
+    own = attrs.evolve(indices, tensor=evaluation.with_client_axis(indices), batched=True, known=None)
+    assert evaluation.sizes is not None  # there is a batch
+    count = ops.reshape(evaluation.sizes * x.entries_per_row, [evaluation.clients] + [1] * evaluation.rank(indices))
+    is_beyond = own.tensor >= ops.cast(count, own.tensor.dtype)
+    if component is not None:
+        is_beyond = is_beyond & (np.arange(evaluation.shape(indices)[-1]) == component)
+    present = evaluation.present(own)
+    is_beyond = is_beyond if present is None else is_beyond & present
+    return attrs.evolve(own, tensor=ops.where(is_beyond, ops.constant(-1, own.tensor.dtype), own.tensor))
 
 
 def _padded_axis_after_gather(
@@ -92,6 +120,8 @@ def gather_nd_rule(
         raise NoBatchingRule("GatherNd", "the gathered slices have a batch axis")
     if indices.padded_axis == evaluation.rank(indices) - 1:
         raise NoBatchingRule("GatherNd", "the batch is the last axis of the indices")
+    if params.padded_axis is not None:
+        indices = _within_own_rows(evaluation, params, indices, params.padded_axis)
     if params.batched:
         out = ops.gather_nd(evaluation.tensor(params), evaluation.with_client_axis(indices), batch_dims=1)
     else:
@@ -143,6 +173,9 @@ def scatter_nd_rule(
         raise NoBatchingRule("ScatterNd", "its shape is not known")
     axis, entries_per_row = evaluation.batch_axis(node, known_shape)
     sizes = ops.constant(known_shape.at_padded_size)
+    if axis is not None and axis < evaluation.shape(indices)[-1]:
+        result_axes = BatchedValue(None, True, axis, entries_per_row)
+        indices = _within_own_rows(evaluation, result_axes, indices, axis)
     operands = [per_client(evaluation, indices), per_client(evaluation, updates, masked=True), sizes]
     (tensor,) = unrolled_over_clients(evaluation, node, operands)
     return BatchedValue(tensor, True, axis, entries_per_row)
@@ -159,6 +192,8 @@ def tensor_scatter_rule(
     """
     if node.op == "TensorScatterUpdate" and updates.padded_axis is not None:
         raise NoBatchingRule(node.op, "it would write padded rows")
+    if x.padded_axis is not None and x.padded_axis < evaluation.shape(indices)[-1]:
+        indices = _within_own_rows(evaluation, x, indices, x.padded_axis)
     operands = [
         per_client(evaluation, x),
         per_client(evaluation, indices),

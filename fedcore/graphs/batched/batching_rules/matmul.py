@@ -9,6 +9,7 @@ Decision 0191.
 """
 
 import functools
+import math
 
 import attrs
 import tensorflow as tf
@@ -250,12 +251,20 @@ def _cross_entropy_of_rows(evaluation: BatchedEvaluation, node: Node, logits: Va
         labels: [rows], or probabilities [rows, classes].
     """
     rows, classes = logits.shape
-    is_sparse = labels.shape.rank == 1
-    padded_logits = _pad_classes(logits, LONG_RUN if is_sparse and not evaluation.products else 0)
-    if not is_sparse and padded_logits is not logits:
-        labels = ops.pad(labels, [[0, 0], [0, padded_logits.shape[1] - classes]])
-    if is_sparse and logits.dtype == tf.float32 and (rows or 0) > 0 and (classes or 0) >= MANY_CLASSES:
+    if labels.shape.rank > 1:
+        # The kernel subtracts the maximum from each row, and multiplies labels of 0 with the further classes' logits:
+        # that of the shifted row is 0, and the further logits are finite and far below it.
+        if _missing_classes(logits, 0):
+            logits = logits - ops.reduce_max(logits, 1, keepdims=True)
+        padded_logits = _pad_classes(logits, 0, logits.dtype.min / 4)
+        if padded_logits is not logits:
+            labels = ops.pad(labels, [[0, 0], [0, padded_logits.shape[1] - classes]])
+        return emit(node.op, [padded_logits, labels], node.attributes)
+    padded_logits = _pad_classes(logits, 0 if evaluation.products else LONG_RUN)
+    if logits.dtype == tf.float32 and (rows or 0) > 0 and (classes or 0) >= MANY_CLASSES:
         return _cross_entropy(padded_logits, labels, classes)
+    if padded_logits is not logits:  # the kernel refuses a label that no class has, also if a padded class has it
+        labels = ops.where(labels < classes, labels, ops.constant(padded_logits.shape[1], labels.dtype))
     return emit(node.op, [padded_logits, labels], node.attributes)
 
 
@@ -303,7 +312,7 @@ def softmax_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> 
     return x.with_tensor(ops.reshape(out, ops.shape(tensor) if None in tensor.shape.as_list() else tensor.shape))
 
 
-def _pad_classes(logits: Value, longer_than: int) -> Value:
+def _pad_classes(logits: Value, longer_than: int, fill: float = -math.inf) -> Value:
     """Logits with further classes of probability 0, so that each row is whole vector registers.
 
     Kernels evaluate rows in an order, and with instructions, that depend on where they begin in memory. oneDNN's
@@ -312,10 +321,16 @@ def _pad_classes(logits: Value, longer_than: int) -> Value:
     Args:
         logits: [rows, classes].
         longer_than: rows of at most this many classes are not padded.
+        fill: the logit of the further classes. A finite one wins in a row whose own logits are all below it.
     """
+    missing = _missing_classes(logits, longer_than)
+    return ops.pad(logits, [[0, 0], [0, missing]], constant_values=fill) if missing else logits
+
+
+def _missing_classes(logits: Value, longer_than: int) -> int:
+    """The number of classes that `_pad_classes` adds."""
     classes = logits.shape[1]
-    missing = 0 if classes is None or classes <= longer_than else packet_padding(classes, logits.dtype)
-    return ops.pad(logits, [[0, 0], [0, missing]], constant_values=logits.dtype.min / 4) if missing else logits
+    return 0 if classes is None or classes <= longer_than else packet_padding(classes, logits.dtype)
 
 
 def _first_columns(rows: Value, count: int | Value | None) -> Value:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from fedcore.graphs.dataflow.effects import has_effect
 from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, from_source
 from fedcore.graphs.dataflow.stage_passes import stage_pass
+from fedcore.graphs.dataflow.value_errors import raising_operands
 
 _TOTAL = frozenset(
     {
@@ -53,7 +54,7 @@ def hoist(region: Region) -> Region:
     A variable that a scan's body returns unchanged is not carried. What stays:
 
     - a node with effects, or with a control dependency, a node that runs regions, and one that makes a tensor list;
-    - a node of a branch of a `cond`; of a `while`, which may take no step, a node that might fail;
+    - a node of a branch of a `cond`; of a loop, which may take no step, a node that might fail;
     - a node of a function that TensorFlow fuses or XLA compiles as a whole;
     - in a function, a copy of a small value (`BroadcastTo`, `Tile`, `Fill`): the next operation overwrites it, so that
       each call needs its own;
@@ -173,14 +174,17 @@ class _Hoisting:
                 destination = depth
         return destination
 
-    @staticmethod
-    def _may_leave(node: Node, frame: _Frame) -> bool:
+    def _may_leave(self, node: Node, frame: _Frame) -> bool:
         """Whether a node may move out of a region.
 
-        A `while` may take no step, so nodes leave it only if they cannot fail. Copies of small values leave only
-        regions that are lowered in place: a function of TensorFlow overwrites its own copy.
+        A loop may take no step, so nodes leave a `while` only if they cannot fail, and a `scan`, for whose steps all
+        shapes fit, only if they raise on no value but constants. Copies of small values leave only regions that are
+        lowered in place: a function of TensorFlow overwrites its own copy.
         """
         if frame.op == "while" and not _cannot_fail(node):
+            return False
+        raising = raising_operands(node.op, node.inputs)
+        if frame.op == "scan" and any(node.inputs[i] not in self._constant_depths for i in raising):
             return False
         return frame.is_in_place or (frame.allows_leaving and node.op not in _COPIES)
 
