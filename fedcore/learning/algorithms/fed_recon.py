@@ -1,6 +1,6 @@
 """Federated reconstruction: part of the weights is trained anew at every client and never leaves it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -100,7 +100,8 @@ def build_fed_recon(
     weighting: Weighting = ClientWeighting.NUM_EXAMPLES if client_weighting is None else client_weighting
     aggregator = _aggregator(model_aggregator_factory, weighting)
     model: Any = trace_reconstruction_model(model_fn, loss_fn, metrics_fn)
-    optimizer, recon_optimizer = _optimizer(client_optimizer_fn), _optimizer(reconstruction_optimizer_fn)
+    optimizer = _optimizer(client_optimizer_fn, model.trainable_names)
+    recon_optimizer = _optimizer(reconstruction_optimizer_fn, model.local_trainable_names)
     hyperparameters = {
         **optimizer.hyperparameters,
         **{_RECONSTRUCTION + name: value for name, value in recon_optimizer.hyperparameters.items()},
@@ -170,7 +171,7 @@ def build_fed_recon_eval(
         np.int64(1)
     """
     model: Any = trace_reconstruction_model(model_fn, loss_fn, metrics_fn)
-    optimizer = _optimizer(reconstruction_optimizer_fn)
+    optimizer = _optimizer(reconstruction_optimizer_fn, model.local_trainable_names)
     initial_weights = tf_computation(lambda: model.initial_changing_weights())
     weights_type = model.weights_type
     nothing = tf_computation(lambda: ())
@@ -195,8 +196,8 @@ def build_fed_recon_eval(
     )
 
 
-def _optimizer(optimizer_fn: OptimizerLike | None) -> Optimizer:
-    return as_optimizer(build_sgdm(0.1) if optimizer_fn is None else optimizer_fn, averages_weights=False)
+def _optimizer(optimizer_fn: OptimizerLike | None, names: Sequence[str]) -> Optimizer:
+    return as_optimizer(build_sgdm(0.1) if optimizer_fn is None else optimizer_fn, names, averages_weights=False)
 
 
 def _aggregator(

@@ -221,7 +221,7 @@ class _KerasModel(HoldsVariables):
             )
         self.flags = trainable_flags(model)
         self.trainable = list(model.trainable_variables)
-        self.trainable_names = [v.name for v in self.trainable]
+        self.trainable_names = [v.path for v in self.trainable]
         self.trainable_paths = [v.path.removeprefix(f"{model.name}/") for v in self.trainable]
         self.non_trainable = averaged_weights(model)
         self.layer_states = layer_states(model)

@@ -138,6 +138,9 @@ class TracedVariableModel(PureModel):
         self.batch_type = type_of_batch(model.input_spec)
         self._functional_model: PureModel | None = getattr(model, "functional_model", None)
         self._names = [_name(v) for v in model.non_trainable_variables]
+        self.trainable_names = [_name(v) for v in model.trainable_variables]
+        if self._functional_model is not None:
+            self.trainable_names = self._functional_model.trainable_names
         self._read_metrics(model)
 
     @functools.cached_property
