@@ -606,12 +606,6 @@ def layers_within() -> None:
 
 
 @contract
-def seed_generators() -> None:
-    generators = [private_api.seed_generators(layer) for layer in private_api.layers_within(_model())]
-    _require(any(generators), "a Dropout layer has no seed generator")
-
-
-@contract
 def is_defined_by_keras() -> None:
     import keras
 
@@ -809,6 +803,17 @@ def is_seed_state() -> None:
 
 
 @contract
+def tensorflow_variable() -> None:
+    import keras
+
+    held = private_api_keras.tensorflow_variable(keras.Variable([1.0]))
+    _require(isinstance(held, tf.Variable), f"a variable holds {held}")
+    with keras.StatelessScope():
+        held = private_api_keras.tensorflow_variable(keras.Variable("zeros", shape=[1]))
+        _require(held is None, f"a variable of a scope holds {held}")
+
+
+@contract
 def learning_rate_variable() -> None:
     import keras
 
@@ -828,4 +833,3 @@ def step_counter() -> None:
         optimizer.apply([tf.constant([1.0])], [keras.Variable([2.0])] if not optimizer.built else None)
     steps = int(private_api_keras.step_counter(optimizer).value)
     _require(steps == 2, f"{steps} steps are counted, not 2")
-

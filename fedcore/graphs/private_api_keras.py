@@ -233,9 +233,15 @@ def copy_exclusions(optimizer: keras.optimizers.Optimizer, other: keras.optimize
 
 
 @part("keras.random.SeedGenerator.state.name: seed_generator_state")
-def is_seed_state(variable: keras.Variable) -> bool:
+def is_seed_state(variable: keras.Variable | tf.Variable) -> bool:
     """Whether a variable is the state of a `SeedGenerator`."""
-    return variable.name == "seed_generator_state"
+    return variable.name.rpartition("/")[2].removesuffix(":0") == "seed_generator_state"
+
+
+@part("keras.Variable._value")
+def tensorflow_variable(variable: keras.Variable) -> tf.Variable | None:
+    """The `tf.Variable` of a Keras variable; None if it was made in a `StatelessScope` that has not ended."""
+    return variable._value
 
 
 @part("keras.optimizers.Optimizer._iterations")

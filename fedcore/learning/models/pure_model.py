@@ -73,7 +73,7 @@ class PureModel(abc.ABC):
     """The type of a batch: (x, y) or (x, y, sample_weight), or a dict with these keys; of a `VariableModel` any."""
 
     trainable_names: Sequence[str] = ()
-    """The paths of the trainable variables, `model/lstm/kernel`, as Keras optimizers see them. Default: there are none."""
+    """The paths of the trainable variables, `model/lstm/kernel`, as Keras optimizers see them. Default: none."""
 
     trainable_paths: Sequence[str] = ()
     """The paths without the model's name, `lstm/lstm_cell/kernel`, as people see them. Default: none."""

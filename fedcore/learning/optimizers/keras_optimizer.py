@@ -53,8 +53,9 @@ def as_optimizer(
     written anew, in fewer operations. The steps of other classes (Lion, Nadam), of subclasses and of objects with a
     replaced method, and those with gradient accumulation, averages of weights (`use_ema`), a `loss_scale_factor` or
     exclusions from weight decay, are taken by the object itself, with the methods that Keras' `fit` calls, on variables
-    that have the names and paths of the model's. A client's optimizer starts anew in each round, with its accumulated gradients and averages, and the scale of a
-    LossScaleOptimizer. A client's training ends with the averages as its weights, as Keras' `fit` does.
+    that have the names and paths of the model's. A client's optimizer starts anew in each round, with its accumulated
+    gradients and averages, and the scale of a LossScaleOptimizer. A client's training ends with the averages as its
+    weights, as Keras' `fit` does.
 
     An optimizer of one's own keeps all that steps change in Keras variables, which `build` or `__init__` makes. These
     start from the values that they have, or that weights have. A `SeedGenerator` draws other numbers in each client,

@@ -193,7 +193,9 @@ class KerasSteps(Optimizer):
 
         def step() -> None:
             gradients = [tf.zeros_like(v) for v in built.placeholders]
-            scopes.append(_RecordingScope(state_mapping=[(v, v.value) for v in self._state_variables(built, optimizer)]))
+            scopes.append(
+                _RecordingScope(state_mapping=[(v, v.value) for v in self._state_variables(built, optimizer)])
+            )
             with scopes[-1]:
                 optimizer.apply_gradients(zip(gradients, built.placeholders, strict=True))
 
