@@ -245,15 +245,16 @@ def _build_reconstruction(
     def begin(hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
         local = model.initial_local_weights()
         mine = {name: hparams[_RECONSTRUCTION + name] for name in optimizer.hyperparameters if hparams}
-        return _Carry(local, optimizer.set_hparams(optimizer.initialize(local.trainable), mine), ())
+        state = optimizer.set_hparams(optimizer.initialize(local.trainable), mine)
+        return _Carry(local, state, _layer_states(model.initial_metrics()))
 
     @tf_computation
     def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
         whole = model.joined(weights, carry.weights)
-        gradients, _, moved, _ = gradients_of(model.whole, whole, model.initial_metrics(), batch)
+        gradients, _, moved, metrics = gradients_of(model.whole, whole, model.initial_metrics() | carry.metrics, batch)
         mine = model.divided(ModelWeights(gradients, moved))[1]
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
-        return _Carry(ModelWeights(trainable, mine.non_trainable), state, ())
+        return _Carry(ModelWeights(trainable, mine.non_trainable), state, _layer_states(metrics))
 
     @federated_computation(weights_type, hparams_type, batches_type)
     def reconstruct(weights: Value, hparams: Value, batches: Value) -> Value:
@@ -264,6 +265,11 @@ def _build_reconstruction(
         return tf_computation(lambda: model.initial_local_weights())()
 
     return reconstruct if model.places["local_trainable_variables"] else initialize_local
+
+
+def _layer_states(metrics: dict) -> dict:
+    """The part of the metrics' states that a next batch's gradients depend on."""
+    return {name: states for name, states in metrics.items() if name == "layer_states"}
 
 
 def _build_training(

@@ -78,9 +78,16 @@ def from_keras_model(
     Make the Keras model inside `model_fn`, so that its initialisers are traced; one that was made outside starts from
     the values that it has. Weights are the trainable variables and the floating-point ones of the others. Of these the
     server averages what a training step assigns (BatchNormalization); frozen ones, which no step assigns, stay as they
-    are and no client sends them: set `trainable` before. Integer ones keep their value; seed generators start anew with
-    every client. So do the states of stateful recurrent layers: they go from batch to batch of a client, and
-    are zeros again in the next round; their batches have the model's fixed number of examples.
+    are and no client sends them: set `trainable` before. Variables of other dtypes (integers, booleans, complex numbers,
+    strings) are no weights. Those that a layer assigns, such as a counter that anneals a loss, go from batch to batch
+    and epoch to epoch of a client, in training and in evaluation, and start in each of both and in every round from the
+    value that the model has here; none is sent. So do the states of stateful recurrent layers, from zeros; their
+    batches have the model's fixed number of examples. Floats that a layer assigns in evaluation go from batch to batch
+    there, from the weights that are evaluated.
+
+    A `SeedGenerator`, of a layer, a loss or a metric, and a draw of `keras.random` without a seed give other numbers in
+    each batch, client and round, in training and in evaluation, the same for the same seed of the call. A seed that is
+    a number gives the same numbers in each batch, as in Keras.
 
     Types: those of `PureModel`; B is the type that `input_spec` says, W.trainable and W.non_trainable those of the
     Keras model's variables, in their order.
@@ -105,7 +112,7 @@ def from_keras_model(
         weighted_metrics: as `metrics`, which ignore sample weights; these take them. Default: none.
     Raises:
         TracingError: there is no loss, the batch is no such batch, the model, the loss or a metric does not take it, a
-            weight has a constraint, a metric has states that cannot be added, or `train_step` or `test_step` are the
+            weight has a constraint or is overwritten by its gradient, a metric has states that cannot be added, or `train_step` or `test_step` are the
             model's own.
     Example:
         >>> def make():
@@ -227,6 +234,12 @@ class _KerasModel(HoldsVariables):
             raise TracingError(
                 f"the weight {bound[0]} has a constraint, which Keras applies in its own optimizers only; normalise "
                 "the weight inside its layer's call instead"
+            )
+        overwritten = [v.path for v in model.trainable_variables if getattr(v, "overwrite_with_gradient", False)]
+        if overwritten:
+            raise TracingError(
+                f"the weight {overwritten[0]} is overwritten by its gradient (float8 training), which Keras' own "
+                "optimizers do only; train without quantize, and quantize the trained model"
             )
         self.flags = trainable_flags(model)
         self.trainable = list(model.trainable_variables)

@@ -48,8 +48,8 @@ class KerasSteps(Optimizer):
     The object itself builds its variables and takes the steps, as in Keras' `fit`: its attributes, its methods and what
     they refer to are those that the user gave. Between two calls it is as it was, not built.
 
-    Types, for weights W: <[learning_rate=float32,]variables=<…>>, Keras' variables of the optimizer in their order, then
-    those that its steps assign and Keras does not track, such as the state of a `SeedGenerator`.
+    Types, for weights W: <[learning_rate=float32,]variables=<…>>, Keras' variables of the optimizer in their order,
+    then those that its steps assign and Keras does not track, such as the state of a `SeedGenerator`.
 
     Args:
         keras_optimizer: one that is not built, unless its class is one of Keras'.
@@ -133,8 +133,8 @@ class KerasSteps(Optimizer):
                 raise
             raise FedcoreError(
                 f"a step of the optimizer {self._name} cannot be taken here: {type(error).__name__}: {error}\n"
-                "  Its methods get Keras variables in a graph without tf.Variables: read them by keras.ops, TensorFlow's\n"
-                "  operations or .value, and assign them by assign, assign_add, assign_sub\n"
+                "  Its methods get Keras variables in a graph without tf.Variables: read them by keras.ops,\n"
+                "  operations of TensorFlow or .value, and assign them by assign, assign_add, assign_sub\n"
                 f"  fix: do so, or {_FIX}"
             ) from error
 
