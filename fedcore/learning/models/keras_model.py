@@ -1,6 +1,6 @@
 """Keras 3 models as pure ones, by steps in a `StatelessScope`.
 
-Decision 0084.
+Decisions 0084, 0291 and 0292.
 """
 
 import contextlib
@@ -78,12 +78,12 @@ def from_keras_model(
     Make the Keras model inside `model_fn`, so that its initialisers are traced; one that was made outside starts from
     the values that it has. Weights are the trainable variables and the floating-point ones of the others. Of these the
     server averages what a training step assigns (BatchNormalization); frozen ones, which no step assigns, stay as they
-    are and no client sends them: set `trainable` before. Variables of other dtypes (integers, booleans, complex numbers,
-    strings) are no weights. Those that a layer assigns, such as a counter that anneals a loss, go from batch to batch
-    and epoch to epoch of a client, in training and in evaluation, and start in each of both and in every round from the
-    value that the model has here; none is sent. So do the states of stateful recurrent layers, from zeros; their
-    batches have the model's fixed number of examples. Floats that a layer assigns in evaluation go from batch to batch
-    there, from the weights that are evaluated.
+    are and no client sends them: set `trainable` before. Variables of other dtypes (integers, booleans, complex
+    numbers, strings) are no weights. Those that a layer assigns, such as a counter that anneals a loss, go from batch
+    to batch and epoch to epoch of a client, in training and in evaluation, and start in each of both and in every round
+    from the value that the model has here; none is sent. So do the states of stateful recurrent layers, from zeros;
+    their batches have the model's fixed number of examples. Floats that a layer assigns in evaluation go from batch to
+    batch there, from the weights that are evaluated.
 
     A `SeedGenerator`, of a layer, a loss or a metric, and a draw of `keras.random` without a seed give other numbers in
     each batch, client and round, in training and in evaluation, the same for the same seed of the call. A seed that is
@@ -112,8 +112,8 @@ def from_keras_model(
         weighted_metrics: as `metrics`, which ignore sample weights; these take them. Default: none.
     Raises:
         TracingError: there is no loss, the batch is no such batch, the model, the loss or a metric does not take it, a
-            weight has a constraint or is overwritten by its gradient, a metric has states that cannot be added, or `train_step` or `test_step` are the
-            model's own.
+            weight has a constraint or is overwritten by its gradient, a metric has states that cannot be added, or
+            `train_step` or `test_step` are the model's own.
     Example:
         >>> def make():
         ...     error = keras.metrics.MeanAbsoluteError()
