@@ -140,7 +140,7 @@ class NamelessWeight(Exception):
 
 @part("keras.src: optimizers.base_optimizer: BaseOptimizer, backend.tensorflow.optimizer: TFOptimizer")
 @functools.cache
-def pure_class(cls: type) -> type:
+def pure_class(cls: Any) -> Any:
     """A subclass of a Keras optimizer's class that assigns by `keras.Variable`, so that a `StatelessScope` sees it.
 
     What Keras' TensorFlow base does with resource variables and strategies is left out; what it writes as conditions on

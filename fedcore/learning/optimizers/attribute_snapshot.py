@@ -4,11 +4,10 @@ from collections import OrderedDict
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-
 from fedcore.graphs import private_api_keras
 
-_CONTAINERS = (OrderedDict, dict, list, set)
+_CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, set)
+_NUMBERS = (bool, int, float, complex, str, np.ndarray, np.generic)
 
 
 class AttributeSnapshot:
@@ -20,7 +19,7 @@ class AttributeSnapshot:
 
     def __init__(self, owner: object) -> None:
         self._attributes = dict(vars(owner))
-        self._contents: list[tuple[Any, type, Any]] = []
+        self._contents: list[tuple[Any, Any, list]] = []
         seen: set[int] = set()
         pending: list[Any] = [vars(owner)]
         while pending:
@@ -44,26 +43,19 @@ class AttributeSnapshot:
             kind.clear(value)
             (list.extend if kind is list else kind.update)(value, contents)
 
-    def changed_attribute(self, owner: object) -> str | None:
-        """An attribute with a number or an array that has another value now, or a container of another size."""
-        sizes = {id(value): (kind, len(contents)) for value, kind, contents in self._contents}
-        now = vars(owner)
-        for name, old in self._attributes.items():
-            new = now.get(name)
-            if new is not old and _is_state(old, new) and not _are_equal(old, new):
-                return name
-            kind, size = sizes.get(id(old), (None, 0))
-            if new is old and kind is not None and kind.__len__(old) != size:
+    def changed_number(self, owner: object) -> str | None:
+        """An attribute that was a number, a string or an array, and is another one now."""
+        for name, new in vars(owner).items():
+            old = self._attributes.get(name, getattr(type(owner), name, None))
+            if new is not old and isinstance(old, _NUMBERS) and not np.array_equal(np.asarray(old), np.asarray(new)):
                 return name
         return None
 
-
-def _is_state(old: object, new: object) -> bool:
-    """Whether a value that Python replaced may be one that the next step reads."""
-    if old is None:
-        return isinstance(new, bool | int | float | np.ndarray | np.generic | tf.Tensor)
-    return isinstance(old, bool | int | float | complex | str | np.ndarray | np.generic | tf.Tensor)
-
-
-def _are_equal(old: object, new: object) -> bool:
-    return not isinstance(new, tf.Tensor) and bool(np.array_equal(np.asarray(old), np.asarray(new)))
+    def grown_container(self, owner: object) -> str | None:
+        """An attribute that is a container, and has another size now."""
+        sizes = {id(value): (kind, len(contents)) for value, kind, contents in self._contents}
+        for name, value in vars(owner).items():
+            kind, size = sizes.get(id(value), (None, 0))
+            if kind is not None and kind.__len__(value) != size:
+                return name
+        return None

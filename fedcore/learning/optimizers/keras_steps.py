@@ -66,7 +66,6 @@ class KerasSteps(Optimizer):
             keras_optimizer = self._unbuilt(keras_optimizer)
         self._optimizer, self._paths = keras_optimizer, tuple(paths)
         self._attributes = AttributeSnapshot(keras_optimizer)
-        cls = type(keras_optimizer)
         if self._is_own and _overrides(keras_optimizer, "scale_loss"):
             raise FedcoreError(
                 f"{self._name} has a scale_loss of its own, which is not called: a step here has no loss to scale\n"
@@ -78,7 +77,7 @@ class KerasSteps(Optimizer):
         self.scales_loss = bool(self._loss_scale)
         own_end = self._is_own and _overrides(keras_optimizer, "finalize_variable_values")
         self.averages_weights = bool(keras_optimizer.use_ema) or own_end
-        self._pure_class = private_api_keras.pure_class(cls)
+        self._pure_class = private_api_keras.pure_class(type(keras_optimizer))
         self._built = functools.lru_cache(maxsize=8)(self._build)
 
     def _unbuilt(self, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
@@ -140,11 +139,11 @@ class KerasSteps(Optimizer):
 
     def _build(self, specs: tuple) -> _Built:
         with tf.init_scope():
-            values = [self._first_value(*spec, seed) for seed, spec in enumerate(specs)]
+            values = [self._first_value(shape, dtype, seed) for seed, (shape, dtype) in enumerate(specs)]
             built = self._built_on(values)
             return self._with_sources(built, values) if self._is_own else built
 
-    def _first_value(self, shape: tuple, dtype: str, seed: int) -> tf.Tensor:
+    def _first_value(self, shape: tuple[int, ...], dtype: str, seed: int) -> tf.Tensor:
         """Zeros; random values for an optimizer whose variables may start from those of the weights."""
         if not self._is_own:
             return tf.zeros(shape, dtype)
@@ -193,9 +192,8 @@ class KerasSteps(Optimizer):
 
         def step() -> None:
             gradients = [tf.zeros_like(v) for v in built.placeholders]
-            scopes.append(
-                _RecordingScope(state_mapping=[(v, v.value) for v in self._state_variables(built, optimizer)])
-            )
+            values = [(v, tf.zeros(v.shape, v.dtype)) for v in self._state_variables(built, optimizer)]
+            scopes.append(_RecordingScope(state_mapping=values))
             with scopes[-1]:
                 optimizer.apply_gradients(zip(gradients, built.placeholders, strict=True))
 
@@ -207,7 +205,10 @@ class KerasSteps(Optimizer):
             own = {id(v.value.handle) for v in self._state_variables(built, optimizer)}
             with tf.variable_creator_scope(creator):
                 graph = tf.function(step, autograph=False).get_concrete_function().graph
-            changed = built.attributes.changed_attribute(optimizer)
+            changed, after = built.attributes.changed_number(optimizer), AttributeSnapshot(optimizer)
+            if not made:  # a tensor of the first step that the second reads is out of its graph
+                tf.function(step, autograph=False).get_concrete_function()
+            changed = changed or after.changed_number(optimizer) or after.grown_container(optimizer)
             grew = len(optimizer.variables) != len(built.variables) + len(self._rates)
         if made or grew:
             self._refuse(f"makes the variable {made[0] if made else ''} in its step", "make all variables in build")
