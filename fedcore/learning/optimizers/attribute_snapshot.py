@@ -4,6 +4,7 @@ from collections import OrderedDict
 from typing import Any
 
 import numpy as np
+
 from fedcore.graphs import private_api_keras
 
 _CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, set)
@@ -27,7 +28,7 @@ class AttributeSnapshot:
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            kind = next((base for base in type(value).__mro__ if base in _CONTAINERS), None)
+            kind: Any = next((base for base in type(value).__mro__ if base in _CONTAINERS), None)
             if kind is not None:
                 contents = list(kind.items(value)) if issubclass(kind, dict) else list(kind.__iter__(value))
                 self._contents.append((value, kind, contents))

@@ -6,7 +6,7 @@ Decision 0290.
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import attrs
@@ -78,7 +78,7 @@ class KerasSteps(Optimizer):
         own_end = self._is_own and _overrides(keras_optimizer, "finalize_variable_values")
         self.averages_weights = bool(keras_optimizer.use_ema) or own_end
         self._pure_class = private_api_keras.pure_class(type(keras_optimizer))
-        self._built = functools.lru_cache(maxsize=8)(self._build)
+        self._built: Callable = functools.lru_cache(maxsize=8)(self._build)
 
     def _unbuilt(self, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
         """An optimizer of the same configuration without variables; Keras' own classes have no other attributes."""
