@@ -1,7 +1,6 @@
 """The part of `private_api` for what Keras' `compile` makes of losses and metrics."""
 
 import contextlib
-import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -139,7 +138,6 @@ class NamelessWeight(Exception):
 
 
 @part("keras.src: optimizers.base_optimizer: BaseOptimizer, backend.tensorflow.optimizer: TFOptimizer")
-@functools.cache
 def pure_class(cls: Any) -> Any:
     """A subclass of a Keras optimizer's class that assigns by `keras.Variable`, so that a `StatelessScope` sees it.
 
