@@ -633,16 +633,18 @@ def layers_within(model: "keras.Model") -> list:
     return list(model._flatten_layers())
 
 
-@part("keras.Layer._seed_generators")
-def seed_generators(layer: "keras.Layer") -> list:
-    """The layer's own seed generators."""
-    return list(layer._seed_generators)
-
-
 @part("the modules that define Keras' classes and functions: keras.src")
 def is_defined_by_keras(thing: object) -> bool:
     """Whether a class or a function is one of Keras' own."""
     return str(getattr(thing, "__module__", "")).startswith("keras.src.") and hasattr(thing, "__name__")
+
+
+def variables_of_own_layers(model: "keras.Model") -> list:
+    """The variables without gradients that a layer of the user's own class may assign, whether it trains or not."""
+    layers = layers_within(model)
+    of_keras = [layer for layer in layers if all(is_defined_by_keras(type(part)) for part in layers_within(layer))]
+    known = {id(v) for layer in of_keras for v in layer.non_trainable_variables}
+    return [v for v in model.non_trainable_variables if id(v) not in known]
 
 
 @part("keras.optimizers.Optimizer._learning_rate")

@@ -606,12 +606,6 @@ def layers_within() -> None:
 
 
 @contract
-def seed_generators() -> None:
-    generators = [private_api.seed_generators(layer) for layer in private_api.layers_within(_model())]
-    _require(any(generators), "a Dropout layer has no seed generator")
-
-
-@contract
 def is_defined_by_keras() -> None:
     import keras
 
@@ -765,16 +759,58 @@ def loss_method() -> None:
 
 
 @contract
-def pure_optimizer() -> None:
+def pure_class() -> None:
     import keras
 
-    optimizer = private_api_keras.pure_optimizer(keras.optimizers.Nadam(0.5, weight_decay=0.1))
-    weight = keras.Variable([1.0], name="weight")
+    optimizer, make = keras.optimizers.Nadam(0.5, weight_decay=0.1), private_api_keras.WeightPlaceholder.make
+    weight = make([1.0], "net/base/kernel")
+    object.__setattr__(optimizer, "__class__", private_api_keras.pure_class(keras.optimizers.Nadam))
     optimizer.build([weight])
     with keras.StatelessScope(state_mapping=[(weight, tf.constant([2.0]))]) as scope:
-        optimizer.apply([tf.constant([1.0])])
+        optimizer.apply_gradients([(tf.constant([1.0]), weight)])
     moved = float(scope.get_current_value(weight)[0])
     _require(moved < 2.0 and float(weight.value[0]) == 1.0, f"a step of Keras takes 2.0 to {moved}")
+    _require((weight.name, weight.path) == ("kernel", "net/base/kernel"), f"the weight is named {weight.name}")
+
+
+@contract
+def tracks_containers() -> None:
+    import keras
+
+    optimizer = keras.optimizers.SGD()
+    optimizer.slots = []
+    wrappers = [optimizer._tracker, optimizer.slots]
+    _require(all(map(private_api_keras.tracks_containers, wrappers)), f"lists are tracked by {wrappers}")
+    _require(not private_api_keras.tracks_containers(optimizer), "an optimizer is taken for a container")
+
+
+@contract
+def copy_exclusions() -> None:
+    import keras
+
+    first, second = keras.optimizers.AdamW(), keras.optimizers.AdamW()
+    first.exclude_from_weight_decay(var_names=["bias"])
+    private_api_keras.copy_exclusions(first, second)
+    _require(private_api.excludes_from_weight_decay(second), "what is excluded from the decay is not copied")
+
+
+@contract
+def is_seed_state() -> None:
+    import keras
+
+    _require(private_api_keras.is_seed_state(keras.random.SeedGenerator(1).state), "a seed's state has another name")
+    _require(not private_api_keras.is_seed_state(keras.Variable([1.0])), "each variable is taken for a seed's state")
+
+
+@contract
+def tensorflow_variable() -> None:
+    import keras
+
+    held = private_api_keras.tensorflow_variable(keras.Variable([1.0]))
+    _require(isinstance(held, tf.Variable), f"a variable holds {held}")
+    with keras.StatelessScope():
+        held = private_api_keras.tensorflow_variable(keras.Variable("zeros", shape=[1]))
+        _require(held is None, f"a variable of a scope holds {held}")
 
 
 @contract
@@ -789,12 +825,11 @@ def learning_rate_variable() -> None:
 
 
 @contract
-def weight_averages() -> None:
+def step_counter() -> None:
     import keras
 
-    optimizer, weight = keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5), keras.Variable([2.0])
+    optimizer = keras.optimizers.SGD(1.0)
     for _ in range(2):
-        optimizer.apply([tf.constant([1.0])], [weight])
-    steps, (average,) = private_api_keras.weight_averages(optimizer)
-    _require(int(steps.value) == 2, f"{int(steps.value)} steps are counted, not 2")
-    _require(float(average.value[0]) == 0.5, f"the average of 1.0 and 0.0 is {float(average.value[0])}")
+        optimizer.apply([tf.constant([1.0])], [keras.Variable([2.0])] if not optimizer.built else None)
+    steps = int(private_api_keras.step_counter(optimizer).value)
+    _require(steps == 2, f"{steps} steps are counted, not 2")

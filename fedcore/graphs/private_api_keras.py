@@ -2,13 +2,14 @@
 
 import contextlib
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from fedcore.graphs.private_api import part
+from fedcore.graphs.private_api import is_defined_by_keras, part
 
 _COMPILE = "keras.src.trainers.compile_utils"
 
@@ -95,27 +96,99 @@ def loss_method(model: keras.Model) -> Callable:
     return model._compute_loss
 
 
+class WeightPlaceholder(keras.Variable):
+    """A variable in the place of a weight, as an optimizer meets it in Keras' `fit` with TensorFlow.
+
+    `build` and `apply` see the `name` and the `path` of the Keras variable; `update_step` and weight decay see the
+    name of its `tf.Variable`, `net/base/kernel:0`. Without a path, reading either raises `NamelessWeight`.
+    """
+
+    _is_nameless = False
+    _has_tensorflow_name = False  # during a step; steps of an optimizer do not overlap
+
+    @classmethod
+    def make(cls, value: Any, path: str | None) -> "WeightPlaceholder":
+        """A variable with this value and path; None makes one that has no name."""
+        variable = cls(value)
+        variable._path = path or "weight"
+        variable._name = variable._path.rpartition("/")[2]
+        variable._is_nameless = path is None
+        return variable
+
+    @property
+    def name(self) -> str:
+        self._check_named()
+        return f"{self._path}:0" if WeightPlaceholder._has_tensorflow_name else self._name
+
+    @property
+    def path(self) -> str:
+        self._check_named()
+        return self._path
+
+    def _check_named(self) -> None:
+        if self._is_nameless:
+            raise NamelessWeight
+
+    def __repr__(self) -> str:
+        return f"<weight {self._path}>"
+
+
+class NamelessWeight(Exception):
+    """An optimizer reads the name of a weight that has none."""
+
+
 @part("keras.src: optimizers.base_optimizer: BaseOptimizer, backend.tensorflow.optimizer: TFOptimizer")
-def pure_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
-    """A Keras optimizer of the same configuration that assigns by `keras.Variable`, so that a `StatelessScope` sees it.
+def pure_class(cls: Any) -> Any:
+    """A subclass of a Keras optimizer's class that assigns by `keras.Variable`, so that a `StatelessScope` sees it.
 
     What Keras' TensorFlow base does with resource variables and strategies is left out; what it writes as conditions on
     the step (gradient accumulation, overwriting weights by averages) is a choice between two values.
     """
-    cls = type(optimizer)
     *_, base = (c for c in cls.__mro__ if c.__module__ == "keras.src.optimizers.base_optimizer")
     backend = next(c for c in cls.__mro__ if c.__module__ == "keras.src.backend.tensorflow.optimizer")
     generic = {name: vars(base)[name] for name in vars(backend) if name in vars(base) and not name.startswith("__")}
-    between = type(backend.__name__, (backend,), {**generic, "_backend_apply_gradients": _apply_gradients})
-    pure: Any = type(cls.__name__, (cls, between), {})
-    optimizer_copy = pure.from_config(optimizer.get_config())
-    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
-        if hasattr(optimizer, name):
-            setattr(optimizer_copy, name, getattr(optimizer, name))
-    return optimizer_copy
+    own = {"_backend_apply_gradients": _apply_gradients, "add_variable_from_reference": _add_variable_like}
+    between = type(backend.__name__, (backend,), {**generic, **own})
+    return type(cls.__name__, (cls, between), {"__module__": cls.__module__})
+
+
+def _add_variable_like(
+    self: keras.optimizers.Optimizer, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
+) -> keras.Variable:
+    """Keras' method, without the name of the weight in that of the variable."""
+    return self.add_variable(
+        shape=reference_variable.shape, initializer=initializer, dtype=reference_variable.dtype, name=name or "var"
+    )
+
+
+@part("the classes of keras.src.utils.tracking and tensorflow.python.trackable, which wrap containers")
+def tracks_containers(thing: object) -> bool:
+    """Whether an object is one by which Keras or TensorFlow tracks what containers hold."""
+    return type(thing).__module__.startswith(("keras.src.utils.tracking", "tensorflow.python.trackable"))
+
+
+def is_as_defined_by_keras(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether an optimizer is of a class of Keras, and no method of the object or its classes is replaced."""
+    if not is_defined_by_keras(type(optimizer)):
+        return False
+    attributes = vars(optimizer)
+    if any(callable(attributes[name]) and callable(getattr(type(optimizer), name, None)) for name in attributes):
+        return False
+    methods = [f for c in type(optimizer).__mro__ if is_defined_by_keras(c) for f in vars(c).values()]
+    return all(is_defined_by_keras(f) for f in methods if inspect.isfunction(f))
 
 
 def _apply_gradients(
+    self: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]
+) -> None:
+    WeightPlaceholder._has_tensorflow_name = True
+    try:
+        _take_step(self, gradients, variables)
+    finally:
+        WeightPlaceholder._has_tensorflow_name = False
+
+
+def _take_step(
     self: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]
 ) -> None:
     every = self.gradient_accumulation_steps
@@ -149,10 +222,30 @@ def _step(
     self._backend_update_step(gradients, variables, self.learning_rate)
 
 
-@part("keras.optimizers.Optimizer: _iterations, _model_variables_moving_average")
-def weight_averages(optimizer: Any) -> tuple[Any, list]:
-    """The variable that counts steps, and those of the weights' averages (`use_ema`)."""
-    return optimizer._iterations, optimizer._model_variables_moving_average
+@part("keras.optimizers.Optimizer: _exclude_from_weight_decay, _exclude_from_weight_decay_pattern")
+def copy_exclusions(optimizer: keras.optimizers.Optimizer, other: keras.optimizers.Optimizer) -> None:
+    """Excludes from another optimizer's weight decay what is excluded from that of the first."""
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+        if hasattr(optimizer, name):
+            setattr(other, name, getattr(optimizer, name))
+
+
+@part("keras.random.SeedGenerator.state.name: seed_generator_state")
+def is_seed_state(variable: keras.Variable | tf.Variable) -> bool:
+    """Whether a variable is the state of a `SeedGenerator`."""
+    return variable.name.rpartition("/")[2].removesuffix(":0") == "seed_generator_state"
+
+
+@part("keras.Variable._value")
+def tensorflow_variable(variable: keras.Variable) -> tf.Variable | None:
+    """The `tf.Variable` of a Keras variable; None if it was made in a `StatelessScope` that has not ended."""
+    return variable._value
+
+
+@part("keras.optimizers.Optimizer._iterations")
+def step_counter(optimizer: Any) -> Any:
+    """The variable that counts steps."""
+    return optimizer._iterations
 
 
 @part("keras.optimizers.Optimizer._learning_rate")

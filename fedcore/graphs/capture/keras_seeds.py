@@ -13,6 +13,9 @@ import random
 import sys
 from collections.abc import Iterator
 
+import numpy as np
+import tensorflow as tf
+
 from fedcore.graphs import private_api
 from fedcore.seeds import fold_in
 
@@ -54,6 +57,13 @@ def default_seeds() -> Iterator[None]:
         _sequence.reset(token)
         if uses_keras:
             private_api.replace_keras_global(_GLOBAL, previous_generator)
+
+
+def draw_seed_state(start: np.ndarray | tf.Tensor) -> tf.Tensor:
+    """A state of a Keras `SeedGenerator` in a graph: another in each call, client and step."""
+    state = tf.convert_to_tensor(start)
+    drawn = tf.random.uniform(state.shape, maxval=tf.int32.max, dtype=tf.int32)
+    return tf.bitwise.bitwise_xor(state, tf.cast(drawn, state.dtype))
 
 
 def is_default_seed(number: int) -> bool:

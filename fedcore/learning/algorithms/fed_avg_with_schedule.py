@@ -60,8 +60,8 @@ def build_weighted_fed_avg_with_optimizer_schedule(
         (np.int64(1), np.float32(0.25))
     """
     check_loop_implementation(loop_implementation)
-    optimizer = _scheduled_optimizer(client_optimizer_fn)
     model = trace_model(model_fn)
+    optimizer = _scheduled_optimizer(client_optimizer_fn).with_names(model.trainable_names)
     start = tf_computation(lambda: {"round": tf.constant(0, tf.int64)})
 
     @tf_computation(start.type_signature.result)

@@ -1,6 +1,6 @@
 """Federated reconstruction: part of the weights is trained anew at every client and never leaves it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -100,7 +100,8 @@ def build_fed_recon(
     weighting: Weighting = ClientWeighting.NUM_EXAMPLES if client_weighting is None else client_weighting
     aggregator = _aggregator(model_aggregator_factory, weighting)
     model: Any = trace_reconstruction_model(model_fn, loss_fn, metrics_fn)
-    optimizer, recon_optimizer = _optimizer(client_optimizer_fn), _optimizer(reconstruction_optimizer_fn)
+    optimizer = _optimizer(client_optimizer_fn, model.trainable_names)
+    recon_optimizer = _optimizer(reconstruction_optimizer_fn, model.local_trainable_names)
     hyperparameters = {
         **optimizer.hyperparameters,
         **{_RECONSTRUCTION + name: value for name, value in recon_optimizer.hyperparameters.items()},
@@ -170,7 +171,7 @@ def build_fed_recon_eval(
         np.int64(1)
     """
     model: Any = trace_reconstruction_model(model_fn, loss_fn, metrics_fn)
-    optimizer = _optimizer(reconstruction_optimizer_fn)
+    optimizer = _optimizer(reconstruction_optimizer_fn, model.local_trainable_names)
     initial_weights = tf_computation(lambda: model.initial_changing_weights())
     weights_type = model.weights_type
     nothing = tf_computation(lambda: ())
@@ -195,8 +196,8 @@ def build_fed_recon_eval(
     )
 
 
-def _optimizer(optimizer_fn: OptimizerLike | None) -> Optimizer:
-    return as_optimizer(build_sgdm(0.1) if optimizer_fn is None else optimizer_fn, averages_weights=False)
+def _optimizer(optimizer_fn: OptimizerLike | None, names: Sequence[str]) -> Optimizer:
+    return as_optimizer(build_sgdm(0.1) if optimizer_fn is None else optimizer_fn, names, averages_weights=False)
 
 
 def _aggregator(
@@ -244,15 +245,16 @@ def _build_reconstruction(
     def begin(hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
         local = model.initial_local_weights()
         mine = {name: hparams[_RECONSTRUCTION + name] for name in optimizer.hyperparameters if hparams}
-        return _Carry(local, optimizer.set_hparams(optimizer.initialize(local.trainable), mine), ())
+        state = optimizer.set_hparams(optimizer.initialize(local.trainable), mine)
+        return _Carry(local, state, _layer_states(model.initial_metrics()))
 
     @tf_computation
     def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
         whole = model.joined(weights, carry.weights)
-        gradients, _, moved, _ = gradients_of(model.whole, whole, model.initial_metrics(), batch)
+        gradients, _, moved, metrics = gradients_of(model.whole, whole, model.initial_metrics() | carry.metrics, batch)
         mine = model.divided(ModelWeights(gradients, moved))[1]
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
-        return _Carry(ModelWeights(trainable, mine.non_trainable), state, ())
+        return _Carry(ModelWeights(trainable, mine.non_trainable), state, _layer_states(metrics))
 
     @federated_computation(weights_type, hparams_type, batches_type)
     def reconstruct(weights: Value, hparams: Value, batches: Value) -> Value:
@@ -263,6 +265,11 @@ def _build_reconstruction(
         return tf_computation(lambda: model.initial_local_weights())()
 
     return reconstruct if model.places["local_trainable_variables"] else initialize_local
+
+
+def _layer_states(metrics: dict) -> dict:
+    """The part of the metrics' states that a next batch's gradients depend on."""
+    return {name: states for name, states in metrics.items() if name == "layer_states"}
 
 
 def _build_training(

@@ -236,9 +236,9 @@ def build_mime_lite_with_optimizer_schedule(
         np.float32(0.5)
     """
     check_loop_implementation(loop_implementation)
-    base = as_optimizer(base_optimizer, averages_weights=False)
-    set_rate = None if learning_rate_fn is None else _build_rate_setter(base, learning_rate_fn)
     model = trace_model(model_fn)
+    base = as_optimizer(base_optimizer, model.trainable_names, averages_weights=False)
+    set_rate = None if learning_rate_fn is None else _build_rate_setter(base, learning_rate_fn)
     server = build_server_work(model, server_optimizer, metrics_aggregator)
     weights_type = weights_type_of(model)
     check_distributor(model_distributor, changing_type(model))

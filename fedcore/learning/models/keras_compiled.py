@@ -20,6 +20,7 @@ from fedcore.learning.models.keras_losses import check_labels_of_sample, compile
 from fedcore.learning.models.keras_metrics import KerasMetrics
 from fedcore.learning.models.keras_outputs import output_names
 from fedcore.learning.models.keras_purity import traced_once
+from fedcore.learning.models.keras_scope import StepScope
 from fedcore.types import StructType, Type
 
 _compiling = threading.RLock()
@@ -85,7 +86,7 @@ class CompiledModel:
         if self._losses is None:
             raise TracingError(f"{self._model.name} was given no loss of labels and predictions")
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for metric in self._losses.metrics for v in metric.variables]
-        with keras.StatelessScope(state_mapping=zeros):
+        with StepScope(zeros):
             return self._losses(y, predictions, sample_weight)
 
     def update_metrics(

@@ -1,19 +1,19 @@
 """Keras 3 models as pure ones, by steps in a `StatelessScope`.
 
-Decision 0084.
+Decisions 0084, 0291 and 0292.
 """
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from fedcore.collection_pause import without_collection
 from fedcore.errors import TracingError, brief
-from fedcore.graphs import private_api
+from fedcore.graphs import private_api, private_api_keras
+from fedcore.graphs.capture.keras_seeds import draw_seed_state
 from fedcore.graphs.tensors.returned import returned
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.structures import TensorStructure
@@ -42,6 +42,7 @@ from fedcore.learning.models.keras_compiled import compile_model
 from fedcore.learning.models.keras_lengths import check_lengths
 from fedcore.learning.models.keras_outputs import LossLike, labels_type, structure_of
 from fedcore.learning.models.keras_purity import check_pure
+from fedcore.learning.models.keras_scope import StepScope
 from fedcore.learning.models.model_weights import (
     ModelWeights,
     averaged_weights,
@@ -77,9 +78,16 @@ def from_keras_model(
     Make the Keras model inside `model_fn`, so that its initialisers are traced; one that was made outside starts from
     the values that it has. Weights are the trainable variables and the floating-point ones of the others. Of these the
     server averages what a training step assigns (BatchNormalization); frozen ones, which no step assigns, stay as they
-    are and no client sends them: set `trainable` before. Integer ones keep their value; seed generators start anew with
-    every client. So do the states of stateful recurrent layers: they go from batch to batch of a client, and
-    are zeros again in the next round; their batches have the model's fixed number of examples.
+    are and no client sends them: set `trainable` before. Variables of other dtypes (integers, booleans, complex
+    numbers, strings) are no weights. Those that a layer assigns, such as a counter that anneals a loss, go from batch
+    to batch and epoch to epoch of a client, in training and in evaluation, and start in each of both and in every round
+    from the value that the model has here; none is sent. So do the states of stateful recurrent layers, from zeros;
+    their batches have the model's fixed number of examples. Floats that a layer assigns in evaluation go from batch to
+    batch there, from the weights that are evaluated.
+
+    A `SeedGenerator`, of a layer, a loss or a metric, and a draw of `keras.random` without a seed give other numbers in
+    each batch, client and round, in training and in evaluation, the same for the same seed of the call. A seed that is
+    a number gives the same numbers in each batch, as in Keras.
 
     Types: those of `PureModel`; B is the type that `input_spec` says, W.trainable and W.non_trainable those of the
     Keras model's variables, in their order.
@@ -104,8 +112,8 @@ def from_keras_model(
         weighted_metrics: as `metrics`, which ignore sample weights; these take them. Default: none.
     Raises:
         TracingError: there is no loss, the batch is no such batch, the model, the loss or a metric does not take it, a
-            weight has a constraint, a metric has states that cannot be added, or `train_step` or `test_step` are the
-            model's own.
+            weight has a constraint or is overwritten by its gradient, a metric has states that cannot be added, or
+            `train_step` or `test_step` are the model's own.
     Example:
         >>> def make():
         ...     error = keras.metrics.MeanAbsoluteError()
@@ -171,7 +179,10 @@ class _KerasModel(HoldsVariables):
         sample = None if input_spec is None else dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"]
         self.compiled = compile_model(model, batch, self.batch_type, predictions, arguments, sample)
         self.metrics = self.compiled.metrics
-        self._check_step(several)
+        self._assigned = self._check_step(several, training=True)
+        self._assigned_in_evaluation: set[int] = set()
+        if private_api.variables_of_own_layers(model):
+            self._assigned_in_evaluation = self._check_step(several, training=False)
         check_lengths(model, lambda x: model(x, **self._training(False)), element_spec(self.batch_type.types[0]))
         self._read_weights()
 
@@ -189,19 +200,23 @@ class _KerasModel(HoldsVariables):
     def _training(self, training: bool) -> dict:
         return {"training": training} if private_api.takes_training(self.keras_model) else {}  # a call may not take it
 
-    def _check_step(self, examples: int) -> None:
-        """Traces a step of training; what `compute_loss` and `compute_metrics` of the user do is seen here first."""
+    def _check_step(self, examples: int, *, training: bool) -> set[int]:
+        """Traces a step; what `compute_loss` and `compute_metrics` of the user do is seen here first.
+
+        Returns:
+            The identities of the variables that the step may assign.
+        """
         names: list[str] = []
 
         def step(x: TensorStructure, *labels_and_weights: TensorStructure) -> tf.Tensor:
-            predictions = self.keras_model(x, **self._training(True))
-            loss, reports = self._score(x, labels_and_weights, predictions, training=True)
+            predictions = self.keras_model(x, **self._training(training))
+            loss, reports = self._score(x, labels_and_weights, predictions, training)
             names.extend(reports)
             return loss
 
         batch = batch_specs(self.batch_type, examples, self.keras_model)
         try:
-            check_pure(self.keras_model, step, batch, self.compiled.variables)
+            assigned = check_pure(self.keras_model, step, batch, self.compiled.variables)
         except TracingError:
             raise
         except Exception as error:
@@ -210,6 +225,7 @@ class _KerasModel(HoldsVariables):
                 f"{self.batch_type}: {words_of(error)}"
             ) from error
         self.compiled.check_reports(names)
+        return assigned
 
     def _read_weights(self) -> None:
         model, initialisers = self.keras_model, active_initialisers()
@@ -219,19 +235,29 @@ class _KerasModel(HoldsVariables):
                 f"the weight {bound[0]} has a constraint, which Keras applies in its own optimizers only; normalise "
                 "the weight inside its layer's call instead"
             )
+        overwritten = [v.path for v in model.trainable_variables if getattr(v, "overwrite_with_gradient", False)]
+        if overwritten:
+            raise TracingError(
+                f"the weight {overwritten[0]} is overwritten by its gradient (float8 training), which Keras' own "
+                "optimizers do only; train without quantize, and quantize the trained model"
+            )
         self.flags = trainable_flags(model)
         self.trainable = list(model.trainable_variables)
-        self.trainable_names = [v.name for v in self.trainable]
+        self.trainable_names = [v.path for v in self.trainable]
         self.trainable_paths = [v.path.removeprefix(f"{model.name}/") for v in self.trainable]
         self.non_trainable = averaged_weights(model)
-        self.layer_states = layer_states(model)
-        moving = {id(v) for v in (*self.non_trainable, *self.layer_states)}
-        # Seed generators' states and integers: no weights, so they start anew with every forward pass.
-        self.fixed = [v for v in model.non_trainable_variables if id(v) not in moving]
-        self.fixed_starts = [value_now(v) for v in self.fixed]
-        self.seed_states = {
-            id(g.state) for layer in private_api.layers_within(model) for g in private_api.seed_generators(layer)
-        }
+        moving = {id(v) for v in (*self.non_trainable, *layer_states(model))}
+        others = [v for v in model.non_trainable_variables if id(v) not in moving]
+        self.seed_states = [(v, value_now(v)) for v in others if private_api_keras.is_seed_state(v)]
+        counters = [v for v in others if id(v) in self._assigned | self._assigned_in_evaluation]
+        counters = [v for v in counters if not private_api_keras.is_seed_state(v)]
+        variables = {id(v) for v in counters} | {id(v) for v, _ in self.seed_states}
+        self.fixed = [(v, value_now(v)) for v in others if id(v) not in variables]
+        self.layer_states = [*layer_states(model), *counters]
+        self.counter_starts = [value_now(v) for v in counters]
+        self.moving_in_evaluation = [
+            (i, v) for i, v in enumerate(self.non_trainable) if id(v) in self._assigned_in_evaluation
+        ]
         self.first_trainable = [initialisers.first_value(v.value) for v in self.trainable]
         self.first_non_trainable = [initialisers.first_value(v.value) for v in self.non_trainable]
 
@@ -273,10 +299,17 @@ class _KerasModel(HoldsVariables):
         return ModelWeights(tuple(first() for first in self.first_trainable), tuple(first() for first in starts))
 
     def initial_metrics(self) -> dict:
-        return {"own": self.metrics.initial(), "layer_states": self._first_states(), **initial_counts()}
+        moving = (tf.zeros(v.shape, v.dtype) for _, v in self.moving_in_evaluation)
+        return {
+            "own": self.metrics.initial(),
+            "layer_states": (*self._first_states(), *moving),
+            **initial_counts(),
+        }
 
-    def _first_states(self) -> tuple:
-        return tuple(tf.zeros(v.shape, v.dtype) for v in self.layer_states)
+    def _first_states(self) -> list[tf.Tensor]:
+        """The values of `layer_states` before a client's first batch: zeros of recurrent layers, those of counters."""
+        recurrent = self.layer_states[: len(self.layer_states) - len(self.counter_starts)]
+        return [*(tf.zeros(v.shape, v.dtype) for v in recurrent), *map(tf.convert_to_tensor, self.counter_starts)]
 
     def parts(self, batch: TensorStructure) -> list:
         """A batch's inputs, labels and, where there are any, sample weights."""
@@ -289,17 +322,18 @@ class _KerasModel(HoldsVariables):
     ) -> tuple[BatchOutput, tuple, dict]:
         x, *labels_and_weights = self.parts(batch)
         x, own = fit_to_inputs(self.keras_model, x, self.batch_size), metrics["own"] or {}
-        values = self._values(weights.non_trainable, metrics["layer_states"], training)
+        states = self._states_before(weights, metrics, training)
+        values = self._values(weights.non_trainable, states, training)
         with self._scope(weights.trainable, values, self.compiled.values(own)) as scope:
             predictions = self.keras_model(x, **self._training(training))
             loss, _ = self._score(x, labels_and_weights, predictions, training)
         examples = tf.shape(tf.nest.flatten(x)[0], out_type=tf.int64)[0]
-        non_trainable, states = (
-            tuple(map(scope.get_current_value, group)) for group in (self.non_trainable, self.layer_states)
-        )
+        non_trainable = tuple(map(scope.get_current_value, self.non_trainable))
+        new_states = tuple(scope.get_current_value(v) for v, _ in states)
+        others = metrics["layer_states"][len(new_states) :]
         new_metrics = {
             "own": self.metrics.after(own, scope, examples),
-            "layer_states": states,
+            "layer_states": (*new_states, *others),
             # Keras reports the mean of a loss that is not reduced, and moves weights by the gradient of its sum.
             **count_batch(metrics, BatchOutput(tf.reduce_mean(loss), None, examples)),
         }
@@ -325,25 +359,40 @@ class _KerasModel(HoldsVariables):
         return self.compiled.loss_of_outputs(label, output, sample_weight)
 
     def _predictions(self, weights: ModelWeights, x: TensorStructure, training: bool) -> TensorStructure:
-        values = self._values(weights.non_trainable, self._first_states(), training)
+        values = self._values(
+            weights.non_trainable, zip(self.layer_states, self._first_states(), strict=True), training
+        )
         with self._scope(weights.trainable, values):
             return self.keras_model(fit_to_inputs(self.keras_model, x, self.batch_size), **self._training(training))
 
-    def _values(self, non_trainable: Sequence[tf.Tensor], states: Sequence[tf.Tensor], training: bool) -> dict:
-        """The values of all variables that are not trained, by their identities."""
-        values = dict(zip(map(id, (*self.non_trainable, *self.layer_states)), (*non_trainable, *states), strict=True))
-        for variable, start in zip(self.fixed, self.fixed_starts, strict=True):
-            draws = training and id(variable) in self.seed_states
-            values[id(variable)] = _drawn_state(start) if draws else tf.convert_to_tensor(start)
-        return values
+    def _states_before(self, weights: ModelWeights, metrics: dict, training: bool) -> list[tuple]:
+        """The variables whose values go from batch to batch of a client, with their values before a batch.
 
-    def _scope(self, trainable: Sequence[tf.Tensor], values: dict, metrics: Sequence = ()) -> "_StepScope":
+        In evaluation these are floats too that a layer assigns there: from the weights on, and into no result.
+        """
+        states = list(zip(self.layer_states, metrics["layer_states"], strict=False))
+        if training:
+            return states
+        is_first = metrics["num_batches"][0] == 0
+        carried = metrics["layer_states"][len(states) :]
+        for (place, variable), value in zip(self.moving_in_evaluation, carried, strict=True):
+            states.append((variable, tf.where(is_first, weights.non_trainable[place], value)))
+        return states
+
+    def _values(self, non_trainable: Sequence[tf.Tensor], states: Iterable[tuple], training: bool) -> list[tuple]:
+        """The variables that are not trained, with their values; a later pair replaces an earlier one.
+
+        Evaluation draws the states of seed generators where they are read, see `StepScope`.
+        """
+        seeds = [(v, draw_seed_state(start)) for v, start in self.seed_states] if training else []
+        return [*zip(self.non_trainable, non_trainable, strict=True), *self.fixed, *seeds, *states]
+
+    def _scope(
+        self, trainable: Sequence[tf.Tensor], others: Sequence[tuple], metrics: Sequence[tuple] = ()
+    ) -> StepScope:
         """A scope in which all variables have these values."""
         check_flags(self.keras_model, self.flags)
-        others = (*self.keras_model.non_trainable_variables, *self.layer_states)  # the states are none of the model's
-        trained = zip(self.trainable, trainable, strict=True)
-        mapping = [*trained, *((v, values[id(v)]) for v in others), *metrics]
-        return _StepScope(state_mapping=mapping, collect_losses=True)
+        return StepScope([*zip(self.trainable, trainable, strict=True), *others, *metrics], collect_losses=True)
 
     def report_metrics(self, metrics: dict) -> dict:
         return reported_metrics(metrics, dict(metrics["own"] or {}))
@@ -355,17 +404,6 @@ class _KerasModel(HoldsVariables):
 
 
 FunctionalModel.register(_KerasModel)
-
-
-class _StepScope(keras.StatelessScope):
-    """A stateless scope whose assigned values are constants to gradients, as those of a `tf.Variable` are.
-
-    Decision 0284.
-    """
-
-    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
-        variable, value = update
-        super().add_update((variable, tf.stop_gradient(value)))
 
 
 @contextlib.contextmanager
@@ -391,13 +429,6 @@ def _first_values(model: keras.Model) -> Iterator[None]:
 
 def _parts_of(batch: TensorStructure) -> list:
     return list(batch.values() if isinstance(batch, Mapping) else batch)
-
-
-def _drawn_state(start: np.ndarray | tf.Tensor) -> tf.Tensor:
-    """A seed generator's state while training: another in each call, client and step."""
-    state = tf.convert_to_tensor(start)
-    drawn = tf.random.uniform(state.shape, maxval=tf.int32.max, dtype=tf.int32)
-    return tf.bitwise.bitwise_xor(state, tf.cast(drawn, state.dtype))
 
 
 def _wanted_inputs(model: keras.Model) -> str:

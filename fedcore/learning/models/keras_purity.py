@@ -7,15 +7,18 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError
-from fedcore.graphs import private_api
+from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.capture.constant_tables import constant_tables
 from fedcore.learning.models.model_weights import layer_states
 
+_READ = "ReadVariableOp"
 _PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
 
-def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Sequence[keras.Variable]) -> None:
-    """Traces a step of the model and looks for what a pure graph has not.
+def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Sequence[keras.Variable]) -> set[int]:
+    """The identities of the model's variables that a step may assign; the step is pure but for these.
+
+    Traces a step of the model and looks for what a pure graph has not.
 
     Args:
         step: a function of the parts of a batch.
@@ -34,6 +37,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
                 "Python. Write it with keras.ops or TensorFlow's operations, or do it to the data before they come in"
             )
     handles = {id(v.value.handle) for v in (*model.variables, *layer_states(model), *metrics)}
+    handles |= {id(v.handle) for v in graph.variables if private_api_keras.is_seed_state(v)}  # `StepScope` draws them
     trained = {id(v.value.handle): v.path for v in model.trainable_variables}
     _check_own_gradients(model, graph, trained)
     for outer, inner in graph.captures:
@@ -57,6 +61,8 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
             f"{layer} looks up in a table that may change, or uses another resource that lives in one process. Use a "
             "tf.lookup.StaticHashTable, or look up before the data come in: dataset.map(lambda x, y: (layer(x), y))"
         )
+    changing = {id(outer) for outer, inner in graph.captures if any(op.type != _READ for op in inner.consumers())}
+    return {id(v) for v in model.variables if id(v.value.handle) in changing}
 
 
 def _check_own_gradients(model: keras.Model, graph: tf.Graph, trained: dict[int, str]) -> None:
@@ -72,7 +78,7 @@ def _check_own_gradients(model: keras.Model, graph: tf.Graph, trained: dict[int,
             if path is None:
                 continue
             paths[id(inner)] = path
-            for read in (op for op in inner.consumers() if op.type == "ReadVariableOp"):
+            for read in (op for op in inner.consumers() if op.type == _READ):
                 users = read.outputs[0].consumers()
                 if len(users) == 1 and _has_own_gradient(users[0]):
                     raise TracingError(

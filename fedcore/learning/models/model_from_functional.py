@@ -64,9 +64,7 @@ class _ModelFromFunctional(VariableModel):
         self._trainable = [tf.Variable(w) for w in first.trainable]
         self._non_trainable = [tf.Variable(w, trainable=False) for w in first.non_trainable]
         self._metrics = [make() for make in metric_constructors]
-        self._state: Any = {}
-        if not self._metrics:
-            self._state = tf.nest.map_structure(lambda t: tf.Variable(t, trainable=False), model.initial_metrics())
+        self._state = tf.nest.map_structure(lambda t: tf.Variable(t, trainable=False), model.initial_metrics())
 
     @property
     def functional_model(self) -> PureModel:
@@ -94,12 +92,12 @@ class _ModelFromFunctional(VariableModel):
         return self._model.predict_on_batch(self._weights(), x, training)
 
     def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> BatchOutput:
-        state = _values(self._state) if self._state else self._model.initial_metrics()
-        output, non_trainable, new_state = self._model.step(self._weights(), state, batch_input, training)
+        output, non_trainable, new_state = self._model.step(
+            self._weights(), _values(self._state), batch_input, training
+        )
         for variable, value in zip(self._non_trainable, non_trainable, strict=True):
             variable.assign(value)
-        if self._state:
-            tf.nest.map_structure(lambda variable, value: variable.assign(value), self._state, new_state)
+        tf.nest.map_structure(lambda variable, value: variable.assign(value), self._state, new_state)
         _, labels, *sample_weight = batch_input.values() if isinstance(batch_input, Mapping) else batch_input
         for metric in self._metrics:
             metric.update_state(labels, output.predictions, *sample_weight)
@@ -120,8 +118,7 @@ class _ModelFromFunctional(VariableModel):
     def reset_metrics(self) -> None:
         for metric in self._metrics:
             metric.reset_state()
-        if self._state:
-            tf.nest.map_structure(lambda v, value: v.assign(value), self._state, self._model.initial_metrics())
+        tf.nest.map_structure(lambda v, value: v.assign(value), self._state, self._model.initial_metrics())
 
     def _weights(self) -> ModelWeights:
         return ModelWeights(tuple(_values(self._trainable)), tuple(_values(self._non_trainable)))

@@ -53,6 +53,11 @@ class PartlyLocalModel:
         return self._global(self.whole.trainable_names)
 
     @property
+    def local_trainable_names(self) -> Sequence[str]:
+        names = self.whole.trainable_names
+        return [names[i] for i in self.places["local_trainable_variables"]] if names else ()
+
+    @property
     def trainable_paths(self) -> Sequence[str]:
         return self._global(self.whole.trainable_paths)
 

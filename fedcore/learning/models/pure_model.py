@@ -73,10 +73,10 @@ class PureModel(abc.ABC):
     """The type of a batch: (x, y) or (x, y, sample_weight), or a dict with these keys; of a `VariableModel` any."""
 
     trainable_names: Sequence[str] = ()
-    """The names of the trainable weights, as optimizers exclude them from weight decay. Default: they have none."""
+    """The paths of the trainable variables, `model/lstm/kernel`, as Keras optimizers see them. Default: none."""
 
     trainable_paths: Sequence[str] = ()
-    """The names of the trainable weights with those of their layers, `lstm/lstm_cell/kernel`. Default: none."""
+    """The paths without the model's name, `lstm/lstm_cell/kernel`, as people see them. Default: none."""
 
     @abc.abstractmethod
     def initial_weights(self) -> ModelWeights: ...

@@ -13,6 +13,7 @@ import tensorflow as tf
 from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TracingError
 from fedcore.graphs.capture.keras_seeds import default_seeds
+from fedcore.graphs.private_api import is_defined_by_keras
 from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.ir.locations import describe
 from fedcore.learning.models.metric_names import default_metric_names
@@ -43,8 +44,21 @@ class Initialisers:
         record, now = self.made.get(id(variable)), value_now(variable)
         if record is None or not callable(record[1]) or not np.array_equal(record[2], now):
             return lambda: tf.constant(now)
+        if _depends_on_python(record[1], now):
+            return lambda: tf.constant(now)
         initialiser, dtype = record[1], variable.dtype
         return lambda: tf.cast(initialiser(), dtype)
+
+
+def _depends_on_python(initialiser: Callable[[], tf.Tensor], value: np.ndarray) -> bool:
+    """Whether an initializer of the user's own class gives another value in each call, and draws none in a graph."""
+    held = [cell.cell_contents for cell in getattr(initialiser, "__closure__", None) or ()]
+    own = [i for i in held if isinstance(i, keras.initializers.Initializer) and not is_defined_by_keras(type(i))]
+    if not own:
+        return False
+    graph = tf.function(initialiser, autograph=False).get_concrete_function().graph
+    draws = any(op.op_def.is_stateful for op in graph.get_operations())
+    return not draws and not np.array_equal(np.asarray(initialiser()), value)
 
 
 _active: list[Initialisers] = []

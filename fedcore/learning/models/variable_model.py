@@ -13,6 +13,8 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import TracingError
+from fedcore.graphs import private_api_keras
+from fedcore.graphs.capture.keras_seeds import draw_seed_state, is_default_seed
 from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.ir.locations import describe
@@ -37,7 +39,8 @@ class VariableModel(abc.ABC):
 
     A `model_fn` returns one. It is called for every graph that needs the model: each has variables of its own there,
     which take the round's weights and start fresh with every client. Since a graph with variables is never run for
-    several clients at once, `FunctionalModel` and `from_keras_model` are faster where either will do.
+    several clients at once, `FunctionalModel` and `from_keras_model` are faster where either will do. A variable that
+    the three lists leave out keeps its value from batch to batch of a client, and starts anew with the next round.
 
     Types, for batches B of any structure with inputs X, as `input_spec` says:
         forward_pass      (<B,training> -> BatchOutput)
@@ -137,7 +140,12 @@ class TracedVariableModel(PureModel):
         self._places = [[self._place(positions, v) for v in group] for group in groups]
         self.batch_type = type_of_batch(model.input_spec)
         self._functional_model: PureModel | None = getattr(model, "functional_model", None)
+        self._places.append([] if self._functional_model else self._unlisted_places(variables))
+        self._seed_states = {i for i, v in enumerate(variables) if private_api_keras.is_seed_state(v)}
         self._names = [_name(v) for v in model.non_trainable_variables]
+        self.trainable_names = [_name(v) for v in model.trainable_variables]
+        if self._functional_model is not None:
+            self.trainable_names = self._functional_model.trainable_names
         self._read_metrics(model)
 
     @functools.cached_property
@@ -168,6 +176,14 @@ class TracedVariableModel(PureModel):
             )
         return place
 
+    def _unlisted_places(self, variables: Sequence[tf.Variable]) -> list[int]:
+        """The variables that the model's three lists leave out. A client's batches hand their values on.
+
+        A `SeedGenerator` without a seed draws other numbers in each graph and step by itself.
+        """
+        listed = {place for group in self._places for place in group}
+        return [i for i, v in enumerate(variables) if i not in listed and not _is_default_seed_state(v)]
+
     def initial_weights(self) -> ModelWeights:
         model = self._make()
         return ModelWeights(_values(model.trainable_variables), _values(model.non_trainable_variables))
@@ -177,14 +193,22 @@ class TracedVariableModel(PureModel):
             return self._model_fn()
 
     def initial_metrics(self) -> dict:
-        with self._instance(self._zeros(0), self._zeros(1), ()) as model:
+        with self._instance(self._zeros(0), self._zeros(1), (), ()) as (model, unlisted):
             model.reset_metrics()
-            return {"local": _values(model.local_variables), **initial_counts()}
+            state = {"local": _values(model.local_variables), **initial_counts()}
+            if not unlisted:
+                return state
+            pairs = zip(self._places[3], _values(unlisted), strict=True)
+            return {
+                "unlisted": tuple(draw_seed_state(v) if i in self._seed_states else v for i, v in pairs),
+                **state,
+            }
 
     def step(
         self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
     ) -> tuple[BatchOutput, tuple, dict]:
-        with self._instance(weights.trainable, weights.non_trainable, metrics["local"]) as model:
+        state = (metrics["local"], metrics.get("unlisted", ()))
+        with self._instance(weights.trainable, weights.non_trainable, *state) as (model, unlisted):
             variables = [_tensorflow(v) for v in model.trainable_variables]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(variables)
@@ -192,20 +216,22 @@ class TracedVariableModel(PureModel):
                     convert_function(model.forward_pass)(batch, training=training), model.forward_pass
                 )
             gradients = tape.gradient(output.loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            non_trainable, local = _values(model.non_trainable_variables), _values(model.local_variables)
+            non_trainable = _values(model.non_trainable_variables)
+            new_state: dict = {"unlisted": _values(unlisted)} if unlisted else {}
+            new_state["local"] = _values(model.local_variables)
         loss = with_gradients(output.loss, gradients, weights.trainable)
         return (
             BatchOutput(loss, output.predictions, output.num_examples),
             non_trainable,
-            {"local": local, **count_batch(metrics, output)},
+            {**new_state, **count_batch(metrics, output)},
         )
 
     def predict_on_batch(self, weights: ModelWeights, x: TensorStructure, training: bool = False) -> TensorStructure:
-        with self._instance(weights.trainable, weights.non_trainable, self._zeros(2)) as model:
+        with self._instance(weights.trainable, weights.non_trainable, self._zeros(2), ()) as (model, _):
             return convert_function(model.predict_on_batch)(x, training=training)
 
     def report_metrics(self, metrics: dict) -> dict:
-        with self._instance(self._zeros(0), self._zeros(1), metrics["local"]) as model:
+        with self._instance(self._zeros(0), self._zeros(1), metrics["local"], ()) as (model, _):
             unfinalized = model.report_local_unfinalized_metrics()
             return reported_metrics(metrics, {name: _tensors(value) for name, value in unfinalized.items()})
 
@@ -216,15 +242,18 @@ class TracedVariableModel(PureModel):
 
     def instance(self, weights: ModelWeights) -> VariableModel:
         """A model of the user's, made in the graph being built, whose variables have the values of these weights."""
-        with self._instance(weights.trainable, weights.non_trainable, ()) as model:
+        with self._instance(weights.trainable, weights.non_trainable, (), ()) as (model, _):
             return model
 
     def _zeros(self, group: int) -> tuple:
         return tuple(tf.zeros(*self._shapes[place]) for place in self._places[group])
 
     @contextlib.contextmanager
-    def _instance(self, *groups: Sequence[tf.Tensor]) -> Iterator[VariableModel]:
-        """A model in the graph being built, whose variables have these values; what `__init__` assigns is undone."""
+    def _instance(self, *groups: Sequence[tf.Tensor]) -> Iterator[tuple[VariableModel, list[tf.Variable]]]:
+        """A model in the graph being built, and its variables that are in none of its three lists.
+
+        The variables have the given values, where there are some; what `__init__` assigns is undone.
+        """
         places = [place for group, values in zip(self._places, groups, strict=True) for place in group[: len(values)]]
         values_by_place = dict(zip(places, (tf.convert_to_tensor(v) for values in groups for v in values), strict=True))
         variables: list[tf.Variable] = []
@@ -243,7 +272,12 @@ class TracedVariableModel(PureModel):
             model = self._make()
             for place, value in values_by_place.items():
                 variables[place].assign(value)
-            yield model
+            yield model, [variables[place] for place in self._places[3]]
+
+
+def _is_default_seed_state(variable: tf.Variable) -> bool:
+    """Whether a variable is the state of a `SeedGenerator` that was given no seed."""
+    return private_api_keras.is_seed_state(variable) and is_default_seed(int(variable.numpy()[0]))
 
 
 def _tensorflow(variable: tf.Variable | keras.Variable) -> tf.Variable:

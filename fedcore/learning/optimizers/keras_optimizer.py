@@ -1,4 +1,4 @@
-"""Keras optimizers as functional ones, by their configuration. See decision 0255."""
+"""Keras optimizers as functional ones: Keras' own classes by their configuration. See decisions 0255 and 0290."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError, brief
-from fedcore.graphs import private_api
+from fedcore.graphs import private_api, private_api_keras
 from fedcore.ir.locations import describe
 from fedcore.learning.optimizers.adafactor import build_adafactor
 from fedcore.learning.optimizers.adagrad import build_adagrad
@@ -20,10 +20,10 @@ from fedcore.learning.optimizers.rmsprop import build_rmsprop
 from fedcore.learning.optimizers.scheduled_optimizer import ScheduledOptimizer
 from fedcore.learning.optimizers.sgdm import build_sgdm
 
-# By exact class, since a subclass may step otherwise.
 OptimizerLike: TypeAlias = Optimizer | keras.optimizers.Optimizer | Callable[[], Optimizer | keras.optimizers.Optimizer]
 """An optimizer of `fc.learning.optimizers`, a Keras 3 optimizer, or a function that makes either."""
 
+# By exact class, since a subclass may step otherwise.
 _RULES: dict[type, Callable[[float, dict], Optimizer]] = {
     keras.optimizers.SGD: lambda rate, c: build_sgdm(
         rate,
@@ -48,25 +48,32 @@ def as_optimizer(
 ) -> Optimizer:
     """A functional optimizer for one of ours, a Keras 3 optimizer, or a function that returns either.
 
-    Its numbers are read once, from the optimizer's configuration: weight decay, clipping and learning-rate schedules
-    are kept; the state of a Keras optimizer that has already been used is not. SGD, Adam, AdamW, Adagrad, RMSprop and
-    Adafactor are written anew, in fewer operations. The steps of other classes (Lion, Nadam, subclasses of one's own),
-    and those with gradient accumulation, averages of weights (`use_ema`), a `loss_scale_factor` or exclusions from
-    weight decay, are taken by Keras' own methods. A client's optimizer starts anew in each round, with its accumulated
+    Its numbers are read once, when this is called: weight decay, clipping and learning-rate schedules are kept; the
+    state of a Keras optimizer that has already been used is not. SGD, Adam, AdamW, Adagrad, RMSprop and Adafactor are
+    written anew, in fewer operations. The steps of other classes (Lion, Nadam), of subclasses and of objects with a
+    replaced method, and those with gradient accumulation, averages of weights (`use_ema`), a `loss_scale_factor` or
+    exclusions from weight decay, are taken by the object itself, with the methods that Keras' `fit` calls, on variables
+    that have the names and paths of the model's. A client's optimizer starts anew in each round, with its accumulated
     gradients and averages, and the scale of a LossScaleOptimizer. A client's training ends with the averages as its
     weights, as Keras' `fit` does.
+
+    An optimizer of one's own keeps all that steps change in Keras variables, which `build` or `__init__` makes. These
+    start from the values that they have, or that weights have. A `SeedGenerator` draws other numbers in each client,
+    round and step.
 
     Types: those of `Optimizer`.
 
     Args:
         given: a Keras optimizer, one of `fc.learning.optimizers`, or () -> one of these.
-        names: of the weights that are trained, by which they are excluded from weight decay. Default: none.
+        names: of the trained weights' variables, `net/base/kernel`. Default: they have no names, and optimizers that
+            read names are refused.
         scales_loss: whether the caller takes the gradients of `Optimizer.scale_loss`. Default: those of the loss.
         averages_weights: whether averages of weights (`use_ema`) have an effect there. Default: they do.
     Raises:
         FedcoreError: it is no optimizer, its learning rate is a Python function, it scales losses where none is
-            scaled, or averages weights where that has no effect, or weights are excluded from weight decay by
-            variables, or without names.
+            scaled, or averages weights where that has no effect; weights are excluded from weight decay by variables,
+            or without names; an optimizer of one's own has been used already, or its step is not one of a graph: it
+            makes variables, changes Python's attributes, or uses a `tf.Variable`.
     Example:
         >>> optimizer = fc.learning.optimizers.as_optimizer(lambda: keras.optimizers.Adam(0.5, clipnorm=1.0))
         >>> dict(optimizer.hyperparameters)
@@ -89,7 +96,7 @@ def as_optimizer(
 
 def _as_optimizer(given: OptimizerLike, names: Sequence[str]) -> Optimizer:
     if isinstance(given, Optimizer):
-        return given
+        return given.with_names(names) if names else given
     if isinstance(given, keras.optimizers.Optimizer):
         return _from_keras(given, names)
     if isinstance(given, type) and issubclass(given, keras.optimizers.Optimizer | Optimizer):
@@ -120,15 +127,19 @@ def _call(function: Callable) -> OptimizerLike:
 
 def _from_keras(keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str]) -> Optimizer:
     name = f"keras.optimizers.{type(keras_optimizer).__name__}"
-    rule = _RULES.get(type(keras_optimizer))
+    is_of_keras = private_api_keras.is_as_defined_by_keras(keras_optimizer)
     if isinstance(keras_optimizer, keras.optimizers.LossScaleOptimizer):
+        if not is_of_keras:
+            raise FedcoreError(
+                f"{type(keras_optimizer).__name__} is a LossScaleOptimizer with methods of its own, which are not "
+                "called: its scale is part of a round's state\n  fix: put your methods into the inner optimizer"
+            )
         inner = _from_keras(keras_optimizer.inner_optimizer, names)
         return LossScaled(inner, keras_optimizer.initial_scale, keras_optimizer.dynamic_growth_steps)
     schedule = private_api.learning_rate(keras_optimizer)
     scheduled = isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
     if callable(schedule) and not scheduled and not isinstance(schedule, keras.Variable):
         raise FedcoreError(f"{name}: the learning rate is a Python function; give a Keras schedule or a number")
-    config = keras_optimizer.get_config()
     excludes = private_api.excludes_from_weight_decay(keras_optimizer)
     if excludes and not names:
         raise FedcoreError(f"{name}.exclude_from_weight_decay: the weights of this model have no names")
@@ -136,8 +147,10 @@ def _from_keras(keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str
         raise FedcoreError(
             f"{name}.exclude_from_weight_decay(var_list=…): a round has no variables\n  fix: var_names=[…]"
         )
-    if rule is None or excludes or any(config.get(option) for option in _BY_KERAS):
+    rule = _RULES.get(type(keras_optimizer)) if is_of_keras else None
+    if rule is None or excludes or any(getattr(keras_optimizer, option) for option in _BY_KERAS):
         return KerasSteps(keras_optimizer, names)
+    config = keras_optimizer.get_config()
     optimizer = rule(0.0 if scheduled else float(config["learning_rate"]), config)
     if config["weight_decay"] is not None:
         optimizer = Decayed(optimizer, float(config["weight_decay"]))

@@ -1,37 +1,98 @@
-"""Steps of a Keras optimizer, computed by Keras' own methods."""
+"""Steps of a Keras optimizer, taken by the object itself.
 
+Decision 0290.
+"""
+
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
+import attrs
 import keras
+import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import InvalidValue
-from fedcore.graphs import private_api_keras
+from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.graphs import private_api, private_api_keras
+from fedcore.graphs.capture.keras_seeds import draw_seed_state
 from fedcore.graphs.tensors.structures import TensorStructure
+from fedcore.learning.optimizers.attribute_snapshot import AttributeSnapshot
 from fedcore.learning.optimizers.optimizer import Optimizer
+
+_stepping = threading.RLock()
+_FIX = "write a fc.learning.optimizers.Optimizer, whose next(state, weights, gradients) is yours"
+
+
+@attrs.frozen
+class _Built:
+    """An optimizer that was built for weights of some shapes.
+
+    Args:
+        attributes: of the optimizer after its `build`.
+        placeholders: variables in the place of the weights.
+        variables: of the optimizer, without the learning rate.
+        starts: the first values of these variables.
+    """
+
+    attributes: AttributeSnapshot
+    placeholders: list
+    variables: list[keras.Variable]
+    starts: list["_Start"]
 
 
 class KerasSteps(Optimizer):
     """A Keras optimizer whose variables are a state; also of classes that fedcore does not know.
 
-    Types, for weights W: <[learning_rate=float32,]variables=<…>>, Keras' variables of the optimizer in their order.
+    The object itself builds its variables and takes the steps, as in Keras' `fit`: its attributes, its methods and what
+    they refer to are those that the user gave. Between two calls it is as it was, not built.
+
+    Types, for weights W: <[learning_rate=float32,]variables=<…>>, Keras' variables of the optimizer in their order,
+    then those that its steps assign and Keras does not track, such as the state of a `SeedGenerator`.
 
     Args:
-        given: the optimizer; its configuration is read, not its variables.
-        names: of the weights, for exclusions from weight decay.
+        keras_optimizer: one that is not built, unless its class is one of Keras'.
+        paths: of the weights' variables, `net/base/kernel`. Default: the weights have no names.
+    Raises:
+        FedcoreError: it is built; or, when it is used, its steps cannot be taken in a graph, or read names of weights
+            that have none.
     """
 
-    def __init__(self, keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str] = ()) -> None:
-        self._given = keras_optimizer
-        self._names = tuple(names)
-        rate = keras_optimizer.get_config()["learning_rate"]
-        self._rates = {"learning_rate": float(rate)} if isinstance(rate, int | float) else {}
-        self._loss_scale = keras_optimizer.get_config().get("loss_scale_factor")
+    def __init__(self, keras_optimizer: keras.optimizers.Optimizer, paths: Sequence[str] = ()) -> None:
+        self._is_own = not private_api_keras.is_as_defined_by_keras(keras_optimizer)
+        self._name = type(keras_optimizer).__name__
+        if keras_optimizer.built:
+            keras_optimizer = self._unbuilt(keras_optimizer)
+        self._optimizer, self._paths = keras_optimizer, tuple(paths)
+        self._attributes = AttributeSnapshot(keras_optimizer)
+        if self._is_own and _overrides(keras_optimizer, "scale_loss"):
+            raise FedcoreError(
+                f"{self._name} has a scale_loss of its own, which is not called: a step here has no loss to scale\n"
+                "  fix: set loss_scale_factor, or put keras.optimizers.LossScaleOptimizer around the optimizer"
+            )
+        rate = private_api_keras.learning_rate_variable(keras_optimizer)
+        self._rates = {} if rate is None else {"learning_rate": float(_value(rate))}
+        self._loss_scale = keras_optimizer.loss_scale_factor
         self.scales_loss = bool(self._loss_scale)
-        self.averages_weights = bool(keras_optimizer.get_config().get("use_ema"))
-        self._built = functools.lru_cache(maxsize=8)(self._build)
+        own_end = self._is_own and _overrides(keras_optimizer, "finalize_variable_values")
+        self.averages_weights = bool(keras_optimizer.use_ema) or own_end
+        self._pure_class = private_api_keras.pure_class(type(keras_optimizer))
+        self._built: Callable = functools.lru_cache(maxsize=8)(self._build)
+
+    def _unbuilt(self, optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+        """An optimizer of the same configuration without variables; Keras' own classes have no other attributes."""
+        if self._is_own:
+            raise FedcoreError(
+                f"{self._name} has been built, for the variables of a model: its state is not that of a round\n"
+                f"  fix: give one that has taken no step, such as lambda: {self._name}(…)"
+            )
+        fresh = type(optimizer).from_config(optimizer.get_config())
+        private_api_keras.copy_exclusions(optimizer, fresh)
+        return fresh
+
+    def with_names(self, names: Sequence[str]) -> "KerasSteps":
+        return KerasSteps(self._optimizer, names)
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:
@@ -40,58 +101,231 @@ class KerasSteps(Optimizer):
     def scale_loss(self, state: dict, loss: tf.Tensor) -> tf.Tensor:
         return loss * tf.cast(self._loss_scale, loss.dtype) if self._loss_scale else loss  # Keras' step divides by it
 
-    def _build(self, specs: tuple) -> tuple[Any, list, list]:
-        """(The optimizer, variables in place of the weights, its variables without the learning rate)."""
-        with tf.init_scope():
-            names = self._names if len(self._names) == len(specs) else [f"weight_{i}" for i in range(len(specs))]
-            weights = [
-                keras.Variable(tf.zeros(shape, dtype), dtype=dtype, name=name)
-                for (shape, dtype), name in zip(specs, names, strict=True)
-            ]
-            optimizer = private_api_keras.pure_optimizer(self._given)
-            optimizer.build(weights)
-        rate = private_api_keras.learning_rate_variable(optimizer)
-        return optimizer, weights, [v for v in optimizer.variables if v is not rate]
+    @contextlib.contextmanager
+    def _object(self, built: _Built | None = None) -> Iterator[Any]:
+        """The optimizer itself, built or not, assigning by `keras.Variable`; afterwards it is as it was."""
+        optimizer: Any = self._optimizer
+        with _stepping, self._errors():
+            before, cls = AttributeSnapshot(optimizer), type(optimizer)
+            (self._attributes if built is None else built.attributes).restore()
+            object.__setattr__(optimizer, "__class__", self._pure_class)
+            try:
+                yield optimizer
+            finally:
+                object.__setattr__(optimizer, "__class__", cls)
+                before.restore()
 
-    def _of(self, weights: TensorStructure) -> tuple[Any, list, list]:
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except private_api_keras.NamelessWeight:
+            raise FedcoreError(
+                f"{self._name} reads names of weights, but the weights have no names here: they are tensors without "
+                "the variables of a Keras model\n"
+                "  fix: give the optimizer to an algorithm together with a model of from_keras_model"
+            ) from None
+        except (FedcoreError, tf.errors.OpError):
+            raise
+        except Exception as error:
+            if not self._is_own:
+                raise
+            raise FedcoreError(
+                f"a step of the optimizer {self._name} cannot be taken here: {type(error).__name__}: {error}\n"
+                "  Its methods get Keras variables in a graph without tf.Variables: read them by keras.ops,\n"
+                "  operations of TensorFlow or .value, and assign them by assign, assign_add, assign_sub\n"
+                f"  fix: do so, or {_FIX}"
+            ) from error
+
+    def _build(self, specs: tuple) -> _Built:
+        with tf.init_scope():
+            values = [self._first_value(shape, dtype, seed) for seed, (shape, dtype) in enumerate(specs)]
+            built = self._built_on(values)
+            return self._with_sources(built, values) if self._is_own else built
+
+    def _first_value(self, shape: tuple[int, ...], dtype: str, seed: int) -> tf.Tensor:
+        """Zeros; random values for an optimizer whose variables may start from those of the weights."""
+        if not self._is_own:
+            return tf.zeros(shape, dtype)
+        return tf.cast(np.random.default_rng(seed).uniform(1, 2, shape), dtype)
+
+    def _built_on(self, values: Sequence[tf.Tensor]) -> _Built:
+        """The optimizer built for variables with these values."""
+        paths: Sequence[str | None] = self._paths if len(self._paths) == len(values) else [None] * len(values)
+        placeholders = [private_api_keras.WeightPlaceholder.make(*pair) for pair in zip(values, paths, strict=True)]
+        with self._object() as optimizer:
+            optimizer.build(placeholders)
+            optimizer.built = True
+            rate = private_api_keras.learning_rate_variable(optimizer)
+            counter = private_api_keras.step_counter(optimizer)
+            variables = [v for v in optimizer.variables if v is not rate]
+            attributes = AttributeSnapshot(optimizer)
+        starts = [_Start(np.zeros_like(_value(v)) if v is counter else _value(v)) for v in variables]
+        return _Built(attributes, placeholders, variables, starts)
+
+    def _with_sources(self, built: _Built, values: Sequence[tf.Tensor]) -> _Built:
+        """Finds which variables start from a weight, by another build, and which no list has, by a step in a graph."""
+        others = self._built_on([tf.zeros_like(v) for v in values]).starts
+        starts = []
+        for variable, start, other in zip(built.variables, built.starts, others, strict=True):
+            source: int | None = None
+            if not np.array_equal(start.value, other.value):
+                source = next((i for i, v in enumerate(values) if np.array_equal(start.value, v)), None)
+                if source is None:
+                    raise FedcoreError(
+                        f"build of {self._name} draws the first value of {variable.path}, or computes it from the "
+                        f"weights; a state starts from constants, or from copies of weights\n  fix: {_FIX}"
+                    )
+            starts.append(attrs.evolve(start, source=source))
+        untracked = self._untracked(built)
+        starts += [_Start(_value(v), is_drawn=private_api_keras.is_seed_state(v)) for v in untracked]
+        return attrs.evolve(built, variables=[*built.variables, *untracked], starts=starts)
+
+    def _untracked(self, built: _Built) -> list[keras.Variable]:
+        """The variables that a step assigns and Keras does not track; the step is traced.
+
+        Raises:
+            FedcoreError: the step makes variables, changes Python's state, or uses variables of TensorFlow.
+        """
+        scopes: list[_RecordingScope] = []
+        made: list[Any] = []
+
+        def step() -> None:
+            gradients = [tf.zeros_like(v) for v in built.placeholders]
+            values = [(v, tf.zeros(v.shape, v.dtype)) for v in self._state_variables(built, optimizer)]
+            scopes.append(_RecordingScope(state_mapping=values))
+            with scopes[-1]:
+                optimizer.apply_gradients(zip(gradients, built.placeholders, strict=True))
+
+        def creator(next_creator: Any, **options: Any) -> Any:
+            made.append(options.get("name"))
+            return next_creator(**options)
+
+        with self._object(built) as optimizer:
+            own = {id(v.value.handle) for v in self._state_variables(built, optimizer)}
+            with tf.variable_creator_scope(creator):
+                graph = tf.function(step, autograph=False).get_concrete_function().graph
+            changed, after = built.attributes.changed_number(optimizer), AttributeSnapshot(optimizer)
+            if not made:  # a tensor of the first step that the second reads is out of its graph
+                tf.function(step, autograph=False).get_concrete_function()
+            changed = changed or after.changed_number(optimizer) or after.grown_container(optimizer)
+            grew = len(optimizer.variables) != len(built.variables) + len(self._rates)
+        if made or grew:
+            self._refuse(f"makes the variable {made[0] if made else ''} in its step", "make all variables in build")
+        if changed is not None:
+            self._refuse(
+                f"changes self.{changed} in its step, which Python does once, when the step is traced",
+                "keep it in a variable that build makes by self.add_variable(…), and assign that",
+            )
+        unknown = {id(v): v for v in scopes[-1].unknown}
+        assigned = [v for v in unknown.values() if id(v) in scopes[-1].state_mapping]
+        own |= {id(v.value.handle) for v in assigned}
+        if any(outer.dtype == tf.resource and id(outer) not in own for outer, _ in graph.captures):
+            read = [v.path for v in unknown.values() if id(v) not in scopes[-1].state_mapping]
+            self._refuse(
+                f"reads {f'the variable {read[0]}' if read else 'a tf.Variable'}, which is no part of its state",
+                "make it by self.add_variable(…) in build, or read its value once, in __init__",
+            )
+        return assigned
+
+    def _refuse(self, what: str, fix: str) -> NoReturn:
+        raise FedcoreError(f"the optimizer {self._name} {what}\n  fix: {fix}; or {_FIX}")
+
+    def _state_variables(self, built: _Built, optimizer: Any) -> list[keras.Variable]:
+        rate = private_api_keras.learning_rate_variable(optimizer)
+        return [*built.placeholders, *built.variables, *([] if rate is None else [rate])]
+
+    def _of(self, weights: TensorStructure) -> _Built:
         return self._built(tuple((tuple(w.shape), w.dtype.name) for w in tf.nest.flatten(weights)))
 
     def initialize(self, weights: TensorStructure) -> dict:
-        _, _, variables = self._of(weights)
+        built, flat = self._of(weights), tf.nest.flatten(weights)
         rates = {name: tf.constant(value, tf.float32) for name, value in self._rates.items()}
-        return {**rates, "variables": tuple(_constant(v) for v in variables)}
+        return {**rates, "variables": tuple(start.tensor(flat) for start in built.starts)}
+
+    @contextlib.contextmanager
+    def _scope(self, state: dict, weights: TensorStructure) -> Iterator[tuple[Any, _Built, keras.StatelessScope]]:
+        """The optimizer itself with this state, beside weights, in a scope that records what it assigns."""
+        built, flat = self._of(weights), tf.nest.flatten(weights)
+        values = [*zip(built.placeholders, flat, strict=True), *zip(built.variables, state["variables"], strict=True)]
+        with self._object(built) as optimizer:
+            if self._rates:
+                values.append((private_api_keras.learning_rate_variable(optimizer), state["learning_rate"]))
+            with _RecordingScope(state_mapping=values) as scope:
+                yield optimizer, built, scope
 
     def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, Any]:
-        optimizer, placeholders, variables = self._of(weights)
         flat_gradients = tf.nest.flatten(gradients)
-        if len(flat_gradients) != len(placeholders):
-            raise InvalidValue(
-                f"the optimizer is given {len(placeholders)} weights and {len(flat_gradients)} gradients"
-            )
-        values = [*zip(placeholders, tf.nest.flatten(weights), strict=True)]
-        values += zip(variables, state["variables"], strict=True)
-        if self._rates:
-            values.append((private_api_keras.learning_rate_variable(optimizer), state["learning_rate"]))
-        with keras.StatelessScope(state_mapping=values) as scope:
-            optimizer.apply([None if g is None else tf.convert_to_tensor(g) for g in flat_gradients])
-        moved = [scope.get_current_value(v) for v in placeholders]
-        new_state = {**state, "variables": tuple(scope.get_current_value(v) for v in variables)}
+        count = len(tf.nest.flatten(weights))
+        if len(flat_gradients) != count:
+            raise InvalidValue(f"the optimizer is given {count} weights and {len(flat_gradients)} gradients")
+        tensors = [None if g is None else tf.convert_to_tensor(g) for g in flat_gradients]
+        with self._scope(state, weights) as (optimizer, built, scope):
+            optimizer.apply_gradients(zip(tensors, built.placeholders, strict=True))
+        moved = [scope.get_current_value(v) for v in built.placeholders]
+        new_state = {**state, "variables": tuple(scope.get_current_value(v) for v in built.variables)}
         return new_state, tf.nest.pack_sequence_as(weights, moved)
 
     def final_weights(self, state: dict, weights: TensorStructure) -> TensorStructure:
-        """The averages of the weights, as Keras' `fit` leaves them in the model; the weights, if there was no step."""
+        """The weights that Keras' `fit` leaves in the model, such as averages; those given, if there was no step."""
         if not self.averages_weights:
             return weights
-        optimizer, _, variables = self._of(weights)
-        values = {id(v): value for v, value in zip(variables, state["variables"], strict=True)}
-        steps, averages = private_api_keras.weight_averages(optimizer)
-        pairs = zip(averages, tf.nest.flatten(weights), strict=True)
-        final = [tf.where(values[id(steps)] > 0, values[id(average)], weight) for average, weight in pairs]
+        with self._scope(state, weights) as (optimizer, built, scope):
+            steps = scope.get_current_value(private_api_keras.step_counter(optimizer))
+            optimizer.finalize_variable_values(built.placeholders)
+        pairs = zip(built.placeholders, tf.nest.flatten(weights), strict=True)
+        final = [tf.where(steps > 0, scope.get_current_value(v), weight) for v, weight in pairs]
         return tf.nest.pack_sequence_as(weights, final)
 
 
-def _constant(variable: keras.Variable) -> tf.Tensor:
-    """The first value of an optimizer's variable, in a graph; large ones are zeros."""
+class _RecordingScope(keras.StatelessScope):
+    """A scope that records the variables to which it gives no value."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.unknown: list[keras.Variable] = []
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        if id(variable) not in self.state_mapping:
+            self.unknown.append(variable)
+        return super().get_current_value(variable)
+
+    def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+        variable, value = update
+        if id(variable) not in self.state_mapping:
+            self.unknown.append(variable)
+        super().add_update((variable, tf.convert_to_tensor(value)))  # one that is a variable too has its value now
+
+
+@attrs.frozen
+class _Start:
+    """The first value of a variable of an optimizer.
+
+    Args:
+        value: an array.
+        source: the place of the weight that the variable starts from, instead.
+        is_drawn: whether the variable is the state of a `SeedGenerator`, which each client and round draws anew.
+    """
+
+    value: np.ndarray
+    source: int | None = None
+    is_drawn: bool = False
+
+    def tensor(self, weights: Sequence[tf.Tensor | tf.TensorSpec]) -> tf.Tensor:
+        """The value in a graph; large ones are zeros."""
+        if self.source is not None:
+            weight = weights[self.source]
+            return tf.zeros(weight.shape, weight.dtype) if isinstance(weight, tf.TensorSpec) else tf.identity(weight)
+        if self.is_drawn:
+            return draw_seed_state(self.value)
+        return tf.constant(self.value) if self.value.any() else tf.zeros(self.value.shape, self.value.dtype)
+
+
+def _value(variable: keras.Variable) -> np.ndarray:
     with tf.init_scope():
-        value = variable.value.numpy()
-    return tf.constant(value) if value.any() else tf.zeros(value.shape, value.dtype)
+        return np.asarray(variable.value.numpy())
+
+
+def _overrides(optimizer: keras.optimizers.Optimizer, name: str) -> bool:
+    """Whether an optimizer has a method of its own in place of one of Keras."""
+    return name in vars(optimizer) or not private_api.is_defined_by_keras(getattr(type(optimizer), name))

@@ -1,11 +1,11 @@
 """Loss scaling: gradients of a loss that is large enough for float16."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.optimizers.optimizer import Optimizer
+from fedcore.learning.optimizers.optimizer import Optimizer, with_inner_names
 from fedcore.scalars import real_number, whole_number
 
 
@@ -33,6 +33,9 @@ class LossScaled(Optimizer):
         self.averages_weights = inner.averages_weights
         self.initial_scale = real_number("initial_scale", initial_scale, above=0)
         self.growth_steps = whole_number("dynamic_growth_steps", growth_steps, at_least=1)
+
+    def with_names(self, names: Sequence[str]) -> Optimizer:
+        return with_inner_names(self, names)
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:

@@ -1,8 +1,10 @@
 """The optimizer interface: a state, and a step over nested weights and gradients."""
 
 import abc
+import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -59,6 +61,10 @@ class Optimizer(abc.ABC):
     def final_weights(self, state: TensorStructure, weights: TensorStructure) -> TensorStructure:
         """The weights that a client's training returns, of those after its last step. Default: the same."""
         return weights
+
+    def with_names(self, names: Sequence[str]) -> "Optimizer":
+        """The optimizer for weights with these names, `net/base/kernel`. Default: itself, which reads no names."""
+        return self
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:
@@ -211,11 +217,21 @@ def without_bias(average: float, step: tf.Tensor) -> tf.Tensor:
     return -tf.math.expm1(step * math.log(average)) if average else tf.ones_like(step)
 
 
+def with_inner_names(optimizer: Any, names: Sequence[str]) -> Any:
+    """An optimizer that wraps another, `inner`, of weights with these names."""
+    wrapper = copy.copy(optimizer)
+    wrapper.inner = optimizer.inner.with_names(names)
+    return wrapper
+
+
 class _Wrapped(Optimizer):
     """An optimizer whose steps are another's, changed before they are taken."""
 
     def __init__(self, inner: Optimizer) -> None:
         self.inner = inner
+
+    def with_names(self, names: Sequence[str]) -> Optimizer:
+        return with_inner_names(self, names)
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:

@@ -1,12 +1,12 @@
 """An optimizer whose learning rate is a function of the step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import convert_function
-from fedcore.learning.optimizers.optimizer import Optimizer
+from fedcore.learning.optimizers.optimizer import Optimizer, with_inner_names
 
 
 class ScheduledOptimizer(Optimizer):
@@ -18,6 +18,9 @@ class ScheduledOptimizer(Optimizer):
         self.inner = inner
         self.schedule = schedule
         self.averages_weights = inner.averages_weights
+
+    def with_names(self, names: Sequence[str]) -> Optimizer:
+        return with_inner_names(self, names)
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:
