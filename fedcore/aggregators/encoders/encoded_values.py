@@ -96,7 +96,7 @@ def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec
     choose = encoder_chooser(encoder_fn, who)
     encoders = [choose(spec) for spec in specs]
     structures = []
-    for encoder, spec, (path, _) in zip(encoders, specs, leaves(value_type), strict=True):
+    for encoder, spec, (path, _leaf) in zip(encoders, specs, leaves(value_type), strict=True):
         try:
             structures.append(CodeStructure(encoder, spec))
         except TypeMismatch as error:

@@ -38,7 +38,7 @@ def _transform(block: tf.Tensor) -> tf.Tensor:
 
 
 def _matrix(size: int, dtype: type) -> np.ndarray:
-    matrix = np.ones((1, 1), dtype)
+    matrix: np.ndarray = np.ones((1, 1), dtype)
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
     return matrix / dtype(math.sqrt(size))
