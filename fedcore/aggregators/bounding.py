@@ -18,29 +18,83 @@ from fedcore.scalars import python_scalar
 from fedcore.templates import AggregationProcess, EstimationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, TensorType, Type
 
+_EXPONENTS = {tf.float32: (40, 80), tf.float64: (300, 600)}
+"""Elements whose largest is beyond 2^±first are multiplied by 2^∓second: their squares stay finite and above 0."""
 
-def norm_of(value: TensorStructure, order: float = 2.0) -> tf.Tensor:
-    """The norm of all leaves as one vector, in float32; infinite where an element is not finite."""
-    vector = tf.concat([[0.0], *(tf.reshape(tf.cast(x, tf.float32), [-1]) for x in tf.nest.flatten(value))], 0)
-    size = {
-        1.0: lambda: tf.reduce_sum(tf.abs(vector)),
-        2.0: lambda: tf.sqrt(tf.reduce_sum(tf.square(vector))),
-        math.inf: lambda: tf.reduce_max(tf.abs(vector)),
-    }[order]()
-    # A maximum may pass over a NaN, so it is asked for by itself.
-    return tf.where(tf.reduce_all(tf.math.is_finite(vector)), size, math.inf)
+
+def _norm(value: TensorStructure, order: float) -> tuple[tf.Tensor, tf.Tensor]:
+    """(norm of the scaled value, scale): powers of two scale values whose squares overflow or vanish, 1 all others.
+
+    The dtype is float64 if a leaf has its precision, else float32. The norm is infinite where an element is not finite.
+    """
+    leaves = [_sizes(x, order) if x.dtype.is_complex else x for x in tf.nest.flatten(value)]
+    dtype = tf.float64 if any(x.dtype == tf.float64 for x in leaves) else tf.float32
+    vector = tf.concat([tf.zeros([1], dtype), *(tf.reshape(tf.cast(x, dtype), [-1]) for x in leaves)], 0)
+    largest, (exponent, shift) = tf.reduce_max(tf.abs(vector)), _EXPONENTS[dtype]
+    if order == math.inf:
+        # A maximum may pass over a NaN, so it is asked for by itself.
+        return tf.where(tf.reduce_all(tf.math.is_finite(vector)), largest, math.inf), tf.ones([], dtype)
+    smaller, one, greater = tf.unstack(tf.constant([2.0**-shift, 1.0, 2.0**shift], dtype))
+    scale = tf.where(largest > 2.0**exponent, smaller, tf.where(largest < 2.0**-exponent, greater, one))
+    scaled = vector * scale
+    size = tf.reduce_sum(tf.abs(scaled)) if order == 1 else tf.sqrt(tf.reduce_sum(tf.square(scaled)))
+    return tf.where(tf.math.is_finite(size), size, math.inf), scale
+
+
+def _sizes(numbers: tf.Tensor, order: float) -> tf.Tensor:
+    """Floats of the norm of complex numbers: their parts, whose squares add up, or their magnitudes."""
+    return tf.stack([tf.math.real(numbers), tf.math.imag(numbers)]) if order == 2 else tf.abs(numbers)
+
+
+def _unscaled(size: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+    """The norm. The norm of finite elements is finite, the largest float at most."""
+    return tf.where(tf.math.is_finite(size), tf.minimum(size / scale, size.dtype.max), math.inf)
+
+
+def norm_of(value: TensorStructure, order: float) -> tf.Tensor:
+    """The norm of all leaves as one vector, float32 or float64; infinite where an element is not finite.
+
+    A complex number counts with its magnitude.
+    """
+    return _unscaled(*_norm(value, order))
+
+
+def clip_factors(value: TensorStructure, limit: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """(factor, second factor, norm): multiplied by one and then by the other, the value's L2 norm is at most `limit`.
+
+    Their product may be too small for a float. The dtype is that of `norm_of`.
+
+    Decision 0296.
+    """
+    size, scale = _norm(value, 2.0)
+    norm, limit = _unscaled(size, scale), tf.cast(limit, size.dtype)
+    ones = tf.ones([2], size.dtype)
+    factors = tf.where(norm > limit, tf.stack([scale, tf.math.divide_no_nan(limit, size)]), ones)
+    return factors[0], factors[1], norm
+
+
+def clip_to_norm(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
+    """(the value scaled down to an L2 norm of at most `limit`, its norm); 0 or NaN where an element is not finite."""
+    *factors, norm = clip_factors(value, limit)
+    complex_dtype = tf.complex128 if norm.dtype == tf.float64 else tf.complex64
+
+    def clip_leaf(leaf: tf.Tensor) -> tf.Tensor:
+        wide = complex_dtype if leaf.dtype.is_complex else norm.dtype
+        scale, ratio = (tf.cast(factor, wide) for factor in factors)
+        return tf.cast(tf.cast(leaf, wide) * scale * ratio, leaf.dtype)
+
+    return tf.nest.map_structure(clip_leaf, value), norm
 
 
 def _bounding_factory(
     inner: FactoryT,
     norm: Any,
-    order: float,
-    change: Callable[[TensorStructure, tf.Tensor, tf.Tensor], tuple[TensorStructure, tf.Tensor]],
+    bound: Callable[[TensorStructure, tf.Tensor], tuple[TensorStructure, tf.Tensor, tf.Tensor]],
     name: str,
     count: str,
     count_sum_factory: UnweightedAggregationFactory | None,
 ) -> FactoryT:
-    """Applies `change(value, norm of the value, bound) -> (value, whether it was changed)` to every client's value."""
+    """Applies `bound(value, limit) -> (value, whether it was changed, its norm before)` to every client's value."""
     adaptive = hasattr(norm, "report")
     norm = python_scalar(norm)
     if not adaptive and not (isinstance(norm, int | float) and norm >= 0):
@@ -54,9 +108,8 @@ def _bounding_factory(
 
         @tf_computation(value_type, TensorType("float32"))
         def apply_bound(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor, tf.Tensor]:
-            size = norm_of(value, order)
-            changed, hit = change(value, size, limit)
-            return changed, tf.cast(hit, tf.int32), size
+            changed, hit, norm = bound(value, limit)
+            return changed, tf.cast(hit, tf.int32), tf.cast(norm, tf.float32)
 
         @federated_computation
         def initialize() -> Value:
@@ -109,12 +162,12 @@ def clipping_factory(
         np.float32(1.5)
     """
 
-    def clip(value: TensorStructure, size: tf.Tensor, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
-        scale = tf.where(size > limit, tf.math.divide_no_nan(limit, size), 1.0)
-        return tf.nest.map_structure(lambda v: v * tf.cast(scale, v.dtype), value), size > limit
+    def clip(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor, tf.Tensor]:
+        clipped, norm = clip_to_norm(value, limit)
+        return clipped, norm > tf.cast(limit, norm.dtype), norm
 
     return _bounding_factory(
-        inner_agg_factory, clipping_norm, 2.0, clip, "clipping", "clipped_count", clipped_count_sum_factory
+        inner_agg_factory, clipping_norm, clip, "clipping", "clipped_count", clipped_count_sum_factory
     )
 
 
@@ -149,10 +202,9 @@ def zeroing_factory(
     if not isinstance(norm_order, int | float) or norm_order not in (1, 2, math.inf):
         raise FedcoreError(f"norm_order is 1, 2 or math.inf, not {brief(norm_order)}")
 
-    def zero(value: TensorStructure, size: tf.Tensor, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
-        hit = (size > limit) | ~tf.math.is_finite(size)
-        return tf.nest.map_structure(lambda v: tf.where(hit, tf.zeros_like(v), v), value), hit
+    def zero(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor, tf.Tensor]:
+        norm = norm_of(value, float(norm_order))
+        hit = (norm > tf.cast(limit, norm.dtype)) | ~tf.math.is_finite(norm)
+        return tf.nest.map_structure(lambda v: tf.where(hit, tf.zeros_like(v), v), value), hit, norm
 
-    return _bounding_factory(
-        inner_agg_factory, zeroing_norm, float(norm_order), zero, "zeroing", "zeroed_count", zeroed_count_sum_factory
-    )
+    return _bounding_factory(inner_agg_factory, zeroing_norm, zero, "zeroing", "zeroed_count", zeroed_count_sum_factory)

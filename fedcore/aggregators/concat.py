@@ -4,14 +4,20 @@ import math
 
 import tensorflow as tf
 
-from fedcore.aggregators.factory import CreateInner, FactoryT, aggregation_process, require, wrapping_factory
+from fedcore.aggregators.factory import (
+    CreateInner,
+    FactoryT,
+    aggregation_process,
+    refuse_leaf,
+    require,
+    wrapping_factory,
+)
 from fedcore.computation import tf_computation
-from fedcore.errors import TypeMismatch
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_map, generic_zero
 from fedcore.ir.values import Value
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import StructType, TensorType, Type, member_of, tensor_leaves
+from fedcore.types import StructType, TensorType, Type, is_static, member_of, tensor_leaves
 
 
 def concat_factory(inner_agg_factory: FactoryT) -> FactoryT:
@@ -35,8 +41,11 @@ def concat_factory(inner_agg_factory: FactoryT) -> FactoryT:
     def build(value_type: Type, weight_type: Type | None, create_inner: CreateInner) -> AggregationProcess:
         require("numeric", value_type, "concat_factory")
         types = tensor_leaves(value_type)
-        if not types or len({t.dtype for t in types}) > 1 or any(size is None for t in types for size in t.sizes):
-            raise TypeMismatch(f"concat_factory joins leaves of one dtype and known shapes, not {value_type}")
+        refuse_leaf(
+            "concat_factory joins leaves of one dtype and known shapes",
+            value_type,
+            lambda leaf: leaf.dtype == types[0].dtype and is_static(leaf.shape),
+        )
         process = create_inner(
             TensorType(types[0].dtype, [sum(math.prod(size or 0 for size in t.sizes) for t in types)])
         )

@@ -6,8 +6,8 @@ from typing import Any
 import attrs
 import tensorflow as tf
 
-from fedcore.aggregators.bounding import norm_of
-from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
+from fedcore.aggregators.bounding import clip_to_norm
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require_floats
 from fedcore.aggregators.private_noise import (
     BandedNoise,
     IndependentNoise,
@@ -297,9 +297,9 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
 
     def create(self, value_type: Type) -> AggregationProcess:
         who = "DifferentiallyPrivateFactory"
-        require("inexact", value_type, who)
+        require_floats(value_type, who)
         types = tensor_leaves(value_type)
-        if any(t.dtype.name.startswith("complex") or not is_static(t.shape) for t in types):
+        if not all(is_static(t.shape) for t in types):
             raise TypeMismatch(f"{who} aggregates real values of known shapes, not {value_type}")
         size = sum(math.prod(n or 0 for n in t.sizes) for t in types)
         if not size:
@@ -326,13 +326,10 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
 
         @tf_computation(value_type, TensorType("float32"))
         def clip_value(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
-            norm = norm_of(value)
-            scale = tf.where(norm > limit, limit / norm, 1.0)
-
-            def scale_leaf(leaf: tf.Tensor) -> tf.Tensor:
-                return tf.where(tf.math.is_finite(norm), leaf * tf.cast(scale, leaf.dtype), tf.zeros_like(leaf))
-
-            return tf.nest.map_structure(scale_leaf, value), tf.cast(norm <= limit, tf.int32)
+            clipped, norm = clip_to_norm(value, limit)
+            finite = tf.math.is_finite(norm)
+            clipped = tf.nest.map_structure(lambda leaf: tf.where(finite, leaf, tf.zeros_like(leaf)), clipped)
+            return clipped, tf.cast(norm <= tf.cast(limit, norm.dtype), tf.int32)
 
         state_type = start.type_signature.result
 

@@ -6,8 +6,8 @@ from typing import Any
 import attrs
 import tensorflow as tf
 
-from fedcore.aggregators.bounding import norm_of
-from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
+from fedcore.aggregators.bounding import clip_factors
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require_floats
 from fedcore.aggregators.private_noise.discrete_gaussian import discrete_gaussian
 from fedcore.aggregators.private_noise.rotation import padded_size, rotate_back, rotate_vector
 from fedcore.computation import federated_computation, tf_computation
@@ -105,9 +105,9 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
 
     def create(self, value_type: Type) -> AggregationProcess:
         who = "DistributedDiscreteGaussianFactory"
-        require("inexact", value_type, who)
+        require_floats(value_type, who)
         types = tensor_leaves(value_type)
-        if any(t.dtype.name.startswith("complex") or not is_static(t.shape) for t in types):
+        if not all(is_static(t.shape) for t in types):
             raise TypeMismatch(f"{who} aggregates real values of known shapes, not {value_type}")
         size = sum(math.prod(n or 0 for n in t.sizes) for t in types)
         if not size:
@@ -129,10 +129,10 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
 
         @tf_computation(value_type, TensorType("int64"))
         def encode(value: TensorStructure, seed: tf.Tensor) -> tf.Tensor:
-            norm = norm_of(value)
-            vector = tf.concat([tf.reshape(tf.cast(x, tf.float32), [-1]) for x in tf.nest.flatten(value)], 0)
-            scale = tf.where(norm > self.clip, self.clip / norm, 1.0) / step
-            clipped = tf.where(tf.math.is_finite(norm), vector * scale, tf.zeros_like(vector))
+            scale, ratio, norm = clip_factors(value, tf.constant(self.clip))
+            vector = tf.concat([tf.reshape(tf.cast(x, norm.dtype), [-1]) for x in tf.nest.flatten(value)], 0)
+            clipped = tf.where(tf.math.is_finite(norm), vector * scale * (ratio / step), tf.zeros_like(vector))
+            clipped = tf.cast(clipped, tf.float32)
             integers = _round_randomly(rotate_vector(clipped, seed), longest) + discrete_gaussian(dimension, stddev)
             return tf.math.floormod(integers, tf.constant(modulus, tf.int64))
 

@@ -9,7 +9,7 @@ from fedcore.errors import TypeMismatch, brief
 from fedcore.ir.values import Value
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.templates.iterative import check_computation
-from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type
+from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type, leaves
 
 
 class AggregationFactory:
@@ -57,7 +57,7 @@ class WeightedAggregationFactory(AggregationFactory, abc.ABC):
                  <state=S@SERVER,result=R@SERVER,measurements=M@SERVER>)
 
     Raises:
-        TypeMismatch: by `create`, the factory does not aggregate V, or W is no numeric scalar.
+        TypeMismatch: by `create`, the factory does not aggregate V, or W is no real scalar.
     Example:
         >>> process = fc.aggregators.MeanFactory().create(fc.to_type('float32'), fc.to_type('float32'))
         >>> process.next(process.initialize(), [1.0, 2.0], [3.0, 1.0]).result
@@ -80,6 +80,33 @@ def require(kind: str, type_: Type, who: str) -> None:
         raise TypeMismatch(f"{who} aggregates {kind} values, but of the value {type_} a part {violation[1]}")
 
 
+def require_floats(type_: Type, who: str) -> None:
+    """Refuses a type of client values that are not floats, naming what is not.
+
+    Raises:
+        TypeMismatch: they are not.
+    """
+    require("inexact", type_, who)
+    require("real", type_, who)
+
+
+def refuse_leaf(rule: str, type_: Type, fits: Callable[[TensorType], bool]) -> None:
+    """Refuses a type of client values without leaves, or with a leaf that does not fit, naming it.
+
+    Args:
+        rule: what the factory takes, such as "mine joins leaves of one dtype".
+        fits: of a leaf.
+    Raises:
+        TypeMismatch: it has none, or one does not fit.
+    """
+    parts = leaves(type_)
+    for path, leaf in parts:
+        if not isinstance(leaf, TensorType) or not fits(leaf):
+            raise TypeMismatch(f"{rule}, not {type_}, of which {f'`{path}`' if path else 'a part'} is {leaf}")
+    if not parts:
+        raise TypeMismatch(f"{rule}, not {type_}")
+
+
 def client_member(value: object, who: str) -> Type:
     """The type of one client's part of a client value.
 
@@ -93,12 +120,12 @@ def client_member(value: object, who: str) -> Type:
 
 
 def require_scalar_weight(type_: Type, who: str) -> None:
-    """Refuses weights that are no numeric scalar.
+    """Refuses weights that are no real scalar.
 
     Raises:
         TypeMismatch: they are not.
     """
-    if not isinstance(type_, TensorType) or type_.shape != () or not type_.dtype.is_numeric:
+    if not isinstance(type_, TensorType) or type_.shape != () or not type_.dtype.is_real:
         raise TypeMismatch(f"{who}: a weight is a number, such as float32, not {type_}")
 
 

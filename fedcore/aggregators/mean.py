@@ -18,7 +18,7 @@ from fedcore.computation import PolymorphicComputation, federated_computation, t
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_eval, federated_map, federated_zip, generic_multiply
 from fedcore.intrinsics.cast import cast_leaves
-from fedcore.intrinsics.numerics import sum_type
+from fedcore.intrinsics.numerics import sum_type, weight_sum_type
 from fedcore.ir.values import Value
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import CLIENTS, TensorType, Type, member_of
@@ -45,7 +45,7 @@ def _mean(quotient: PolymorphicComputation, total: Value, count: Value, type_: T
     return mean if member_of(mean.type) == type_ else federated_map(lambda v: cast_leaves(v, type_), mean)
 
 
-def _weight_sum_type(weight_type: Type, factory: UnweightedAggregationFactory) -> Type:
+def _weight_sum_type(weight_type: Type, value_type: Type, factory: UnweightedAggregationFactory) -> Type:
     """The dtype in which a factory adds weights: integers in float64 where it adds numbers as they are, else in int64.
 
     A factory of integers, such as a secure sum, stays exact so.
@@ -53,18 +53,19 @@ def _weight_sum_type(weight_type: Type, factory: UnweightedAggregationFactory) -
     assert isinstance(weight_type, TensorType)
     if weight_type.dtype.is_integer and not isinstance(factory, SumFactory):
         return TensorType(weight_type.dtype if weight_type.dtype.name == "uint64" else "int64")
-    return sum_type(weight_type)
+    return weight_sum_type(weight_type, value_type)
 
 
 class MeanFactory(WeightedAggregationFactory):
     """The weighted mean of the clients' values: the sum of value · weight over the sum of the weights.
 
-    Types, for inexact V and a numeric scalar W:
+    Types, for inexact V and a real scalar W:
         next  (<state=S@SERVER,value={V}@CLIENTS,weight={W}@CLIENTS> ->
                <state=S@SERVER,result=V@SERVER,measurements=<mean_value=M,mean_weight=N>@SERVER>)
         S is <value_sum_process=…,weight_sum_process=…>.
 
-    Floats of 16 bits are multiplied and added in float32.
+    Floats of 16 bits are multiplied and added in float32. Weights of values that have float64's accuracy are added in
+    float64. A weight of 0, infinity or NaN is a factor as any other: 0 · infinity is NaN.
 
     Args:
         value_sum_factory: adds the weighted values. Default: `SumFactory`.
@@ -72,7 +73,7 @@ class MeanFactory(WeightedAggregationFactory):
             does not overflow.
         no_nan_division: weights that add to zero (and no clients) give zeros. Default: they give NaN.
     Raises:
-        TypeMismatch: V is not inexact, W is no numeric scalar, a sum changes its type, or it is a private one.
+        TypeMismatch: V is not inexact, W is no real scalar, a sum changes its type, or it is a private one.
     Example:
         >>> factory = fc.aggregators.MeanFactory(no_nan_division=True)
         >>> process = factory.create(fc.to_type('float32'), fc.to_type('float32'))
@@ -94,7 +95,7 @@ class MeanFactory(WeightedAggregationFactory):
     def create(self, value_type: Type, weight_type: Type) -> AggregationProcess:
         require("inexact", value_type, "MeanFactory")
         require_scalar_weight(weight_type, "MeanFactory")
-        wide, wide_weight = sum_type(value_type), _weight_sum_type(weight_type, self._weight_sum)
+        wide, wide_weight = sum_type(value_type), _weight_sum_type(weight_type, value_type, self._weight_sum)
         values, weights = self._value_sum.create(wide), self._weight_sum.create(wide_weight)
         quotient = _quotient(self._no_nan_division)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from fedcore.computation import federated_computation, tf_computation
@@ -18,6 +19,8 @@ from fedcore.scalars import real_number
 from fedcore.templates import EstimationProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType
 
+_LEAST, _LARGEST = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+
 
 class PrivateQuantileEstimationProcess(EstimationProcess):
     """Estimates a quantile of a client scalar by one bit a client: is its value at most the estimate?
@@ -27,7 +30,7 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
         next        (<state=float32@SERVER,value={float32}@CLIENTS> -> float32@SERVER)
         report      (state=float32@SERVER -> float32@SERVER)
 
-    A round without clients leaves the estimate as it was. A value that is not finite counts as larger than any.
+    A round without clients leaves the estimate as it was. NaN counts as larger than any number.
 
     Raises:
         TypeMismatch: a computation does not take the state, or `initialize_fn` and `next_fn` give different ones.
@@ -87,6 +90,8 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
         target_quantile = real_number("target_quantile", target_quantile)
         if not 0 <= target_quantile <= 1:
             raise FedcoreError(f"target_quantile is between 0 and 1, not {brief(target_quantile)}")
+        if not _LEAST <= initial_estimate <= _LARGEST:
+            raise FedcoreError(f"initial_estimate is a float32 above 0, not {brief(initial_estimate)}")
         multiplier = real_number("multiplier", multiplier, above=0)
         increment = real_number("increment", increment, at_least=0)
         number = TensorType("float32")
@@ -96,6 +101,7 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
         @tf_computation(number, number)
         def move(estimate: tf.Tensor, fraction: tf.Tensor) -> tf.Tensor:
             moved = estimate * tf.exp(-learning_rate * (fraction - target_quantile))
+            moved = tf.clip_by_value(moved, _LEAST, _LARGEST)  # 0 and infinity would stay for ever
             return tf.where(tf.math.is_finite(fraction), moved, estimate)
 
         def fraction_of(bits: Value) -> Value:

@@ -5,11 +5,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, refuse_leaf
 from fedcore.aggregators.private_noise.rotation import rotate_back, rotate_vector
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import tf_computation
-from fedcore.errors import TypeMismatch
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
@@ -18,17 +17,18 @@ from fedcore.intrinsics import (
     federated_zip,
     generic_zero,
 )
+from fedcore.intrinsics.numerics import sum_dtype
 from fedcore.ir.values import Value
 from fedcore.scalars import whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import SERVER, TensorType, Type, is_static, tensor_leaves
+from fedcore.types import SERVER, TensorType, Type, as_dtype, is_static, tensor_leaves
 
 
 class _RotationFactory(UnweightedAggregationFactory):
     """Rotates each tensor of a value as a vector, aggregates the vectors, and rotates the aggregate back.
 
-    A subclass says what one rotation is: float32 vectors and an int64 seed to float32 vectors, and its inverse for
-    vectors of `size` elements.
+    A subclass says what one rotation is: vectors of floats and an int64 seed to vectors of their dtype, and its inverse
+    for vectors of `size` elements.
     """
 
     measurement: str
@@ -46,14 +46,14 @@ class _RotationFactory(UnweightedAggregationFactory):
 
     def create(self, value_type: Type) -> AggregationProcess:
         types = tensor_leaves(value_type)
-        same_kind = all(t.dtype.is_float for t in types) or all(t.dtype.is_integer for t in types)
-        if not types or not same_kind or not all(is_static(t.shape) for t in types):
-            raise TypeMismatch(
-                f"{type(self).__name__} aggregates floats or integers, not both, of known shapes, not {value_type}"
-            )
+        refuse_leaf(
+            f"{type(self).__name__} aggregates floats or integers, not both, of known shapes",
+            value_type,
+            lambda t: t.dtype.is_real and t.dtype.is_integer == types[0].dtype.is_integer and is_static(t.shape),
+        )
 
         def forth(leaf: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-            vector = tf.reshape(tf.cast(leaf, tf.float32), [-1])
+            vector = tf.reshape(tf.cast(leaf, sum_dtype(as_dtype(leaf.dtype)).numpy), [-1])
             for i in range(self._repeats):
                 vector = self._rotate(vector, seed + i)
             return vector
@@ -62,8 +62,10 @@ class _RotationFactory(UnweightedAggregationFactory):
             size = math.prod(leaf.shape)
             for i in reversed(range(self._repeats)):
                 vector = self._rotate_back(vector, seed + i, size if i == 0 else int(vector.shape[0]))
+            # An integer whose sum does not fit wraps, which a cast from float does not.
+            is_narrow = leaf.dtype.is_integer and leaf.dtype.size < 8
             exact = tf.round(vector) if leaf.dtype.is_integer else vector
-            return tf.cast(tf.reshape(exact, leaf.shape), leaf.dtype)
+            return tf.cast(tf.reshape(tf.cast(exact, tf.int64) if is_narrow else exact, leaf.shape), leaf.dtype)
 
         @tf_computation(value_type, TensorType("int64"))
         def rotate(value: TensorStructure, seed: tf.Tensor) -> TensorStructure:
@@ -92,14 +94,15 @@ class _RotationFactory(UnweightedAggregationFactory):
 class HadamardTransformFactory(_RotationFactory):
     """Aggregates values that are rotated by random signs and a Hadamard transform, then rotates back.
 
-    Every tensor is a float32 vector of its own, padded with zeros to a power of two; quantizers lose less of it.
+    Every tensor is a vector of its own, padded with zeros to a power of two; quantizers lose less of it. Vectors of
+    float64 and of integers are float64, all others float32.
 
-    Types, for V of floats or of integers, of known shapes, and vectors F of float32:
+    Types, for V of floats or of integers, of known shapes, and vectors F of floats:
         next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=V@SERVER,measurements=<hd=M>@SERVER>)
         S and M are those of the inner process for F.
 
-    Integers are rounded after the rotation back. Each round draws new signs from the call's seed (TFF carries a seed
-    in the state).
+    Integers are rounded after the rotation back: sums up to 2^52 are exact. Each round draws new signs from the call's
+    seed (TFF carries a seed in the state).
 
     Args:
         inner_agg_factory: aggregates F. Default: `SumFactory`.
@@ -129,7 +132,7 @@ class DiscreteFourierTransformFactory(_RotationFactory):
     As `HadamardTransformFactory`, with vectors padded to an even number of elements: the two halves of a vector are the
     real and the imaginary parts of complex numbers. It pads less, and costs more.
 
-    Types, for V of floats or of integers, of known shapes, and vectors F of float32:
+    Types, for V of floats or of integers, of known shapes, and vectors F of floats:
         next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=V@SERVER,measurements=<dft=M>@SERVER>)
         S and M are those of the inner process for F.
 
@@ -151,18 +154,19 @@ class DiscreteFourierTransformFactory(_RotationFactory):
     def _rotate(self, vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         size = int(vector.shape[0])
         real, imaginary = tf.split(tf.pad(vector, [[0, size % 2]]), 2)
-        turned = tf.signal.fft(tf.complex(real, imaginary) * _turns(real.shape[0], seed))
+        turned = tf.signal.fft(tf.complex(real, imaginary) * _turns(real, seed))
         return _real_and_imaginary(turned) / math.sqrt(max(real.shape[0], 1))
 
     def _rotate_back(self, vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
         real, imaginary = tf.split(vector * math.sqrt(max(int(vector.shape[0]) // 2, 1)), 2)
         turned = tf.signal.ifft(tf.complex(real, imaginary))
-        return _real_and_imaginary(turned * tf.math.conj(_turns(real.shape[0], seed)))[:size]
+        return _real_and_imaginary(turned * tf.math.conj(_turns(real, seed)))[:size]
 
 
-def _turns(count: int, seed: tf.Tensor) -> tf.Tensor:
-    """complex64 [count]: random numbers of size 1."""
-    angles = tf.random.stateless_uniform([count], tf.stack([seed, tf.zeros_like(seed)]), maxval=2 * math.pi)
+def _turns(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Complex numbers of size 1 at random, as many and as precise as the floats of `like`."""
+    seeds, full_turn = tf.stack([seed, tf.zeros_like(seed)]), 2 * math.pi
+    angles = tf.random.stateless_uniform(like.shape, seeds, maxval=full_turn, dtype=like.dtype)
     return tf.complex(tf.cos(angles), tf.sin(angles))
 
 

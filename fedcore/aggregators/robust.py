@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
+from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require_floats
 from fedcore.aggregators.gathering import gather_rows, rows_type
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.errors import FedcoreError, TypeMismatch, brief
+from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_value
 from fedcore.intrinsics.numerics import sum_dtype
 from fedcore.ir.values import Value
 from fedcore.scalars import real_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import SERVER, Type, as_dtype, tensor_leaves
+from fedcore.types import SERVER, Type, as_dtype
 
 
 class _Sorted(UnweightedAggregationFactory):
@@ -26,9 +26,7 @@ class _Sorted(UnweightedAggregationFactory):
         self.reduce = reduce
 
     def create(self, value_type: Type) -> AggregationProcess:
-        require("inexact", value_type, self.name)
-        if any(t.dtype.is_complex for t in tensor_leaves(value_type)):
-            raise TypeMismatch(f"{self.name} sorts real values, not {value_type}")
+        require_floats(value_type, self.name)
 
         @tf_computation(rows_type(value_type))
         def report(rows: TensorStructure) -> TensorStructure:
@@ -60,6 +58,12 @@ def _finite_clients(leaves: list[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_all(tf.concat(finite, 1), 1)
 
 
+def _mean(rows: tf.Tensor) -> tf.Tensor:
+    """The mean of finite rows, whose sum may overflow; NaN of no rows."""
+    mean = tf.reduce_mean(rows, 0)
+    return tf.where(tf.math.is_inf(mean), tf.reduce_sum(rows / tf.cast(tf.shape(rows)[0], rows.dtype), 0), mean)
+
+
 def trimmed_mean_factory(trim_fraction: float = 0.1) -> UnweightedAggregationFactory:
     """The mean of each coordinate without its smallest and its largest values.
 
@@ -88,7 +92,7 @@ def trimmed_mean_factory(trim_fraction: float = 0.1) -> UnweightedAggregationFac
     def reduce(rows: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         # The nudge keeps floor(0.1 · 30) at 3, whatever 0.1 is in binary.
         cut = tf.cast(tf.floor(trim_fraction * tf.cast(count, tf.float64) + 1e-9), tf.int32)
-        return tf.reduce_mean(rows[cut : count - cut], 0)
+        return _mean(rows[cut : count - cut])
 
     return _Sorted("trimmed_mean_factory", reduce)
 
@@ -111,6 +115,4 @@ def coordinate_median_factory() -> UnweightedAggregationFactory:
         >>> process.next(process.initialize(), [1.0, 2.0, 1000.0]).result
         np.float32(2.0)
     """
-    return _Sorted(
-        "coordinate_median_factory", lambda rows, count: tf.reduce_mean(rows[(count - 1) // 2 : count // 2 + 1], 0)
-    )
+    return _Sorted("coordinate_median_factory", lambda rows, count: _mean(rows[(count - 1) // 2 : count // 2 + 1]))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from fedcore.aggregators.factory import client_member
+from fedcore.aggregators.factory import client_member, require
 from fedcore.computation import tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch
 from fedcore.graphs.tensors.structures import TensorStructure
@@ -142,8 +142,7 @@ def secure_quantized_sum(
     """
     who = "secure_quantized_sum"
     type_ = client_member(client_value, who)
-    if not all(t.dtype.is_real for t in tensor_leaves(type_)):
-        raise TypeMismatch(f"{who} adds real values, not {type_}")
+    require("real", type_, who)
     fixed: list[tuple[float, float]] = []  # a pair for each leaf, or one for all; none if they are server values
     if isinstance(lower_bound, Value) != isinstance(upper_bound, Value):
         raise TypeMismatch(f"{who}: both bounds are server values, or both are Python numbers")

@@ -11,7 +11,7 @@ import tensorflow as tf
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
 from fedcore.aggregators.secure_quantized_sum import check_fixed_bounds, dequantize, largest_code, quantize
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.errors import FedcoreError, TypeMismatch
+from fedcore.errors import FedcoreError
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
@@ -85,9 +85,7 @@ class SecureSumFactory(UnweightedAggregationFactory):
         return bounds is not None and bounds[0] <= 0 <= bounds[1]
 
     def create(self, value_type: Type) -> AggregationProcess:
-        require("numeric", value_type, "SecureSumFactory")
-        if any(t.dtype.is_complex for t in tensor_leaves(value_type)):
-            raise TypeMismatch(f"SecureSumFactory adds real values, not {value_type}")
+        require("real", value_type, "SecureSumFactory")
         for leaf in tensor_leaves(value_type) if not self._adaptive else ():
             bounds = {"upper_bound_threshold": self._upper, "lower_bound_threshold": self._lower}
             check_fixed_bounds(leaf.dtype, {name: bound for name, bound in bounds.items() if bound is not None})

@@ -34,8 +34,9 @@ def _scalar_weight(name: str, types: Sequence[Type], attributes: Attributes) -> 
 def federated_mean(value: list[NumpyValue], weight: list[np.ndarray] | None = None, *, T: Type) -> NumpyValue:
     """The mean of a client value, weighted by the scalar `weight` if it is given.
 
-    Each leaf is computed in its own dtype, floats of 16 bits in float32. Integer weights are added in float64, which
-    does not overflow. No clients, or weights that add to zero, give NaN.
+    Each leaf is computed in its own dtype, floats of 16 bits in float32. Integer weights, and those of a value with a
+    float64 or complex128, are added in float64, which does not overflow. No clients, or weights that add to zero, give
+    NaN.
 
     Example:
         >>> average = fc.federated_mean(updates, num_examples)
@@ -46,7 +47,7 @@ def federated_mean(value: list[NumpyValue], weight: list[np.ndarray] | None = No
     count: Any = np.float64(0)
     for x, w in zip(value, weights, strict=True):
         total = numerics.add(total, numerics.multiply(numerics.cast_to(x, wide), w))
-        count = count + numerics.cast(w, numerics.sum_dtype(as_dtype(w.dtype)))
+        count = count + numerics.cast_to(w, numerics.weight_sum_type(TensorType(as_dtype(w.dtype)), T))
     return numerics.cast_to(numerics.divide(total, count), T)
 
 
@@ -57,7 +58,7 @@ def _(value: Value, weight: Value | None = None) -> Value:
     if weight is None:
         pairs = federated_map(lambda v: (cast_leaves(v, wide), 1.0), value)
     else:
-        weight_type = numerics.sum_type(member_of(weight.type))
+        weight_type = numerics.weight_sum_type(member_of(weight.type), type_)
 
         def weigh(v: Value, w: Value) -> tuple[Value, Value]:
             w = cast_leaves(w, weight_type)

@@ -7,7 +7,17 @@ import ml_dtypes
 import numpy as np
 
 from fedcore.errors import TypeMismatch
-from fedcore.types import DType, SequenceType, StructType, TensorType, Type, as_dtype, is_static, map_tensors
+from fedcore.types import (
+    DType,
+    SequenceType,
+    StructType,
+    TensorType,
+    Type,
+    as_dtype,
+    is_static,
+    map_tensors,
+    tensor_leaves,
+)
 
 NumpyValue: TypeAlias = np.ndarray | np.generic | tuple | list
 """A value as the meanings compute with it: a tensor, the tuple of a struct's elements, or the list of a sequence's."""
@@ -122,6 +132,12 @@ def sum_dtype(dtype: DType) -> DType:
 def sum_type(type_: Type) -> Type:
     """The type with each leaf in its `sum_dtype`."""
     return map_tensors(lambda leaf: TensorType(sum_dtype(leaf.dtype), leaf.shape), type_)
+
+
+def weight_sum_type(weight: Type, value: Type) -> Type:
+    """The type in which the weights of a mean are added: float64 where a leaf of the value has its accuracy."""
+    is_double = any(leaf.dtype.name in ("float64", "complex128") for leaf in tensor_leaves(value))
+    return TensorType("float64") if is_double else sum_type(weight)
 
 
 def cast_to(value: Any, type_: Type) -> NumpyValue:

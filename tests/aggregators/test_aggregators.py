@@ -264,7 +264,7 @@ def test_robust_ones_add_floats_of_16_bits_in_float32():
 
 
 def test_robust_ones_refuse_what_has_no_order():
-    with pytest.raises(TypeMismatch, match="coordinate_median_factory sorts real values, not complex64"):
+    with pytest.raises(TypeMismatch, match="coordinate_median_factory aggregates real values, but of"):
         agg.coordinate_median_factory().create(fc.to_type("complex64"))
 
 
@@ -308,7 +308,7 @@ def test_an_unweighted_aggregator_as_a_weighted_one_ignores_the_weights():
         (lambda: agg.concat_factory(agg.SumFactory()).create(fc.to_type(("int32", "float32"))), "one dtype"),
         (lambda: agg.clipping_factory(1.0, agg.SumFactory), "inner_agg_factory is a factory of fc.aggregators"),
         (lambda: agg.as_weighted_aggregator(3), "factory is a factory of fc.aggregators, such .*, not 3"),
-        (lambda: agg.SecureSumFactory(1.0).create(fc.to_type("complex64")), "adds real values"),
+        (lambda: agg.SecureSumFactory(1.0).create(fc.to_type("complex64")), "SecureSumFactory aggregates real values"),
         (
             lambda: agg.UnweightedReservoirSamplingFactory(2).create(fc.to_type(("float32", [None]))),
             r"unknown shapes cannot be stacked: float32\[\?\]",

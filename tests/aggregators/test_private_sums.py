@@ -189,7 +189,7 @@ def test_values_are_clipped_at_the_norm_and_divided_by_the_fixed_number(without_
     values = [pair(0.1, 0.2, 0.3, 0.4), pair(3, 0, 0, 4), pair(1e30, -1e30, 1e30, 2e30)]
     output = without_noise.next(without_noise.initialize(), values)
     flat = np.array([[*v["w"], v["b"]] for v in values], np.float64)
-    want = (flat * np.minimum(1, 1.5 / np.linalg.norm(flat, axis=1))[:, None])[:2].sum(0) / 2
+    want = (flat * np.minimum(1, 1.5 / np.linalg.norm(flat, axis=1))[:, None]).sum(0) / 2
     np.testing.assert_allclose([*output.result["w"], output.result["b"]], want, rtol=1e-6)
 
 

@@ -203,8 +203,8 @@ def test_bounds_may_be_server_values():
         ("float32", 2.0, 1.0, "lower_bound is at most upper_bound"),
         ("float32", np.nan, 1.0, "lower_bound is a finite number"),
         ("float32", [0.0, 0.0], [1.0, 1.0], "lower_bound is a number at the server, or a struct of numbers"),
-        ("complex64", 0.0, 1.0, "adds real values, not complex64"),
-        ("bool", 0.0, 1.0, "adds real values, not bool"),
+        ("complex64", 0.0, 1.0, "aggregates real values, but of the value complex64"),
+        ("bool", 0.0, 1.0, "aggregates real values, but of the value bool"),
     ],
 )
 def test_a_quantized_sum_names_what_does_not_fit(type_, lower, upper, says):

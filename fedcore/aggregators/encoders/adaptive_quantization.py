@@ -8,13 +8,15 @@ import math
 import tensorflow as tf
 
 from fedcore.aggregators.encoders.bits import MAX_BITS, Integers
-from fedcore.aggregators.encoders.encoder import AdaptiveEncoder
+from fedcore.aggregators.encoders.encoder import AdaptiveEncoder, from_real_vector, real_vector
 from fedcore.aggregators.encoders.uniform_quantization import between_bounds, levels_between_bounds
 from fedcore.scalars import real_number, whole_number
 
 
 class AdaptiveQuantization(AdaptiveEncoder):
     """See `adaptive_quantization`."""
+
+    kind, name = "numeric", "adaptive_quantization"
 
     def __init__(self, target_error: float, initial_bits: int) -> None:
         self.target_error = target_error
@@ -24,7 +26,7 @@ class AdaptiveQuantization(AdaptiveEncoder):
         return tf.constant(float(self.initial_bits))
 
     def encode(self, value: tf.Tensor, seed: tf.Tensor, state: tf.Tensor) -> tuple[Integers, tf.Tensor]:  # type: ignore[override]
-        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        flat = real_vector(value)
         bits = tf.cast(tf.round(state), tf.int32)
         levels, side = levels_between_bounds(flat, seed, _most(bits), "stochastic")
         return Integers(levels, bits), side
@@ -34,16 +36,16 @@ class AdaptiveQuantization(AdaptiveEncoder):
     ) -> tf.Tensor:
         integers, side = code
         flat = between_bounds(integers.values, side, seed, "stochastic")
-        return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
+        return from_real_vector(flat, spec)
 
     def update_state(self, state: tf.Tensor, code: tuple[Integers, tf.Tensor], value: tf.Tensor) -> tf.Tensor:
         """One bit more divides the squared error by four."""
         integers, side = code
-        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        flat = real_vector(value)
         error = between_bounds(integers.values, side, tf.zeros([2], tf.int32), "stochastic") - flat
         squares = tf.reduce_sum(tf.square(flat))
         ratio = tf.reduce_sum(tf.square(error)) / tf.where(squares > 0, squares, 1.0)
-        exact = tf.math.log(tf.maximum(ratio, 1e-12) / self.target_error) / math.log(4.0)
+        exact = tf.cast(tf.math.log(tf.maximum(ratio, 1e-12) / self.target_error) / math.log(4.0), tf.float32)
         target_bits = tf.round(state) + tf.where((squares > 0) & tf.math.is_finite(ratio), exact, 0.0)
         return tf.clip_by_value(target_bits, 1.0, float(MAX_BITS))
 
@@ -58,13 +60,13 @@ def adaptive_quantization(target_error: float, initial_bits: int = 8) -> Adaptiv
     The state is a float32, rounded to the bits of the next round, 1 to 16. Each client finds the bits that would have
     met the target with its own value; the next state is their mean.
 
-    Types: an encoder of float tensors of static shapes, with a float32 as state.
+    Types: an encoder of tensors of numbers of static shapes, with a float32 as state; a complex number is two floats.
 
     Args:
         target_error: squared error over squared norm that is aimed at; greater than 0.
         initial_bits: of the first round.
     Returns:
-        An encoder of floats of any static shape. The bits are sent in 8 bits.
+        An encoder of numbers of any static shape; integers come back rounded. The bits are sent in 8 bits.
     Raises:
         FedcoreError: an argument is outside its range.
     Source: After Jhunjhunwala et al. 2021, "Adaptive quantization of model updates for communication-efficient

@@ -23,7 +23,7 @@ from fedcore.aggregators.encoders.spec_encoders import SpecEncoder
 from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.types import TensorType, Type, is_static, tensor_leaves
+from fedcore.types import TensorType, Type, is_static, leaves, tensor_leaves
 
 THRESHOLD = 10_000
 """Elements above which a float tensor is encoded by default."""
@@ -95,7 +95,13 @@ def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in tf.nest.flatten(structure[0])]
     choose = encoder_chooser(encoder_fn, who)
     encoders = [choose(spec) for spec in specs]
-    structures = [CodeStructure(e, s) for e, s in zip(encoders, specs, strict=True)]
+    structures = []
+    for encoder, spec, (path, _leaf) in zip(encoders, specs, leaves(value_type), strict=True):
+        try:
+            structures.append(CodeStructure(encoder, spec))
+        except TypeMismatch as error:
+            part = f", of which `{path}` is encoded" if path else ""
+            raise TypeMismatch(f"{who} encodes {value_type}{part}: {error}") from error
     sends_seed = any(map(decodes_with_seed, encoders, structures, specs))
     is_adaptive = any(isinstance(e, AdaptiveEncoder) for e in encoders)
 
@@ -121,12 +127,12 @@ def value_codec(encoder_fn: EncoderFn, value_type: Type, who: str) -> ValueCodec
     def decode(received: TensorStructure, states: tuple) -> TensorStructure:
         codes, seeds = received
         numbers = tf.bitcast(seeds[0], tf.int32) if sends_seed else tf.zeros([2], tf.int32)
-        leaves = []
+        decoded = []
         for i, (encoder, code_structure, spec) in enumerate(zip(encoders, structures, specs, strict=True)):
             code = code_structure.unpack(codes[i])
-            leaves.append(
+            decoded.append(
                 decode_tensor(encoder, code, seed_at(numbers, i << 8), spec, states[i] if is_adaptive else ())
             )
-        return tf.nest.pack_sequence_as(structure[0], leaves)
+        return tf.nest.pack_sequence_as(structure[0], decoded)
 
     return ValueCodec(first_state, encode, decode, is_adaptive)

@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from fedcore.aggregators.encoders.bits import Bits, Integers, pack_integers, unpack_integers
 from fedcore.errors import TypeMismatch, brief
+from fedcore.intrinsics.numerics import sum_dtype
+from fedcore.types import KINDS, TensorType, as_dtype
 
 CodeLeaf: TypeAlias = tf.Tensor | Integers | Bits
 """A part of a code."""
@@ -36,6 +38,11 @@ class Encoder(abc.ABC):
         ...         return tf.cast(code, spec.dtype)
         >>> fc.testing.check_encoder(Half(), ('float32', [3]), relative_error=0.01)
     """
+
+    kind = "any"
+    """The dtypes that it encodes: `numeric`, `real` or any other of `fc.types.KINDS`. Others are refused."""
+    name = ""
+    """Its name in messages. Default: that of the class."""
 
     @abc.abstractmethod
     def encode(self, value: tf.Tensor, seed: tf.Tensor) -> Any:
@@ -114,7 +121,14 @@ def initial_state(encoder: Encoder, spec: tf.TensorSpec) -> Any:
 
 
 def encode_tensor(encoder: Encoder, value: tf.Tensor, seed: tf.Tensor, state: Any) -> tuple[Any, Any]:
-    """(code, state after it)."""
+    """(code, state after it).
+
+    Raises:
+        TypeMismatch: the dtype is none of the encoder's kind.
+    """
+    type_ = TensorType(value.dtype, value.shape)
+    if KINDS[encoder.kind](type_) is not None:
+        raise TypeMismatch(f"{encoder.name or type(encoder).__name__} encodes {encoder.kind} values, not {type_}")
     if isinstance(encoder, AdaptiveEncoder):
         return encoder.encode_and_update(value, seed, state)
     return encoder.encode(value, seed), state
@@ -132,6 +146,30 @@ def decode_tensor(encoder: Encoder, code: Any, seed: tf.Tensor, spec: tf.TensorS
 def seed_at(seed: tf.Tensor, position: int) -> tf.Tensor:
     """Another seed, for a part of the work."""
     return seed + tf.constant([0, (position * 0x9E3779B1 + 0x7F4A7C15) % (1 << 31)], tf.int32)
+
+
+def real_vector(value: tf.Tensor) -> tf.Tensor:
+    """The numbers as a vector of floats that hold them: float64 for float64 and integers, else float32.
+
+    A complex number becomes two floats, its real and its imaginary part.
+
+    Decision 0297.
+    """
+    if value.dtype.is_complex:
+        value = tf.stack([tf.math.real(value), tf.math.imag(value)], -1)
+    return tf.reshape(tf.cast(value, sum_dtype(as_dtype(value.dtype)).numpy), [-1])
+
+
+def from_real_vector(vector: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+    """The numbers of a `real_vector`, in the dtype and shape of the spec; integers are rounded."""
+    if spec.dtype.is_complex:
+        pairs = tf.reshape(vector, [*spec.shape, 2])
+        return tf.cast(tf.complex(pairs[..., 0], pairs[..., 1]), spec.dtype)
+    if spec.dtype.is_integer:
+        most = float(spec.dtype.max)  # of 64 bits, it is above the greatest integer
+        most = most if most <= spec.dtype.max else math.nextafter(most, 0)
+        vector = tf.clip_by_value(tf.round(vector), float(spec.dtype.min), most)
+    return tf.cast(tf.reshape(vector, spec.shape), spec.dtype)
 
 
 def nan_unless_finite(number: tf.Tensor) -> tf.Tensor:

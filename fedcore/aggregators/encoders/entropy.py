@@ -26,7 +26,7 @@ from fedcore.aggregators.encoders.bits import (
     words_at,
     words_of,
 )
-from fedcore.aggregators.encoders.encoder import Encoder, finite_or_nan
+from fedcore.aggregators.encoders.encoder import Encoder, finite_or_nan, from_real_vector
 from fedcore.graphs.tensors.structures import TensorStructure
 
 _TOKENS = 32
@@ -53,6 +53,8 @@ _ABSENT = 255
 
 class Entropy(Encoder):
     """See `entropy`."""
+
+    kind, name = "numeric", "entropy"
 
     def encode(self, value: tf.Tensor, seed: tf.Tensor) -> Bits:
         numbers = _as_int32(value)
@@ -100,7 +102,7 @@ class Entropy(Encoder):
 def entropy() -> Encoder:
     """Codes integers with about as many bits as their entropy; lossless.
 
-    Types: integers of up to 32 bits, float32, float64 and int64 values of any static shape, which are read as int32.
+    Types: numbers of any static shape, which are read as int32: those of 64 bits as two, complex ones as two floats.
     Worst case: 40.1 bits for each int32, and 320 bits.
 
     An array whose numbers are within 32 of each other is coded by their frequencies. In another one the numbers send
@@ -139,11 +141,13 @@ def _if_wide(
 
 
 def _count_int32(spec: tf.TensorSpec) -> int:
-    return math.prod(spec.shape) * (2 if spec.dtype.size == 8 else 1)
+    return math.prod(spec.shape) * max(1, spec.dtype.size // 4)
 
 
 def _as_int32(value: tf.Tensor) -> tf.Tensor:
     """The value as an int32 vector."""
+    if value.dtype.is_complex:
+        value = tf.stack([tf.math.real(value), tf.math.imag(value)], -1)
     if value.dtype.is_floating:
         value = finite_or_nan(value)
     if value.dtype.is_integer and value.dtype.size < 4:
@@ -158,6 +162,9 @@ def _from_int32(numbers: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         return tf.cast(tf.reshape(numbers, spec.shape), spec.dtype)
     if spec.dtype.size < 4:
         return tf.bitcast(tf.cast(tf.reshape(numbers, spec.shape), tf.uint16), spec.dtype)
+    if spec.dtype.is_complex:
+        parts = tf.TensorSpec([*spec.shape, 2], tf.float32 if spec.dtype == tf.complex64 else tf.float64)
+        return from_real_vector(tf.reshape(_from_int32(numbers, parts), [-1]), spec)
     pairs = [2] if spec.dtype.size == 8 else []
     return tf.bitcast(tf.reshape(numbers, [*spec.shape, *pairs]), spec.dtype)
 

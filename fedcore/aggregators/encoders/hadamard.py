@@ -5,7 +5,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from fedcore.aggregators.encoders.encoder import Encoder
+from fedcore.aggregators.encoders.encoder import Encoder, from_real_vector, real_vector
 
 _FACTOR = 32  # of a transform's length: a product with a matrix of this size
 _ROW = 1 << 16
@@ -24,31 +24,32 @@ def hadamard_transform(vector: tf.Tensor) -> tf.Tensor:
 
 def _transform(block: tf.Tensor) -> tf.Tensor:
     """The matrix of a product of lengths is the Kronecker product: each step transforms one axis of the factors."""
-    length = int(block.shape[0])
+    length, dtype = int(block.shape[0]), block.dtype.as_numpy_dtype
     outer = 1
     while outer < length:
         factor = min(_FACTOR, length // outer)
         inner = length // outer // factor
         if inner == 1:
-            block = tf.matmul(tf.reshape(block, [outer, factor]), _matrix(factor))
+            block = tf.matmul(tf.reshape(block, [outer, factor]), _matrix(factor, dtype))
         else:
-            block = tf.matmul(_matrix(factor), tf.reshape(block, [outer, factor, inner]))
+            block = tf.matmul(_matrix(factor, dtype), tf.reshape(block, [outer, factor, inner]))
         outer *= factor
     return tf.reshape(block, [length])
 
 
-def _matrix(size: int) -> np.ndarray:
-    matrix = np.ones((1, 1), np.float32)
+def _matrix(size: int, dtype: type) -> np.ndarray:
+    matrix: np.ndarray = np.ones((1, 1), dtype)
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return matrix / np.float32(math.sqrt(size))
+    return matrix / dtype(math.sqrt(size))
 
 
 def _with_signs(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """The vector with random signs: a sign for each row of 2**16 elements times one for each column."""
     count = int(vector.shape[0])
     rows = -(-count // _ROW)
-    signs = tf.where(tf.random.stateless_uniform([rows + min(count, _ROW)], seed) < 0.5, -1.0, 1.0)
+    draws = tf.random.stateless_uniform([rows + min(count, _ROW)], seed)
+    signs = tf.where(draws < 0.5, -tf.ones([], vector.dtype), 1.0)
     row_signs, column_signs = signs[:rows], signs[rows:]
     return vector * tf.reshape(row_signs[:, None] * column_signs, [-1])[:count]
 
@@ -56,8 +57,10 @@ def _with_signs(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 class Hadamard(Encoder):
     """See `hadamard`."""
 
+    kind, name = "numeric", "hadamard"
+
     def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        flat = real_vector(value)
         if not flat.shape[0]:
             return flat
         return hadamard_transform(_with_signs(flat, seed))
@@ -65,7 +68,7 @@ class Hadamard(Encoder):
     def decode(self, code: tf.Tensor, seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         if not code.shape[0]:
             return tf.zeros(spec.shape, spec.dtype)
-        return tf.cast(tf.reshape(_with_signs(hadamard_transform(code), seed), spec.shape), spec.dtype)
+        return from_real_vector(_with_signs(hadamard_transform(code), seed), spec)
 
 
 def hadamard() -> Encoder:
@@ -75,10 +78,11 @@ def hadamard() -> Encoder:
 
     The blocks are the powers of two that add to the length, so nothing is padded, and the code has the value's length.
 
-    Types: an encoder of float tensors of static shapes; the codes are float32 vectors.
+    Types: an encoder of tensors of numbers of static shapes. The codes are float64 vectors for float64, complex128 and
+    integers, else float32 ones; a complex number is two floats.
 
     Returns:
-        An encoder of floats of any static shape, as float32.
+        An encoder of numbers of any static shape; integers come back rounded.
     Source:
         Suresh et al. 2017, "Distributed mean estimation with limited communication", arXiv:1611.00429, section 3. It
         pads to one power of two.

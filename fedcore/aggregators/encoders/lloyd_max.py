@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.aggregators.encoders.bits import Integers
-from fedcore.aggregators.encoders.encoder import Encoder, nan_unless_finite
+from fedcore.aggregators.encoders.encoder import Encoder, from_real_vector, nan_unless_finite, real_vector
 from fedcore.aggregators.encoders.uniform_quantization import root_mean_square
 from fedcore.scalars import whole_number
 
@@ -30,23 +30,26 @@ def normal_codebook(bits: int) -> np.ndarray:
 class LloydMax(Encoder):
     """See `lloyd_max`."""
 
+    kind, name = "numeric", "lloyd_max"
+
     def __init__(self, bits: int) -> None:
         self.bits = bits
         self.levels = normal_codebook(bits)
         self.edges = (self.levels[1:] + self.levels[:-1]) / 2
 
     def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tuple[Integers, tf.Tensor]:
-        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        flat = real_vector(value)
         scale = nan_unless_finite(root_mean_square(flat))
         ratio, level = tf.math.divide_no_nan(flat, scale), tf.zeros_like(flat, tf.int32)
         for bit in reversed(range(self.bits)):  # binary search
             middle = level + (1 << bit)
-            level = tf.where(ratio > tf.gather(tf.constant(self.edges), middle - 1), middle, level)
+            level = tf.where(ratio > tf.gather(tf.constant(self.edges, flat.dtype), middle - 1), middle, level)
         return Integers(level, self.bits), scale
 
     def decode(self, code: tuple[Integers, tf.Tensor], seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         integers, scale = code
-        return tf.cast(tf.reshape(tf.gather(tf.constant(self.levels), integers.values) * scale, spec.shape), spec.dtype)
+        levels = tf.gather(tf.constant(self.levels, scale.dtype), tf.cast(integers.values, tf.int32))
+        return from_real_vector(levels * scale, spec)
 
 
 def lloyd_max(bits: int) -> Encoder:
@@ -55,12 +58,13 @@ def lloyd_max(bits: int) -> Encoder:
     The levels are multiples of the root mean square, which is sent too. Put a `hadamard` before it: its result is
     nearly normal. It is biased.
 
-    Types: an encoder of float tensors of static shapes.
+    Types: an encoder of tensors of numbers of static shapes; a complex number is two floats.
 
     Args:
         bits: 1 to 8, of each element.
     Returns:
-        An encoder of floats of any static shape. A value with infinity or NaN decodes to NaN throughout.
+        An encoder of numbers of any static shape; integers come back rounded. A value with infinity or NaN, or whose
+        squares overflow, decodes to NaN throughout.
     Raises:
         FedcoreError: `bits` is outside its range.
     Source: Lloyd 1982, "Least squares quantization in PCM"; Max 1960, "Quantizing for minimum distortion". After a

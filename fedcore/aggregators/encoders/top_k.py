@@ -11,13 +11,15 @@ from fedcore.scalars import real_number
 class TopK(Encoder):
     """See `top_k`."""
 
+    kind, name = "numeric", "top_k"
+
     def __init__(self, fraction: float) -> None:
         self.fraction = fraction
 
     def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tuple:
         flat = tf.reshape(value, [-1])
         count = int(flat.shape[0])
-        _, places = tf.math.top_k(tf.abs(flat), math.ceil(self.fraction * count))
+        _, places = tf.math.top_k(_magnitudes(flat), math.ceil(self.fraction * count))
         values = tf.gather(flat, places)
         bits = (max(1, count) - 1).bit_length()
         if bits <= MAX_BITS:
@@ -37,18 +39,28 @@ class TopK(Encoder):
         return tf.reshape(tf.scatter_nd(place[:, None], values, [count]), spec.shape)
 
 
+def _magnitudes(numbers: tf.Tensor) -> tf.Tensor:
+    """Numbers of the order of the absolute values; NaN is the greatest."""
+    if numbers.dtype.is_unsigned:
+        return numbers
+    if numbers.dtype.is_integer:  # the absolute value of the least integer does not fit its dtype
+        return tf.bitwise.invert(tf.minimum(numbers, -numbers))
+    sizes = tf.abs(numbers)
+    return tf.where(tf.math.is_nan(sizes), tf.constant(math.inf, sizes.dtype), sizes)
+
+
 def top_k(fraction: float) -> Encoder:
     """Sends the largest elements and their places; the others become 0.
 
     It is biased: use it with error feedback (`fc.learning.algorithms.build_fed_avg_with_error_feedback`). A place
     takes as many bits as the number of elements needs, up to 31. An encoder that follows in a chain gets the elements.
 
-    Types: an encoder of tensors of real numbers of static shapes.
+    Types: an encoder of tensors of numbers of static shapes; complex ones have the order of their magnitudes.
 
     Args:
         fraction: of the elements that are sent, rounded up; greater than 0, at most 1.
     Returns:
-        An encoder of real numbers of any static shape.
+        An encoder of numbers of any static shape.
     Raises:
         FedcoreError: the fraction is outside its range.
     Source: Aji & Heafield 2017, "Sparse communication for distributed gradient descent", arXiv:1704.05021.

@@ -8,7 +8,7 @@ import math
 import tensorflow as tf
 
 from fedcore.aggregators.encoders.bits import MAX_BITS, Integers
-from fedcore.aggregators.encoders.encoder import Encoder, nan_unless_finite
+from fedcore.aggregators.encoders.encoder import Encoder, from_real_vector, nan_unless_finite, real_vector
 from fedcore.errors import FedcoreError, brief
 from fedcore.scalars import real_number, whole_number
 
@@ -27,81 +27,85 @@ def round_to_levels(scaled: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Ten
 
 def restore_values(levels: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
     """The floats before rounding, or an approximation: dithering takes its own offsets back."""
-    return levels + 0.5 - _offset(levels.shape, seed, rounding) if rounding == "dithered" else levels
+    return levels + 0.5 - _offset(levels, seed, rounding) if rounding == "dithered" else levels
 
 
-def _offset(shape: tf.TensorShape, seed: tf.Tensor, rounding: str) -> float | tf.Tensor:
+def _offset(vector: tf.Tensor, seed: tf.Tensor, rounding: str) -> float | tf.Tensor:
     """Offsets from 0 to 1 for a vector. They repeat after 2**16 elements: more would take longer than the rounding."""
     if rounding == "nearest":
         return 0.5
-    (count,) = shape
-    offsets = tf.random.stateless_uniform([min(count, _PERIOD)], seed)
+    (count,) = vector.shape
+    offsets = tf.cast(tf.random.stateless_uniform([min(count, _PERIOD)], seed), vector.dtype)
     return tf.tile(offsets, [-(-count // _PERIOD)])[:count] if count > _PERIOD else offsets
 
 
 def root_mean_square(value: tf.Tensor) -> tf.Tensor:
-    """A float32 scalar; infinite where the squares overflow."""
+    """A float; infinite where the squares overflow."""
     return tf.sqrt(2 * tf.nn.l2_loss(value) / max(1, value.shape.num_elements()))
 
 
 class BoundedQuantization(Encoder):
     """`uniform_quantization` between the least and the greatest element."""
 
+    kind, name = "numeric", "uniform_quantization"
+
     def __init__(self, bits: int, rounding: str) -> None:
         self.bits = bits
         self.rounding = rounding
 
     def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tuple[Integers, tf.Tensor]:
-        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        flat = real_vector(value)
         levels, side = levels_between_bounds(flat, seed, float((1 << self.bits) - 1), self.rounding)
         return Integers(levels, self.bits), side
 
     def decode(self, code: tuple[Integers, tf.Tensor], seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         integers, side = code
         flat = between_bounds(integers.values, side, seed, self.rounding)
-        return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
+        return from_real_vector(flat, spec)
 
 
 def levels_between_bounds(
     flat: tf.Tensor, seed: tf.Tensor, most: float | tf.Tensor, rounding: str
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """(levels from 0 to `most`; float32 [2] with the least element and the distance of two levels).
+    """(levels from 0 to `most`; two floats of the vector's dtype: the least element, the distance of two levels).
 
     The levels are uint8 if `most` is a number that fits, else int32.
     """
     if not flat.shape[0]:
-        return tf.zeros([0], tf.int32), tf.zeros([2])
-    low, high = tf.reduce_min(flat), tf.reduce_max(flat)
+        return tf.zeros([0], tf.int32), tf.zeros([2], flat.dtype)
+    low, high, most_steps = tf.reduce_min(flat), tf.reduce_max(flat), tf.cast(most, flat.dtype)
     is_finite = tf.math.is_finite(tf.reduce_sum(flat) + (high - low))  # a minimum may pass over NaN
-    scaled = (flat - low) * tf.math.divide_no_nan(most, high - low)
+    scaled = (flat - low) * tf.math.divide_no_nan(most_steps, high - low)
     dtype = tf.uint8 if isinstance(most, float) and most < 256 else tf.int32
-    levels = tf.cast(tf.minimum(_up(scaled, seed, rounding), most), dtype)
-    return levels, tf.where(is_finite, tf.stack([low, (high - low) / most]), math.nan)
+    levels = tf.cast(tf.minimum(_up(scaled, seed, rounding), most_steps), dtype)
+    return levels, tf.where(is_finite, tf.stack([low, (high - low) / most_steps]), math.nan)
 
 
 def _up(scaled: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
     """Floats of at least 0 whose whole part is the rounded number."""
-    return scaled + _offset(scaled.shape, seed, rounding)
+    return scaled + _offset(scaled, seed, rounding)
 
 
 def between_bounds(levels: tf.Tensor, side: tf.Tensor, seed: tf.Tensor, rounding: str) -> tf.Tensor:
-    """The floats of levels, float32 [n]."""
-    return restore_values(tf.cast(levels, tf.float32), seed, rounding) * side[1] + side[0]
+    """The floats of levels, in the dtype of the side."""
+    return restore_values(tf.cast(levels, side.dtype), seed, rounding) * side[1] + side[0]
 
 
 class StepQuantization(Encoder):
     """`uniform_quantization` in steps."""
+
+    kind, name = "numeric", "uniform_quantization"
 
     def __init__(self, step: float | str, rounding: str) -> None:
         self.step = step
         self.rounding = rounding
 
     def encode(self, value: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        flat = tf.reshape(tf.cast(value, tf.float32), [-1])
+        flat = real_vector(value)
         rms = root_mean_square(flat)
         if self.step == RMS:
             step = nan_unless_finite(rms)
-            per_step = tf.math.divide_no_nan(1.0, step)  # 0 for a denormal one
+            per_step = tf.math.divide_no_nan(tf.ones([], step.dtype), step)  # 0 for a denormal one
             return tf.cast(round_to_levels(flat * per_step, seed, self.rounding), tf.int32), step
         levels = tf.clip_by_value(round_to_levels(flat / self.step, seed, self.rounding), -_MOST_STEPS, _MOST_STEPS)
         return tf.cast(levels, tf.int32), nan_unless_finite(rms) * 0
@@ -109,8 +113,8 @@ class StepQuantization(Encoder):
     def decode(self, code: tuple[tf.Tensor, tf.Tensor], seed: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
         levels, side = code
         step = side if self.step == RMS else self.step + side
-        flat = restore_values(tf.cast(levels, tf.float32), seed, self.rounding) * step
-        return tf.cast(tf.reshape(flat, spec.shape), spec.dtype)
+        flat = restore_values(tf.cast(levels, side.dtype), seed, self.rounding) * step
+        return from_real_vector(flat, spec)
 
 
 def uniform_quantization(
@@ -118,11 +122,11 @@ def uniform_quantization(
 ) -> Encoder:
     """Rounds floats to equally spaced levels.
 
-    With `bits`, there are `2**bits` levels from the least to the greatest element; two float32 are sent too.
-    With `step`, the levels are the multiples of the step, as int32, which an `entropy` coder makes small; one float32
-    is sent too.
+    With `bits`, there are `2**bits` levels from the least to the greatest element; two floats are sent too.
+    With `step`, the levels are the multiples of the step, as int32, which an `entropy` coder makes small; one float
+    is sent too. These are float64 for float64, complex128 and integers, else float32.
 
-    Types: an encoder of float tensors of static shapes.
+    Types: an encoder of tensors of numbers of static shapes; a complex number is two floats.
 
     Args:
         bits: 1 to 16. Exactly one of `bits` and `step` is given.
@@ -132,8 +136,8 @@ def uniform_quantization(
             offset that the decoder takes back, so that the error is uniform, independent of the value, and the mean is
             the value; `nearest`, which is biased. Elements that are 2**16 places apart have the same offset.
     Returns:
-        An encoder of floats of any static shape. A value with infinity or NaN, or whose squares or range
-        overflow, decodes to NaN throughout.
+        An encoder of numbers of any static shape; integers come back rounded. A value with infinity or NaN, or whose
+        squares, sum or range overflow, decodes to NaN throughout.
     Raises:
         FedcoreError: not exactly one of `bits` and `step`, one outside its range, or another rounding.
     Source:

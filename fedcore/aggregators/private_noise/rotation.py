@@ -9,20 +9,20 @@ def padded_size(size: int) -> int:
 
 
 def rotate_vector(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """float32 [size] -> float32 [padded size], of the same norm."""
+    """[size] -> [padded size] of one dtype, of the same norm."""
     size = int(vector.shape[0])
     padded = tf.pad(vector, [[0, padded_size(size) - size]])
-    return _hadamard(padded * _signs(padded_size(size), seed))
+    return _hadamard(padded * _signs(padded, seed))
 
 
 def rotate_back(vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
     """The inverse of `rotate_vector`."""
-    return (_hadamard(vector) * _signs(int(vector.shape[0]), seed))[:size]
+    return (_hadamard(vector) * _signs(vector, seed))[:size]
 
 
-def _signs(size: int, seed: tf.Tensor) -> tf.Tensor:
-    bits = tf.random.stateless_uniform([size], tf.stack([seed, tf.zeros_like(seed)]), 0, 2, tf.int32)
-    return tf.cast(2 * bits - 1, tf.float32)
+def _signs(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    bits = tf.random.stateless_uniform(like.shape, tf.stack([seed, tf.zeros_like(seed)]), 0, 2, tf.int32)
+    return tf.cast(2 * bits - 1, like.dtype)
 
 
 def _hadamard(vector: tf.Tensor) -> tf.Tensor:

@@ -59,8 +59,8 @@ def build_fed_eval(
         metrics_aggregator: joins the clients' reports of a round, as in `build_weighted_fed_avg`; with
             `fc.learning.metrics.secure_sum_then_finalize` they cross in secure sums only. Default: they are added.
     Returns:
-        A `LearningProcess`; put a model into its state with `set_model_weights`. No clients: counts of 0, a loss of
-        NaN.
+        A `LearningProcess`; put a model into its state with `set_model_weights`. No clients: counts and a loss
+        of 0.
     Raises:
         TracingError: `model_fn` makes no model of `fc.learning`.
         TypeMismatch: the distributor does not give W, or the process does not take the clients' reports.

@@ -153,8 +153,8 @@ def build_fed_recon_eval(
             metrics are of the second part of the split.
         model_distributor, metrics_aggregation_process: as for `build_fed_eval`.
     Returns:
-        A `LearningProcess`; put the global weights into its state with `set_model_weights`. No clients: counts of 0,
-        a loss of NaN.
+        A `LearningProcess`; put the global weights into its state with `set_model_weights`. No clients: counts
+        and a loss of 0.
     Raises:
         TracingError: `model_fn` makes no `ReconstructionModel`.
         FedcoreError: as for `build_fed_eval`.

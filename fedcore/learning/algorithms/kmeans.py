@@ -51,7 +51,7 @@ def build_fed_kmeans(
         sum_aggregator: adds the clients' sums, counts and losses. Default: `SumFactory`.
     Returns:
         A `LearningProcess`; the centres are `state.global_model_weights.trainable[0]`. A centre that gets no point
-        stays; a round without points changes nothing and has a loss of NaN. A client with a point that is not finite
+        stays; a round without points changes nothing and has a loss of 0. A client with a point that is not finite
         counts for nothing and is counted in num_non_finite_clients.
     Raises:
         FedcoreError: there is no cluster, the centres have another shape, a seed has more than 64 bits, or the
@@ -181,7 +181,7 @@ def move(
     (centers,), old_counts = weights.trainable, state["counts"]
     counts = old_counts + totals["counts"]
     moved = (centers * _beside(old_counts, centers) + totals["sums"]) / _beside(counts, centers)
-    mean_loss = totals["loss"] / tf.cast(totals["num_examples"], tf.float32)
+    mean_loss = tf.math.divide_no_nan(totals["loss"], tf.cast(totals["num_examples"], tf.float32))
     metrics = {name: totals[name] for name in ("num_examples", "loss", NON_FINITE_CLIENTS)} | {"loss": mean_loss}
     return ModelWeights((moved,), ()), {"counts": counts}, metrics
 

@@ -54,7 +54,7 @@ def sum_then_finalize(metric_finalizers: Any, local_unfinalized_metrics_type: Ty
             function of all states.
         local_unfinalized_metrics_type: not used, as in TFF; S is that of the states.
     Returns:
-        The function. No clients give the metrics of states of zeros: counts of 0, means of NaN.
+        The function. No clients give the metrics of states of zeros: counts of 0, a loss of 0, Keras' means of 0.
     Raises:
         TypeMismatch: the finalizers are none; when it is traced, S is no struct with names.
         FedcoreError: when it is traced, finalizers and states have other names.
@@ -182,7 +182,8 @@ def add_client_quantiles(
         padded = tf.concat([values, tf.fill([2], float("nan"))], 0)
         high = tf.minimum(low + 1, tf.maximum(count - 1, 0))
         share = at - tf.floor(at)
-        return tf.gather(padded, low) * (1 - share) + tf.gather(padded, high) * share
+        below, above = tf.gather(padded, low), tf.gather(padded, high)
+        return tf.where(share > 0, below * (1 - share) + above * share, below)
 
     def build(model: Any) -> Callable:
         aggregate_inner = inner(model)

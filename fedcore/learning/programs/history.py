@@ -99,8 +99,9 @@ class History:
 
         self[metric], self[TIME]  # raise NotFound
         monitor = Monitor(metric, "auto")
-        values = ((row[TIME], row[metric]) for row in self.rows if is_number(row.get(metric)))
-        return next((time for time, v in values if v == target or monitor.is_better(v, target)), math.inf)
+        values = ((row[TIME], monitor.value(row)) for row in self.rows if is_number(row.get(metric)))
+        reached = (time for time, v in values if v is not None and (v == target or monitor.is_better(v, target)))
+        return next(reached, math.inf)
 
     def plot(
         self, path: str | os.PathLike | None = None, metrics: Sequence[str] | None = None, *, over: str = "round"

@@ -34,13 +34,16 @@ class Monitor:
         return "maximize" if self._greater else "minimize"
 
     def value(self, logs: Mapping[str, Any]) -> float | None:
-        """The metric; None where the round was not evaluated.
+        """The metric; None where the round was not evaluated, or had no examples: its loss of 0 measures nothing.
 
         Raises:
             NotFound: rounds have no such metric.
         """
         value = logs.get(self.metric)
         if is_number(value):
+            measured = "val_num_examples" if self.metric.startswith("val_") else "num_examples"
+            if self.metric != measured and logs.get(measured) == 0:
+                return None
             return float(value)  # type: ignore[arg-type]
         is_evaluated = any(name.startswith("val_") for name in logs)
         if self.metric in logs or is_evaluated or not self.metric.startswith("val_"):

@@ -12,6 +12,7 @@ import tiny
 import fedcore as fc
 from fedcore.errors import ExecutionError, FedcoreError, InvalidValue, NotFound, TypeMismatch
 from fedcore.learning import programs
+from fedcore.learning.programs.monitor import Monitor
 from fedcore.program import FileProgramStateManager, MemoryReleaseManager
 
 
@@ -367,6 +368,16 @@ def test_early_stopping_restores_the_best_weights_also_after_a_resume(process, d
     assert weights(again.state) == weights(best.state)
     with pytest.raises(InvalidValue, match="states of the callbacks EarlyStopping; those that are given are none"):
         train(process, data, 9, directory=tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["", "val_"])
+def test_the_loss_of_a_round_without_examples_is_not_followed(prefix):
+    empty, measured = ({f"{prefix}loss": loss, f"{prefix}num_examples": n} for loss, n in ((0.0, 0), (0.5, 4)))
+    monitor = Monitor(f"{prefix}loss", "auto")
+    assert [monitor.value(row) for row in (empty, measured)] == [None, 0.5]
+    assert Monitor(f"{prefix}num_examples", "max").value(empty) == 0
+    rows = [{"clock/time_s": float(i), **row} for i, row in enumerate([empty, measured])]
+    assert programs.History(rows).time_to(f"{prefix}loss", 0.6) == 1.0
 
 
 def test_a_metric_that_is_not_there_is_named(process, data):
