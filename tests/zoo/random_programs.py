@@ -98,7 +98,7 @@ _LAYERS: dict[str, list[tuple[str, str]]] = {
         ("keras.ops.sort(h, -1)", "flat"),
         ("keras.ops.cumsum(h, 0) * 0.1", "flat"),
         ("h - keras.ops.max(h, 0, keepdims=True)", "flat"),
-        ('L.Dense(96, activation="relu")(L.Dense(96, activation="relu")(h))', "flat"),
+        ('L.Dense(200, activation="relu")(L.Dense(200, activation="relu")(h))', "flat"),
     ],
     "steps": [
         ("L.LSTM(3, return_sequences=True)(h)", "steps"),
