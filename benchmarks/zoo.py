@@ -28,11 +28,14 @@ OUTCOMES = ("equal", "differs", "refused", "not compared")
 @click.option("--all", "everything", is_flag=True, help="Every training on every data; by default SGD only.")
 @click.option("--random", "count", default=0, help="So many random programs and pipelines instead.")
 @click.option("--seed", default=0, show_default=True, help="Of the first random program.")
+@click.option("--target", help="Kind of machine whose plans random programs run. Default: this machine's.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(models: str, kinds: str, trainings: str, everything: bool, count: int, seed: int, form: str) -> None:
+def main(
+    models: str, kinds: str, trainings: str, everything: bool, count: int, seed: int, target: str | None, form: str
+) -> None:
     """Exits with 1 if anything differs."""
     if count:
-        comparisons = _random(range(seed, seed + count))
+        comparisons = _random(range(seed, seed + count), target)
     else:
         comparisons = _declared(models, kinds, trainings, everything)
     results = []
@@ -60,17 +63,17 @@ def _declared(models: str, kinds: str, trainings: str, everything: bool) -> Iter
             yield compare_draws(model)
 
 
-def _random(seeds: Iterable[int]) -> Iterator:
+def _random(seeds: Iterable[int], target: str | None) -> Iterator:
     from zoo.random_pipelines import random_pipeline
     from zoo.random_programs import minimal, random_program
 
     for seed in seeds:
         yield random_pipeline(seed).compare()
         program = random_program(seed)
-        comparison = program.compare()
+        comparison = program.compare(target)
         yield comparison
         if comparison.outcome == "differs":
-            shortest, outcome = minimal(program, comparison)
+            shortest, outcome = minimal(program, comparison, target)
             click.echo(f"\n# {outcome}\n{shortest.text()}", err=True)
 
 

@@ -53,6 +53,19 @@ def _tf_data(clients, pipeline):
     return [pipeline(tf.data.Dataset.from_tensor_slices(c)) for c in clients]
 
 
+def _open_tf_data(clients, pipeline):
+    """Data sets of tf.data whose element specs leave every dimension open."""
+
+    def dataset(columns):
+        signature = keras.tree.map_structure(
+            lambda c: tf.TensorSpec([None] * (c.ndim - 1), tf.as_dtype(c.dtype)), columns
+        )
+        rows = [keras.tree.map_structure(lambda c: c[i], columns) for i in range(len(keras.tree.flatten(columns)[0]))]  # noqa: B023
+        return tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=signature)
+
+    return [pipeline(dataset(c)) for c in clients]
+
+
 def _preprocessed(clients, pipeline):
     data = datasets.from_clients({f"client {i}": c for i, c in enumerate(clients)}).preprocess(pipeline)
     return [data.create_tf_dataset_for_client(f"client {i}") for i in range(len(clients))]
@@ -99,6 +112,7 @@ def _pandas(clients, pipeline):
 SOURCES: dict[str, Callable] = {
     "columns": _columns,
     "tf.data": _tf_data,
+    "open tf.data": _open_tf_data,
     "ClientData.preprocess": _preprocessed,
     "HDF5": _in_a_file(datasets.save_hdf5, datasets.HDF5ClientData),
     "SQLite": _in_a_file(datasets.save_sqlite, datasets.SqlClientData),

@@ -4,40 +4,73 @@ A program is a choice of lines, so that it can be printed, shrunk line by line, 
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import attrs
 import keras
 import numpy as np
 
+import fedcore as fc
+
 from .entries import LENGTH, Column, DataKind, Model
 from .runner import DIFFERS, Comparison, compare
 from .trainings import TRAININGS, Training
 
-_PREAMBLE = """\
-import keras
-import numpy as np
-import tensorflow as tf
-import fedcore as fc
+_PREAMBLE = Path(__file__).with_name("random_parts.py").read_text()
 
-L = keras.layers
-FIXED = keras.initializers.GlorotUniform(seed=3)
-
-
-def own_loss(y_true, y_pred):
-    return keras.ops.mean(keras.ops.square(y_true - y_pred), -1)
-"""
+# What fedcore is asked for beside the plan that it would choose: arguments of `fc.runtime.local`.
+STRATEGIES: dict[str, dict] = {
+    "auto": {},
+    "pairs": {"vectorize": 2, "block_size": 2},
+    "a client at a time": {"vectorize": False},
+    "no low rank": {"low_rank": False},
+}
 
 # For each kind of input: the Keras input, its draw, the first kind of hidden values.
 _INPUTS = {
     "vectors": ("keras.Input((6,))", 'rng.normal(size=(n, 6)).astype("float32")', "flat"),
     "series": (f"keras.Input(({LENGTH}, 2))", f'rng.normal(size=(n, {LENGTH}, 2)).astype("float32")', "steps"),
     "words": (f'keras.Input(({LENGTH},), dtype="int32")', f'rng.integers(0, 9, (n, {LENGTH})).astype("int32")', "ids"),
+    "padded words": (
+        f'keras.Input(({LENGTH},), dtype="int32")',
+        f"(rng.integers(1, 9, (n, {LENGTH})) * (np.arange({LENGTH}) < rng.integers(0, {LENGTH} + 1, (n, 1))))"
+        '.astype("int32")',
+        "ids",
+    ),
+    "large and small": (
+        "keras.Input((6,))",
+        '(rng.normal(size=(n, 6)) * 10.0 ** rng.integers(-38, 3, (n, 6))).astype("float32")',
+        "flat",
+    ),
+    "doubles": ('keras.Input((6,), dtype="float64")', "rng.normal(size=(n, 6))", "flat"),
+    "integers": ('keras.Input((6,), dtype="int64")', "rng.integers(-(2**40), 2**40, (n, 6))", "numbers"),
     "images": ("keras.Input((6, 6, 2))", 'rng.normal(size=(n, 6, 6, 2)).astype("float32")', "image"),
 }
+
+_ANYWHERE = (
+    "Rows()(h)",
+    "Scattered()(h)",
+    "Shares()(h)",
+    "Lanes()(h)",
+    "Doubles()(h)",
+    'Annealed("int32")(h)',
+    'Annealed("uint8")(h)',
+    'Annealed("bool")(h)',
+    'Annealed("float64")(h)',
+)
+_ANYWHERE_FLAT = [(text, "flat") for text in _ANYWHERE]
+_ANYWHERE_STEPS = [(text, "steps") for text in _ANYWHERE]
 
 # For each kind of hidden values: expressions of h, and the kind that they give.
 _LAYERS: dict[str, list[tuple[str, str]]] = {
     "ids": [("L.Embedding(9, 4)(h)", "steps"), ("L.Embedding(9, 4, mask_zero=True)(h)", "steps")],
+    "numbers": [
+        ('keras.ops.cast(h % 7, "float32")', "flat"),
+        ('keras.ops.cast(h // 2**36, "float32")', "flat"),
+        ('keras.ops.cast(keras.ops.sign(h), "float32")', "flat"),
+        ("keras.ops.one_hot(h % 5, 5)", "steps of six"),
+    ],
+    "steps of six": [("L.Flatten()(h)", "flat")],
     "flat": [
         ('L.Dense(4, activation="relu")(h)', "flat"),
         ('L.Dense(5, activation="tanh", kernel_regularizer="l2")(h)', "flat"),
@@ -52,6 +85,20 @@ _LAYERS: dict[str, list[tuple[str, str]]] = {
         ("L.UnitNormalization()(h)", "flat"),
         ("L.ActivityRegularization(l2=0.01)(h)", "flat"),
         ("L.RepeatVector(3)(h)", "steps"),
+        *_ANYWHERE_FLAT,
+        ("Slope()(h)", "flat"),
+        ("SlopePenalty()(h)", "flat"),
+        ("Waves()(h)", "flat"),
+        ("L.Softmax()(h, mask=h > 0)", "flat"),
+        ("keras.ops.log_softmax(keras.ops.where(h > 0, h, -3e38))", "flat"),
+        ("keras.ops.where(h > 0.5, h, keras.ops.logsumexp(h, -1, keepdims=True))", "flat"),
+        ("keras.ops.tanh(h * 1e30) * 0.5 + h", "flat"),
+        ("keras.ops.minimum(keras.ops.maximum(h * 1e38, -3e38), 3e38) * 1e-38", "flat"),
+        ("h * keras.ops.cast(keras.ops.argmax(h, -1, keepdims=True), h.dtype)", "flat"),
+        ("keras.ops.sort(h, -1)", "flat"),
+        ("keras.ops.cumsum(h, 0) * 0.1", "flat"),
+        ("h - keras.ops.max(h, 0, keepdims=True)", "flat"),
+        ('L.Dense(200, activation="relu")(L.Dense(200, activation="relu")(h))', "flat"),
     ],
     "steps": [
         ("L.LSTM(3, return_sequences=True)(h)", "steps"),
@@ -68,6 +115,15 @@ _LAYERS: dict[str, list[tuple[str, str]]] = {
         ("L.GRU(3, go_backwards=True)(h)", "flat"),
         ("L.GlobalAveragePooling1D()(h)", "flat"),
         ("L.GlobalMaxPooling1D()(h)", "flat"),
+        *_ANYWHERE_STEPS,
+        ("L.Flatten()(h)", "flat"),
+        ("L.MultiHeadAttention(1, 3)(h, h)", "steps"),
+        ("L.MultiHeadAttention(2, 2)(h, h, use_causal_mask=True)", "steps"),
+        ("L.Attention()([h, h])", "steps"),
+        ("L.Softmax(axis=1)(h, mask=h > 0)", "steps"),
+        ("keras.ops.softmax(keras.ops.where(h > 0.2, h, -3e38), axis=1)", "steps"),
+        ("keras.ops.max(h, 1)", "flat"),
+        ("keras.ops.take_along_axis(h, keras.ops.argsort(h, 1), 1)", "steps"),
     ],
     "image": [
         ('L.Conv2D(3, 3, padding="same", activation="relu")(h)', "image"),
@@ -87,6 +143,8 @@ _CLASSES = (
     ("L.Dense(3{name})(h)", "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"),
     ('L.Dense(3, activation="softmax"{name})(h)', '"sparse_categorical_crossentropy"'),
     ('L.Dense(3, activation="softmax"{name})(h)', "keras.losses.sparse_categorical_crossentropy"),
+    ("L.Dense(3{name})(h)", "keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)"),
+    ("L.Rescaling(1e4{name})(L.Dense(3)(h))", "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"),
 )
 _NUMBERS = (
     ("L.Dense(1{name})(h)", "keras.losses.MeanSquaredError()"),
@@ -107,7 +165,7 @@ _CLASS_METRICS = (
     '["sparse_top_k_categorical_accuracy"]',
     "[keras.metrics.SparseCategoricalAccuracy()]",
 )
-_NUMBER_METRICS = ('["mse"]', '["mae", keras.metrics.RootMeanSquaredError()]', "[own_loss]")
+_NUMBER_METRICS = ('["mse"]', '["mae", keras.metrics.RootMeanSquaredError()]', "[own_loss]", "[Parts()]")
 
 _FLOAT = '.astype("float32")'
 
@@ -179,6 +237,7 @@ class Program:
     sizes: tuple[int, ...]
     source: str
     training: str
+    strategy: str = "auto"
 
     def definitions(self) -> str:
         """The program's own lines: make, X, Y, W, arguments, pipeline."""
@@ -210,7 +269,7 @@ class Program:
         repeated = [text for text in self.layers if "RepeatVector" in text]
         if repeated:
             return 3
-        return LENGTH if self.input in ("series", "words") else _pixels(self.layers)
+        return LENGTH if self.input in ("series", "words", "padded words") else _pixels(self.layers)
 
     @property
     def _several(self) -> bool:
@@ -230,7 +289,7 @@ class Program:
 
     def entries(self) -> tuple[Model, DataKind]:
         """The program as entries of the zoo."""
-        names: dict = {}
+        names: dict = {"__name__": "random_program"}
         exec(_PREAMBLE + self.definitions(), names)
         x, y, w = (
             keras.tree.map_structure(lambda draw: Column(lambda rng, n, _: draw(rng, n)), names.get(part))
@@ -252,9 +311,14 @@ class Program:
         )
         return model, DataKind("random", self.sizes, self.source, names["pipeline"])
 
-    def compare(self) -> Comparison:
+    def compare(self, target: str | None = None) -> Comparison:
+        """The comparison with plain Keras; `target`: the kind of machine whose plan runs, by default this machine's."""
         model, kind = self.entries()
-        (comparison,) = compare(model, TRAININGS[self.training], [kind])
+        training = TRAININGS[self.training]
+        options = STRATEGIES[self.strategy] | ({"target": target} if target else {})
+        if options and training.runtime is fc.runtime.local:
+            training = attrs.evolve(training, runtime=lambda: fc.runtime.local(**options))
+        (comparison,) = compare(model, training, [kind])
         return comparison
 
     def text(self) -> str:
@@ -268,7 +332,8 @@ class Program:
         source = (
             "fc.data.ClientDataset.from_columns" if self.source == "columns" else "tf.data.Dataset.from_tensor_slices"
         )
-        training = "" if simple else f"# In the zoo: training {self.training!r}, clients of {self.sizes} examples.\n"
+        zoo = f"# In the zoo: training {self.training!r}, clients of {self.sizes}, runtime {self.strategy!r}.\n"
+        training = "" if simple and self.strategy == "auto" else zoo
         return f"""\
 rng = np.random.default_rng(0)
 columns = keras.tree.map_structure(lambda draw: draw(rng, {max(self.sizes)}), {parts})
@@ -334,8 +399,9 @@ def random_program(seed: int) -> Program:
         weighs_metrics=bool(rng.random() < 0.3),
         steps=(*some(_BEFORE_BATCH, 3), pick(_BATCH), *some(_AFTER_BATCH, 2)),
         sizes=pick(_SIZES),
-        source=pick(("columns", "columns", "tf.data", "ClientData.preprocess")),
+        source=pick(("columns", "columns", "tf.data", "open tf.data", "ClientData.preprocess")),
         training=pick([name for name in TRAININGS if name != "masked secure sums"]),
+        strategy=pick(("auto", *STRATEGIES)),
     )
 
 
@@ -349,16 +415,16 @@ def _random_layers(rng, input_: str) -> tuple[tuple[str, ...], str]:
     return tuple(layers), kind
 
 
-def minimal(program: Program, outcome: Comparison) -> tuple[Program, Comparison]:
+def minimal(program: Program, outcome: Comparison, target: str | None = None) -> tuple[Program, Comparison]:
     """The shortest program, by lines left out one after another, that still differs in the same manner."""
     manner = _manner(outcome)
     for simpler in _simpler(program):
         try:
-            comparison = simpler.compare()
+            comparison = simpler.compare(target)
         except Exception:
             continue  # what is left is no program
         if comparison.outcome == DIFFERS and _manner(comparison) == manner:
-            return minimal(simpler, comparison)
+            return minimal(simpler, comparison, target)
     return program, outcome
 
 
@@ -367,7 +433,8 @@ def _manner(comparison: Comparison) -> str:
 
 
 def _simpler(program: Program) -> Iterator[Program]:
-    plain = {"training": "sgd", "source": "columns", "weights": (), "weighs_metrics": False, "as_dict": False}
+    plain = {"training": "sgd", "source": "columns", "strategy": "auto", "weights": (), "weighs_metrics": False}
+    plain["as_dict"] = False
     for name, value in plain.items():
         if getattr(program, name) != value:
             yield attrs.evolve(program, **{name: value})

@@ -88,9 +88,12 @@ def train_round(
         The metrics of the clients' training, by Keras' names; none where there was no batch.
     """
     start, changes, counts = values_of(model), [], []
+    others = [(v, v.numpy()) for v in model.variables if not keras.backend.is_float_dtype(v.dtype)]
     model.reset_metrics()
     for batches in clients:
         assign(model, start)
+        for variable, value in others:  # counters begin at the server's value, which stays
+            variable.assign(value)
         for layer in model.layers:
             if getattr(layer, "stateful", False):
                 layer.reset_state()
@@ -105,6 +108,8 @@ def train_round(
         counts.append(count)
         changes.append(change)
     assign(model, start)
+    for variable, value in others:
+        variable.assign(value)
     if sum(counts) == 0:
         return {}
     metrics = {name: np.asarray(value) for name, value in model.get_metrics_result().items()}

@@ -9,6 +9,7 @@ import numpy as np
 
 import fedcore as fc
 
+from .own_optimizers import ByPath, Halving, Signs, sgd_with_an_attribute
 from .reference import GradientSum
 
 algorithms, optimizers = fc.learning.algorithms, keras.optimizers
@@ -211,6 +212,14 @@ training(
 training("scaled losses", client="LossScaleOptimizer(Adam(0.01), initial_scale=1024.0, dynamic_growth_steps=2)")
 training("losses scaled by a factor", client="SGD(0.1, clipnorm=0.1, loss_scale_factor=64.0)")
 training("fed buff, nothing stale", build=_fed_buff, mean=mean_by_clients)
+
+for _name, _make in {
+    "own optimizer with counters": lambda: Halving(0.1, 2),
+    "own optimizer by path": lambda: ByPath(0.1),
+    "own optimizer of signs": lambda: Signs(0.05),
+    "attributes of an optimizer": sgd_with_an_attribute,
+}.items():
+    training(_name, own_client=_make, plain_client=_make)
 
 NOT_COMPARED = {
     "yogi": "Keras has no such optimizer",
