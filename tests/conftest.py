@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 # No deadline: the first example of a test may trace a graph.
 settings.register_profile(
-    "default", derandomize=True, deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "default", derandomize=True, deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("soak", settings.get_profile("default"), derandomize=False, max_examples=5000)
 settings.load_profile("soak" if os.environ.get("FEDCORE_SOAK") else "default")

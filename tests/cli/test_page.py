@@ -236,7 +236,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(forged=st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=3))
 def test_a_forged_recording_is_refused_or_adds_no_element(folder, honest, forged):
     files_ = dict(FILES)

@@ -25,7 +25,8 @@ def run(shell: str, tmp_path) -> tuple[int, str]:
 def test_output_that_cannot_be_written_is_told_in_a_line(mean_fed, tmp_path, command):
     full = (1, "fedcore: the output cannot be written: No space left on device\n")
     assert run(f"fedcore {command} > {FULL}", tmp_path) == full
-    assert run(f"fedcore {command} > {FULL} 2>&1", tmp_path) == (1, "")
+    if command in ("opt mean.fed", "--help"):  # one that a child writes, and one without
+        assert run(f"fedcore {command} > {FULL} 2>&1", tmp_path) == (1, "")
     assert os.listdir(tmp_path) == ["mean.fed"]  # no reproducer
 
 
@@ -34,6 +35,6 @@ def test_output_that_cannot_be_written_is_told_in_a_line(mean_fed, tmp_path, com
 )
 def test_commands_end_with_their_exit_code_where_streams_are_closed(mean_fed, tmp_path, command, code):
     (tmp_path / "wrong.fed").write_text("fedcore 1 tr")
-    for streams in (">&-", "2>&-", "<&- >&- 2>&-"):
+    for streams in (">&-", "2>&-", "<&- >&- 2>&-") if command == "opt mean.fed" else ("<&- >&- 2>&-",):
         assert run(f"fedcore {command} {streams}", tmp_path)[0] == code
     assert sorted(os.listdir(tmp_path)) == ["mean.fed", "wrong.fed"]

@@ -74,7 +74,7 @@ def _comes_after(at, source, node) -> bool:
     return at[source] <= at[node]
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(module=federated_modules(max_steps=5))
 def test_no_way_to_cut_a_program_has_fewer_client_stages(module):
     lowered = compile_module(module, LOWERED)
@@ -83,7 +83,7 @@ def test_no_way_to_cut_a_program_has_fewer_client_stages(module):
         assert client_stages(compile_module(lowered, "partition")) == fewest
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(module=federated_modules())
 def test_a_plan_has_at_most_one_server_stage_more_than_client_stages(module):
     plan = compile_module(module)

@@ -42,7 +42,7 @@ PREPARED = [
     ("strip-locations", LOWERING),
     ("strip-locations", DEFAULT_PIPELINE),
 ]
-EXAMPLES = 10  # of each law, of each pass after each pipeline; check_pass has thousands under soak
+EXAMPLES = 4  # of each law, of each pass after each pipeline; check_pass has thousands under soak
 every_pass = pytest.mark.parametrize(("name", "before"), PREPARED)
 
 

@@ -144,7 +144,7 @@ def test_the_element_spec_is_the_real_one(pipeline):
 STEPS = st.sampled_from(["repeat", "take", "skip", "map"])
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(st.tuples(STEPS, st.integers(0, 5)), max_size=4), st.integers(0, 5), st.booleans())
 def test_any_order_of_steps_has_the_elements_of_the_real_dataset(steps, size, drop):
     def built(dataset):

@@ -88,7 +88,7 @@ def built(dataset, steps):
 
 
 @given(PIPELINES, st.integers(0, 7))
-@settings(max_examples=80)
+@settings(max_examples=30)
 @example([("shuffle", 4, 3, True), ("map",), ("repeat", 2), ("map",), ("repeat", 2)], 4)
 @example([("shuffle", 4, 3, True), ("repeat", 2), ("map",), ("repeat", 2)], 4)
 @example([("shuffle", 2, 3, True), ("cache",), ("take", 4), ("repeat", 3)], 4)

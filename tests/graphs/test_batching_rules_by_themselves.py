@@ -23,7 +23,7 @@ from fedcore.graphs.batched.batching_rules import (
     tensor_lists,
 )
 from fedcore.graphs.batched.evaluation import _CONTROL_FLOW
-from fedcore.testing import check_batching_rule, operand_search, rule_runs
+from fedcore.testing import check_batching_rule, operand_search, rule_gradients, rule_layouts, rule_runs
 from fedcore.testing.rule_layouts import padded_layouts, unpadded_layouts
 from fedcore.testing.rule_operands import cases_of_operation
 
@@ -170,8 +170,10 @@ def test_a_rule_gives_each_client_what_it_has_alone(op, monkeypatch):
     shapes = ((), (6,), (6, 3), (4, 6, 3), (6, 4, 4, 2), (2, 4, 4, 4, 2))
     monkeypatch.setattr(operand_search, "RANKED_SHAPES", shapes)
     monkeypatch.setattr(operand_search, "LONG_SHAPES", ((37, 19),))
-    monkeypatch.setattr(operand_search, "MOST_FOUND", 2)
+    monkeypatch.setattr(operand_search, "MOST_FOUND", 1)
     monkeypatch.setattr(operand_search, "_OTHER_DTYPES", (tf.int32,))
+    monkeypatch.setattr(rule_layouts, "MOST_PADDED", 4)
+    monkeypatch.setattr(rule_gradients, "MOST_CASES", 1)
     monkeypatch.setattr(rule_runs, "WIDTHS", (3, 8))
     assert check_batching_rule(op, cases=CASES.get(op, ())).layouts > 0
 

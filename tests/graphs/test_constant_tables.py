@@ -91,7 +91,7 @@ KEYS = {
 
 
 @given(st.data(), st.sampled_from(sorted(KEYS)))
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_any_keys_are_found(data, dtype):
     entries = data.draw(st.dictionaries(KEYS[dtype], st.integers(0, 9)))
     wanted = np.array(data.draw(st.lists(KEYS[dtype], max_size=6)), dtype)

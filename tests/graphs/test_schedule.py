@@ -153,7 +153,7 @@ RULES = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(counts=COUNTS, rules=RULES, shuffles=st.booleans(), skip=st.integers(0, 2))
 def test_each_present_client_has_one_lane_and_its_batches(counts, rules, shuffles, skip):
     positions = [i * (skip + 1) for i in range(len(counts))]
@@ -169,7 +169,7 @@ def test_each_present_client_has_one_lane_and_its_batches(counts, rules, shuffle
     assert sum(g.rows - g.padding for g in schedule.groups) == sum(counts)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(counts=COUNTS, rules=RULES)
 def test_clients_end_in_the_order_of_their_lanes(counts, rules):
     steps = [group.steps for group in make_schedule(counts, rules).groups]
