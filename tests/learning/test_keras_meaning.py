@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.errors import TracingError
+from fedcore.graphs.batched.batching_rules import matmul
 from fedcore.learning import algorithms, models, optimizers
 from fedcore.learning.models.gradients import dense_gradients_of
 
@@ -291,6 +292,25 @@ def round_metrics(make, data, **options):
         optimizers.build_sgdm(RATE),
     )
     return process.next(process.initialize(), [data]).metrics["client_work"]["train"]
+
+
+@pytest.mark.filterwarnings("ignore:Layer '")  # Flatten passes on no mask
+def test_queries_that_are_masked_whole_attend_to_all_positions(monkeypatch):
+    """Their scores all lie at the dtype's minimum: the softmax is 1/n each, also beside classes that padding adds."""
+    monkeypatch.setattr(matmul, "LONG_RUN", 0)  # rows are padded, as those of other instruction sets and long ones
+
+    def attention():
+        words = keras.Input((4,), dtype="int32")
+        x = L.Embedding(5, 4, mask_zero=True)(words)
+        x = L.MultiHeadAttention(2, 3)(x, x, use_causal_mask=True)
+        return keras.Model(words, L.Dense(3)(L.Flatten()(x)))
+
+    words = np.where(np.arange(4) < np.arange(EXAMPLES)[:, None] % 4, WORDS, 0).astype(np.int32)
+    model = attention()
+    data = fc.data.ClientDataset.from_columns((words, KINDS)).batch(EXAMPLES)
+    loss = SPARSE(from_logits=True)
+    metrics = round_metrics(lambda: model, data, loss=loss)
+    np.testing.assert_allclose(metrics["loss"], loss(KINDS, model(words)), rtol=1e-5)
 
 
 def test_labels_without_a_last_axis_are_not_spread_over_the_batch():

@@ -108,7 +108,6 @@ _GUARDS: Mapping[str, Mapping[int, _Guard]] = {
     **{op: {3: _Guard(_PHILOX)} for op in _RANDOM_BY_ALGORITHM},
     "StatelessRandomUniformInt": {2: _Guard(-np.inf), 3: _Guard(np.inf)},
     "StatelessRandomUniformIntV2": {3: _Guard(_PHILOX), 4: _Guard(-np.inf), 5: _Guard(np.inf)},
-    "StatelessParameterizedTruncatedNormal": {2: _Guard(0), 3: _Guard(1), 4: _Guard(-np.inf), 5: _Guard(np.inf)},
 }
 """By operation, and by the number of an operand on whose values it raises. An infinite `fill` is the dtype's limit."""
 

@@ -56,8 +56,16 @@ def random_numbers_rule(
 
 @batching_rule("StatelessMultinomial", "StatelessParameterizedTruncatedNormal", "StatelessShuffle")
 def random_rule_without_batch(evaluation: BatchedEvaluation, node: Node, *operands: BatchedValue) -> BatchedValue:
-    """Random numbers for each client, of an operand that is no batch: its padding would change the numbers."""
+    """Random numbers for each client, of an operand that is no batch: its padding would change the numbers.
+
+    Raises:
+        NoBatchingRule: an operand is a batch, or clients differ in what only one of them may raise an error for.
+    """
     if any(x.padded_axis is not None for x in operands):
         raise NoBatchingRule(node.op, "an operand has a batch axis")
+    if node.op == "StatelessMultinomial" and operands[1].batched:
+        raise NoBatchingRule(node.op, "its number of samples differs between clients")
+    if node.op == "StatelessParameterizedTruncatedNormal" and any(x.batched for x in operands[2:]):
+        raise NoBatchingRule(node.op, "its parameters differ between clients")
     (tensor,) = unrolled_over_clients(evaluation, node, [per_client(evaluation, x) for x in operands])
     return BatchedValue(tensor, True)
