@@ -251,7 +251,9 @@ def _build_reconstruction(
     @tf_computation
     def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
         whole = model.joined(weights, carry.weights)
-        gradients, _, moved, metrics = gradients_of(model.whole, whole, model.initial_metrics() | carry.metrics, batch)
+        gradients, _, moved, metrics = gradients_of(
+            model.whole, whole, model.initial_metrics() | dict(carry.metrics or {}), batch
+        )
         mine = model.divided(ModelWeights(gradients, moved))[1]
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
         return _Carry(ModelWeights(trainable, mine.non_trainable), state, _layer_states(metrics))
@@ -269,7 +271,7 @@ def _build_reconstruction(
 
 def _layer_states(metrics: dict) -> dict:
     """The part of the metrics' states that a next batch's gradients depend on."""
-    return {name: states for name, states in metrics.items() if name == "layer_states"}
+    return {name: states for name, states in metrics.items() if name in ("layer_states", "unlisted")}
 
 
 def _build_training(
