@@ -21,6 +21,7 @@ import importlib.metadata
 import itertools
 import random
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
@@ -374,6 +375,61 @@ def is_in_vectorized_map() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+@part("tensorflow.python.ops.parallel_for: control_flow_ops.pfor, pfor._pfor_converter_registry, wrap")
+def vectorized_loop(fn: Callable[[tf.Tensor], Any], count: tf.Tensor) -> Any:
+    """The results of fn(0), fn(1), …, fn(count - 1), stacked: `tf.vectorized_map` over a number of iterations.
+
+    `tf.vectorized_map` computes that number as a maximum. It also has loops for two operations that are none here:
+    Bitcast, and the gradients of images by the kernel of a convolution, which a depthwise convolution computes whose
+    channels are the images, where strides and dilations are 1.
+    """
+    control_flow = importlib.import_module("tensorflow.python.ops.parallel_for.control_flow_ops")
+    pfor = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
+    registry = pfor._pfor_converter_registry
+    kernel_gradients = registry["Conv2DBackpropFilter"]
+    converters = {
+        "Bitcast": lambda each: pfor.wrap(tf.bitcast(each.stacked_input(0), each.get_attr("type")), True),
+        "Conv2DBackpropFilter": lambda each: _convert_kernel_gradients(each, pfor.wrap) or kernel_gradients(each),
+    }
+    with _CONVERTERS:
+        own = dict(registry)
+        registry.update({name: lambda each, *_, convert=convert: convert(each) for name, convert in converters.items()})
+        try:
+            return control_flow.pfor(fn, count, warn=False)
+        finally:
+            registry.clear()
+            registry.update(own)
+
+
+_CONVERTERS = threading.RLock()  # TensorFlow has one registry for all threads
+
+
+def _convert_kernel_gradients(pfor_input: Any, wrap: Callable) -> Any:
+    """The gradients of images, each a batch of its own, by the kernel of a convolution; None for other operands."""
+    kernel = pfor_input.op.outputs[0].shape
+    options = [list(pfor_input.get_attr(name)) for name in ("strides", "dilations")]
+    images, has_images, _ = pfor_input.input(0)
+    padding = pfor_input.get_attr("padding").decode()
+    if (
+        not has_images
+        or not kernel.is_fully_defined()
+        or options != [[1] * 4] * 2
+        or pfor_input.get_attr("data_format") != b"NHWC"
+        or padding not in ("SAME", "VALID")
+        or images.shape[1] != 1
+    ):
+        return None
+    pfor_input.stack_inputs(stack_indices=[2])
+    height, width, channels, filters = kernel
+    sizes = [(n - 1) if padding == "SAME" else 0 for n in (height, width)]
+    margins = [[0, 0], *([n // 2, n - n // 2] for n in sizes), [0, 0]]
+    padded = tf.pad(tf.squeeze(images, 1), margins) if any(sizes) else tf.squeeze(images, 1)
+    kernels = tf.transpose(tf.squeeze(pfor_input.stacked_input(2), 1), [1, 2, 0, 3])
+    products = tf.nn.depthwise_conv2d(tf.transpose(padded, [3, 1, 2, 0]), kernels, [1] * 4, "VALID")
+    by_image = tf.reshape(products, [channels, height, width, tf.shape(kernels)[2], filters])
+    return wrap(tf.transpose(by_image, [3, 1, 2, 0, 4]), True)
 
 
 @part("tensorflow.python.util.tf_stack: _source_mapper_stacks, _get_thread_key")

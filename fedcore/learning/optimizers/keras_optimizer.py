@@ -44,7 +44,12 @@ _BY_KERAS = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
 
 
 def as_optimizer(
-    given: OptimizerLike, names: Sequence[str] = (), *, scales_loss: bool = False, averages_weights: bool = True
+    given: OptimizerLike,
+    names: Sequence[str] = (),
+    *,
+    scales_loss: bool = False,
+    averages_weights: bool = True,
+    clips_examples: bool = False,
 ) -> Optimizer:
     """A functional optimizer for one of ours, a Keras 3 optimizer, or a function that returns either.
 
@@ -63,9 +68,10 @@ def as_optimizer(
         names: of the weights that are trained, by which they are excluded from weight decay. Default: none.
         scales_loss: whether the caller takes the gradients of `Optimizer.scale_loss`. Default: those of the loss.
         averages_weights: whether averages of weights (`use_ema`) have an effect there. Default: they do.
+        clips_examples: whether the caller takes the noisy gradients of `build_dp_sgd`. Default: those of batches.
     Raises:
         FedcoreError: it is no optimizer, its learning rate is a Python function, it scales losses where none is
-            scaled, or averages weights where that has no effect, or weights are excluded from weight decay by
+            scaled, averages weights where that has no effect, or clips examples where there are none; or weights are excluded from weight decay by
             variables, or without names.
     Example:
         >>> optimizer = fc.learning.optimizers.as_optimizer(lambda: keras.optimizers.Adam(0.5, clipnorm=1.0))
@@ -83,6 +89,12 @@ def as_optimizer(
         raise FedcoreError(
             "the optimizer averages weights (use_ema=True), which has no effect here: no step reads the averages\n"
             "  fix: leave use_ema out; averages are for client_optimizer_fn of federated averaging, and for servers"
+        )
+    if optimizer.example_mechanism is not None and not clips_examples:
+        raise FedcoreError(
+            "build_dp_sgd clips the gradients of examples, but this optimizer is given gradients of no examples\n"
+            "  fix: give it as client_optimizer_fn of federated averaging or FedProx, whose clients train on examples;\n"
+            "  its inner optimizer is a plain one"
         )
     return optimizer
 

@@ -18,6 +18,7 @@ class ScheduledOptimizer(Optimizer):
         self.inner = inner
         self.schedule = schedule
         self.averages_weights = inner.averages_weights
+        self.example_mechanism = inner.example_mechanism
 
     @property
     def hyperparameters(self) -> Mapping[str, float]:
