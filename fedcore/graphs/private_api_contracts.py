@@ -807,7 +807,7 @@ def vectorized_loop() -> None:
     def gradient(number: tf.Tensor, padding: str) -> tf.Tensor:
         with tf.GradientTape() as tape:
             tape.watch(kernel)
-            loss = tf.reduce_sum(tf.square(tf.nn.conv2d(images[number], kernel, 1, padding)))
+            loss = tf.reduce_sum(tf.square(tf.nn.conv2d(tf.gather(images, number), kernel, 1, padding)))
         return tape.gradient(loss, kernel)
 
     for padding in ("SAME", "VALID"):

@@ -1,4 +1,4 @@
-"""Privacy of clients, and of their records: accounting that follows a process and its sampler, calibration of noise, and audits.
+"""Privacy of clients and of their records: accounting that follows a process and its sampler, calibration, and audits.
 
 Accounting is done by dp-accounting: `pip install fedcore[dp]`.
 

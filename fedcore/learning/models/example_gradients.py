@@ -268,10 +268,8 @@ def _outer_products(gradients: tf.Tensor) -> _OuterProducts | None:
     if op.type != "BatchMatMulV2" or gradients.shape.rank != 3 or gradients.dtype != tf.float32:
         return None
     factors = []
-    for factor, is_transposed, axis in zip(
-        op.inputs, (op.get_attr("adj_x"), op.get_attr("adj_y")), (2, 1), strict=True
-    ):
-        inner = 3 - axis if is_transposed else axis
+    for factor, transposed, axis in zip(op.inputs, ("adj_x", "adj_y"), (2, 1), strict=True):
+        inner = 3 - axis if op.get_attr(transposed) else axis
         if factor.shape.rank != 3 or factor.shape[inner] != 1:
             return None
         factors.append(tf.squeeze(factor, inner))

@@ -22,8 +22,8 @@ class _PrivateOptimizer(WrappedOptimizer):
     ) -> tuple[TensorStructure, TensorStructure]:
         if not isinstance(gradients, NoisyGradients):
             raise FedcoreError(
-                "build_dp_sgd: the optimizer is given gradients of a batch, which have no noise; an optimizer around it\n"
-                "has its `example_mechanism` too, so that training clips the gradients of examples"
+                "build_dp_sgd: the optimizer is given gradients of a batch, which have no noise\n"
+                "  fix: an optimizer of your own around it has its `example_mechanism` too, by which training makes them"
             )
         return self.inner.next(state, weights, tuple(gradients))
 
@@ -51,9 +51,9 @@ def build_dp_sgd(
     `batch_size`. Frozen weights get no noise, nor does a weight that no loss depends on.
 
     - **Sampling.** With a rate of 1 the order of the data is of no account: a record counts once for each pass over
-      them. With a smaller rate it is Poisson sampling of the batches that the data set gives: with the whole data in one
-      batch (`dataset.batch(n).repeat(steps)`) that is the sampling of the paper, and each batch is one step. No batch
-      has a record twice: batch before you repeat.
+      them. With a smaller rate each batch of the data set is Poisson-sampled: with the whole data in one batch
+      (`dataset.batch(n).repeat(steps)`) that is the sampling of the paper, and each batch is one step. No batch has a
+      record twice: batch before you repeat.
     - **Losses** of a batch of one: masks and sample weights are normalised within the example, and losses that layers
       add (regularisers) count for each example. Each example draws its own dropout.
     - **Metrics** are added up over batches of one.

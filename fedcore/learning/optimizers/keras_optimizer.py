@@ -71,8 +71,8 @@ def as_optimizer(
         clips_examples: whether the caller takes the noisy gradients of `build_dp_sgd`. Default: those of batches.
     Raises:
         FedcoreError: it is no optimizer, its learning rate is a Python function, it scales losses where none is
-            scaled, averages weights where that has no effect, or clips examples where there are none; or weights are excluded from weight decay by
-            variables, or without names.
+            scaled, averages weights where that has no effect, or clips examples where there are none; or weights are
+            excluded from weight decay by variables, or without names.
     Example:
         >>> optimizer = fc.learning.optimizers.as_optimizer(lambda: keras.optimizers.Adam(0.5, clipnorm=1.0))
         >>> dict(optimizer.hyperparameters)
@@ -93,8 +93,7 @@ def as_optimizer(
     if optimizer.example_mechanism is not None and not clips_examples:
         raise FedcoreError(
             "build_dp_sgd clips the gradients of examples, but this optimizer is given gradients of no examples\n"
-            "  fix: give it as client_optimizer_fn of federated averaging or FedProx, whose clients train on examples;\n"
-            "  its inner optimizer is a plain one"
+            "  fix: it is for client_optimizer_fn of federated averaging and FedProx; its inner optimizer is a plain one"
         )
     return optimizer
 
