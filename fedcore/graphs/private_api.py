@@ -382,8 +382,8 @@ def vectorized_loop(fn: Callable[[tf.Tensor], Any], count: tf.Tensor) -> Any:
     """The results of fn(0), fn(1), …, fn(count - 1), stacked: `tf.vectorized_map` over a number of iterations.
 
     `tf.vectorized_map` computes that number as a maximum. It also has loops for two operations that are none here:
-    Bitcast, and the gradients of images by the kernel of a convolution, which a depthwise convolution computes whose
-    channels are the images, where strides and dilations are 1.
+    Bitcast, and the gradients of images by the kernel of a convolution, which are a matrix product for each row of the
+    kernel where strides and dilations are 1.
     """
     control_flow = importlib.import_module("tensorflow.python.ops.parallel_for.control_flow_ops")
     pfor = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
@@ -426,10 +426,14 @@ def _convert_kernel_gradients(pfor_input: Any, wrap: Callable) -> Any:
     sizes = [(n - 1) if padding == "SAME" else 0 for n in (height, width)]
     margins = [[0, 0], *([n // 2, n - n // 2] for n in sizes), [0, 0]]
     padded = tf.pad(tf.squeeze(images, 1), margins) if any(sizes) else tf.squeeze(images, 1)
-    kernels = tf.transpose(tf.squeeze(pfor_input.stacked_input(2), 1), [1, 2, 0, 3])
-    products = tf.nn.depthwise_conv2d(tf.transpose(padded, [3, 1, 2, 0]), kernels, [1] * 4, "VALID")
-    by_image = tf.reshape(products, [channels, height, width, tf.shape(kernels)[2], filters])
-    return wrap(tf.transpose(by_image, [3, 1, 2, 0, 4]), True)
+    changes = tf.squeeze(pfor_input.stacked_input(2), 1)
+    rows, columns = (n if n is not None else tf.shape(changes)[i] for i, n in enumerate(changes.shape[1:3], 1))
+    count = tf.shape(changes)[0]
+    shifted = tf.concat([padded[:, :, first : first + columns] for first in range(width)], 3)
+    pixels = tf.reshape(changes, [count, rows * columns, filters])
+    windows = (shifted[:, first : first + rows] for first in range(height))
+    sums = [tf.matmul(tf.reshape(w, [count, -1, width * channels]), pixels, transpose_a=True) for w in windows]
+    return wrap(tf.reshape(tf.stack(sums, 1), [count, height, width, channels, filters]), True)
 
 
 @part("tensorflow.python.util.tf_stack: _source_mapper_stacks, _get_thread_key")

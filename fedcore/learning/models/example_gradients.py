@@ -94,16 +94,23 @@ def private_gradients_of(
     new_metrics = tf.nest.pack_sequence_as(metrics, [old + change for old, change in added])
     counts = {"num_examples": tf.cast(rows, tf.int64), "num_batches": tf.constant(1, tf.int64)}
     new_metrics |= {name: (metrics[name][0] + count,) for name, count in counts.items()}
-    pairs = zip(sums, weights.trainable, strict=True)
-    noisy = (None if total is None else _add_noise(mechanism, total, weight.dtype) for total, weight in pairs)
-    return NoisyGradients(noisy), new_metrics
+    return NoisyGradients(_add_noise(mechanism, sums, weights.trainable)), new_metrics
 
 
-def _add_noise(mechanism: ExampleMechanism, total: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """The mean with noise, whose operation in a plan bears the mark of the mechanism."""
+def _add_noise(
+    mechanism: ExampleMechanism, sums: Sequence[tf.Tensor | None], weights: Sequence[tf.Tensor]
+) -> Iterator[tf.Tensor | None]:
+    """The means with noise. Their operations in a plan bear the mark of the mechanism."""
     stddev = mechanism.noise_multiplier * mechanism.clip
-    noisy = total + stddev * smooth_normal(total.shape) if stddev else total
-    return tf.raw_ops.PreventGradient(input=tf.cast(noisy / mechanism.batch_size, dtype), message=mechanism.mark)
+    sizes = [0 if total is None else math.prod(total.shape) for total in sums]
+    noise = tf.split(stddev * smooth_normal(sum(sizes)), sizes) if stddev else [None] * len(sums)
+    for total, added, weight in zip(sums, noise, weights, strict=True):
+        if total is None:
+            yield None
+            continue
+        noisy = total if added is None else total + tf.reshape(added, total.shape)
+        mean = tf.cast(noisy / mechanism.batch_size, weight.dtype)
+        yield tf.raw_ops.PreventGradient(input=mean, message=mechanism.mark)
 
 
 def clipped_sums(

@@ -23,7 +23,7 @@ class _PrivateOptimizer(WrappedOptimizer):
         if not isinstance(gradients, NoisyGradients):
             raise FedcoreError(
                 "build_dp_sgd: the optimizer is given gradients of a batch, which have no noise\n"
-                "  fix: an optimizer of your own around it has its `example_mechanism` too, by which training makes them"
+                "  fix: your own optimizer around it has its `example_mechanism` too, by which training makes them"
             )
         return self.inner.next(state, weights, tuple(gradients))
 

@@ -93,7 +93,7 @@ def as_optimizer(
     if optimizer.example_mechanism is not None and not clips_examples:
         raise FedcoreError(
             "build_dp_sgd clips the gradients of examples, but this optimizer is given gradients of no examples\n"
-            "  fix: it is for client_optimizer_fn of federated averaging and FedProx; its inner optimizer is a plain one"
+            "  fix: it is for client_optimizer_fn of federated averaging and FedProx; its own optimizer is a plain one"
         )
     return optimizer
 
