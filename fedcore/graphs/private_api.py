@@ -388,10 +388,11 @@ def vectorized_loop(fn: Callable[[tf.Tensor], Any], count: tf.Tensor) -> Any:
     control_flow = importlib.import_module("tensorflow.python.ops.parallel_for.control_flow_ops")
     pfor = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
     registry = pfor._pfor_converter_registry
-    kernel_gradients = registry["Conv2DBackpropFilter"]
+    kernel_gradients, pool_gradients = registry["Conv2DBackpropFilter"], registry["MaxPoolGrad"]
     converters = {
         "Bitcast": lambda each: pfor.wrap(tf.bitcast(each.stacked_input(0), each.get_attr("type")), True),
         "Conv2DBackpropFilter": lambda each: _convert_kernel_gradients(each, pfor.wrap) or kernel_gradients(each),
+        "MaxPoolGrad": lambda each: _convert_pool_gradients(each, pfor.wrap) or pool_gradients(each),
     }
     with _CONVERTERS:
         own = dict(registry)
@@ -404,6 +405,24 @@ def vectorized_loop(fn: Callable[[tf.Tensor], Any], count: tf.Tensor) -> Any:
 
 
 _CONVERTERS = threading.RLock()  # TensorFlow has one registry for all threads
+
+
+def _convert_pool_gradients(pfor_input: Any, wrap: Callable) -> Any:
+    """The gradients of a pooling as an operation on what the pooling took and gave; None for other operands.
+
+    oneDNN computes it only so. TensorFlow's converter reshapes both anew, and its own kernel takes ten times as long.
+    """
+    images, results, changes = (pfor_input.input(i) for i in range(3))
+    if not (images.is_stacked and results.is_stacked and changes.is_stacked) or results.t.op.type != "Reshape":
+        return None
+    pool = results.t.op.inputs[0].op
+    if pool.type != "MaxPool" or images.t.shape[1] != 1:
+        return None
+    names = ("ksize", "strides", "padding", "explicit_paddings", "data_format")
+    options = {name: pool.get_attr(name) for name in names}
+    change = tf.squeeze(changes.t, 1)
+    gradients = tf.raw_ops.MaxPoolGrad(orig_input=pool.inputs[0], orig_output=pool.outputs[0], grad=change, **options)
+    return wrap(tf.expand_dims(gradients, 1), True)
 
 
 def _convert_kernel_gradients(pfor_input: Any, wrap: Callable) -> Any:

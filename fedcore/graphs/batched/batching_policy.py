@@ -60,6 +60,8 @@ ONE_STEP_BYTES = 16 << 20
 
 MAX_WIDTH_IMAGES = 4  # the activations of a convolution are far larger than its batch
 
+_NOISY_GRADIENTS = "PreventGradient"  # of examples, see `fedcore.learning.models.example_gradients`
+
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 
@@ -448,7 +450,8 @@ def _trains_convolutions(operations: frozenset[str], body: Body, batched_argumen
         operations: types of the graph's operations.
         batched_arguments: numbers of the arguments that differ between clients.
     """
-    if not any(op.startswith(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")) for op in operations):
+    gradients = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter", _NOISY_GRADIENTS)
+    if not any(op.startswith(gradients) for op in operations):
         return False
     differing = {body.arguments[i] for i in batched_arguments} | ({body.arguments[-1]} if body.seeded else set())
     for node in body.inline().nodes:
