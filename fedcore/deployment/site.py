@@ -171,7 +171,7 @@ class Site:
         ]
         index = request.fact("index", int)
         run_facts = {"plan": digest, "operation": operation, "run": run}
-        self._policy.count_epsilon(noisy_passes(mechanisms, values), self.log, run_facts)
+        self._policy.count_epsilon(noisy_passes(mechanisms, tuple(values)), self.log, run_facts)
 
         def run_once() -> SliceResult:
             return run_client(
