@@ -83,7 +83,7 @@ def build_dp_sgd(
         >>> process = fc.learning.algorithms.build_unweighted_fed_avg(model_fn, private)
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
         >>> round(fc.privacy.example_epsilon(1.1, passes=1, delta=1e-5), 2)
-        4.55
+        4.24
     """
     rate = float(real_number("sampling_rate", sampling_rate, above=0))
     if rate > 1:
