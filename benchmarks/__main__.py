@@ -27,7 +27,19 @@ def main(rounds: int, only: tuple[str, ...], out: Path) -> None:
     from benchmarks.workloads import WORKLOADS
 
     out.mkdir(parents=True, exist_ok=True)
-    others = ["many", "pipelines", "calls", "files", "secure", "checkpoints", "large", "states", "ragged", "streams"]
+    others = [
+        "many",
+        "pipelines",
+        "calls",
+        "files",
+        "secure",
+        "checkpoints",
+        "large",
+        "states",
+        "private",
+        "ragged",
+        "streams",
+    ]
     names = list(only) or [*WORKLOADS, *others]
     if os.environ.get(CHILD):
         from benchmarks.measure import measure

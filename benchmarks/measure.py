@@ -34,6 +34,10 @@ def measure(name: str, rounds: int) -> dict:
         from benchmarks.client_states import measure_client_states
 
         return measure_client_states(rounds)
+    if name == "private":
+        from benchmarks.private_gradients import measure_private_gradients
+
+        return measure_private_gradients(rounds)
     if name == "ragged":
         from benchmarks.ragged import measure_ragged
 

@@ -87,6 +87,14 @@ def write_report(out: Path, names: list[str], seconds: float) -> None:
                     f"clients that keep a value, MLP {name}: {kind} {c['seconds'] * 1e3:.1f} ms of CPU a round, "
                     f"federated averaging {m['plain_s'] * 1e3:.1f} ms: ratio {ratio}"
                 )
+    for name, m in results.get("private", {}).get("models", {}).items():
+        for kind in ("gradients", "noisy"):
+            c = m[kind]
+            ratio = f"{c['ratio']:.2f} ({c['low']:.2f}–{c['high']:.2f}, ≤ {results['private']['target']})"
+            console.print(
+                f"private records, {name}: {kind} {c['seconds'] * 1e3:.1f} ms of CPU a round of one client, "
+                f"plain {m['plain_s'] * 1e3:.1f} ms: ratio {ratio}"
+            )
     for name, c in results.get("ragged", {}).get("cases", {}).items():
         ratio = f"{c['ratio']:.2f} ({c['low']:.2f}–{c['high']:.2f}, ≤ {results['ragged']['target']})"
         console.print(

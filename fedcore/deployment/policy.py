@@ -19,6 +19,7 @@ from fedcore.compiler.disclosures import ClientDataFlow, Disclosure, accumulatio
 from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, flat
 from fedcore.compiler.liveness import Liveness
 from fedcore.compiler.noiseless_values import noiseless_values
+from fedcore.deployment.record_privacy import NoisyPasses, epsilon, mechanisms_of, passes_in
 from fedcore.deployment.site_log import SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of
@@ -43,6 +44,7 @@ RULES = {
     "bits": "a client sends few enough bits in a run",
     "bits_per_day": "a client sends few enough bits in a day",
     "rounds_per_day": "there are few enough runs in a day",
+    "max_epsilon": "the privacy loss of the site's records, over all runs, has a bound",
 }
 
 
@@ -82,6 +84,10 @@ class Policy:
         clients: least number of clients in a sum.
         bits: most bits that leave in a run.
         bits_per_day, rounds_per_day: most bits and runs of a day, in UTC.
+        max_epsilon: largest epsilon of a record, over all runs in the log, by the noise that plans say
+            (`build_dp_sgd`). Stages without such noise read no data. A run that would exceed it does not start. That
+            the plan adds the noise, and that nothing else leaves, a reader of the plan decides (see `signers`).
+        delta: of `max_epsilon`, and of the epsilons in the log; below 1 over the number of records.
         digests: of plans that may run; None for all.
         signers: Ed25519 public keys (raw bytes), one of which must have signed the plan; None for none.
     """
@@ -98,6 +104,8 @@ class Policy:
     bits: int | None = None
     bits_per_day: int | None = None
     rounds_per_day: int | None = None
+    max_epsilon: float | None = None
+    delta: float = 1e-5
     digests: frozenset[str] | None = None
     signers: tuple[bytes, ...] | None = None
 
@@ -127,6 +135,7 @@ class Policy:
             for value in noiseless_values(plan):
                 yield Refusal("noise", f"{_at(value.location)}{value.tensor} : {value.type} leaves without noise")
         yield from self._check_sizes(checked)
+        yield from self._check_noise_for_records(checked)
 
     def _check_origin(self, plan: Module, signature: bytes | None) -> Iterator[Refusal]:
         if self.digests is None and self.signers is None:
@@ -166,6 +175,34 @@ class Policy:
         for op, bits in checked.bits():
             if self.bits is not None and bits > self.bits:
                 yield Refusal("bits", f"{_at(op.location)}a client sends {bits} bits; at most {self.bits} may leave")
+
+    def _check_noise_for_records(self, checked: "_Plan") -> Iterator[Refusal]:
+        for op in checked.folds if self.max_epsilon is not None else ():
+            try:
+                if not checked.reads_arguments(op) or mechanisms_of(checked.plan, checked.stage(op).name):
+                    continue
+                why = "reads the site's data without noise for its records"
+            except InvalidValue as error:
+                why = str(error)
+            yield Refusal("max_epsilon", f"{_at(op.location)}{why}")
+
+    def count_epsilon(self, new: Sequence[NoisyPasses], log: SiteLog, facts: Mapping[str, Any]) -> None:
+        """Counts a run's privacy loss before it begins, in the log.
+
+        Args:
+            new: passes over the site's data with noisy gradients.
+            facts: which run it is.
+        Raises:
+            Refusal: the epsilon of all runs would exceed `max_epsilon`.
+        """
+        if not new:
+            return
+        total = epsilon([*passes_in(log), *new], self.delta)
+        if self.max_epsilon is not None and not total <= self.max_epsilon:
+            bound = f"at most {self.max_epsilon:g} is allowed, at delta {self.delta:g}"
+            raise Refusal("max_epsilon", f"with this run the epsilon of the site's records is {total:.4g}; {bound}")
+        number = total if math.isfinite(total) else None
+        log.write("spent", **facts, noise=[attrs.astuple(each) for each in new], epsilon=number, delta=self.delta)
 
     def check_run(self, plan: Module, stage: ClientStageOf, clients: int | None, log: SiteLog, *, masks: bool) -> None:
         """Checks a run before it begins.
@@ -239,9 +276,13 @@ class Policy:
             f"{c.tensor} : {c.type}" for op, c in _Plan(plan).merges() if op.operands[1].name == stage.work.operation
         ]
 
-    def seed(self, seed: int) -> int:
-        """The seed of a run: the server's, or one that nobody else knows."""
-        return int.from_bytes(os.urandom(8), "little", signed=True) if self.draws_seed else seed
+    def seed(self, seed: int, *, is_private: bool = False) -> int:
+        """The seed of a run: the server's, or one that nobody else knows.
+
+        Args:
+            is_private: the run's noise protects records, so that nobody else may know it.
+        """
+        return int.from_bytes(os.urandom(8), "little", signed=True) if self.draws_seed or is_private else seed
 
     @property
     def draws_seed(self) -> bool:
@@ -343,6 +384,11 @@ class _Plan:
                         yield at, set(operations_of(digest, self.plan.blob(digest)))
                     elif symbol in functions:
                         todo.append((functions[symbol], at))
+
+    def reads_arguments(self, op: Operation) -> bool:
+        """Whether a client stage takes client values that the caller gives."""
+        operands = [o for o in op.operands if isinstance(o, Ref)]
+        return any(_is_argument(o, self.by_name, self.plan, self.types) for o in operands)
 
     def read_leaves(self) -> Iterator[tuple[Location | None, str]]:
         """The leaves of clients' arguments that client stages use, by their names in an element."""
@@ -466,7 +512,10 @@ def read_policy(file: Path) -> Policy:
 def _parse_setting(file: Path, key: str, value: Any) -> Any:
     if key in ("aggregated", "client_values", "noise"):
         is_right, wants = isinstance(value, bool), "true or false"
-    elif key in ("noise_std", "clip"):
+    elif key == "delta":
+        is_right = isinstance(value, float) and 0 < value < 1
+        wants = "a number above 0 and below 1"
+    elif key in ("noise_std", "clip", "max_epsilon"):
         is_right = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         wants = "a number above 0"
     elif key in ("clients", "bits", "bits_per_day", "rounds_per_day"):

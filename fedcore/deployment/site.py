@@ -17,6 +17,7 @@ import tensorflow as tf
 from fedcore.compiler.reachable import named_by
 from fedcore.data import columns_of
 from fedcore.deployment.policy import Policy, Refusal
+from fedcore.deployment.record_privacy import mechanisms_of, noisy_passes
 from fedcore.deployment.site_data import SiteData
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import SiteSettings
@@ -161,13 +162,16 @@ class Site:
             self._on_device(from_arrays(arrays, type_, f"b{number}."), type_)
             for number, type_ in enumerate(stage.broadcast_types)
         ]
+        mechanisms = mechanisms_of(plan, stage.work.stage)
         values = [
-            self._value(source, type_, arrays, number, report)
+            self._value(source, type_, arrays, number, report, whole_passes=bool(mechanisms))
             for number, (source, type_) in enumerate(
                 zip(request.fact("sources", list), stage.value_types, strict=False)
             )
         ]
         index = request.fact("index", int)
+        run_facts = {"plan": digest, "operation": operation, "run": run}
+        self._policy.count_epsilon(noisy_passes(mechanisms, tuple(values)), self.log, run_facts)
 
         def run_once() -> SliceResult:
             return run_client(
@@ -176,7 +180,7 @@ class Site:
                 broadcasts,
                 values,
                 masked=masking is not None,
-                seed=self._policy.seed(request.fact("seed", int)),
+                seed=self._policy.seed(request.fact("seed", int), is_private=bool(mechanisms)),
                 index=index,
                 report=report,
                 stop=Stop(),
@@ -208,9 +212,7 @@ class Site:
         self._policy.check_sent(plan, stage, result, bits, self.log)
         self.log.write(
             "ran",
-            plan=digest,
-            operation=operation,
-            run=run,
+            **run_facts,
             clients=clients,
             bits=bits,
             masked=masking is not None,
@@ -268,16 +270,29 @@ class Site:
 
         return unflatten([tf.convert_to_tensor(leaf) for leaf in flatten(value)], type_)
 
-    def _value(self, source: Any, type_: Any, arrays: dict[str, np.ndarray], number: int, report: Report) -> Any:
-        """A client's value: the site's data, a value that an earlier stage has left here, or one of the request."""
+    def _value(
+        self,
+        source: Any,
+        type_: Any,
+        arrays: dict[str, np.ndarray],
+        number: int,
+        report: Report,
+        *,
+        whole_passes: bool,
+    ) -> Any:
+        """A client's value: the site's data, a value that an earlier stage has left here, or one of the request.
+
+        Args:
+            whole_passes: as for `Batches.of`.
+        """
         if source is None:
             return self._on_device(from_arrays(arrays, type_, f"v{number}."), type_)
         name, path = source
         if name == "data":
-            key = f"{self._data.version}/{type_}"
+            key = f"{self._data.version}/{type_}/{whole_passes}"
             dataset = self._datasets.find(key, None)
             if dataset is None:
-                dataset = self._data.dataset(type_)
+                dataset = self._data.dataset(type_, whole_passes=whole_passes)
                 self._datasets.put(key, dataset)
             return prepare(dataset, type_, "data", functools.partial(columns_of, note=report.note))
         value = self._values.find(name)

@@ -29,9 +29,16 @@ class Batches:
     repeat: int = 1
     shuffle: int = 0
 
-    def of(self, dataset: Any) -> Any:
+    def of(self, dataset: Any, *, whole_passes: bool = False) -> Any:
+        """The data set in batches.
+
+        Args:
+            whole_passes: no batch has rows of two passes, so that none has a row twice.
+        """
         if self.shuffle:
             dataset = dataset.shuffle(self.shuffle)
+        if whole_passes and self.size is not None:
+            return dataset.batch(self.size).repeat(self.repeat)
         if self.repeat > 1:
             dataset = dataset.repeat(self.repeat)
         return dataset if self.size is None else dataset.batch(self.size)
@@ -64,9 +71,11 @@ class TableData:
         columns = self.elements[leaf]
         return (columns,) if isinstance(columns, str) else columns
 
-    def dataset(self, type_: Type) -> Any:
+    def dataset(self, type_: Type, *, whole_passes: bool = False) -> Any:
         """The data set of a type.
 
+        Args:
+            whole_passes: as for `Batches.of`.
         Raises:
             TypeMismatch: the site has no such elements, or a column does not convert to the dtype.
         """
@@ -80,7 +89,7 @@ class TableData:
             raise TypeMismatch(f"the elements of the plan and of the site differ\n  plan  {type_}\n  site  has {has}")
         arrays = {name: self._leaf(name, leaf) for name, leaf in wants.items()}
         columns = arrays[""] if list(arrays) == [""] else _build_element(arrays, type_.element)
-        return self.batches.of(ClientDataset.from_columns(columns))
+        return self.batches.of(ClientDataset.from_columns(columns), whole_passes=whole_passes)
 
     def _leaf(self, name: str, type_: Type) -> np.ndarray:
         assert isinstance(type_, TensorType)
@@ -136,17 +145,17 @@ class FunctionData:
     def columns_of(self, leaf: str) -> tuple[str, ...]:
         return (leaf,)
 
-    def dataset(self, type_: Type) -> Any:
-        """The client's value of a type."""
-        return self._part(self._function(), type_)
+    def dataset(self, type_: Type, *, whole_passes: bool = False) -> Any:
+        """The client's value of a type; `whole_passes` as for `Batches.of`."""
+        return self._part(self._function(), type_, whole_passes)
 
-    def _part(self, value: Any, type_: Type) -> Any:
+    def _part(self, value: Any, type_: Type, whole_passes: bool) -> Any:
         from fedcore.data import ClientDataset
 
         if isinstance(type_, StructType) and isinstance(value, Mapping):  # such as data to train and to test with
-            return {name: self._part(value[name], part) for name, part in type_.items() if name in value}
+            return {name: self._part(value[name], part, whole_passes) for name, part in type_.items() if name in value}
         if isinstance(type_, SequenceType) and isinstance(value, Mapping | tuple | np.ndarray):
-            return self._batches.of(ClientDataset.from_columns(value))
+            return self._batches.of(ClientDataset.from_columns(value), whole_passes=whole_passes)
         return value
 
 

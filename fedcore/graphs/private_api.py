@@ -21,6 +21,7 @@ import importlib.metadata
 import itertools
 import random
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
@@ -374,6 +375,84 @@ def is_in_vectorized_map() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+@part("tensorflow.python.ops.parallel_for: control_flow_ops.pfor, pfor._pfor_converter_registry, wrap")
+def vectorized_loop(fn: Callable[[tf.Tensor], Any], count: tf.Tensor) -> Any:
+    """The results of fn(0), fn(1), …, fn(count - 1), stacked: `tf.vectorized_map` over a number of iterations.
+
+    `tf.vectorized_map` computes that number as a maximum. It also has loops for two operations that are none here:
+    Bitcast, and the gradients of images by the kernel of a convolution, which are a matrix product for each row of the
+    kernel where strides and dilations are 1.
+    """
+    control_flow = importlib.import_module("tensorflow.python.ops.parallel_for.control_flow_ops")
+    pfor = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
+    registry = pfor._pfor_converter_registry
+    kernel_gradients, pool_gradients = registry["Conv2DBackpropFilter"], registry["MaxPoolGrad"]
+    converters = {
+        "Bitcast": lambda each: pfor.wrap(tf.bitcast(each.stacked_input(0), each.get_attr("type")), True),
+        "Conv2DBackpropFilter": lambda each: _convert_kernel_gradients(each, pfor.wrap) or kernel_gradients(each),
+        "MaxPoolGrad": lambda each: _convert_pool_gradients(each, pfor.wrap) or pool_gradients(each),
+    }
+    with _CONVERTERS:
+        own = dict(registry)
+        registry.update({name: lambda each, *_, convert=convert: convert(each) for name, convert in converters.items()})
+        try:
+            return control_flow.pfor(fn, count, warn=False)
+        finally:
+            registry.clear()
+            registry.update(own)
+
+
+_CONVERTERS = threading.RLock()  # TensorFlow has one registry for all threads
+
+
+def _convert_pool_gradients(pfor_input: Any, wrap: Callable) -> Any:
+    """The gradients of a pooling as an operation on what the pooling took and gave; None for other operands.
+
+    oneDNN computes it only so. TensorFlow's converter reshapes both anew, and its own kernel takes ten times as long.
+    """
+    images, results, changes = (pfor_input.input(i) for i in range(3))
+    if not (images.is_stacked and results.is_stacked and changes.is_stacked) or results.t.op.type != "Reshape":
+        return None
+    pool = results.t.op.inputs[0].op
+    if pool.type != "MaxPool" or images.t.shape[1] != 1:
+        return None
+    names = ("ksize", "strides", "padding", "explicit_paddings", "data_format")
+    options = {name: pool.get_attr(name) for name in names}
+    change = tf.squeeze(changes.t, 1)
+    gradients = tf.raw_ops.MaxPoolGrad(orig_input=pool.inputs[0], orig_output=pool.outputs[0], grad=change, **options)
+    return wrap(tf.expand_dims(gradients, 1), True)
+
+
+def _convert_kernel_gradients(pfor_input: Any, wrap: Callable) -> Any:
+    """The gradients of images, each a batch of its own, by the kernel of a convolution; None for other operands."""
+    kernel = pfor_input.op.outputs[0].shape
+    options = [list(pfor_input.get_attr(name)) for name in ("strides", "dilations")]
+    images, has_images, _ = pfor_input.input(0)
+    padding = pfor_input.get_attr("padding").decode()
+    if (
+        not has_images
+        or not kernel.is_fully_defined()
+        or options != [[1] * 4] * 2
+        or pfor_input.get_attr("data_format") != b"NHWC"
+        or padding not in ("SAME", "VALID")
+        or images.shape[1] != 1
+    ):
+        return None
+    pfor_input.stack_inputs(stack_indices=[2])
+    height, width, channels, filters = kernel
+    sizes = [(n - 1) if padding == "SAME" else 0 for n in (height, width)]
+    margins = [[0, 0], *([n // 2, n - n // 2] for n in sizes), [0, 0]]
+    padded = tf.pad(tf.squeeze(images, 1), margins) if any(sizes) else tf.squeeze(images, 1)
+    changes = tf.squeeze(pfor_input.stacked_input(2), 1)
+    rows, columns = (n if n is not None else tf.shape(changes)[i] for i, n in enumerate(changes.shape[1:3], 1))
+    count = tf.shape(changes)[0]
+    shifted = tf.concat([padded[:, :, first : first + columns] for first in range(width)], 3)
+    pixels = tf.reshape(changes, [count, rows * columns, filters])
+    windows = (shifted[:, first : first + rows] for first in range(height))
+    sums = [tf.matmul(tf.reshape(w, [count, -1, width * channels]), pixels, transpose_a=True) for w in windows]
+    return wrap(tf.reshape(tf.stack(sums, 1), [count, height, width, channels, filters]), True)
 
 
 @part("tensorflow.python.util.tf_stack: _source_mapper_stacks, _get_thread_key")

@@ -833,3 +833,27 @@ def step_counter() -> None:
         optimizer.apply([tf.constant([1.0])], [keras.Variable([2.0])] if not optimizer.built else None)
     steps = int(private_api_keras.step_counter(optimizer).value)
     _require(steps == 2, f"{steps} steps are counted, not 2")
+
+
+@contract
+def vectorized_loop() -> None:
+    images, kernel = tf.random.stateless_normal([3, 1, 6, 5, 2], [1, 2]), tf.ones([3, 2, 2, 4])
+
+    def gradient(number: tf.Tensor, padding: str) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            loss = tf.reduce_sum(tf.square(tf.nn.conv2d(tf.gather(images, number), kernel, 1, padding)))
+        return tape.gradient(loss, kernel)
+
+    for padding in ("SAME", "VALID"):
+
+        @tf.function(autograph=False)
+        def gradients(padding: str = padding) -> tf.Tensor:
+            return private_api.vectorized_loop(lambda number: gradient(number, padding), tf.constant(3))
+
+        expected = tf.stack([gradient(tf.constant(i), padding) for i in range(3)])
+        _require(np.allclose(gradients(), expected, rtol=1e-4), f"gradients of images differ, {padding}")
+        names = {op.type for op in gradients.get_concrete_function().graph.get_operations()}
+        _require("While" not in names and "StatelessWhile" not in names, "images are computed one by one")
+    bits = tf.function(lambda: private_api.vectorized_loop(lambda i: tf.bitcast(i, tf.uint32), tf.constant(3)))
+    _require(bits().numpy().tolist() == [0, 1, 2], f"numbers are cast to {bits()}")

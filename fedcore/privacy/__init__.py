@@ -1,4 +1,4 @@
-"""Privacy of clients: accounting that follows a process and its sampler, calibration of noise, and audits.
+"""Privacy of clients and of their records: accounting that follows a process and its sampler, calibration, and audits.
 
 Accounting is done by dp-accounting: `pip install fedcore[dp]`.
 
@@ -13,6 +13,7 @@ The examples of this package use these names:
 from fedcore.privacy.audit import Audit, audit
 from fedcore.privacy.calibration import calibrate
 from fedcore.privacy.epsilon_callback import EpsilonCallback
+from fedcore.privacy.example_level import example_epsilon
 from fedcore.privacy.ledger import Ledger
 
-__all__ = ["Audit", "EpsilonCallback", "Ledger", "audit", "calibrate"]
+__all__ = ["Audit", "EpsilonCallback", "Ledger", "audit", "calibrate", "example_epsilon"]

@@ -122,7 +122,7 @@ def _least(rounds: Sequence[Round], participation: PassParticipation, first_roun
 def _poisson(rounds: Sequence[Round], participation: PoissonParticipation) -> Accounted:
     # Where clients wait, by the group that is drawn most often, and the least noise of any.
     multipliers = _least(rounds, _without_chance(participation), 0)
-    parts = tuple((_poisson_sampled(z, participation.rate), count) for z, count in _run_lengths(multipliers))
+    parts = tuple((poisson_sampled(z, participation.rate), count) for z, count in _run_lengths(multipliers))
     relation = "ADD_OR_REMOVE_ONE" if participation.period == 1 else "REPLACE_SPECIAL"
     return Accounted(parts, relation, "Poisson sampling")
 
@@ -154,7 +154,7 @@ def _account_correlated(rounds: Sequence[Round], participation: Participation, f
     if isinstance(participation, PoissonParticipation):
         if mechanism.coefficients is not None and bands <= participation.period:
             count = math.ceil(len(rounds) / participation.period)
-            parts = ((_poisson_sampled(z, participation.rate), count),)
+            parts = ((poisson_sampled(z, participation.rate), count),)
             return Accounted(parts, "REPLACE_SPECIAL", "cyclic Poisson sampling of a banded mechanism")
     elif isinstance(participation, FixedSizeParticipation) and participation.replace:
         copies = max(r.cohort for r in rounds)
@@ -225,7 +225,8 @@ def _schedule(parts: Sequence[tuple[float, float]], sampling: str) -> Accounted:
     return Accounted(tuple((event, 1) for event in events), "REPLACE_SPECIAL", sampling)
 
 
-def _poisson_sampled(z: float, rate: float) -> Any:
+def poisson_sampled(z: float, rate: float) -> Any:
+    """The event of a Gaussian mechanism over a Poisson sample."""
     return dp_accounting().PoissonSampledDpEvent(rate, gaussian(z)) if z else gaussian(z)
 
 

@@ -7,5 +7,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
 
 
 def test_the_code_of_the_page_runs():
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    exec(compile(block, str(PAGE), "exec"), {})
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert blocks
+    exec(compile("\n".join(blocks), str(PAGE), "exec"), {})

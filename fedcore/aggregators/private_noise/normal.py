@@ -41,3 +41,14 @@ def _normal(bits: tf.Tensor, size: int) -> tf.Tensor:
     radius, angle = tf.sqrt(-2.0 * tf.math.log(uniform[0])), 2 * math.pi * uniform[1]
     both = tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)
     return tf.cast(both[:size], tf.float32)
+
+
+def smooth_normal(size: int) -> tf.Tensor:
+    """Draws float32 [size] from the call's seed, faster than `normal_from_seed`: the scaled sum of two of TensorFlow's.
+
+    TensorFlow's reach 5.7 standard deviations, in steps of 2**-24 of a uniform number; their sums reach 8, and fall
+    between the steps.
+
+    Source: Holohan and Braghin 2021, "Secure random sampling in differential privacy", arXiv:2107.10138, section 4.1.
+    """
+    return (tf.random.normal([size]) + tf.random.normal([size])) * math.sqrt(0.5)

@@ -129,6 +129,9 @@ def _format_line(line: dict) -> str:
         case "ran":
             sent = ", ".join(line.get("sent", []))
             return f"{start}  {line['bits']} bits of {line['clients']} clients, {line['seconds']} s: {sent}"
+        case "spent":
+            number = "without bound" if line["epsilon"] is None else f"{line['epsilon']:.4g}"
+            return f"{start}  epsilon {number} of the site's records so far, at delta {line['delta']:g}"
         case "refused":
             return f"{start}  rule {line['rule']}: {line['why']}"
         case "failed":

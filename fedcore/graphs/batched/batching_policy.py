@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import attrs
+import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.batched.appended_rows import appended_rows, is_static, without_appends
@@ -59,13 +60,22 @@ ONE_STEP_BYTES = 16 << 20
 
 MAX_WIDTH_IMAGES = 4  # the activations of a convolution are far larger than its batch
 
+_NOISY_GRADIENTS = "PreventGradient"  # of examples, see `fedcore.learning.models.example_gradients`
+
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 
 
 AS_FAST_ALONE = "a kernel per client is as fast one client after the other"
 
+DRAWS_ALONE = "random numbers for each weight are as fast one client after the other"
 
-class TrainsConvolutions(NoBatchingRule):
+MIN_DRAWN = 1 << 12
+"""Normal numbers of a step from which clients run one by one: lanes that are idle would draw as many each."""
+
+_NORMALS = ("StatelessRandomNormal", "StatelessRandomNormalV2")
+
+
+class FastAlone(NoBatchingRule):
     """A stage has rules, but is as fast one client after the other."""
 
 
@@ -116,7 +126,7 @@ def batching_policy(
         _check_types(stage, client_operations)
         appended_rows(stage, fold_operations, result_names(stage)[0])
         _check_operations(module, function, client_operations, batched, builds_graphs=False)
-    except TrainsConvolutions as error:
+    except FastAlone as error:
         rank = _rank_for_single_clients(stage) if low_rank else 0
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
     except NoBatchingRule as error:
@@ -418,7 +428,9 @@ def _check_graph(
     operations = operations_of(graph.digest, module.blob(graph.digest))
     body = body_of(graph.digest, module.blob(graph.digest))
     if padded_axes and _trains_convolutions(operations, body, batched_arguments):
-        raise TrainsConvolutions("Conv2D", AS_FAST_ALONE)
+        raise FastAlone("Conv2D", AS_FAST_ALONE)
+    if padded_axes and _drawn_numbers(body) >= MIN_DRAWN:
+        raise FastAlone(_NORMALS[0], DRAWS_ALONE)
     if not builds_graphs:
         return
     rules = frozenset((op, batching_rules.get(op)) for op in operations)  # one may be registered anew
@@ -438,7 +450,8 @@ def _trains_convolutions(operations: frozenset[str], body: Body, batched_argumen
         operations: types of the graph's operations.
         batched_arguments: numbers of the arguments that differ between clients.
     """
-    if not any(op.startswith(("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")) for op in operations):
+    gradients = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter", _NOISY_GRADIENTS)
+    if not any(op.startswith(gradients) for op in operations):
         return False
     differing = {body.arguments[i] for i in batched_arguments} | ({body.arguments[-1]} if body.seeded else set())
     for node in body.inline().nodes:
@@ -448,6 +461,14 @@ def _trains_convolutions(operations: frozenset[str], body: Body, batched_argumen
             if node.op in CONTROL_FLOW or (node.op in _CONVOLUTIONS and inputs[1] in differing):
                 return True
     return False
+
+
+def _drawn_numbers(body: Body) -> int:
+    """How many normal numbers a graph draws whatever the rows of a batch, such as noise for each weight."""
+    nodes = [node for node in body.inline().nodes if node.op in _NORMALS]
+    shapes = [body.inline().by_name.get(node.inputs[0][0]) for node in nodes]
+    constants = [tf.make_ndarray(node["value"]) for node in shapes if node is not None and node.op == "Const"]
+    return sum(int(np.prod(shape)) for shape in constants)
 
 
 def _width(stage: ClientStage, *, keeps_low_rank: bool) -> int:

@@ -95,11 +95,11 @@ def _scheduled_optimizer(
 ) -> Optimizer:
     """The optimizer whose learning rate is replaced in every round."""
     if not _takes_a_rate(client_optimizer_fn):
-        optimizer = as_optimizer(client_optimizer_fn, scales_loss=True)
+        optimizer = as_optimizer(client_optimizer_fn, scales_loss=True, clips_examples=True)
         check_has_rate("client_optimizer_fn", optimizer)
         return optimizer
     probes = (1.0, 0.5)
-    first, second = (as_optimizer(client_optimizer_fn(rate), scales_loss=True) for rate in probes)
+    first, second = (as_optimizer(client_optimizer_fn(rate), scales_loss=True, clips_examples=True) for rate in probes)
     check_has_rate("client_optimizer_fn", first)
     hyperparameters = [dict(optimizer.hyperparameters) for optimizer in (first, second)]
     if (

@@ -185,7 +185,7 @@ def _adaptation(way: OptimizerLike | Computation, model: PureModel, weights_type
     nothing, roles = tf_computation(lambda: ()), model.weight_roles
     train: Any = build_training(
         model,
-        as_optimizer(way, model.trainable_names, scales_loss=True),
+        as_optimizer(way, model.trainable_names, scales_loss=True, clips_examples=True),
         ClientWeighting.UNIFORM,
         weights_type,
         nothing.type_signature.result,

@@ -6,6 +6,7 @@ from fedcore.learning.optimizers.adafactor import build_adafactor
 from fedcore.learning.optimizers.adagrad import build_adagrad
 from fedcore.learning.optimizers.adam import build_adam
 from fedcore.learning.optimizers.adamw import build_adamw
+from fedcore.learning.optimizers.dp_sgd import build_dp_sgd
 from fedcore.learning.optimizers.gradients import LEARNING_RATE_KEY as LEARNING_RATE_KEY
 from fedcore.learning.optimizers.gradients import check_weights_gradients_match, handle_indexed_slices_gradients
 from fedcore.learning.optimizers.keras_optimizer import as_optimizer
@@ -24,6 +25,7 @@ __all__ = [
     "build_adagrad",
     "build_adam",
     "build_adamw",
+    "build_dp_sgd",
     "build_rmsprop",
     "build_sgdm",
     "build_yogi",

@@ -44,7 +44,12 @@ _BY_KERAS = ("use_ema", "gradient_accumulation_steps", "loss_scale_factor")
 
 
 def as_optimizer(
-    given: OptimizerLike, names: Sequence[str] = (), *, scales_loss: bool = False, averages_weights: bool = True
+    given: OptimizerLike,
+    names: Sequence[str] = (),
+    *,
+    scales_loss: bool = False,
+    averages_weights: bool = True,
+    clips_examples: bool = False,
 ) -> Optimizer:
     """A functional optimizer for one of ours, a Keras 3 optimizer, or a function that returns either.
 
@@ -69,11 +74,12 @@ def as_optimizer(
             read names are refused.
         scales_loss: whether the caller takes the gradients of `Optimizer.scale_loss`. Default: those of the loss.
         averages_weights: whether averages of weights (`use_ema`) have an effect there. Default: they do.
+        clips_examples: whether the caller takes the noisy gradients of `build_dp_sgd`. Default: those of batches.
     Raises:
         FedcoreError: it is no optimizer, its learning rate is a Python function, it scales losses where none is
-            scaled, or averages weights where that has no effect; weights are excluded from weight decay by variables,
-            or without names; an optimizer of one's own has been used already, or its step is not one of a graph: it
-            makes variables, changes Python's attributes, or uses a `tf.Variable`.
+            scaled, averages weights where that has no effect, or clips examples where there are none; weights are
+            excluded from weight decay by variables, or without names; an optimizer of one's own has been used already,
+            or its step is not one of a graph: it makes variables, changes Python's attributes, or uses a `tf.Variable`.
     Example:
         >>> optimizer = fc.learning.optimizers.as_optimizer(lambda: keras.optimizers.Adam(0.5, clipnorm=1.0))
         >>> dict(optimizer.hyperparameters)
@@ -90,6 +96,11 @@ def as_optimizer(
         raise FedcoreError(
             "the optimizer averages weights (use_ema=True), which has no effect here: no step reads the averages\n"
             "  fix: leave use_ema out; averages are for client_optimizer_fn of federated averaging, and for servers"
+        )
+    if optimizer.example_mechanism is not None and not clips_examples:
+        raise FedcoreError(
+            "build_dp_sgd clips the gradients of examples, but this optimizer is given gradients of no examples\n"
+            "  fix: it is for client_optimizer_fn of federated averaging and FedProx; its own optimizer is a plain one"
         )
     return optimizer
 

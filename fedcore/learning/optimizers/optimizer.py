@@ -4,13 +4,16 @@ import abc
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.scalars import real_number
+
+if TYPE_CHECKING:
+    from fedcore.learning.models.example_gradients import ExampleMechanism
 
 
 class Optimizer(abc.ABC):
@@ -54,6 +57,9 @@ class Optimizer(abc.ABC):
     def scale_loss(self, state: TensorStructure, loss: tf.Tensor) -> tf.Tensor:
         """The loss whose gradients `next` takes. Default: the loss itself."""
         return loss
+
+    example_mechanism: "ExampleMechanism | None" = None
+    """The mechanism of the noisy gradients that `next` takes. Default: it takes those of the batch's mean loss."""
 
     averages_weights = False
     """Whether `final_weights` are others than those after the last step."""
@@ -224,7 +230,7 @@ def with_inner_names(optimizer: Any, names: Sequence[str]) -> Any:
     return wrapper
 
 
-class _Wrapped(Optimizer):
+class WrappedOptimizer(Optimizer):
     """An optimizer whose steps are another's, changed before they are taken."""
 
     def __init__(self, inner: Optimizer) -> None:
@@ -247,7 +253,7 @@ class _Wrapped(Optimizer):
         return self.inner.set_hparams(state, hparams)
 
 
-class Clipped(_Wrapped):
+class Clipped(WrappedOptimizer):
     """Gives another optimizer the gradients that `clip` makes of the tuple of gradients."""
 
     def __init__(self, inner: Optimizer, clip: Callable[[tuple], tuple]) -> None:
@@ -263,7 +269,7 @@ class Clipped(_Wrapped):
         return self.inner.next(state, weights, tf.nest.pack_sequence_as(gradients, clipped_gradients))
 
 
-class Decayed(_Wrapped):
+class Decayed(WrappedOptimizer):
     """Multiplies weights with a gradient by 1 - weight_decay · learning_rate before each step: decoupled weight decay.
 
     Source: Loshchilov and Hutter 2019, "Decoupled weight decay regularization", arXiv:1711.05101, Algorithm 2.

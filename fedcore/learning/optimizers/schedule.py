@@ -27,4 +27,4 @@ def schedule_learning_rate(optimizer: OptimizerLike, schedule_fn: Callable) -> O
     """
     if not callable(schedule_fn):
         raise TypeMismatch(f"schedule_fn is a function of the step, not {brief(schedule_fn)}")
-    return ScheduledOptimizer(as_optimizer(optimizer), schedule_fn)
+    return ScheduledOptimizer(as_optimizer(optimizer, clips_examples=True), schedule_fn)

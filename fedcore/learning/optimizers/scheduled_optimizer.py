@@ -18,6 +18,7 @@ class ScheduledOptimizer(Optimizer):
         self.inner = inner
         self.schedule = schedule
         self.averages_weights = inner.averages_weights
+        self.example_mechanism = inner.example_mechanism
 
     def with_names(self, names: Sequence[str]) -> Optimizer:
         return with_inner_names(self, names)

@@ -12,6 +12,7 @@ from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import sequence_reduce
 from fedcore.ir import Value
 from fedcore.learning.models import ModelWeights, PureModel
+from fedcore.learning.models.example_gradients import NoisyGradients, check_private_model, private_gradients_of
 from fedcore.learning.models.gradients import gradients_of, or_zeros
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
@@ -72,7 +73,9 @@ def build_training(
     Args:
         proximal_strength: adds its half times the squared distance from the first weights to the loss of every step.
     """
-    roles = model.weight_roles
+    roles, mechanism = model.weight_roles, optimizer.example_mechanism
+    if mechanism is not None:
+        check_private_model(model)
 
     @tf_computation
     def begin(changing: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
@@ -83,13 +86,22 @@ def build_training(
     def step(carry: _Carry, batch: TensorStructure, start: ModelWeights) -> _Carry:
         weights = roles.replace(start, carry.weights)
         scale_loss = partial(optimizer.scale_loss, carry.optimizer) if optimizer.scales_loss else None
-        gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch, scale_loss=scale_loss)
+        gradients: tuple
+        if mechanism is None:
+            gradients, _, non_trainable, metrics = gradients_of(
+                model, weights, carry.metrics, batch, scale_loss=scale_loss
+            )
+        else:
+            gradients, metrics = private_gradients_of(mechanism, model, weights, carry.metrics, batch)
+            non_trainable = weights.non_trainable
         if proximal_strength:
             gradients = or_zeros(gradients, carry.weights.trainable)
             pairs = zip(gradients, carry.weights.trainable, start.trainable, strict=True)
             strength = tf.constant(proximal_strength)
             strength = strength if scale_loss is None else scale_loss(strength)
             gradients = tuple(g + tf.cast(strength, g.dtype) * (w - s) for g, w, s in pairs)
+        if mechanism is not None:
+            gradients = NoisyGradients(gradients)
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, gradients)
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), state, metrics)
 
@@ -112,7 +124,7 @@ def build_client_work(
     model: PureModel, client_optimizer_fn: OptimizerLike, weighting: Weighting, *, proximal_strength: float = 0.0
 ) -> ClientWork:
     """Local training whose hyperparameters stand in the state and are sent with the weights."""
-    optimizer = as_optimizer(client_optimizer_fn, model.trainable_names, scales_loss=True)
+    optimizer = as_optimizer(client_optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
     weights_type = weights_type_of(model)
 
     @tf_computation

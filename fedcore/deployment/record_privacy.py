@@ -1,0 +1,131 @@
+"""Privacy of a site's records: the noise that a plan's stages add to gradients, and the epsilon of all runs so far.
+
+A plan says its noise beside each noisy gradient (`ExampleMechanism.mark`). That is the plan's word: whether it clips
+and draws as it says, and what else it lets leave, a reader of the plan finds out (`digests`, `signers`).
+
+Decision 0307.
+"""
+
+import collections
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+import numpy as np
+import tensorflow as tf
+
+from fedcore.errors import InvalidValue
+from fedcore.graphs.graphdef.form.parsed_graph import Node, body_of
+from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.tensors.values import Nested, flatten
+from fedcore.ir import Function, Graph, Module, Symbol
+from fedcore.learning.models.example_gradients import MARK, ExampleMechanism
+from fedcore.privacy.events import epsilon_of
+from fedcore.privacy.example_level import account_examples
+
+
+@attrs.frozen
+class NoisyPasses:
+    """Passes over a site's data by training with noisy gradients.
+
+    Args:
+        noise_multiplier: 0 for passes whose privacy loss has no bound.
+    """
+
+    noise_multiplier: float
+    sampling_rate: float
+    passes: int
+
+
+def mechanisms_of(plan: Module, stage: str) -> tuple[ExampleMechanism, ...]:
+    """The mechanisms of a client stage, one for each call of a graph with noisy gradients.
+
+    Raises:
+        InvalidValue: a mark is malformed, or its step is in a loop of a graph, whose number of steps no plan tells.
+    """
+    return plan.fact(f"private gradients of {stage}", lambda p: tuple(_mechanisms_in(p, p.function(stage))))
+
+
+def _mechanisms_in(plan: Module, function: Function) -> Iterator[ExampleMechanism]:
+    for op in function.operations:
+        for symbol in (o.name for o in op.operands if isinstance(o, Symbol)):
+            callee = plan[symbol]
+            yield from _mechanisms_of_graph(plan, callee) if isinstance(callee, Graph) else _mechanisms_in(plan, callee)
+
+
+def _mechanisms_of_graph(plan: Module, graph: Graph) -> list[ExampleMechanism]:
+    body = body_of(graph.digest, plan.blob(graph.digest))
+    marks = _marks(body.inline().nodes)
+    if not _marks(node for each in body.library() for node in each.nodes) <= marks:
+        raise InvalidValue("noisy gradients stand in a loop of a graph, whose steps cannot be counted")
+    return [_parse_mark(mark) for mark in sorted(marks)]
+
+
+def _marks(nodes: Iterable[Node]) -> set[str]:
+    messages = (node["message"] for node in nodes if node.op == "PreventGradient")
+    texts = (m.decode(errors="replace") if isinstance(m, bytes) else str(m) for m in messages)
+    return {text for text in texts if text.startswith(MARK)}
+
+
+def _parse_mark(mark: str) -> ExampleMechanism:
+    try:
+        numbers = json.loads(mark.removeprefix(MARK))
+        mechanism = ExampleMechanism(**{name: float(number) for name, number in numbers.items()})
+        is_right = (
+            all(map(math.isfinite, attrs.astuple(mechanism)))
+            and mechanism.noise_multiplier >= 0
+            and 0 < mechanism.sampling_rate <= 1
+        )
+    except (AttributeError, TypeError, ValueError):
+        is_right = False
+    if not is_right:
+        raise InvalidValue("the plan says no noise that is one of noisy gradients")
+    return mechanism
+
+
+def _passes_over(sequence: object) -> int | None:
+    """How often a record of a sequence may take part in training, once a batch; None if that is not known.
+
+    That is how often its batches are repeated. A batch of repeated rows may have a record twice.
+    """
+    if not isinstance(sequence, Columns):
+        return None
+    kinds = [step.kind for step in sequence.steps]
+    if "repeat" in kinds and "batch" in kinds[kinds.index("repeat") :]:
+        return None
+    return math.prod(step.number for step in sequence.steps if step.kind == "repeat")
+
+
+def passes_in(lines: Iterable[Mapping]) -> Iterator[NoisyPasses]:
+    """The passes of all runs in a site's log."""
+    for line in lines:
+        if line.get("what") == "spent":
+            yield from (NoisyPasses(*numbers) for numbers in line["noise"])
+
+
+def epsilon(passes: Iterable[NoisyPasses], delta: float) -> float:
+    """Epsilon of all passes, by dp-accounting.
+
+    Raises:
+        FedcoreError: dp-accounting is not installed.
+    """
+    counts: collections.Counter = collections.Counter()
+    for each in passes:
+        counts[each.noise_multiplier, each.sampling_rate] += each.passes
+    return epsilon_of(account_examples((*key, count) for key, count in counts.items()), delta)
+
+
+def noisy_passes(mechanisms: Sequence[ExampleMechanism], values: Nested) -> list[NoisyPasses]:
+    """The passes of a run; of a noise multiplier of 0 where no number of passes is known.
+
+    Args:
+        values: of the client, as `fedcore.runtime.arguments.prepare` gives them.
+    """
+    if not mechanisms:
+        return []
+    counts = [_passes_over(leaf) for leaf in flatten(values) if not isinstance(leaf, tf.Tensor | np.ndarray)]
+    if None in counts:
+        return [NoisyPasses(0.0, 1.0, 1)]
+    most = max((count for count in counts if count is not None), default=1)
+    return [NoisyPasses(m.noise_multiplier, m.sampling_rate, most) for m in mechanisms]

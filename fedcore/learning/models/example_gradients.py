@@ -1,0 +1,287 @@
+"""Private gradients of batches: the gradient of each example is clipped, then noise is added to their sum.
+
+The gradient of an example is that of a batch of one, which TensorFlow's vectorizer computes for all of them side by
+side: so no example can take part in another's, whatever the layers do. The gradient of a dense kernel is then the outer
+product x_i y_i of the layer's input and the gradient of its output. It is not computed: its norm is |x_i| |y_i|, and
+the sum of clipped ones is one matrix product.
+
+Decisions 0307 and 0308.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+import tensorflow as tf
+
+from fedcore.aggregators.private_noise.normal import smooth_normal
+from fedcore.errors import TracingError
+from fedcore.graphs import private_api
+from fedcore.graphs.tensors.structures import TensorStructure
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.models.pure_model import PureModel
+
+MARK = "fedcore.learning private gradients: "
+"""Begins the text that marks noisy gradients in a plan, by which a site knows their mechanism."""
+
+
+@attrs.frozen
+class ExampleMechanism:
+    """The Gaussian mechanism of a training step.
+
+    Args:
+        clip: the greatest norm of an example's gradient, over all trainable weights.
+        noise_multiplier: standard deviation of the noise of the sum, over `clip`.
+        batch_size: number by which the noisy sum is divided.
+        sampling_rate: probability with which an example of a batch takes part in the step.
+    """
+
+    clip: float
+    noise_multiplier: float
+    batch_size: float
+    sampling_rate: float
+
+    @property
+    def mark(self) -> str:
+        """The text that stands beside the noisy gradients in a plan."""
+        return MARK + json.dumps(attrs.asdict(self))
+
+
+class NoisyGradients(tuple):
+    """The gradients of `private_gradients_of`; None for a weight that no loss depends on."""
+
+
+def check_private_model(model: PureModel) -> None:
+    """Checks that nothing which a training step leaves depends on examples but its gradients and metrics.
+
+    Raises:
+        TracingError: the step assigns weights, as BatchNormalization does, or layers need whole batches.
+    """
+    assigned = model.weight_roles.names
+    if assigned:
+        raise TracingError(
+            f"build_dp_sgd: a training step assigns {', '.join(assigned)} from the examples of a batch, which couples\n"
+            "them: their gradients cannot be clipped one by one, and the averages would have no noise\n"
+            "  fix: keras.layers.GroupNormalization or LayerNormalization, which take each example by itself; or\n"
+            "  freeze the layer, layer.trainable = False"
+        )
+    if model.initial_metrics().get("layer_states") or getattr(model, "batch_size", None) not in (None, 1):
+        raise TracingError(
+            "build_dp_sgd: a layer keeps a state from batch to batch, or the model has batches of a fixed size, but\n"
+            "the gradient of an example is that of a batch of one\n  fix: stateful=False, and no batch_size in Input"
+        )
+
+
+def private_gradients_of(
+    mechanism: ExampleMechanism, model: PureModel, weights: ModelWeights, metrics: dict, batch: TensorStructure
+) -> tuple[NoisyGradients, dict]:
+    """Noisy gradients of a batch by the trainable weights, and the next state of the metrics.
+
+    Types, for weights W, batches B and metric states S: <W,S,B> -> <W.trainable,S>.
+
+    An example whose gradient is not finite adds zeros. Metrics have no noise; they are of the examples that take part,
+    but for `num_examples`, which counts the batch.
+    """
+    rows = tf.shape(_tensors(batch)[0])[0]
+    examples = batch
+    if mechanism.sampling_rate < 1:
+        drawn = tf.where(tf.random.uniform([rows], dtype=tf.float64) < mechanism.sampling_rate)[:, 0]
+        examples = tf.nest.map_structure(lambda leaf: tf.gather(leaf, drawn), batch)
+    sums, changes = clipped_sums(mechanism.clip, model, weights, examples)
+    added = zip(tf.nest.flatten(metrics), changes, strict=True)
+    new_metrics = tf.nest.pack_sequence_as(metrics, [old + change for old, change in added])
+    counts = {"num_examples": tf.cast(rows, tf.int64), "num_batches": tf.constant(1, tf.int64)}
+    new_metrics |= {name: (metrics[name][0] + count,) for name, count in counts.items()}
+    return NoisyGradients(_add_noise(mechanism, sums, weights.trainable)), new_metrics
+
+
+def _add_noise(
+    mechanism: ExampleMechanism, sums: Sequence[tf.Tensor | None], weights: Sequence[tf.Tensor]
+) -> Iterator[tf.Tensor | None]:
+    """The means with noise. Their operations in a plan bear the mark of the mechanism."""
+    stddev = mechanism.noise_multiplier * mechanism.clip
+    sizes = [0 if total is None else math.prod(total.shape) for total in sums]
+    noise = tf.split(stddev * smooth_normal(sum(sizes)), sizes) if stddev else [None] * len(sums)
+    for total, added, weight in zip(sums, noise, weights, strict=True):
+        if total is None:
+            yield None
+            continue
+        noisy = total if added is None else total + tf.reshape(added, total.shape)
+        mean = tf.cast(noisy / mechanism.batch_size, weight.dtype)
+        yield tf.raw_ops.PreventGradient(input=mean, message=mechanism.mark)
+
+
+def clipped_sums(
+    clip: float, model: PureModel, weights: ModelWeights, batch: TensorStructure
+) -> tuple[list[tf.Tensor | None], list[tf.Tensor]]:
+    """The sum of the gradients of a batch's examples, each clipped by its norm, and what they add to the metrics.
+
+    Types, for weights W and metric states S: <W.trainable as float32,leaves of S>, with None for a weight that no loss
+    depends on. A model with loops, such as those of recurrent layers over time steps, takes one example after another.
+    """
+    leaves, trainable = _tensors(batch), weights.trainable
+    count, kinds = tf.shape(leaves[0])[0], list[type | None]()
+
+    def work(number: tf.Tensor) -> tuple[list, list]:
+        single = tf.nest.pack_sequence_as(batch, [tf.gather(leaf, number)[tf.newaxis] for leaf in leaves])
+        start = model.initial_metrics()
+        with tf.GradientTape() as tape:
+            tape.watch(trainable)
+            output, _, metrics = model.step(weights, start, single, training=True)
+        gradients = tape.gradient(output.loss, trainable)
+        kinds[:] = [None if g is None else type(g) for g in gradients]
+        tensors = [
+            [g.values, g.indices] if isinstance(g, tf.IndexedSlices) else [g] for g in gradients if g is not None
+        ]
+        return tensors, [new - old for new, old in zip(*map(tf.nest.flatten, (metrics, start)), strict=True)]
+
+    def work_without_loops(number: tf.Tensor) -> tuple[list, list]:
+        graph = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        result = work(number)
+        if any(op.type in ("While", "StatelessWhile") for op in graph.get_operations()[first:]):
+            raise _HasLoops
+        return result
+
+    def clipped(tensors: list, changes: list) -> list[tf.Tensor]:
+        gradients = _gradients_by_weight(kinds, iter(tensors), trainable)
+        squares = tf.add_n([g.squared_norms() for g in gradients])
+        is_finite = tf.math.is_finite(squares)
+        scales = tf.where(is_finite, tf.minimum(clip / tf.sqrt(squares), 1.0), 0.0)
+        return [*(g.sum(scales, is_finite) for g in gradients), *(tf.reduce_sum(c, 0) for c in changes)]
+
+    def add_example(number: tf.Tensor, totals: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        tensors, changes = tf.nest.map_structure(lambda t: t[tf.newaxis], work(number))
+        return number + 1, [total + one for total, one in zip(totals, clipped(tensors, changes), strict=True)]
+
+    try:
+        totals = clipped(*private_api.vectorized_loop(work_without_loops, count))
+    except _HasLoops:
+        used = (w for w, kind in zip(trainable, kinds, strict=True) if kind is not None)
+        zeros = [tf.zeros(w.shape) for w in used] + [tf.zeros_like(s) for s in tf.nest.flatten(model.initial_metrics())]
+        _, totals = tf.while_loop(lambda number, _: number < count, add_example, (0, zeros))
+    remaining = iter(totals)
+    return [None if kind is None else next(remaining) for kind in kinds], list(remaining)
+
+
+class _HasLoops(Exception):
+    """TensorFlow's vectorizer does not cover gradients of loops."""
+
+
+def _tensors(batch: TensorStructure) -> list[tf.Tensor]:
+    """The tensors of a batch.
+
+    Raises:
+        TracingError: there are sparse ones, which have no examples to take out.
+    """
+    leaves = tf.nest.flatten(batch)
+    if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
+        raise TracingError("build_dp_sgd: the batches have sparse or ragged tensors; give dense ones")
+    return leaves
+
+
+@attrs.frozen
+class _Stacked:
+    """Gradients of examples by a weight.
+
+    Args:
+        gradients: float32 [examples, *shape].
+    """
+
+    gradients: tf.Tensor
+
+    def squared_norms(self) -> tf.Tensor:
+        return tf.reduce_sum(tf.square(_flat(self.gradients)), 1)
+
+    def sum(self, scales: tf.Tensor, is_finite: tf.Tensor) -> tf.Tensor:
+        scaled = tf.where(is_finite[:, None], _flat(self.gradients) * scales[:, None], 0.0)
+        return tf.reshape(tf.reduce_sum(scaled, 0), self.gradients.shape[1:])
+
+
+@attrs.frozen
+class _OuterProducts:
+    """Gradients of examples by the kernel of a dense layer: left[i] outer right[i].
+
+    Args:
+        left, right: float32 [examples, n] and [examples, m].
+    """
+
+    left: tf.Tensor
+    right: tf.Tensor
+
+    def squared_norms(self) -> tf.Tensor:
+        return tf.reduce_sum(tf.square(self.left), 1) * tf.reduce_sum(tf.square(self.right), 1)
+
+    def sum(self, scales: tf.Tensor, is_finite: tf.Tensor) -> tf.Tensor:
+        left = tf.where(is_finite[:, None], self.left, 0.0)
+        right = tf.where(is_finite[:, None], self.right * scales[:, None], 0.0)
+        return tf.matmul(left, right, transpose_a=True)
+
+
+@attrs.frozen
+class _Rows:
+    """Gradients of examples by the rows of an embedding.
+
+    Args:
+        values: float32 [examples, n, *sizes of a row].
+        indices: [examples, n], the rows; an example may have a row several times.
+        shape: of the weight.
+    """
+
+    values: tf.Tensor
+    indices: tf.Tensor
+    shape: tf.TensorShape
+
+    def squared_norms(self) -> tf.Tensor:
+        n = tf.shape(self.indices)[1]
+        values = tf.reshape(self.values, [-1, n, math.prod(self.shape[1:])])
+        is_same = tf.equal(self.indices[:, :, None], self.indices[:, None, :])
+        totals = tf.matmul(tf.cast(is_same, tf.float32), values)  # of each row, wherever it stands
+        is_first = tf.equal(tf.argmax(tf.cast(is_same, tf.int32), 2, tf.int32), tf.range(n))
+        return tf.reduce_sum(tf.where(is_first, tf.reduce_sum(tf.square(totals), 2), 0.0), 1)
+
+    def sum(self, scales: tf.Tensor, is_finite: tf.Tensor) -> tf.Tensor:
+        shape = [tf.shape(scales)[0], *[1] * (self.values.shape.rank - 1)]
+        scaled = tf.where(tf.reshape(is_finite, shape), self.values * tf.reshape(scales, shape), 0.0)
+        rows = tf.reshape(scaled, [-1, *self.shape[1:]])
+        return tf.math.unsorted_segment_sum(rows, tf.reshape(self.indices, [-1]), self.shape[0])
+
+
+_Gradients = _Stacked | _OuterProducts | _Rows
+
+
+def _gradients_by_weight(
+    kinds: Sequence[type | None], stacked: Iterator[list[tf.Tensor]], weights: Sequence[tf.Tensor]
+) -> list[_Gradients]:
+    """The gradients by the weights that the loss depends on."""
+    result: list[_Gradients] = []
+    for weight in (w for w, kind in zip(weights, kinds, strict=True) if kind is not None):
+        gradients, *indices = next(stacked)
+        if indices:
+            result.append(_Rows(tf.cast(gradients, tf.float32), indices[0], weight.shape))
+            continue
+        gradients = tf.ensure_shape(gradients, [None, *weight.shape])
+        result.append(_outer_products(gradients) or _Stacked(tf.cast(gradients, tf.float32)))
+    return result
+
+
+def _outer_products(gradients: tf.Tensor) -> _OuterProducts | None:
+    """Gradients as outer products, if a product of vectors computes each."""
+    op: Any = gradients.op
+    while op.type in ("Identity", "EnsureShape"):
+        op = op.inputs[0].op
+    if op.type != "BatchMatMulV2" or gradients.shape.rank != 3 or gradients.dtype != tf.float32:
+        return None
+    factors = []
+    for factor, transposed, axis in zip(op.inputs, ("adj_x", "adj_y"), (2, 1), strict=True):
+        inner = 3 - axis if op.get_attr(transposed) else axis
+        if factor.shape.rank != 3 or factor.shape[inner] != 1:
+            return None
+        factors.append(tf.squeeze(factor, inner))
+    return _OuterProducts(*factors)
+
+
+def _flat(gradients: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(gradients, [tf.shape(gradients)[0], math.prod(gradients.shape[1:])])

@@ -1,0 +1,143 @@
+"""The epsilon of a site's records: in its log, and bounded by its policy."""
+
+import json
+
+import attrs
+import numpy as np
+import pytest
+from direct_exchange import ELEMENT, open_sites
+from learning_programs import build_fed_avg, build_model
+
+import fedcore as fc
+from fedcore.compiler import compile_module, pipeline_with
+from fedcore.deployment.policy import Policy, read_policy
+from fedcore.deployment.record_privacy import mechanisms_of, noisy_passes
+from fedcore.deployment.site_data import Batches
+from fedcore.errors import InvalidValue
+from fedcore.learning.models import example_gradients
+
+POLICY = "aggregated = false\nclients = 1\n"
+
+
+def build_private(noise=1.5, rate=1.0):
+    private = fc.learning.optimizers.build_dp_sgd(1.0, noise, batch_size=4, sampling_rate=rate)
+    return fc.learning.algorithms.build_unweighted_fed_avg(build_model, private)
+
+
+def rounds(exchange, process, number):
+    data = fc.deployment.sites(exchange, ELEMENT)
+    return fc.learning.programs.train(process, data, rounds=number, clients_per_round=len(exchange.sites))
+
+
+def run(exchange, process, number=1):
+    with fc.use(fc.runtime.network(exchange)):
+        return rounds(exchange, process, number)
+
+
+def spent(exchange, name="site-00"):
+    return [line for line in exchange.answering[name].log if line["what"] == "spent"]
+
+
+def test_the_log_has_the_epsilon_of_all_runs_of_a_site(tmp_path):
+    exchange, _ = open_sites(tmp_path, 2, POLICY)
+    run(exchange, build_private(), 3)
+    lines = spent(exchange)
+    expected = [fc.privacy.example_epsilon(1.5, passes=n, delta=1e-5) for n in (1, 2, 3)]
+    assert [line["epsilon"] for line in lines] == pytest.approx(expected)
+    kinds = [line["what"] for line in exchange.answering["site-00"].log if line["what"] in ("spent", "ran")]
+    assert kinds == ["spent", "ran"] * 3  # counted before it runs
+
+
+def test_a_run_that_would_exceed_the_bound_does_not_start_also_after_a_restart(tmp_path):
+    bound = fc.privacy.example_epsilon(1.5, passes=2, delta=1e-5) + 1e-6
+    exchange, _ = open_sites(tmp_path, 2, f"{POLICY}max_epsilon = {bound}\n")
+    process = build_private()
+    run(exchange, process, 2)
+    exchange.restart("site-00")
+    with pytest.raises(fc.errors.FedcoreError, match=r"epsilon of the site's records is .*; at most"):
+        run(exchange, process, 1)
+    assert len(spent(exchange)) == 2
+    refused = [line for line in exchange.answering["site-00"].log if line["what"] == "refused"]
+    assert {line["rule"] for line in refused} == {"max_epsilon"}
+
+
+def test_passes_and_sampling_count(tmp_path):
+    exchange, _ = open_sites(tmp_path, 1, POLICY)
+    site = exchange.answering["site-00"]
+    site._data = attrs.evolve(site._data, batches=attrs.evolve(site._data.batches, repeat=5, shuffle=20))
+    run(exchange, build_private(rate=0.25))
+    (line,) = spent(exchange)
+    assert line["noise"] == [[1.5, 0.25, 5]]
+    assert line["epsilon"] == pytest.approx(
+        fc.privacy.example_epsilon(1.5, passes=5, delta=1e-5, sampling_rate=0.25), rel=1e-9
+    )
+
+
+def test_no_batch_of_a_site_has_a_record_twice():
+    data = fc.data.ClientDataset.from_columns(np.arange(10))
+    batches = [*Batches(4, repeat=3, shuffle=10).of(data, whole_passes=True)]
+    assert [len(batch) for batch in batches] == [4, 4, 2] * 3
+    assert all(len({*batch.numpy()}) == len(batch) for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "passes"),
+    [
+        (lambda data: data.shuffle(9).batch(4).repeat(3), 3),
+        (lambda data: data.batch(100).repeat(2).repeat(3), 6),
+        (lambda data: data.repeat(3).batch(4), None),
+    ],
+)
+def test_passes_are_known_where_batches_are_repeated_whole(pipeline, passes):
+    mechanism = example_gradients.ExampleMechanism(1.0, 2.0, 4.0, 1.0)
+    columns = pipeline(fc.data.ClientDataset.from_columns(np.arange(10))).columns
+    (counted,) = noisy_passes([mechanism], (columns,))
+    assert (counted.noise_multiplier, counted.passes) == ((2.0, passes) if passes else (0.0, 1))
+
+
+def test_a_plan_without_noise_for_records_is_refused(tmp_path):
+    def refusals(process):
+        plan = compile_module(process.next.to_module("traced"), pipeline_with({"secure": "masked"}, "default"))
+        policy = Policy(aggregated=False, max_epsilon=1.0)
+        return [(refusal.rule, str(refusal)) for refusal in policy.refusals(plan)]
+
+    assert refusals(build_private()) == []
+    ((rule, why),) = refusals(build_fed_avg())
+    assert rule == "max_epsilon"
+    assert "reads the site's data without noise for its records" in why
+
+
+def test_noise_of_multiplier_zero_has_no_bound(tmp_path):
+    exchange, _ = open_sites(tmp_path, 1, POLICY + "max_epsilon = 1000\n")
+    with pytest.raises(fc.errors.FedcoreError, match="max_epsilon"):
+        run(exchange, build_private(noise=0.0))
+    assert spent(exchange) == []
+
+
+def test_the_noise_of_a_site_is_not_that_of_the_servers_seed(tmp_path):
+    exchange, datasets = open_sites(tmp_path, 1, POLICY)
+    process = build_private()
+    state = process.initialize.invoke(seed=1)
+    with fc.use(fc.runtime.network(exchange)):
+        at_site = process.next.invoke(state, [fc.deployment.sites(exchange, ELEMENT).cohort(["site-00"])[0]], seed=3)
+    here = process.next.invoke(state, datasets, seed=3)
+    kernels = [result.state.global_model_weights.trainable[0] for result in (at_site, here)]
+    differing = np.not_equal(*kernels)
+    assert differing.mean() > 0.99
+
+
+def test_a_mark_that_says_no_noise_is_refused(monkeypatch):
+    monkeypatch.setattr(
+        example_gradients.ExampleMechanism, "mark", example_gradients.MARK + json.dumps({"noise_multiplier": "much"})
+    )
+    plan = build_private().next.to_module("planned")
+    (fold,) = [op for op in plan.main.operations if op.kind == "fold"]
+    with pytest.raises(InvalidValue, match="says no noise"):
+        mechanisms_of(plan, fold.operands[1].name)
+
+
+@pytest.mark.parametrize("text", ["max_epsilon = 0", "max_epsilon = true", "delta = 1", 'delta = "small"'])
+def test_a_wrong_bound_is_told(tmp_path, text):
+    (tmp_path / "policy.toml").write_text(text)
+    with pytest.raises(InvalidValue, match=r"is a number above 0"):
+        read_policy(tmp_path / "policy.toml")
