@@ -413,6 +413,19 @@ def eager_mode() -> contextlib.AbstractContextManager:
     return tf.__internal__.eager_context.eager_mode()
 
 
+@part("tensorflow.python.eager.tape: stop_recording, by pywrap_tfe.TFE_Py_TapeSet{IsStopped,RestartOnThread,StopOnThread}")
+@contextlib.contextmanager
+def init_scope_with_tapes() -> Iterator[None]:
+    """Like `tf.init_scope`, in which no tape records; inside of this one the tapes of the user's code do."""
+    tapes = importlib.import_module("tensorflow.python.eager.tape").pywrap_tfe
+    with tf.init_scope():
+        tapes.TFE_Py_TapeSetRestartOnThread()
+        try:
+            yield
+        finally:
+            tapes.TFE_Py_TapeSetStopOnThread()
+
+
 @part("Tensor._id")
 def creation_number(tensor: tf.Tensor) -> int:
     """A number that grows from each eager tensor of the process to the next."""

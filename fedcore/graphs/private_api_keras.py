@@ -1,6 +1,7 @@
 """The part of `private_api` for what Keras' `compile` makes of losses and metrics."""
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -160,3 +161,31 @@ def learning_rate_variable(optimizer: keras.optimizers.Optimizer) -> Any:
     """The variable of a constant learning rate; None for a schedule."""
     rate = optimizer._learning_rate
     return rate if hasattr(rate, "assign") else None
+
+
+@part("keras.Variable.handle, a property; tensorflow.python.eager.tape: variable_accessed(variable)")
+def note_read(variable: keras.Variable) -> None:
+    """Tells the tapes that a variable is read, whose value in a stateless scope is a tensor.
+
+    Tapes watch the variables that are read while they record, and take variables as sources of gradients: by their
+    handles. The tensor is the handle here.
+    """
+    _tensors_as_handles()
+    importlib.import_module("tensorflow.python.eager.tape").variable_accessed(variable)
+
+
+@functools.cache
+def _tensors_as_handles() -> None:
+    """Lets a variable whose value is a tensor be its own handle, where Keras raises an AttributeError."""
+
+    def handle(variable: keras.Variable) -> tf.Tensor:
+        scope = _stateless_scope()
+        value = None if scope is None else scope.state_mapping.get(id(variable))
+        return original(variable) if value is None else value
+
+    original = keras.Variable.handle.fget
+    keras.Variable.handle = property(handle)
+
+
+def _stateless_scope() -> keras.StatelessScope | None:
+    return importlib.import_module("keras.src.backend.common.stateless_scope").get_stateless_scope()

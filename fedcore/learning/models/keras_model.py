@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from fedcore.collection_pause import without_collection
 from fedcore.errors import TracingError, brief
-from fedcore.graphs import private_api
+from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.tensors.returned import returned
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.structures import TensorStructure
@@ -358,10 +358,15 @@ FunctionalModel.register(_KerasModel)
 
 
 class _StepScope(keras.StatelessScope):
-    """A stateless scope whose assigned values are constants to gradients, as those of a `tf.Variable` are.
+    """A stateless scope whose variables are to gradients what a `tf.Variable` is.
 
-    Decision 0284.
+    Assigned values are constants, and tapes of the user watch the trainable variables that are read. Decision 0284.
     """
+
+    def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
+        if variable.trainable:
+            private_api_keras.note_read(variable)
+        return super().get_current_value(variable)
 
     def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
         variable, value = update

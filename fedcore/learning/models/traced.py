@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TracingError
+from fedcore.graphs import private_api
 from fedcore.graphs.capture.keras_seeds import default_seeds
 from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.ir.locations import describe
@@ -75,7 +76,7 @@ def reproducible() -> Iterator[Initialisers]:
             eager_in_plain_graphs(),
             default_seeds(),
             default_metric_names(),
-            tf.init_scope(),
+            private_api.init_scope_with_tapes(),
             tf.variable_creator_scope(creator),
         ):
             yield initialisers
