@@ -413,7 +413,7 @@ def eager_mode() -> contextlib.AbstractContextManager:
     return tf.__internal__.eager_context.eager_mode()
 
 
-@part("tensorflow.python.eager.tape: stop_recording, by pywrap_tfe.TFE_Py_TapeSet{IsStopped,RestartOnThread,StopOnThread}")
+@part("tensorflow.python.eager.tape: pywrap_tfe.TFE_Py_TapeSet{RestartOnThread,StopOnThread}, as stop_recording")
 @contextlib.contextmanager
 def init_scope_with_tapes() -> Iterator[None]:
     """Like `tf.init_scope`, in which no tape records; inside of this one the tapes of the user's code do."""

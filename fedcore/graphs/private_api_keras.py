@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fedcore.graphs.private_api import part
+from fedcore.graphs.private_api import part, quick_operations
 
 _COMPILE = "keras.src.trainers.compile_utils"
 
@@ -161,6 +161,39 @@ def learning_rate_variable(optimizer: keras.optimizers.Optimizer) -> Any:
     """The variable of a constant learning rate; None for a schedule."""
     rate = optimizer._learning_rate
     return rate if hasattr(rate, "assign") else None
+
+
+@part("tf.__internal__.FuncGraph(name), Graph._variable_creator_stack")
+def outputs_of(fn: Callable[..., Any], *specs: Any) -> Any:
+    """The specs of what a function of symbolic tensors returns, by a graph that is thrown away.
+
+    So `fit` builds a model: nothing runs, no variable changes, and variables that layers make are made outside. Where
+    a graph is being built, which alone may make variables, the function is traced there, with unused results.
+
+    Args:
+        specs: nested TensorSpecs and SparseTensorSpecs, which may be open.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly():
+        creators, graph = graph._variable_creator_stack, tf.__internal__.FuncGraph("scratch")
+        graph._variable_creator_stack = creators
+    with graph.as_default(), keras.SymbolicScope(), quick_operations():
+        return keras.tree.map_structure(_spec_of, fn(*keras.tree.map_structure(_placeholder, specs)))
+
+
+def _placeholder(spec: Any) -> tf.Tensor | tf.SparseTensor:
+    """A tensor with the spec's shape; of zeros, for a graph that runs."""
+    sizes = [1 if size is None else size for size in spec.shape]
+    if isinstance(spec, tf.SparseTensorSpec):
+        dense_shape = tf.compat.v1.placeholder_with_default(tf.constant(sizes, tf.int64), [len(sizes)])
+        return tf.SparseTensor(tf.zeros([1, len(sizes)], tf.int64), tf.zeros([1], spec.dtype), dense_shape)
+    return tf.compat.v1.placeholder_with_default(tf.zeros(sizes, spec.dtype), spec.shape)
+
+
+def _spec_of(value: Any) -> Any:
+    if isinstance(value, tf.SparseTensor):
+        return tf.SparseTensorSpec(value.shape, value.dtype)
+    return tf.TensorSpec(value.shape, value.dtype) if tf.is_tensor(value) else value
 
 
 @part("keras.Variable.handle, a property; tensorflow.python.eager.tape: variable_accessed(variable)")

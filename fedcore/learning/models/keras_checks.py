@@ -10,7 +10,7 @@ from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_outputs import LossLike, output_names
-from fedcore.types import Type
+from fedcore.types import Type, tensor_leaves
 
 _ORDER = "from_keras_model(keras_model, loss, input_spec)"
 _OTHER_SHAPES = ("sparse", "ctc", "tversky", "dice", "circle", "iou")  # names of what compares other shapes
@@ -159,6 +159,16 @@ def check_flags(model: keras.Model, flags: list[tuple[str, bool]]) -> None:
 def open_shape(tensor: tf.Tensor) -> str:
     """A shape of a batch, with ? for the number of examples."""
     return f"[{','.join(['?', *('?' if n is None else str(n) for n in tensor.shape[1:])])}]"
+
+
+def open_sizes_hint(type_: Type) -> str:
+    """How to fix an error that open sizes of examples may cause; nothing where only the number of examples is open."""
+    if all(leaf.shape is not None and None not in leaf.shape[1:] for leaf in tensor_leaves(type_)):
+        return ""
+    return (
+        f"\n  the type {type_} leaves sizes open\n  fix: after batch(), "
+        "dataset.map(lambda x, y: (tf.ensure_shape(x, [None, 12]), y)), with the sizes that the examples have"
+    )
 
 
 def words_of(error: Exception) -> str:

@@ -87,16 +87,6 @@ def _has_own_gradient(op: tf.Operation) -> bool:
     return op.type == "IdentityN" and op.node_def.attr["_gradient_op_type"].s.startswith(b"CustomGradient")
 
 
-def traced_once(call: Callable[[], object]) -> None:
-    """Traces a call. TensorFlow compiles each operation that runs eagerly for the first time, which takes 2 ms."""
-
-    def run() -> None:
-        call()
-
-    with private_api.quick_operations():
-        tf.function(run, autograph=False).get_concrete_function()
-
-
 def _layer_of(model: keras.Model, op: tf.Operation) -> str:
     """The innermost layer in whose scope an operation is."""
     layers = {layer.name: layer for layer in private_api.layers_within(model)}

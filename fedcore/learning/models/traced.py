@@ -65,7 +65,7 @@ def reproducible() -> Iterator[Initialisers]:
 
     def creator(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
         variable = next_creator(**options)
-        initialisers.made[id(variable)] = (variable, options.get("initial_value"), variable.numpy())
+        initialisers.made[id(variable)] = (variable, options.get("initial_value"), value_now(variable))
         return variable
 
     random_state = random.getstate()
