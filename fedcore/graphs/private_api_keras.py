@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fedcore.graphs.private_api import part, quick_operations
+from fedcore.graphs.private_api import functions_traced_anew, part, quick_operations
 
 _COMPILE = "keras.src.trainers.compile_utils"
 
@@ -167,8 +167,9 @@ def learning_rate_variable(optimizer: keras.optimizers.Optimizer) -> Any:
 def outputs_of(fn: Callable[..., Any], *specs: Any) -> Any:
     """The specs of what a function of symbolic tensors returns, by a graph that is thrown away.
 
-    So `fit` builds a model: nothing runs, no variable changes, and variables that layers make are made outside. Where
-    a graph is being built, which alone may make variables, the function is traced there, with unused results.
+    So `fit` builds a model: nothing runs, no variable changes, and variables that layers make are made outside. Where a
+    graph is being built, which alone may make variables, the function is traced there, with unused results. Decision
+    0293.
 
     Args:
         specs: nested TensorSpecs and SparseTensorSpecs, which may be open.
@@ -177,7 +178,7 @@ def outputs_of(fn: Callable[..., Any], *specs: Any) -> Any:
     if tf.executing_eagerly():
         creators, graph = graph._variable_creator_stack, tf.__internal__.FuncGraph("scratch")
         graph._variable_creator_stack = creators
-    with graph.as_default(), keras.SymbolicScope(), quick_operations():
+    with graph.as_default(), keras.SymbolicScope(), quick_operations(), functions_traced_anew():
         return keras.tree.map_structure(_spec_of, fn(*keras.tree.map_structure(_placeholder, specs)))
 
 

@@ -1,10 +1,11 @@
 """Batches of a Keras model: inputs and labels with the sizes that the model knows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
+from fedcore.graphs import private_api
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_outputs import structure_of
@@ -12,9 +13,13 @@ from fedcore.types import Type
 
 
 def fixed_batch_size(model: keras.Model) -> int | None:
-    """The number of examples in every batch, where the model's inputs say it, as stateful recurrent layers need."""
+    """The number of examples in every batch, where layers keep a state for each of them."""
     inputs = getattr(model, "inputs", None)
-    return inputs[0].shape[0] if inputs and inputs[0].shape else None
+    return inputs[0].shape[0] if inputs and inputs[0].shape and _stateful_layers(model) else None
+
+
+def _stateful_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    return [layer for layer in private_api.layers_within(model) if getattr(layer, "stateful", False)]
 
 
 def label_specs(type_: Type, predictions: TensorStructure) -> TensorStructure:
@@ -26,13 +31,25 @@ def label_specs(type_: Type, predictions: TensorStructure) -> TensorStructure:
     return tf.nest.pack_sequence_as(specs, [_sized_like(*pair) for pair in zip(leaves, outputs, strict=True)])
 
 
-def fit_to_inputs(model: keras.Model, x: TensorStructure, batch_size: int | None) -> TensorStructure:
-    """The inputs with static sizes: of a fixed number of examples, and of sparse tensors, whose type has none."""
+def fit_to_inputs(model: keras.Model, batch: Sequence[TensorStructure], batch_size: int | None) -> list:
+    """The parts of a batch with static sizes: those of sparse inputs, whose type has none, and a fixed batch size.
+
+    Raises:
+        InvalidArgumentError: when the graph runs, a batch has not the fixed number of examples.
+    """
+    x, *others = batch
     leaves = tf.nest.flatten(x)
-    if batch_size is None and not any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
-        return x
-    pairs = zip(leaves, _inputs_like(model, x), strict=True)
-    return tf.nest.pack_sequence_as(x, [_fit(leaf, tensor, batch_size) for leaf, tensor in pairs])
+    if any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
+        pairs = zip(leaves, _inputs_like(model, x), strict=True)
+        x = tf.nest.pack_sequence_as(x, [_with_sizes(*pair) for pair in pairs])
+    if batch_size is None or all(leaf.shape[0] == batch_size for leaf in tf.nest.flatten([x, others])):
+        return [x, *others]
+    layer, examples = _stateful_layers(model)[0], tf.shape(leaves[0])[0]
+    keeps = f"{layer.name} ({type(layer).__name__}) of {model.name} keeps states for {batch_size} examples"
+    message = keeps + ", and a batch has {}; fix: dataset.batch(" + f"{batch_size}, drop_remainder=True)"
+    check = tf.debugging.Assert(examples == batch_size, [tf.strings.format(message, examples)])
+    with tf.control_dependencies([check]):
+        return tf.nest.map_structure(lambda leaf: tf.ensure_shape(leaf, [batch_size, *leaf.shape[1:]]), [x, *others])
 
 
 def input_spec_of(tensor: keras.KerasTensor) -> tf.TensorSpec | tf.SparseTensorSpec:
@@ -41,10 +58,17 @@ def input_spec_of(tensor: keras.KerasTensor) -> tf.TensorSpec | tf.SparseTensorS
     return kind(tensor.shape, tensor.dtype)
 
 
-def _sized_like(spec: tf.TensorSpec, prediction: tf.TensorSpec) -> tf.TensorSpec:
-    if spec.shape.rank is None or spec.shape.rank != prediction.shape.rank:
+def sized_inputs(model: keras.Model, specs: TensorStructure) -> TensorStructure:
+    """Specs of inputs, whose open sizes are those that the model knows."""
+    pairs = zip(tf.nest.flatten(specs), _inputs_like(model, specs), strict=True)
+    sized = [spec if tensor is None else _sized_like(spec, tensor) for spec, tensor in pairs]
+    return tf.nest.pack_sequence_as(specs, sized)
+
+
+def _sized_like(spec: tf.TensorSpec, other: tf.TensorSpec | keras.KerasTensor) -> tf.TensorSpec:
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None or spec.shape.rank != len(other.shape):
         return spec
-    pairs = zip(spec.shape, prediction.shape, strict=True)
+    pairs = zip(spec.shape, other.shape, strict=True)
     return tf.TensorSpec([b if a is None else a for a, b in pairs], spec.dtype)
 
 
@@ -61,12 +85,8 @@ def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
     return flat if len(flat) == count else [None] * count
 
 
-def _fit(
-    leaf: tf.Tensor | tf.SparseTensor, tensor: keras.KerasTensor | None, batch_size: int | None
-) -> tf.Tensor | tf.SparseTensor:
-    if not isinstance(leaf, tf.SparseTensor):
-        return leaf if batch_size is None else tf.ensure_shape(leaf, [batch_size, *leaf.shape[1:]])
-    if tensor is None:
+def _with_sizes(leaf: tf.Tensor | tf.SparseTensor, tensor: keras.KerasTensor | None) -> tf.Tensor | tf.SparseTensor:
+    if not isinstance(leaf, tf.SparseTensor) or tensor is None:
         return leaf
     sizes = [
         leaf.dense_shape[i] if size is None else tf.constant(size, tf.int64) for i, size in enumerate(tensor.shape)

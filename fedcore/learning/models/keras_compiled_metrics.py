@@ -72,9 +72,11 @@ def _make_variables(metric: keras.metrics.Metric, labels: TensorStructure, predi
     Raises:
         TracingError: it does not take the labels and predictions.
     """
-    check_elementwise(f"the metric {metric.name}", metric, labels, predictions)
     try:
+        check_elementwise(f"the metric {metric.name}", metric, labels, predictions)
         metric.update_state(labels, predictions, sample_weight=None)
+    except TracingError:
+        raise
     except Exception as error:
         raise TracingError(
             f"the metric {metric.name} ({type(metric).__name__}) does not take labels of shape {open_shape(labels)} "

@@ -5,6 +5,7 @@ Decision 0084.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,6 +26,7 @@ from fedcore.learning.models.keras_batches import (
     fixed_batch_size,
     input_spec_of,
     label_specs,
+    sized_inputs,
 )
 from fedcore.learning.models.keras_checks import (
     check_arguments,
@@ -168,14 +170,15 @@ class _KerasModel(HoldsVariables):
         self.compiled = compile_model(model, labels_and_weights, self.batch_type, predictions, arguments, sample)
         self.metrics = self.compiled.metrics
         self._check_step()
-        check_lengths(model, lambda x: self._call(x, training=False), self._specs()[0])
+        x = self._specs()[0]
+        check_lengths(model, lambda x: self._call(*self._fit([x]), training=False), x, sized_inputs(model, x))
         self._read_weights()
 
     def _build(self) -> TensorStructure:
         """The specs of predictions; builds the model where it is not built, as `fit` does."""
         x, type_ = self._specs()[0], self.batch_type.types[0]
         try:
-            return private_api_keras.outputs_of(lambda x: self._call(self._fit(x), training=False), x)
+            return private_api_keras.outputs_of(lambda x: self._call(*self._fit([x]), training=False), x)
         except Exception as error:
             raise TracingError(
                 f"the Keras model {self.keras_model.name} does not take inputs of type {type_}"
@@ -185,8 +188,8 @@ class _KerasModel(HoldsVariables):
     def _call(self, x: TensorStructure, *, training: bool) -> TensorStructure:
         return self.keras_model(x, **self._training(training))
 
-    def _fit(self, x: TensorStructure) -> TensorStructure:
-        return fit_to_inputs(self.keras_model, x, self.batch_size)
+    def _fit(self, batch: Sequence[TensorStructure]) -> list:
+        return fit_to_inputs(self.keras_model, batch, self.batch_size)
 
     def _specs(self) -> list:
         """The specs of the parts of a batch."""
@@ -199,8 +202,8 @@ class _KerasModel(HoldsVariables):
         """Traces a step of training; what `compute_loss` and `compute_metrics` of the user do is seen here first."""
         names: list[str] = []
 
-        def step(x: TensorStructure, *labels_and_weights: TensorStructure) -> tf.Tensor:
-            x = self._fit(x)
+        def step(*batch: TensorStructure) -> tf.Tensor:
+            x, *labels_and_weights = self._fit(batch)
             predictions = self._call(x, training=True)
             loss, reports = self._score(x, labels_and_weights, predictions, training=True)
             names.extend(reports)
@@ -293,8 +296,8 @@ class _KerasModel(HoldsVariables):
     def step(
         self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
     ) -> tuple[BatchOutput, tuple, dict]:
-        x, *labels_and_weights = self.parts(batch)
-        x, own = self._fit(x), metrics["own"] or {}
+        x, *labels_and_weights = self._fit(self.parts(batch))
+        own = metrics["own"] or {}
         values = self._values(weights.non_trainable, metrics["layer_states"], training)
         with self._scope(weights.trainable, values, self.compiled.values(own)) as scope:
             predictions = self._call(x, training=training)
@@ -333,7 +336,7 @@ class _KerasModel(HoldsVariables):
     def _predictions(self, weights: ModelWeights, x: TensorStructure, training: bool) -> TensorStructure:
         values = self._values(weights.non_trainable, self._first_states(), training)
         with self._scope(weights.trainable, values):
-            return self._call(self._fit(x), training=training)
+            return self._call(*self._fit([x]), training=training)
 
     def _values(self, non_trainable: Sequence[tf.Tensor], states: Sequence[tf.Tensor], training: bool) -> dict:
         """The values of all variables that are not trained, by their identities."""
@@ -359,6 +362,10 @@ class _KerasModel(HoldsVariables):
         without = {name: state for name, state in reported.items() if name not in own}
         return finalized_metrics(without, self.metrics.finalize(own))
 
+    def finalize_metric(self, reported: dict, name: str) -> TensorStructure:
+        own = self.metrics.own(reported)
+        return self.metrics.finalize_metric(own, name) if name in own else super().finalize_metric(reported, name)
+
 
 FunctionalModel.register(_KerasModel)
 
@@ -366,8 +373,19 @@ FunctionalModel.register(_KerasModel)
 class _StepScope(keras.StatelessScope):
     """A stateless scope whose variables are to gradients what a `tf.Variable` is.
 
-    Assigned values are constants, and tapes of the user watch the trainable variables that are read. Decision 0284.
+    Assigned values are constants, and tapes of the user watch the trainable variables that are read.
+
+    Decisions 0284 and 0293.
     """
+
+    def __enter__(self) -> "_StepScope":
+        self._traces = private_api.functions_traced_anew()
+        self._traces.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._traces.__exit__(*error)
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
         if variable.trainable:

@@ -25,7 +25,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
         TracingError: a layer calls Python, looks up in a table that may change, keeps a variable unknown to Keras, or
             assigns a weight that gradients move, or reads it inside a function with a gradient of its own.
     """
-    with constant_tables(), private_api.quick_operations():
+    with constant_tables(), private_api.quick_operations(), private_api.functions_traced_anew():
         graph = tf.function(step, autograph=False).get_concrete_function(*batch).graph
     for op in graph.get_operations():
         if op.type in _PYTHON:
