@@ -13,6 +13,7 @@ import tensorflow as tf
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.dataset_mistakes import are_columns, is_array, no_dataset, no_fit, type_of_batches
 from fedcore.data.tf_data_draws import restart, why_elements_vary
+from fedcore.data.tf_data_end import is_endless
 from fedcore.data.tf_data_import import imported_columns, known_size_bytes
 from fedcore.errors import FedcoreError, TypeMismatch
 from fedcore.graphs.sequences import streams
@@ -56,7 +57,7 @@ def columns_of(
         return _as_declared(columns, type_)
     if isinstance(value, tf.data.Dataset):
         _check_element(to_type(value.element_spec), type_, path)
-        if value.cardinality() == tf.data.INFINITE_CARDINALITY:
+        if is_endless(value):
             raise FedcoreError(f"{path} repeats without end: put .take(n) after .repeat()")
         imported = imported_columns(value, lambda source, max_bytes: _iterated(source, max_bytes, path))
         if isinstance(imported, ClientDataset) and _layout_fits(imported.columns.layout, type_):

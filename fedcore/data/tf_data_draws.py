@@ -75,7 +75,7 @@ def why_elements_vary(dataset: tf.data.Dataset) -> str | None:
 
 
 def _why_elements_vary(dataset: tf.data.Dataset) -> str | None:
-    graph_def = _graph_def(dataset)
+    graph_def = graph_def_of(dataset)
     if graph_def is None:
         return "TensorFlow cannot describe it"
     reasons = (_why_it_varies(node) for node in _nodes(graph_def))
@@ -84,7 +84,7 @@ def _why_elements_vary(dataset: tf.data.Dataset) -> str | None:
 
 def draws(dataset: tf.data.Dataset) -> bool:
     """Whether the dataset draws random numbers, in a function or with the state of a generator too."""
-    graph_def = _graph_def(dataset)
+    graph_def = graph_def_of(dataset)
     if graph_def is None:
         return True
     return any(map(_is_random, _nodes(graph_def))) or any(True for _ in _seed_variables(graph_def))
@@ -130,7 +130,7 @@ def restart(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     The dataset itself where its state is not TensorFlow's alone: a function assigns a variable, or Python decides what
     is in a cache.
     """
-    graph_def = _graph_def(dataset)
+    graph_def = graph_def_of(dataset)
     if graph_def is None or _keeps_state(graph_def):
         return dataset
     _Restart(graph_def, seed).run()
@@ -141,7 +141,8 @@ def restart(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
 
 
-def _graph_def(dataset: tf.data.Dataset) -> graph_pb2.GraphDef | None:
+def graph_def_of(dataset: tf.data.Dataset) -> graph_pb2.GraphDef | None:
+    """The graph of a dataset, which a `_Retval` returns; None if TensorFlow cannot describe it."""
     try:
         serialized = tf.raw_ops.DatasetToGraphV2(
             input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1

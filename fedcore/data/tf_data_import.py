@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.tf_data_draws import draws, why_elements_vary
+from fedcore.data.tf_data_end import is_endless
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 from fedcore.graphs.sequences import streams
@@ -96,7 +97,7 @@ def imported_columns(
 def _import(dataset: tf.data.Dataset, iterate: Callable) -> tuple[ClientDataset, int]:
     """The dataset as columns with steps, and the bytes of the columns."""
     source, steps = _source_and_steps(dataset)
-    if source.cardinality() == tf.data.INFINITE_CARDINALITY:
+    if is_endless(source):
         raise _Unknown("the dataset before its first shuffle or repeat is infinite")
     columns, size_bytes = _sliced(source), 0
     if columns is None:

@@ -15,6 +15,7 @@ versions and the versions that fedcore is tested with.
 """
 
 import contextlib
+import contextvars
 import functools
 import importlib
 import importlib.metadata
@@ -490,6 +491,47 @@ def is_eager(tensor: object) -> bool:
 def eager_mode() -> contextlib.AbstractContextManager:
     """Inside, operations run eagerly, also while a graph is being built."""
     return tf.__internal__.eager_context.eager_mode()
+
+
+@part("tensorflow.python.eager.tape: pywrap_tfe.TFE_Py_TapeSet{RestartOnThread,StopOnThread}, as stop_recording")
+@contextlib.contextmanager
+def init_scope_with_tapes() -> Iterator[None]:
+    """Like `tf.init_scope`, in which no tape records; inside of this one the tapes of the user's code do."""
+    tapes = importlib.import_module("tensorflow.python.eager.tape").pywrap_tfe
+    with tf.init_scope():
+        tapes.TFE_Py_TapeSetRestartOnThread()
+        try:
+            yield
+        finally:
+            tapes.TFE_Py_TapeSetStopOnThread()
+
+
+_traces_anew: contextvars.ContextVar[bool] = contextvars.ContextVar("fedcore_traces_functions_anew", default=False)
+
+
+@part("tf.function: its class has _clone(None), an untraced copy")
+@contextlib.contextmanager
+def functions_traced_anew() -> Iterator[None]:
+    """Inside, this thread traces a `tf.function` in every call: earlier traces have captured other values of variables.
+
+    TensorFlow takes an earlier trace by the arguments alone.
+    """
+    _trace_anew()
+    token = _traces_anew.set(True)
+    try:
+        yield
+    finally:
+        _traces_anew.reset(token)
+
+
+@functools.cache
+def _trace_anew() -> None:
+    def anew(call: Callable) -> Callable:
+        return lambda function, *args, **kwargs: call(
+            function._clone(None) if _traces_anew.get() else function, *args, **kwargs
+        )
+
+    replace_function_call(anew)
 
 
 @part("Tensor._id")

@@ -286,6 +286,60 @@ def eager_mode() -> None:
 
 
 @contract
+def init_scope_with_tapes() -> None:
+    gradients = []
+
+    def body() -> None:
+        with private_api.init_scope_with_tapes():
+            x = tf.constant(3.0)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                square = x * x
+            gradients.append(tape.gradient(square, x).numpy())
+
+    tf.function(body, autograph=False).get_concrete_function()
+    _require(gradients == [6.0], "a tape inside of init_scope records nothing")
+
+
+@contract
+def functions_traced_anew() -> None:
+    traces = []
+
+    def note(x: tf.Tensor) -> tf.Tensor:
+        traces.append(x)
+        return x
+
+    function = tf.function(note, autograph=False)
+
+    def body() -> None:
+        with private_api.functions_traced_anew():
+            function(tf.constant(0))
+            function(tf.constant(0))
+
+    tf.function(body, autograph=False).get_concrete_function()
+    _require(len(traces) == 2, "a function is traced once for two calls")
+
+
+@contract
+def outputs_of() -> None:
+    layer, open_type = keras.layers.Dense(3), tf.TensorSpec([None, 2])
+    with tf.variable_creator_scope(lambda next_creator, **options: next_creator(**options)):
+        outputs = private_api_keras.outputs_of(lambda x: {"y": layer(x)}, open_type)
+    _require(outputs == {"y": tf.TensorSpec([None, 3])}, "outputs have other specs")
+    _require(layer.kernel.numpy().shape == (2, 3), "variables are not made outside of the graph")
+
+
+@contract
+def note_read() -> None:
+    variable, value = keras.Variable(1.0), tf.constant(3.0)
+    with keras.StatelessScope([(variable, value)]), tf.GradientTape() as tape:
+        private_api_keras.note_read(variable)
+        cube = variable.value**3
+        gradient = tape.gradient(cube, variable)
+    _require(float(gradient) == 27.0, "a tape does not watch a variable whose value is a tensor")
+
+
+@contract
 def creation_number() -> None:
     first, second = tf.constant(0), tf.constant(1)
     _require(private_api.creation_number(first) < private_api.creation_number(second), "numbers do not grow")

@@ -1,6 +1,7 @@
 """The part of `private_api` for what Keras' `compile` makes of losses and metrics."""
 
 import contextlib
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fedcore.graphs.private_api import is_defined_by_keras, part
+from fedcore.graphs.private_api import functions_traced_anew, is_defined_by_keras, part, quick_operations
 
 _COMPILE = "keras.src.trainers.compile_utils"
 
@@ -253,3 +254,65 @@ def learning_rate_variable(optimizer: keras.optimizers.Optimizer) -> Any:
     """The variable of a constant learning rate; None for a schedule."""
     rate = optimizer._learning_rate
     return rate if hasattr(rate, "assign") else None
+
+
+@part("tf.__internal__.FuncGraph(name), Graph._variable_creator_stack")
+def outputs_of(fn: Callable[..., Any], *specs: Any) -> Any:
+    """The specs of what a function of symbolic tensors returns, by a graph that is thrown away.
+
+    So `fit` builds a model: nothing runs, no variable changes, and variables that layers make are made outside. Where a
+    graph is being built, which alone may make variables, the function is traced there, with unused results. Decision
+    0293.
+
+    Args:
+        specs: nested TensorSpecs and SparseTensorSpecs, which may be open.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly():
+        creators, graph = graph._variable_creator_stack, tf.__internal__.FuncGraph("scratch")
+        graph._variable_creator_stack = creators
+    with graph.as_default(), keras.SymbolicScope(), quick_operations(), functions_traced_anew():
+        return keras.tree.map_structure(_spec_of, fn(*keras.tree.map_structure(_placeholder, specs)))
+
+
+def _placeholder(spec: Any) -> tf.Tensor | tf.SparseTensor:
+    """A tensor with the spec's shape; of zeros, for a graph that runs."""
+    sizes = [1 if size is None else size for size in spec.shape]
+    if isinstance(spec, tf.SparseTensorSpec):
+        dense_shape = tf.compat.v1.placeholder_with_default(tf.constant(sizes, tf.int64), [len(sizes)])
+        return tf.SparseTensor(tf.zeros([1, len(sizes)], tf.int64), tf.zeros([1], spec.dtype), dense_shape)
+    return tf.compat.v1.placeholder_with_default(tf.zeros(sizes, spec.dtype), spec.shape)
+
+
+def _spec_of(value: Any) -> Any:
+    if isinstance(value, tf.SparseTensor):
+        return tf.SparseTensorSpec(value.shape, value.dtype)
+    return tf.TensorSpec(value.shape, value.dtype) if tf.is_tensor(value) else value
+
+
+@part("keras.Variable.handle, a property; tensorflow.python.eager.tape: variable_accessed(variable)")
+def note_read(variable: keras.Variable) -> None:
+    """Tells the tapes that a variable is read, whose value in a stateless scope is a tensor.
+
+    Tapes watch the variables that are read while they record, and take variables as sources of gradients: by their
+    handles. The tensor is the handle here.
+    """
+    _tensors_as_handles()
+    importlib.import_module("tensorflow.python.eager.tape").variable_accessed(variable)
+
+
+@functools.cache
+def _tensors_as_handles() -> None:
+    """Lets a variable whose value is a tensor be its own handle, where Keras raises an AttributeError."""
+
+    def handle(variable: keras.Variable) -> tf.Tensor:
+        scope = _stateless_scope()
+        value = None if scope is None else scope.state_mapping.get(id(variable))
+        return original(variable) if value is None else value
+
+    original = keras.Variable.handle.fget
+    keras.Variable.handle = property(handle)
+
+
+def _stateless_scope() -> keras.StatelessScope | None:
+    return importlib.import_module("keras.src.backend.common.stateless_scope").get_stateless_scope()

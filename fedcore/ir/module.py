@@ -77,7 +77,7 @@ class Constant:
     @classmethod
     def view(cls, array: np.ndarray) -> "Constant":
         """The constant of an array of numbers that never changes; it shares the array's memory."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")
         array.setflags(write=False)
         data = array.reshape(-1).view(np.uint8).data if array.size else b""
         constant = cls(as_dtype(array.dtype).name, array.shape, data)

@@ -5,6 +5,7 @@ from collections import OrderedDict
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fedcore as fc
 from fedcore.learning import algorithms, models, optimizers
@@ -188,3 +189,83 @@ def test_models_are_made_inside_of_computations():
     kernel, bias = weights.trainable
     assert kernel.std() > 0.1
     np.testing.assert_allclose(predictions, X @ kernel + bias, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("labels", [KINDS, KINDS[:, None], KINDS.astype(np.float32)], ids=["flat", "column", "floats"])
+def test_a_generalised_cross_entropy_takes_numbers_of_classes(labels):
+    def make():
+        return keras.Sequential([keras.Input((6,)), L.Dense(3, activation="softmax")])
+
+    loss = keras.losses.CategoricalGeneralizedCrossEntropy()
+    state, output = one_round(make, batches((X, labels)), loss)
+    close(output, trained_by_keras(make, state, (X, labels), loss))
+
+
+class Parts(keras.metrics.Metric):
+    """A metric whose result is a dict."""
+
+    def __init__(self, name="parts"):
+        super().__init__(name=name)
+        self.error = self.add_variable((), "zeros", name="error")
+        self.count = self.add_variable((), "zeros", name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.error.assign_add(keras.ops.sum(y_pred - y_true))
+        self.count.assign_add(keras.ops.cast(keras.ops.size(y_true), "float32"))
+
+    def result(self):
+        return {"bias": self.error / self.count, "inner": {"entries": self.count}}
+
+
+def test_entries_of_a_metric_that_is_a_dict_have_the_names_of_fit():
+    def make():
+        return keras.Sequential([keras.Input((6,)), L.Dense(1, kernel_initializer="ones")])
+
+    data, model = batches((X, SIZES)), make()
+    model.compile(loss="mse", metrics=["mae", Parts()], jit_compile=False)
+    want = model.evaluate(X, SIZES, batch_size=4, return_dict=True, verbose=0)
+    assert set(want) == {"loss", "mae", "bias", "entries"}
+
+    def model_fn():
+        return fc.learning.from_keras_model(make(), "mse", data.element_spec, ["mae", Parts()])
+
+    process = algorithms.build_fed_eval(
+        model_fn, metrics_aggregator=fc.learning.metrics.add_client_quantiles(quantiles=[0.5])
+    )
+    found = process.next(process.initialize(), [data]).metrics["client_work"]["eval"]["current_round_metrics"]
+    for name, value in want.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4)
+        np.testing.assert_allclose(found["per_client"][name], [value], rtol=1e-4)
+    finalizers = model_fn().metric_finalizers()
+    assert finalizers["parts"]([3.0, 2.0])["bias"] == 1.5
+
+
+def test_a_label_assertion_sees_the_labels_of_batches_only():
+    def loss(y_true, y_pred):
+        with tf.control_dependencies([tf.debugging.assert_greater(tf.reduce_sum(abs(y_true)), 0.0)]):
+            return tf.reduce_mean((y_true - y_pred) ** 2)
+
+    def make():
+        return keras.Sequential([keras.Input((6,)), L.Dense(1)])
+
+    state, output = one_round(make, batches((X, SIZES)), loss)
+    close(output, trained_by_keras(make, state, (X, SIZES), loss))
+
+
+def test_scalar_weights_of_all_roles_keep_their_shapes():
+    class Scaled(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+            self.steps = self.add_weight(shape=(), initializer="zeros", trainable=False, name="steps")
+            self.offset = self.add_weight(shape=(), initializer="ones", trainable=False, name="offset")
+
+        def call(self, x, training=False):
+            if training:
+                self.steps.assign_add(1.0)
+            return keras.ops.sum(x, -1, keepdims=True) * self.scale + self.offset
+
+    state, output = one_round(Scaled, batches((X, SIZES)), "mse")
+    close(output, trained_by_keras(Scaled, state, (X, SIZES), "mse"))
+    assert [np.shape(w) for w in output.state.model.non_trainable] == [(), ()]
+    assert [float(w) for w in output.state.model.non_trainable] == [3.0, 1.0]

@@ -91,7 +91,7 @@ def _most_elements(columns: Columns) -> int:
         if step.kind == "batch":
             count = -(-count // step.number)
         elif step.kind == "repeat":
-            count = sys.maxsize if step.number == INFINITE else count * step.number
+            count = sys.maxsize if count and step.number == INFINITE else count * step.number
         elif step.kind == "take" and step.number != INFINITE:
             count = min(count, step.number)
     return count

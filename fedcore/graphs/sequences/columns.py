@@ -164,8 +164,10 @@ class Columns:
 
     @property
     def is_endless(self) -> bool:
-        """Whether a `repeat()` without a count has no `take` after it."""
+        """Whether a `repeat()` without a count has no `take` after it; one of no elements ends at once."""
         endless = False
+        if self.row_count == 0 and self.groups is None:
+            return False
         for step in self.steps:
             endless = endless or (step.kind == "repeat" and step.number == INFINITE)
             endless = endless and not (step.kind == "take" and step.number != INFINITE)

@@ -272,6 +272,9 @@ class _OnBase(HoldsVariables):
     def finalize_metrics(self, reported: dict) -> dict:
         return self._model.finalize_metrics(reported)
 
+    def finalize_metric(self, reported: dict, name: str) -> TensorStructure:
+        return self._model.finalize_metric(reported, name)
+
     @weights_and_values
     def initial_weights(self) -> ModelWeights:
         frozen = [tf.constant(array) for array in self.frozen_weights.arrays]

@@ -111,7 +111,7 @@ class HoldsVariables(PureModel):
 
         def finalize(name: str, values: Iterable[tf.Tensor]) -> TensorStructure:
             others = tf.nest.map_structure(tf.zeros_like, self.report_metrics(self.initial_metrics()))
-            return self.finalize_metrics({**others, name: tuple(values)})[name]
+            return self.finalize_metric({**others, name: tuple(values)}, name)
 
         names = self.report_local_unfinalized_metrics()
         return OrderedDict((name, functools.partial(finalize, name)) for name in names)

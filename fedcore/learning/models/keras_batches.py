@@ -1,68 +1,55 @@
-"""Batches of a Keras model: zeros of a type, and inputs with the sizes that the model knows."""
+"""Batches of a Keras model: inputs and labels with the sizes that the model knows."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
 
+from fedcore.graphs import private_api
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_outputs import structure_of
-from fedcore.types import StructType, Type
-
-_GUESSED_SIZE = 8  # of dimensions that a batch's type leaves open, where an unbuilt model has to be called once
-_EXAMPLES = 7  # in labels that losses and metrics are tried with: few models have as many classes
+from fedcore.types import Type
 
 
 def fixed_batch_size(model: keras.Model) -> int | None:
-    """The number of examples in every batch, where the model's inputs say it, as stateful recurrent layers need."""
+    """The number of examples in every batch, where layers keep a state for each of them."""
     inputs = getattr(model, "inputs", None)
-    return inputs[0].shape[0] if inputs and inputs[0].shape else None
+    return inputs[0].shape[0] if inputs and inputs[0].shape and _stateful_layers(model) else None
 
 
-def example_counts(type_: StructType, batch_size: int | None) -> tuple[int, int]:
-    """The examples in a batch of zeros that builds a model, and in labels that losses are tried with.
+def _stateful_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    return [layer for layer in private_api.layers_within(model) if getattr(layer, "stateful", False)]
 
-    They are the same where the batch's type or the model fixes them.
+
+def label_specs(type_: Type, predictions: TensorStructure) -> TensorStructure:
+    """Specs of labels, whose open sizes are those of the predictions that they are compared with."""
+    specs = element_spec(type_)
+    leaves, outputs = tf.nest.flatten(specs), keras.tree.flatten(predictions)
+    if len(leaves) != len(outputs):
+        return specs
+    return tf.nest.pack_sequence_as(specs, [_sized_like(*pair) for pair in zip(leaves, outputs, strict=True)])
+
+
+def fit_to_inputs(model: keras.Model, batch: Sequence[TensorStructure], batch_size: int | None) -> list:
+    """The parts of a batch with static sizes: those of sparse inputs, whose type has none, and a fixed batch size.
+
+    Raises:
+        InvalidArgumentError: when the graph runs, a batch has not the fixed number of examples.
     """
-    leaves = [leaf for leaf in tf.nest.flatten(element_spec(type_)) if isinstance(leaf, tf.TensorSpec)]
-    sizes = [leaf.shape[0] for leaf in leaves if leaf.shape.rank and leaf.shape[0] is not None]
-    size = batch_size or next(iter(sizes), None)
-    return (size, size) if size else (1, _EXAMPLES)
-
-
-def zeros(type_: Type, examples: int, model: keras.Model | None = None) -> Any:
-    """Zeros of a part of a batch; so many examples, where the number is left open.
-
-    Args:
-        model: takes them as inputs. Default: they are no inputs.
-    """
-    return tf.nest.map_structure(_zeros, _sized_specs(type_, examples, model))
-
-
-def batch_specs(type_: StructType, examples: int, model: keras.Model) -> list:
-    """Specs of the parts of a batch, with sizes where the type leaves them open."""
-    return [_sized_specs(part, examples, None if i else model) for i, part in enumerate(type_.types)]
-
-
-def widen(predictions: TensorStructure, examples: int, more: int) -> TensorStructure:
-    """Zeros like predictions, of more examples."""
-
-    def zeros_like(prediction: tf.Tensor) -> tf.Tensor:
-        shape = tuple(prediction.shape)
-        return tf.zeros([more, *shape[1:]], prediction.dtype) if shape[:1] == (examples,) else prediction
-
-    return predictions if examples == more else keras.tree.map_structure(zeros_like, predictions)
-
-
-def fit_to_inputs(model: keras.Model, x: TensorStructure, batch_size: int | None) -> TensorStructure:
-    """The inputs with static sizes: of a fixed number of examples, and of sparse tensors, whose type has none."""
+    x, *others = batch
     leaves = tf.nest.flatten(x)
-    if batch_size is None and not any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
-        return x
-    pairs = zip(leaves, _inputs_like(model, x), strict=True)
-    return tf.nest.pack_sequence_as(x, [_fit(leaf, tensor, batch_size) for leaf, tensor in pairs])
+    if any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
+        pairs = zip(leaves, _inputs_like(model, x), strict=True)
+        x = tf.nest.pack_sequence_as(x, [_with_sizes(*pair) for pair in pairs])
+    if batch_size is None or all(leaf.shape[0] == batch_size for leaf in tf.nest.flatten([x, others])):
+        return [x, *others]
+    layer, examples = _stateful_layers(model)[0], tf.shape(leaves[0])[0]
+    keeps = f"{layer.name} ({type(layer).__name__}) of {model.name} keeps states for {batch_size} examples"
+    message = keeps + ", and a batch has {}; fix: dataset.batch(" + f"{batch_size}, drop_remainder=True)"
+    check = tf.debugging.Assert(examples == batch_size, [tf.strings.format(message, examples)])
+    with tf.control_dependencies([check]):
+        return tf.nest.map_structure(lambda leaf: tf.ensure_shape(leaf, [batch_size, *leaf.shape[1:]]), [x, *others])
 
 
 def input_spec_of(tensor: keras.KerasTensor) -> tf.TensorSpec | tf.SparseTensorSpec:
@@ -71,21 +58,18 @@ def input_spec_of(tensor: keras.KerasTensor) -> tf.TensorSpec | tf.SparseTensorS
     return kind(tensor.shape, tensor.dtype)
 
 
-def _sized_specs(type_: Type, examples: int, model: keras.Model | None) -> TensorStructure:
-    """Specs of a type without open sizes."""
-    specs = element_spec(type_)
-    inputs = _inputs_like(model, specs) if model is not None else [None] * len(tf.nest.flatten(specs))
+def sized_inputs(model: keras.Model, specs: TensorStructure) -> TensorStructure:
+    """Specs of inputs, whose open sizes are those that the model knows."""
+    pairs = zip(tf.nest.flatten(specs), _inputs_like(model, specs), strict=True)
+    sized = [spec if tensor is None else _sized_like(spec, tensor) for spec, tensor in pairs]
+    return tf.nest.pack_sequence_as(specs, sized)
 
-    def with_sizes(
-        spec: tf.TensorSpec | tf.SparseTensorSpec, tensor: keras.KerasTensor | None
-    ) -> tf.TensorSpec | tf.SparseTensorSpec:
-        shape = spec.shape if tensor is None or isinstance(spec, tf.TensorSpec) else tensor.shape
-        sizes = [(_GUESSED_SIZE if i else examples) if n is None else n for i, n in enumerate(shape)]
-        return type(spec)(sizes, spec.dtype)
 
-    return tf.nest.pack_sequence_as(
-        specs, [with_sizes(*pair) for pair in zip(tf.nest.flatten(specs), inputs, strict=True)]
-    )
+def _sized_like(spec: tf.TensorSpec, other: tf.TensorSpec | keras.KerasTensor) -> tf.TensorSpec:
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None or spec.shape.rank != len(other.shape):
+        return spec
+    pairs = zip(spec.shape, other.shape, strict=True)
+    return tf.TensorSpec([b if a is None else a for a, b in pairs], spec.dtype)
 
 
 def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
@@ -101,19 +85,8 @@ def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
     return flat if len(flat) == count else [None] * count
 
 
-def _zeros(spec: tf.TensorSpec | tf.SparseTensorSpec) -> tf.Tensor | tf.SparseTensor:
-    if not isinstance(spec, tf.SparseTensorSpec):
-        return tf.zeros(spec.shape, spec.dtype)
-    rank = spec.shape.rank
-    return tf.SparseTensor(tf.zeros([1, rank], tf.int64), tf.zeros([1], spec.dtype), spec.shape.as_list())
-
-
-def _fit(
-    leaf: tf.Tensor | tf.SparseTensor, tensor: keras.KerasTensor | None, batch_size: int | None
-) -> tf.Tensor | tf.SparseTensor:
-    if not isinstance(leaf, tf.SparseTensor):
-        return leaf if batch_size is None else tf.ensure_shape(leaf, [batch_size, *leaf.shape[1:]])
-    if tensor is None:
+def _with_sizes(leaf: tf.Tensor | tf.SparseTensor, tensor: keras.KerasTensor | None) -> tf.Tensor | tf.SparseTensor:
+    if not isinstance(leaf, tf.SparseTensor) or tensor is None:
         return leaf
     sizes = [
         leaf.dense_shape[i] if size is None else tf.constant(size, tf.int64) for i, size in enumerate(tensor.shape)

@@ -10,10 +10,12 @@ from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_outputs import LossLike, output_names
-from fedcore.types import Type
+from fedcore.types import Type, tensor_leaves
 
 _ORDER = "from_keras_model(keras_model, loss, input_spec)"
-_OTHER_SHAPES = ("sparse", "ctc", "tversky", "dice", "circle", "iou")  # names of what compares other shapes
+_OTHER_SHAPES = ("sparse", "ctc", "tversky", "dice", "circle", "iou")  # names of what compares no entries one by one
+_BY_ARGMAX = ("CategoricalAccuracy", "TopKCategoricalAccuracy")
+_MANY = 5040  # examples that many sizes divide: a loss may split its batch
 _WRAPPERS = ("LossFunctionWrapper", "MeanMetricWrapper")
 
 
@@ -88,27 +90,38 @@ def check_output_names(what: str, value: object, model: keras.Model, predictions
 
 
 def check_elementwise(who: str, fn: Callable, labels: TensorStructure, predictions: TensorStructure) -> None:
-    """Checks that a loss or metric of Keras' own does not meet each label with the outputs of other examples.
+    """Checks that a loss or metric does not meet each label with the outputs of other examples.
 
     Keras broadcasts, which fails or is not meant: with labels [N] and predictions [N,3], N labels meet 3 outputs.
-    Sizes of 1 within an example are broadcast, as in Keras, but for classes.
+    Sizes of 1 within an example are broadcast, as in Keras, but for classes. Where shapes differ otherwise, the loss or
+    metric is traced for so many examples that no size of theirs broadcasts; its accuracy by classes takes any shapes.
 
     Raises:
-        TracingError: labels and predictions have other shapes for an example.
+        TracingError: a loss or metric of Keras' own compares labels and predictions one by one, which have other
+            shapes for an example.
+        Exception: another one does not take the labels and predictions.
     """
-    function = private_api_keras.wrapped_function(fn) or fn
-    names = [_name(fn), _name(function)]
-    is_keras = private_api.is_defined_by_keras(type(fn)) and private_api.is_defined_by_keras(
-        function if function is not fn else type(fn)
-    )
-    if not is_keras or any(word in name.lower() for name in names for word in _OTHER_SHAPES):
-        return
     if tf.nest.is_nested(labels) or tf.nest.is_nested(predictions):
         return
+    function = private_api_keras.wrapped_function(fn) or fn
+    names = [_name(fn), _name(function)]
     by_class = any("categorical" in name.lower() for name in names)
     if _go_together(list(labels.shape), list(predictions.shape), broadcasts=not by_class):
         return
-    module = keras.metrics if isinstance(fn, keras.metrics.Metric) else keras.losses
+    is_keras = private_api.is_defined_by_keras(type(fn)) and private_api.is_defined_by_keras(
+        function if function is not fn else type(fn)
+    )
+    is_metric = isinstance(fn, keras.metrics.Metric)
+    call = fn.update_state if isinstance(fn, keras.metrics.Metric) else fn
+    if not (is_keras and is_metric and names[0] in _BY_ARGMAX):
+        specs = [tf.TensorSpec([_MANY, *tensor.shape[1:]], tensor.dtype) for tensor in (labels, predictions)]
+        try:
+            private_api_keras.outputs_of(call, *specs)
+            return
+        except Exception:
+            if not is_keras or any(word in name.lower() for name in names for word in _OTHER_SHAPES):
+                raise
+    module = keras.metrics if is_metric else keras.losses
     sparse = next((n for n in (f"Sparse{names[0]}", f"sparse_{names[1]}") if hasattr(module, n)), None)
     fix = f"; integer labels take {module.__name__}.{sparse}" if sparse else ""
     raise TracingError(
@@ -159,6 +172,18 @@ def check_flags(model: keras.Model, flags: list[tuple[str, bool]]) -> None:
 def open_shape(tensor: tf.Tensor) -> str:
     """A shape of a batch, with ? for the number of examples."""
     return f"[{','.join(['?', *('?' if n is None else str(n) for n in tensor.shape[1:])])}]"
+
+
+def open_sizes_hint(type_: Type) -> str:
+    """How to fix an error that open sizes of examples may cause; nothing where only the number of examples is open."""
+    shapes = [leaf.shape for leaf in tensor_leaves(type_) if leaf.shape is not None and None in leaf.shape[1:]]
+    if not shapes:
+        return ""
+    sizes = ", ".join(["None", *("n" if size is None else str(size) for size in shapes[0][1:])])
+    return (
+        "\n  the type leaves sizes of examples open, and the model does not tell them\n  fix: "
+        f"dataset.map(lambda x, y: (tf.ensure_shape(x, [{sizes}]), y)) after batch(), with the size that there is for n"
+    )
 
 
 def words_of(error: Exception) -> str:

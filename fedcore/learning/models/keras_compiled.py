@@ -17,9 +17,9 @@ from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_checks import check_has_loss, open_shape, overrides, words_of
 from fedcore.learning.models.keras_compiled_metrics import compile_metrics, metric_names
 from fedcore.learning.models.keras_losses import check_labels_of_sample, compile_losses
+from fedcore.learning.models.keras_metric_states import check_additive
 from fedcore.learning.models.keras_metrics import KerasMetrics
 from fedcore.learning.models.keras_outputs import output_names
-from fedcore.learning.models.keras_purity import traced_once
 from fedcore.learning.models.keras_scope import StepScope
 from fedcore.types import StructType, Type
 
@@ -131,35 +131,45 @@ def compile_model(
     """Gives a Keras model its losses and metrics.
 
     Args:
-        batch: labels and, where there are any, sample weights, of zeros; of a batch of this type.
-        predictions: for the labels, of zeros.
+        batch: specs of labels and, where there are any, of sample weights; of a batch of this type.
+        predictions: specs of the predictions for the labels.
         arguments: `loss`, `loss_weights`, `metrics` and `weighted_metrics` of `compile`.
         sample_labels: labels of the user's. Default: there are none to check.
     Raises:
         TracingError: there is no loss, or a loss or a metric is unknown or does not take the labels and predictions.
     """
-    labels, loss = batch[0], arguments["loss"]
+    loss = arguments["loss"]
     check_has_loss(model, loss, output_names(model, predictions))
-    losses = None
+    losses = metrics = None
     if any(leaf is not None for leaf in keras.tree.flatten(loss)):
         losses = compile_losses(model, predictions, loss, arguments["loss_weights"])
-        _check_loss(model, losses, batch_type.types[1], predictions, batch)
-        if sample_labels is not None:
-            check_labels_of_sample(losses, labels, sample_labels)
-    metrics = compile_metrics(model, arguments["metrics"], arguments["weighted_metrics"], labels, predictions)
+
+    def build(labels: TensorStructure, predictions: TensorStructure, *sample_weight: TensorStructure) -> None:
+        nonlocal metrics
+        if losses is not None:
+            _check_loss(model, losses, batch_type.types[1], predictions, labels, *sample_weight)
+            if sample_labels is not None:
+                check_labels_of_sample(losses, labels, sample_labels)
+        metrics = compile_metrics(model, arguments["metrics"], arguments["weighted_metrics"], labels, predictions)
+
+    private_api_keras.outputs_of(build, batch[0], predictions, *batch[1:])
+    if metrics is not None:
+        for operands in private_api_keras.metric_operands(metrics, batch[0], predictions):
+            check_additive(*operands)
     return CompiledModel(model, losses, metrics)
 
 
 def _check_loss(
-    model: keras.Model, losses: keras.losses.Loss, labels_type: Type, predictions: TensorStructure, batch: Sequence
+    model: keras.Model,
+    losses: keras.losses.Loss,
+    labels_type: Type,
+    predictions: TensorStructure,
+    labels: TensorStructure,
+    *sample_weight: TensorStructure,
 ) -> None:
     """Calls the losses, which so are built; trackers of several losses stay at zero."""
-    labels, *sample_weight = batch
     try:
-        if keras.tree.is_nested(predictions):  # makes variables, which no traced function may
-            losses(labels, predictions, *sample_weight)
-        else:
-            traced_once(lambda: losses(labels, predictions, *sample_weight))
+        losses(labels, predictions, *sample_weight)
     except TracingError:
         raise
     except Exception as error:

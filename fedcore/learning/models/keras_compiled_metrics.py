@@ -10,10 +10,7 @@ from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api_keras
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_checks import check_elementwise, check_output_names, open_shape, words_of
-from fedcore.learning.models.keras_metric_states import check_additive
-from fedcore.learning.models.keras_metrics import start_value
 from fedcore.learning.models.keras_outputs import output_names
-from fedcore.learning.models.keras_purity import traced_once
 
 MetricLike: TypeAlias = keras.metrics.Metric | str | Callable
 """A metric of Keras, its name, a function of labels and predictions, or a function that makes a metric."""
@@ -34,7 +31,7 @@ def compile_metrics(
     name in a dict of one output's metrics.
 
     Args:
-        labels, predictions: of a batch of zeros; variables of metrics may depend on their shapes.
+        labels, predictions: symbolic; variables of metrics may depend on their shapes.
     Raises:
         TracingError: a metric is none, is unknown to Keras or names no output, or does not take labels and predictions.
     """
@@ -51,7 +48,6 @@ def compile_metrics(
         raise TracingError(f"the metrics of {model.name}: {words_of(error)}") from error
     for metric, *operands in private_api_keras.metric_operands(compiled, labels, predictions):
         _make_variables(metric, *operands)
-        check_additive(metric, *operands)
     return compiled
 
 
@@ -71,28 +67,22 @@ def metric_names(compiled: keras.metrics.Metric | None) -> list[tuple[str, keras
 
 
 def _make_variables(metric: keras.metrics.Metric, labels: TensorStructure, predictions: TensorStructure) -> None:
-    """Has a metric make the variables that depend on shapes; its values stay.
+    """Has a metric make the variables that depend on shapes.
 
     Raises:
         TracingError: it does not take the labels and predictions.
     """
-    check_elementwise(f"the metric {metric.name}", metric, labels, predictions)
-    count, values = len(metric.variables), [start_value(v) for v in metric.variables]
     try:
-        if isinstance(metric, keras.metrics.Mean):  # has its variables; others may make some now
-            traced_once(lambda: metric.update_state(labels, predictions, sample_weight=None))
-        else:
-            metric.update_state(labels, predictions, sample_weight=None)
+        check_elementwise(f"the metric {metric.name}", metric, labels, predictions)
+        metric.update_state(labels, predictions, sample_weight=None)
+    except TracingError:
+        raise
     except Exception as error:
         raise TracingError(
             f"the metric {metric.name} ({type(metric).__name__}) does not take labels of shape {open_shape(labels)} "
             f"and predictions of shape {open_shape(predictions)}: {words_of(error)}"
         ) from error
-    if len(metric.variables) > count:
-        metric.reset_state()
-        return
-    for variable, value in zip(metric.variables, values, strict=True):
-        variable.assign(value)
+    metric.reset_state()  # for a graph that runs
 
 
 def _prepare(

@@ -1,9 +1,11 @@
 """Whether a Keras model computes the same for batches of unknown lengths, traced once, as for a batch at hand.
 
-Layers may decide by sizes that only a batch at hand has. `TimeDistributed` of Keras 3.15 is one: where the number of
-time steps is unknown, it takes as many of them as the batch has examples.
+Layers may decide by sizes that only a batch at hand has: `fit` traces its step for unknown ones too, so that is a
+warning. `TimeDistributed` of Keras 3.15 is refused: where the number of time steps is unknown, it takes as many of
+them as the batch has examples.
 """
 
+import warnings
 from collections.abc import Callable
 
 import keras
@@ -18,19 +20,20 @@ EXAMPLES, LENGTH = 2, 8
 """Sizes of the compared batch. They differ, so that an axis in the place of another one is seen."""
 
 
-def check_lengths(model: keras.Model, predict: Callable, inputs: TensorStructure) -> None:
+def check_lengths(model: keras.Model, predict: Callable, inputs: TensorStructure, sizes: TensorStructure) -> None:
     """Compares the predictions of a traced graph with those of the model for one batch.
 
     Args:
         predict: inputs -> predictions, without random numbers.
         inputs: specs of a batch's inputs; nothing is compared if only the number of examples is unknown.
+        sizes: these specs with the sizes that the model knows.
     Raises:
-        TracingError: the predictions differ.
+        TracingError: the predictions differ, and a layer is a `TimeDistributed`.
     """
     specs = tf.nest.flatten(inputs)
     if not all(isinstance(s, tf.TensorSpec) for s in specs) or all(None not in s.shape[1:] for s in specs):
         return
-    batch = tf.nest.map_structure(_sample, inputs)
+    batch = tf.nest.map_structure(_sample, sizes)
 
     def call(x: TensorStructure) -> TensorStructure:
         with keras.StatelessScope():  # counters and states of layers stay as they are
@@ -46,11 +49,21 @@ def check_lengths(model: keras.Model, predict: Callable, inputs: TensorStructure
         mismatch = _mismatch(tf.nest.flatten(predictions), tf.nest.flatten(graph(batch)))
     except tf.errors.OpError as error:
         mismatch = f"fails: {error.message.splitlines()[0]}"
-    if mismatch:
+    if not mismatch:
+        return
+    lengths = ", ".join(str([*t.shape]).replace(" ", "") for t in tf.nest.flatten(batch))
+    text = f"{model.name}, traced for inputs {shapes}, {mismatch} for inputs {lengths}"
+    layers = [x for x in private_api.layers_within(model) if isinstance(x, keras.layers.TimeDistributed)]
+    if layers:
         raise TracingError(
-            f"{model.name}, traced for inputs {shapes}, {mismatch} for {EXAMPLES} examples of length {LENGTH}; "
-            f"{_advice(model)}"
+            f"{text}; {layers[0].name} takes as many time steps as there are examples where their number is unknown "
+            f"(Keras {keras.__version__}). Call its layer itself if it takes sequences, or pad batches to one length"
         )
+    warnings.warn(
+        f"{text}; a layer decides by sizes that are unknown while a step is traced, as it is for fit: pad batches to "
+        "one length, or state it by tf.ensure_shape in the dataset's map",
+        stacklevel=2,
+    )
 
 
 def _sample(spec: tf.TensorSpec) -> tf.Tensor:
@@ -71,13 +84,3 @@ def _mismatch(expected: list, actual: list) -> str:
         if not np.allclose(tf.cast(have, tf.float64), tf.cast(want, tf.float64), rtol=1e-2, atol=1e-3, equal_nan=True):
             return f"returns predictions that differ by {float(np.max(np.abs(np.subtract(have, want)))):.2g}"
     return ""
-
-
-def _advice(model: keras.Model) -> str:
-    layers = [x for x in private_api.layers_within(model) if isinstance(x, keras.layers.TimeDistributed)]
-    if not layers:
-        return "a layer decides by sizes that are unknown while a graph is traced; pad batches to one length"
-    return (
-        f"{layers[0].name} takes as many time steps as there are examples where their number is unknown "
-        f"(Keras {keras.__version__}). Call its layer itself if it takes sequences, or pad batches to one length"
-    )

@@ -50,6 +50,7 @@ class CheckedLoss(keras.losses.Loss):
         self._given, self._who = spec, who
         self.labels_id: int | None = None
         self._units: int | None = None
+        self._checked: list[list[str]] = []
         by_shape = isinstance(spec, str) and spec.lower() in _BY_SHAPE
         loss: Any = None if by_shape else _resolve(spec)
         super().__init__(name=spec if by_shape else loss.name)
@@ -62,7 +63,10 @@ class CheckedLoss(keras.losses.Loss):
             self.labels_id, self._units = id(y_true), y_pred.shape[-1] if len(y_pred.shape) else None
         if self._loss is None:
             self._loss = private_api_keras.loss_object(self._given, y_true, y_pred)
-        check_elementwise(self._who, self._loss, y_true, y_pred)
+        shapes = [str(leaf.shape) for leaf in keras.tree.flatten((y_true, y_pred))]
+        if shapes not in self._checked:
+            check_elementwise(self._who, self._loss, y_true, y_pred)
+            self._checked.append(shapes)
         return self._loss(y_true, y_pred, sample_weight)
 
     def check_sample(self, labels: np.ndarray) -> None:

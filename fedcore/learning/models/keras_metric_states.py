@@ -8,6 +8,8 @@ from fedcore.errors import TracingError
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_metrics import start_value
 
+_SIZE = 7  # where it is open
+
 
 def check_additive(metric: keras.metrics.Metric, labels: TensorStructure, predictions: TensorStructure) -> None:
     """Counts a batch from zeros and from other states: a metric that adds to them adds equal increments.
@@ -15,7 +17,7 @@ def check_additive(metric: keras.metrics.Metric, labels: TensorStructure, predic
     Not checked: Keras' own metrics, one that draws random numbers, and one that does not take a random batch.
 
     Args:
-        labels, predictions: of the types that the metric takes.
+        labels, predictions: specs of what the metric takes.
     Raises:
         TracingError: the increments depend on the states, as those of a maximum do.
     """
@@ -38,12 +40,13 @@ def check_additive(metric: keras.metrics.Metric, labels: TensorStructure, predic
         )
 
 
-def _draw(rng: np.random.Generator, tensor: tf.Tensor) -> tf.Tensor:
-    """Random entries in place of zeros; 0 and 1 where they are whole numbers."""
-    if tensor.dtype == tf.string:
-        return tensor
-    draws = rng.uniform(size=tensor.shape) if tensor.dtype.is_floating else rng.integers(0, 2, tensor.shape)
-    return tf.cast(tf.constant(draws), tensor.dtype)
+def _draw(rng: np.random.Generator, spec: tf.TensorSpec) -> tf.Tensor:
+    """Random entries; 0 and 1 where they are whole numbers."""
+    shape = [_SIZE if size is None else size for size in spec.shape]
+    if spec.dtype == tf.string:
+        return tf.zeros(shape, tf.string)
+    draws = rng.uniform(size=shape) if spec.dtype.is_floating else rng.integers(0, 2, shape)
+    return tf.cast(tf.constant(draws), spec.dtype)
 
 
 def _increments(metric: keras.metrics.Metric, states: list[np.ndarray], batch: tuple) -> list[np.ndarray]:

@@ -1,6 +1,6 @@
 """Keras metrics as pure functions of their states."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -90,11 +90,25 @@ class KerasMetrics:
         }
 
     def finalize(self, state: dict) -> dict:
-        return {m.name: m.finalize(state[m.name]) for m in self._metrics}
+        """The results by the names that `fit` reports: those of a result that is a dict are its keys."""
+        return _flatten({m.name: m.finalize(state[m.name]) for m in self._metrics})
+
+    def finalize_metric(self, state: dict, name: str) -> TensorStructure:
+        """The result of one metric."""
+        return next(m.finalize(state[m.name]) for m in self._metrics if m.name == name)
 
     def own(self, reported: dict) -> dict:
         """The part of a report that is these metrics'."""
         return {m.name: reported[m.name] for m in self._metrics}
+
+
+def _flatten(results: Mapping[str, TensorStructure]) -> dict:
+    """Results without dicts in them, in their order; of equal names `fit` reports the last one by alphabet."""
+    entries = {
+        name: _flatten(result) if isinstance(result, Mapping) else {name: result} for name, result in results.items()
+    }
+    last = {key: entries[name][key] for name in sorted(entries) for key in entries[name]}
+    return {key: last[key] for parts in entries.values() for key in parts}
 
 
 def _starts(name: str, metric: keras.metrics.Metric) -> list[np.ndarray]:

@@ -3,9 +3,8 @@
 Decisions 0084, 0291 and 0292.
 """
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -22,19 +21,18 @@ from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_w
 from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, batch_type, checked_batch_type
 from fedcore.learning.models.held_variables import HoldsVariables, variables_of
 from fedcore.learning.models.keras_batches import (
-    batch_specs,
-    example_counts,
     fit_to_inputs,
     fixed_batch_size,
     input_spec_of,
-    widen,
-    zeros,
+    label_specs,
+    sized_inputs,
 )
 from fedcore.learning.models.keras_checks import (
     check_arguments,
     check_flags,
     check_steps,
     open_shape,
+    open_sizes_hint,
     trainable_flags,
     words_of,
 )
@@ -173,34 +171,44 @@ class _KerasModel(HoldsVariables):
         self.keras_model = model
         self.batch_type = checked_batch_type(_batch_type(model, arguments["loss"], input_spec))
         self.batch_size = fixed_batch_size(model)
-        single, several = example_counts(self.batch_type, self.batch_size)
-        predictions = widen(self._build(zeros(self.batch_type.types[0], single, model)), single, several)
-        batch = [zeros(t, several) for t in self.batch_type.types[1:]]
+        predictions = self._build()
+        labels_and_weights = [label_specs(self.batch_type.types[1], predictions), *self._specs()[2:]]
         sample = None if input_spec is None else dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"]
-        self.compiled = compile_model(model, batch, self.batch_type, predictions, arguments, sample)
+        self.compiled = compile_model(model, labels_and_weights, self.batch_type, predictions, arguments, sample)
         self.metrics = self.compiled.metrics
-        self._assigned = self._check_step(several, training=True)
+        self._assigned = self._check_step(training=True)
         self._assigned_in_evaluation: set[int] = set()
         if private_api.variables_of_own_layers(model):
-            self._assigned_in_evaluation = self._check_step(several, training=False)
-        check_lengths(model, lambda x: model(x, **self._training(False)), element_spec(self.batch_type.types[0]))
+            self._assigned_in_evaluation = self._check_step(training=False)
+        x = self._specs()[0]
+        check_lengths(model, lambda x: self._call(*self._fit([x]), training=False), x, sized_inputs(model, x))
         self._read_weights()
 
-    def _build(self, x: TensorStructure) -> TensorStructure:
-        """The predictions for a batch of zeros; builds the model where it is not built, and assigns nothing."""
+    def _build(self) -> TensorStructure:
+        """The specs of predictions; builds the model where it is not built, as `fit` does."""
+        x, type_ = self._specs()[0], self.batch_type.types[0]
         try:
-            with _first_values(self.keras_model):
-                return self.keras_model(x, **self._training(False))
+            return private_api_keras.outputs_of(lambda x: self._call(*self._fit([x]), training=False), x)
         except Exception as error:
             raise TracingError(
-                f"the Keras model {self.keras_model.name} does not take inputs of type {self.batch_type.types[0]}"
-                f"{_wanted_inputs(self.keras_model)}: {words_of(error)}"
+                f"the Keras model {self.keras_model.name} does not take inputs of type {type_}"
+                f"{_wanted_inputs(self.keras_model)}: {words_of(error)}{open_sizes_hint(type_)}"
             ) from error
+
+    def _call(self, x: TensorStructure, *, training: bool) -> TensorStructure:
+        return self.keras_model(x, **self._training(training))
+
+    def _fit(self, batch: Sequence[TensorStructure]) -> list:
+        return fit_to_inputs(self.keras_model, batch, self.batch_size)
+
+    def _specs(self) -> list:
+        """The specs of the parts of a batch."""
+        return [element_spec(part) for part in self.batch_type.types]
 
     def _training(self, training: bool) -> dict:
         return {"training": training} if private_api.takes_training(self.keras_model) else {}  # a call may not take it
 
-    def _check_step(self, examples: int, *, training: bool) -> set[int]:
+    def _check_step(self, *, training: bool) -> set[int]:
         """Traces a step; what `compute_loss` and `compute_metrics` of the user do is seen here first.
 
         Returns:
@@ -208,21 +216,21 @@ class _KerasModel(HoldsVariables):
         """
         names: list[str] = []
 
-        def step(x: TensorStructure, *labels_and_weights: TensorStructure) -> tf.Tensor:
-            predictions = self.keras_model(x, **self._training(training))
+        def step(*batch: TensorStructure) -> tf.Tensor:
+            x, *labels_and_weights = self._fit(batch)
+            predictions = self._call(x, training=training)
             loss, reports = self._score(x, labels_and_weights, predictions, training)
             names.extend(reports)
             return loss
 
-        batch = batch_specs(self.batch_type, examples, self.keras_model)
         try:
-            assigned = check_pure(self.keras_model, step, batch, self.compiled.variables)
+            assigned = check_pure(self.keras_model, step, self._specs(), self.compiled.variables)
         except TracingError:
             raise
         except Exception as error:
             raise TracingError(
                 f"a step of the Keras model {self.keras_model.name} cannot be traced for a batch of type "
-                f"{self.batch_type}: {words_of(error)}"
+                f"{self.batch_type}: {words_of(error)}{open_sizes_hint(self.batch_type)}"
             ) from error
         self.compiled.check_reports(names)
         return assigned
@@ -320,12 +328,12 @@ class _KerasModel(HoldsVariables):
     def step(
         self, weights: ModelWeights, metrics: dict, batch: TensorStructure, training: bool
     ) -> tuple[BatchOutput, tuple, dict]:
-        x, *labels_and_weights = self.parts(batch)
-        x, own = fit_to_inputs(self.keras_model, x, self.batch_size), metrics["own"] or {}
+        x, *labels_and_weights = self._fit(self.parts(batch))
+        own = metrics["own"] or {}
         states = self._states_before(weights, metrics, training)
         values = self._values(weights.non_trainable, states, training)
         with self._scope(weights.trainable, values, self.compiled.values(own)) as scope:
-            predictions = self.keras_model(x, **self._training(training))
+            predictions = self._call(x, training=training)
             loss, _ = self._score(x, labels_and_weights, predictions, training)
         examples = tf.shape(tf.nest.flatten(x)[0], out_type=tf.int64)[0]
         non_trainable = tuple(map(scope.get_current_value, self.non_trainable))
@@ -363,7 +371,7 @@ class _KerasModel(HoldsVariables):
             weights.non_trainable, zip(self.layer_states, self._first_states(), strict=True), training
         )
         with self._scope(weights.trainable, values):
-            return self.keras_model(fit_to_inputs(self.keras_model, x, self.batch_size), **self._training(training))
+            return self._call(*self._fit([x]), training=training)
 
     def _states_before(self, weights: ModelWeights, metrics: dict, training: bool) -> list[tuple]:
         """The variables whose values go from batch to batch of a client, with their values before a batch.
@@ -402,29 +410,12 @@ class _KerasModel(HoldsVariables):
         without = {name: state for name, state in reported.items() if name not in own}
         return finalized_metrics(without, self.metrics.finalize(own))
 
+    def finalize_metric(self, reported: dict, name: str) -> TensorStructure:
+        own = self.metrics.own(reported)
+        return self.metrics.finalize_metric(own, name) if name in own else super().finalize_metric(reported, name)
+
 
 FunctionalModel.register(_KerasModel)
-
-
-@contextlib.contextmanager
-def _first_values(model: keras.Model) -> Iterator[None]:
-    """At the end, variables have the values that they had, or were made with: a layer may assign in every call.
-
-    Values are read without a copy. In a graph nothing is done, since a graph's variables have no values yet.
-    """
-    values: list[tuple[tf.Variable, tf.Tensor]] = []
-
-    def record(variable: tf.Variable) -> tf.Variable:
-        if tf.executing_eagerly() and isinstance(variable, tf.Variable):
-            values.append((variable, variable.read_value()))
-        return variable
-
-    for variable in (*model.non_trainable_variables, *layer_states(model)):
-        record(variable.value)
-    with tf.variable_creator_scope(lambda next_creator, **options: record(next_creator(**options))):
-        yield
-    for variable, value in values:
-        variable.assign(value)
 
 
 def _parts_of(batch: TensorStructure) -> list:

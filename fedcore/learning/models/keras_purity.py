@@ -28,7 +28,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
         TracingError: a layer calls Python, looks up in a table that may change, keeps a variable unknown to Keras, or
             assigns a weight that gradients move, or reads it inside a function with a gradient of its own.
     """
-    with constant_tables(), private_api.quick_operations():
+    with constant_tables(), private_api.quick_operations(), private_api.functions_traced_anew():
         graph = tf.function(step, autograph=False).get_concrete_function(*batch).graph
     for op in graph.get_operations():
         if op.type in _PYTHON:
@@ -91,16 +91,6 @@ def _check_own_gradients(model: keras.Model, graph: tf.Graph, trained: dict[int,
 def _has_own_gradient(op: tf.Operation) -> bool:
     """Whether `tf.custom_gradient` made the operation, of the results, the arguments, and variables read for it."""
     return op.type == "IdentityN" and op.node_def.attr["_gradient_op_type"].s.startswith(b"CustomGradient")
-
-
-def traced_once(call: Callable[[], object]) -> None:
-    """Traces a call. TensorFlow compiles each operation that runs eagerly for the first time, which takes 2 ms."""
-
-    def run() -> None:
-        call()
-
-    with private_api.quick_operations():
-        tf.function(run, autograph=False).get_concrete_function()
 
 
 def _layer_of(model: keras.Model, op: tf.Operation) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fedcore.graphs import private_api_keras
+from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.capture.keras_seeds import draw_seed_state
 from fedcore.learning.models.model_weights import value_now
 
@@ -15,6 +15,8 @@ class StepScope(keras.StatelessScope):
 
     Guarantees:
       - Assigned values are constants to gradients, as those of a `tf.Variable` are. Decision 0284.
+      - Tapes of the user watch the trainable variables that are read, and functions of layers are traced anew. Decision
+        0293.
       - A `SeedGenerator` to whose state the scope has no value draws numbers that differ by call, client and step,
         whoever holds it: a layer, a loss, a metric, or Keras, for draws without a seed. Decision 0292.
     """
@@ -23,11 +25,22 @@ class StepScope(keras.StatelessScope):
         super().__init__(state_mapping=state_mapping, collect_losses=collect_losses)
         self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
+    def __enter__(self) -> "StepScope":
+        self._traces = private_api.functions_traced_anew()
+        self._traces.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._traces.__exit__(*error)
+
     def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
         variable, value = update
         super().add_update((variable, tf.stop_gradient(value)))
 
     def get_current_value(self, variable: keras.Variable) -> Any:
+        if variable.trainable:
+            private_api_keras.note_read(variable)
         value = super().get_current_value(variable)
         if value is not None or not private_api_keras.is_seed_state(variable):
             return value

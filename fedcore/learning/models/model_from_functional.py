@@ -1,12 +1,12 @@
 """Models of functions as models with variables."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from fedcore.errors import TracingError, TypeMismatch, brief
+from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.graphs.tensors.values import to_python, unflatten
@@ -134,11 +134,4 @@ def _metric_finalizer(metric: keras.metrics.Metric) -> Callable:
 
 def _model_finalizer(model: PureModel, zeros: dict, name: str) -> Callable:
     """The finalizer of one metric: the model finalizes all metrics, the others from zeros."""
-
-    def finalize(values: Iterable[tf.Tensor]) -> TensorStructure:
-        metrics = model.finalize_metrics({**zeros, name: tuple(values)})
-        if name not in metrics:
-            raise TracingError(f"the model finalizes no metric named {name}, but {', '.join(metrics)}")
-        return metrics[name]
-
-    return finalize
+    return lambda values: model.finalize_metric({**zeros, name: tuple(values)}, name)

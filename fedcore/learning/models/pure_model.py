@@ -9,6 +9,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.computation import Computation, tf_computation
+from fedcore.errors import TracingError
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_weights
 from fedcore.learning.models.model_weights import ModelWeights
@@ -123,6 +124,17 @@ class PureModel(abc.ABC):
     @abc.abstractmethod
     def finalize_metrics(self, reported: dict) -> dict:
         """The metrics of reports that were added."""
+
+    def finalize_metric(self, reported: dict, name: str) -> TensorStructure:
+        """The metric of one state in reports that were added.
+
+        Raises:
+            TracingError: the model finalizes the state under another name.
+        """
+        metrics = self.finalize_metrics(reported)
+        if name not in metrics:
+            raise TracingError(f"the model finalizes no metric named {name}, but {', '.join(metrics)}")
+        return metrics[name]
 
 
 def initial_counts() -> dict:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from fedcore.computation import Computation, tf_computation
 from fedcore.errors import TracingError
+from fedcore.graphs import private_api
 from fedcore.graphs.capture.keras_seeds import default_seeds
 from fedcore.graphs.private_api import is_defined_by_keras
 from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
@@ -78,7 +79,7 @@ def reproducible() -> Iterator[Initialisers]:
 
     def creator(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
         variable = next_creator(**options)
-        initialisers.made[id(variable)] = (variable, options.get("initial_value"), variable.numpy())
+        initialisers.made[id(variable)] = (variable, options.get("initial_value"), value_now(variable))
         return variable
 
     random_state = random.getstate()
@@ -89,7 +90,7 @@ def reproducible() -> Iterator[Initialisers]:
             eager_in_plain_graphs(),
             default_seeds(),
             default_metric_names(),
-            tf.init_scope(),
+            private_api.init_scope_with_tapes(),
             tf.variable_creator_scope(creator),
         ):
             yield initialisers

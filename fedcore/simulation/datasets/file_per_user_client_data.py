@@ -76,13 +76,14 @@ class FilePerUserClientData(ClientData):
         import tensorflow as tf
 
         from fedcore.data import ClientDataset
+        from fedcore.data.tf_data_end import is_endless
         from fedcore.runtime.clients.failures import reason
 
         path = self._files[self._require(client_id)]
         if self._dataset_fn in (_records, tf.data.TFRecordDataset) and (problem := _find_problem(path)):
             raise _unreadable(client_id, path, problem)
         dataset = self._dataset_fn(path)
-        if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        if is_endless(dataset):
             return dataset
         try:
             return ClientDataset.from_columns(rows_of(dataset))
