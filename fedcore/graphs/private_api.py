@@ -763,8 +763,8 @@ def is_defined_by_keras(thing: object) -> bool:
 def variables_of_own_layers(model: "keras.Model") -> list:
     """The variables without gradients that a layer of the user's own class may assign, whether it trains or not."""
     layers = layers_within(model)
-    of_keras = [layer for layer in layers if all(is_defined_by_keras(type(part)) for part in layers_within(layer))]
-    known = {id(v) for layer in of_keras for v in layer.non_trainable_variables}
+    keras_layers = [layer for layer in layers if all(is_defined_by_keras(type(part)) for part in layers_within(layer))]
+    known = {id(v) for layer in keras_layers for v in layer.non_trainable_variables}
     return [v for v in model.non_trainable_variables if id(v) not in known]
 
 

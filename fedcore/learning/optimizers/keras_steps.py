@@ -235,18 +235,18 @@ class KerasSteps(Optimizer):
         rate = private_api_keras.learning_rate_variable(optimizer)
         return [*built.placeholders, *built.variables, *([] if rate is None else [rate])]
 
-    def _of(self, weights: TensorStructure) -> _Built:
+    def _for_weights(self, weights: TensorStructure) -> _Built:
         return self._built(tuple((tuple(w.shape), w.dtype.name) for w in tf.nest.flatten(weights)))
 
     def initialize(self, weights: TensorStructure) -> dict:
-        built, flat = self._of(weights), tf.nest.flatten(weights)
+        built, flat = self._for_weights(weights), tf.nest.flatten(weights)
         rates = {name: tf.constant(value, tf.float32) for name, value in self._rates.items()}
         return {**rates, "variables": tuple(start.tensor(flat) for start in built.starts)}
 
     @contextlib.contextmanager
     def _scope(self, state: dict, weights: TensorStructure) -> Iterator[tuple[Any, _Built, keras.StatelessScope]]:
         """The optimizer itself with this state, beside weights, in a scope that records what it assigns."""
-        built, flat = self._of(weights), tf.nest.flatten(weights)
+        built, flat = self._for_weights(weights), tf.nest.flatten(weights)
         values = [*zip(built.placeholders, flat, strict=True), *zip(built.variables, state["variables"], strict=True)]
         with self._object(built) as optimizer:
             if self._rates:
