@@ -16,7 +16,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_sequence import BatchedSequence
-from fedcore.graphs.batched.batched_value import batched, broadcast_to_clients
+from fedcore.graphs.batched.batched_value import Presence, batched, broadcast_to_clients
 from fedcore.graphs.batched.block_reduction import MAX_SEQUENTIAL_TERMS
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS, Factors
 from fedcore.graphs.batched.data_products import GivenProducts, data_products
@@ -26,7 +26,7 @@ from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.batched.stage_fold import Group, StageFold, factors_or_tensor
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Value, building
 from fedcore.graphs.graphdef.form.parsed_graph import has_loops
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.onednn import with_kernels_of
@@ -109,7 +109,12 @@ class BatchedFold(StageFold):
         if self._layout.is_given_products:
             self._given = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
         lanes = ops.size(seeds, tf.int64)
-        has_client = ops.unsorted_segment_sum(lane_of * 0 + 1, lane_of, lanes) > 0  # absent clients have no lane
+
+        def has_client() -> Value:
+            """Bool [lanes]: the lanes with a client, computed once for all groups, where a rule asks for it."""
+            with building(lane_of.block):  # absent clients have the lane -1, which is left out
+                return ops.unsorted_segment_sum(lane_of * 0 + 1, lane_of, lanes) > 0
+
         group = functools.partial(self._run_group, arguments, seeds, has_client)
         return self._functions_of_groups(group, arguments, lanes // self.width), lane_of
 
@@ -148,7 +153,7 @@ class BatchedFold(StageFold):
         self,
         arguments: list,
         seeds: Value,
-        has_client: Value,
+        has_client: Presence,
         first_lane: Value,
         factored_leaves: Mapping[int, int],
         layout: PackedLayout | None = None,
@@ -161,7 +166,7 @@ class BatchedFold(StageFold):
         Args:
             arguments: of all clients of the call, as batched values and sequences.
             seeds: int64 [lanes].
-            has_client: bool [lanes].
+            has_client: builds bool [lanes].
             first_lane: int64, the first lane of the group.
             factored_leaves: leaf of the contribution that may stay factors -> the leaf of the partial that adds it.
             layout: of the group's clients. Default: that of the call.
@@ -179,7 +184,7 @@ class BatchedFold(StageFold):
         assumptions = assumed_finite if self._assumes and factored_leaves else None
         with (
             self.interpreter.using(layout, assumptions, products) as known_inputs,
-            self.interpreter.occupying(lambda: lanes.of(has_client)),
+            self.interpreter.occupying(lambda: lanes.of(has_client())),
         ):
             self.interpreter.operations(self.client_operations, scope, dict(self.types), seed)
         contributions = enumerate(self.contribution(scope))
