@@ -279,7 +279,8 @@ class Policy:
 
         Decision 0302.
         """
-        has_noise = masked and any(SecureRange.parse(text).has_noise for text in stage.work.secure if text != OPEN)
+        marks = (m for op in stage.work.module.main.operations for m in op.attributes.get("secure", ()) if m != OPEN)
+        has_noise = (masked or self.aggregated) and any(SecureRange.parse(mark).has_noise for mark in marks)
         return int.from_bytes(os.urandom(8), "little", signed=True) if self.draws_seed or has_noise else seed
 
     @property
@@ -295,8 +296,8 @@ class _Runs:
         started: dict[Any, int] = {}
         ended: dict[Any, int] = {}
         for line in log.today():
-            table = started if line["what"] == "started" else ended
-            table[line.get("number")] = int(line.get("bits", 0))
+            table, bits = (started, "planned_bits") if line["what"] == "started" else (ended, "bits")
+            table[line.get("number")] = int(line.get(bits, 0))
         self.count = len(started)
         self.failures = len(started.keys() - ended.keys())
         self.bits = sum(max(bits, ended.get(number, 0)) for number, bits in started.items())

@@ -183,7 +183,7 @@ class Site:
         planned_bits = self._policy.planned_bits(plan, stage, masked=masked)
         own_seed = {} if seed == told.seed else {"seed": seed}  # nobody else is to know it
         self.log.write(
-            "started", number=number, plan=digest, operation=operation, run=run, bits=planned_bits, **own_seed
+            "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **own_seed
         )
         try:
             return self._run_stage(plan, stage, told, sources, masking, seed, number, clients)

@@ -1,0 +1,480 @@
+"""An operator who alters what the server sends reads no site's value: each attack is refused, or gives noise."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from altering_server import (
+    Altering,
+    alter_sites,
+    ask,
+    cohort,
+    masked_sites,
+    plan,
+    plan_request,
+    run_request,
+    with_facts,
+)
+
+import fedcore as fc
+from fedcore.deployment.policy import Policy
+from fedcore.errors import ClientError, FedcoreError, SecureSumError
+from fedcore.runtime.network.messages import Message
+from fedcore.runtime.network.transcript import seed_commitment
+
+NUMBERS = fc.FederatedType("int32", fc.CLIENTS)
+MASKED = '{secure=["any"], bits=32}'
+RUN, OTHER_RUN = "a" * 32, "b" * 32
+DATA = ["data", []]
+SECRETS = [1000 + i for i in range(5)]
+
+FOLD = ("%0 = fold(@zero, @add, %x) : {int32}@CLIENTS", f"%1 = merge(@join, %0) : int32@SERVER {MASKED}", "return %1")
+TWO_FOLDS = (
+    "%0 = fold(@zero, @add, %x) : {int32}@CLIENTS",
+    f"%1 = merge(@join, %0) : int32@SERVER {MASKED}",
+    "%2 = fold(@zero, @add, %x) : {int32}@CLIENTS",
+    f"%3 = merge(@join, %2) : int32@SERVER {MASKED}",
+    "return %3",
+)
+KEPT = (
+    "%1 = broadcast(%w) : int32@CLIENTS {bits=32}",
+    "%2 = collect(@product, %1, %x) : {int32}@CLIENTS",
+    "%3 = fold(@zero, @add, %2) : {int32}@CLIENTS",
+    f"%4 = merge(@join, %3) : int32@SERVER {MASKED}",
+    "return %4",
+)
+
+
+@fc.tf_computation("int32", "int32")
+def times(weight, x):
+    return weight * x
+
+
+@fc.federated_computation(fc.FederatedType("int32", fc.SERVER), NUMBERS)
+def weighted_total(weight, x):
+    return fc.federated_secure_sum_bitwidth(fc.federated_map(times, (fc.federated_broadcast(weight), x)), 30)
+
+
+@pytest.fixture
+def five(tmp_path):
+    return masked_sites(tmp_path, [np.int32(s) for s in SECRETS])
+
+
+def masked_total(exchange, **settings):
+    """The sum of the secrets by masks; the server is honest, but for what alters its requests."""
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked", client_timeout_s=2.0, **settings)):
+        return int(weighted_total(1, cohort(exchange)))
+
+
+def test_the_honest_sum_is_right(five):
+    assert masked_total(five) == sum(SECRETS)
+
+
+# A fold without a merge, an element of a fold: everything that leaves is found.
+
+
+def test_a_fold_that_no_merge_reads_is_refused(five):
+    lines = ("%2 = fold(@zero, @add, %x) : {int32}@CLIENTS", *FOLD)
+    reply = ask(five.answering["site-00"], plan_request(plan(*lines)))
+
+    assert (reply.facts["kind"], reply.facts["rule"]) == ("refused", "aggregated")
+
+
+def test_a_fold_that_no_merge_reads_counts(tmp_path):
+    exchange = masked_sites(tmp_path, [np.int32(7)], Policy(aggregated=False, clients=1, bits_per_day=0))
+    site, module = exchange.answering["site-00"], plan("%2 = fold(@zero, @add, %x) : {int32}@CLIENTS", *FOLD)
+    assert ask(site, plan_request(module)).facts["kind"] == "plan"
+    reply = ask(site, run_request(module, "2", RUN, [DATA]))
+
+    assert reply.facts["rule"] == "bits_per_day"
+
+
+@pytest.mark.parametrize("operation", ["0", "2"])
+def test_masks_of_one_sum_are_not_those_of_another(five, operation):
+    """A session is joined for one fold; the other one has the same types."""
+    module, site = plan(*TWO_FOLDS), five.answering["site-00"]
+    assert ask(site, plan_request(module)).facts["kind"] == "plan"
+    reply = ask(site, run_request(module, operation, RUN, [DATA]))
+
+    assert reply.facts["rule"] == "aggregated"
+
+
+# What sites are told differs.
+
+
+def only_in_transcript(key, change):
+    def alter(message: Message) -> Message:
+        return with_facts(message, **{key: change(message.facts[key])}) if key in message.facts else message
+
+    return alter
+
+
+def zeros_in_runs(message: Message) -> Message:
+    """A model of zeros for a run, whose masks were agreed on with another."""
+    arrays = {name: np.zeros_like(a) if name.startswith("b") else a for name, a in message.arrays.items()}
+    return Message(message.facts, arrays)
+
+
+def zeros_throughout(message: Message) -> Message:
+    """A model of zeros, also in the transcript."""
+    from fedcore.runtime.cluster.shipping import array_digest
+
+    told = message.facts.get("broadcasts")
+    zeros = {} if told is None else {"broadcasts": {name: array_digest(np.zeros((), np.int32)) for name in told}}
+    return with_facts(zeros_in_runs(message), **zeros)
+
+
+def other_seed(message: Message) -> Message:
+    if message.facts["kind"] == "run":
+        return with_facts(message, seed=5)
+    return with_facts(message, seed=seed_commitment(message.facts["run"], 5)) if "seed" in message.facts else message
+
+
+def data_of_the_server(message: Message) -> Message:
+    """The value 0 in place of the site's own."""
+    zero, facts = np.zeros((), np.int32), message.facts
+    if facts["kind"] == "run":
+        return Message({**facts, "sources": [["given", []]]}, {**message.arrays, "v0.0": zero})
+    if "sources" not in facts:
+        return message
+    from fedcore.runtime.cluster.shipping import array_digest
+
+    sources = [[["given", []]] if i < 4 else own for i, own in enumerate(facts["sources"])]
+    return with_facts(message, sources=sources, given={"v0.0": array_digest(zero)})
+
+
+ALTERED = {
+    "model of zeros in runs": zeros_in_runs,
+    "model of zeros": zeros_throughout,
+    "run": only_in_transcript("run", lambda run: OTHER_RUN),
+    "round": lambda message: with_facts(message, round=7),
+    "order of sites": only_in_transcript("names", lambda names: [names[0], *reversed(names[1:-1]), names[-1]]),
+    "sites": only_in_transcript("names", lambda names: names[:-1]),
+    "seed": other_seed,
+    "data of the server": data_of_the_server,
+}
+
+
+@pytest.mark.parametrize("attack", ALTERED)
+def test_four_sites_that_are_told_something_else_do_not_show_the_fifth(five, attack):
+    alter_sites(five, five.sites[:4], ALTERED[attack])
+
+    with pytest.raises((SecureSumError, ClientError)) as raised:
+        masked_total(five)
+    print("REASON", attack, raised.value)
+
+
+def test_four_sites_with_another_plan_do_not_show_the_fifth(five):
+    other = plan("%0 = fold(@zero, @add, %x) : {int32}@CLIENTS", f"%1 = merge(@join, %0) : int32@SERVER {MASKED}",
+                 "return %1", parameters="%w: int32@SERVER, %x: {int32}@CLIENTS")  # fmt: skip
+
+    def alter(message: Message) -> Message:
+        if message.facts["kind"] == "plan":
+            return plan_request(other)
+        return with_facts(message, plan=other.digest(), operation="0")
+
+    alter_sites(five, five.sites[:4], alter)
+    with pytest.raises((SecureSumError, ClientError)):
+        masked_total(five)
+
+
+def test_data_of_the_server_for_all_but_one_is_refused_by_that_one(five):
+    """All five are told of it, so that masks would cancel; the fifth has its own data."""
+
+    def tell(message: Message) -> Message:
+        if message.facts["kind"] == "run" and message.facts["index"] == 4:
+            return message
+        return data_of_the_server(message)
+
+    alter_sites(five, five.sites, tell)
+    with pytest.raises((SecureSumError, ClientError)):
+        masked_total(five)
+    refused = [line for line in five.answering["site-04"].site.log if line["what"] == "refused"]
+    assert refused[0]["rule"] == "clients"
+
+
+def test_a_run_that_is_asked_for_again_with_another_model_is_refused(five):
+    seen = []
+
+    class Repeating(Altering):
+        def answer(self, payload: bytes) -> bytes:
+            reply = super().answer(payload)
+            message = Message.from_bytes(payload)
+            if message.facts["kind"] == "run":
+                seen.append(Message.from_bytes(self.site.answer(zeros_in_runs(message).to_bytes())))
+            return reply
+
+    five.answering["site-00"] = Repeating(five.answering["site-00"], lambda message: message)
+
+    assert masked_total(five) == sum(SECRETS)
+    assert "not that of the transcript" in seen[0].facts["why"]
+
+
+def test_a_session_is_joined_once(five):
+    seen = []
+
+    class Joining(Altering):
+        def answer(self, payload: bytes) -> bytes:
+            reply = super().answer(payload)
+            message = Message.from_bytes(payload)
+            if message.facts.get("phase") == "keys":
+                again = with_facts(message, again=True)
+                seen.append(Message.from_bytes(self.site.answer(again.to_bytes())))
+            return reply
+
+    five.answering["site-00"] = Joining(five.answering["site-00"], lambda message: message)
+
+    assert masked_total(five) == sum(SECRETS)
+    assert "has joined the secure sum of this run already" in seen[0].facts["why"]
+
+
+# The least number of clients holds for the sum that is unmasked.
+
+
+def test_the_threshold_is_at_least_the_clients_of_the_policy(tmp_path):
+    exchange = masked_sites(tmp_path, [np.int32(s) for s in SECRETS], Policy(clients=5))
+
+    with pytest.raises(SecureSumError, match="4 clients are in the sum; it needs 5"):
+        masked_total(exchange)
+    with fc.use(fc.runtime.network(exchange, secure_aggregation=fc.runtime.masked(threshold=5))):
+        assert int(weighted_total(1, cohort(exchange))) == sum(SECRETS)
+
+
+def test_a_server_that_loses_sites_after_the_shares_gets_nothing(tmp_path):
+    exchange = masked_sites(tmp_path, [np.int32(s) for s in SECRETS], Policy(clients=4))
+
+    class Lost(Altering):
+        def answer(self, payload: bytes) -> bytes:
+            if Message.from_bytes(payload).facts["kind"] == "run":
+                raise fc.deployment.NoReply(self.site.name, "lost")
+            return super().answer(payload)
+
+    for name in exchange.sites[:2]:
+        exchange.answering[name] = Lost(exchange.answering[name], lambda message: message)
+    with pytest.raises(SecureSumError, match="3 of 5 clients are left after phase masked, but 4 are needed"):
+        masked_total(exchange, on_client_failure=fc.runtime.drop())
+
+
+def test_a_threshold_that_the_server_lowers_is_refused(five):
+    def lower(message: Message) -> Message:
+        if message.facts.get("phase") != "keys":
+            return message
+        terms = message.arrays["message"].copy()
+        terms[8] = 2
+        return Message(message.facts, {**message.arrays, "message": terms})
+
+    alter_sites(five, five.sites, lower)
+    with pytest.raises(SecureSumError):
+        masked_total(five)
+
+
+# Values between stages.
+
+
+def kept_value(exchange, module, run=RUN, weight=1):
+    """The name of the value that the collect of `KEPT` leaves."""
+    site = exchange.answering["site-00"]
+    assert ask(site, plan_request(module)).facts["kind"] == "plan"
+    request = run_request(module, "2", run, [DATA], {"b0.0": np.array(weight, np.int32)})
+    return f"2/{run}/0/{ask(site, request).facts['provenance']}"
+
+
+def kept_plan(*lines):
+    return plan(*lines, parameters="%w: int32@SERVER, %x: {int32}@CLIENTS")
+
+
+OPEN_POLICY = Policy(aggregated=False, clients=1)
+
+
+def test_a_value_of_the_call_is_that_of_the_plan(tmp_path):
+    exchange, module = masked_sites(tmp_path, [np.int32(7)], OPEN_POLICY), kept_plan(*KEPT)
+    name = kept_value(exchange, module, weight=3)
+    reply = ask(exchange.answering["site-00"], run_request(module, "3", RUN, [[name, []]]))
+
+    assert reply.arrays["p0"] == 21
+
+
+@pytest.mark.parametrize("change", ["another call", "another provenance", "another client", "the data", "the server"])
+def test_a_value_of_the_call_is_not_the_servers_word(tmp_path, change):
+    exchange, module = masked_sites(tmp_path, [np.int32(7)], OPEN_POLICY), kept_plan(*KEPT)
+    name = kept_value(exchange, module)
+    source = {
+        "another call": name.replace(RUN, OTHER_RUN),
+        "another provenance": name[:-64] + "0" * 64,
+        "another client": name.replace("/0/", "/1/"),
+        "the data": "data",
+        "the server": "given",
+    }[change]
+    arrays = {"v0.0": np.array(7, np.int32)}
+    reply = ask(exchange.answering["site-00"], run_request(module, "3", RUN, [[source, []]], arrays))
+
+    assert reply.facts["kind"] == "failed"
+    assert "p0" not in reply.arrays
+
+
+def test_a_value_that_another_plan_has_kept_is_not_to_be_had(tmp_path):
+    exchange, module = masked_sites(tmp_path, [np.int32(7)], OPEN_POLICY), kept_plan(*KEPT)
+    name = kept_value(exchange, module)
+    other = kept_plan(*KEPT[:3], "%4 = merge(@join, %3) : int32@SERVER {bits=32}", "return %4")
+    site = exchange.answering["site-00"]
+    assert ask(site, plan_request(other)).facts["kind"] == "plan"
+
+    assert ask(site, run_request(other, "3", RUN, [[name, []]])).facts["kind"] == "failed"
+
+
+def test_an_argument_is_no_value_that_the_program_does_not_return(tmp_path):
+    exchange, module = masked_sites(tmp_path, [np.int32(7)], OPEN_POLICY), kept_plan(*KEPT)
+    name = kept_value(exchange, module)
+    request = run_request(module, "2", OTHER_RUN, [[name, []]], {"b0.0": np.array(1, np.int32)})
+
+    assert ask(exchange.answering["site-00"], request).facts["kind"] == "failed"
+
+
+def test_four_sites_that_have_kept_zeros_do_not_show_the_fifth(five):
+    """A collect has no masks: its model of zeros is found by the provenance of what it has kept."""
+
+    @fc.federated_computation(fc.FederatedType("int32", fc.SERVER), NUMBERS)
+    def two_stages(weight, x):
+        products = fc.federated_map(times, (fc.federated_broadcast(weight), x))
+        total = fc.federated_secure_sum_bitwidth(products, 30)
+        return fc.federated_secure_sum_bitwidth(fc.federated_map(times, (fc.federated_broadcast(total), products)), 30)
+
+    def alter(message: Message) -> Message:
+        return zeros_in_runs(message) if "message" not in message.arrays else message
+
+    with fc.use(fc.runtime.network(five, secure_aggregation="masked", client_timeout_s=2.0)):
+        total = sum(SECRETS)
+        assert int(two_stages(1, cohort(five))) == sum(min(total * s, 2**30 - 1) for s in SECRETS)
+        alter_sites(five, five.sites[:4], zeros_throughout)
+        with pytest.raises((SecureSumError, ClientError)):
+            two_stages(1, cohort(five))
+
+
+# Failures.
+
+
+def failing_plan(policy, tmp_path, value=50_000):
+    """A site, and a plan that fails where its number is above 40,000."""
+    exchange = masked_sites(tmp_path, [np.int32(value)], policy)
+
+    @fc.tf_computation("int32")
+    def check(x):
+        with tf.control_dependencies([tf.debugging.Assert(x < 40_000, ["large"])]):
+            return tf.identity(x)
+
+    @fc.federated_computation(NUMBERS)
+    def total(x):
+        return fc.federated_secure_sum_bitwidth(fc.federated_map(check, x), 30)
+
+    module = total.to_module("planned")
+    (fold,) = (op.name for op in module.main.operations if op.kind == "fold")
+    site = exchange.answering["site-00"]
+    assert ask(site, plan_request(module)).facts["kind"] == "plan"
+    return site, module, fold
+
+
+def test_a_run_that_fails_counts(tmp_path):
+    site, module, fold = failing_plan(Policy(aggregated=False, clients=1, rounds_per_day=2), tmp_path)
+    replies = [ask(site, run_request(module, fold, RUN, [DATA], seed=i)) for i in range(3)]
+
+    assert [reply.facts["kind"] for reply in replies] == ["failed", "failed", "refused"]
+    assert replies[2].facts["rule"] == "rounds_per_day"
+
+
+def test_a_failure_tells_a_number_of_the_log_only(tmp_path):
+    site, module, fold = failing_plan(Policy(aggregated=False, clients=1), tmp_path)
+    reply = ask(site, run_request(module, fold, RUN, [DATA]))
+    line = [*site.log][-1]
+
+    assert reply.facts == {"kind": "failed", "number": line["number"]}
+    assert "InvalidArgument" in line["error"]
+
+
+def test_a_run_is_in_the_log_before_it_starts(tmp_path, monkeypatch):
+    site, module, fold = failing_plan(Policy(aggregated=False, clients=1), tmp_path)
+    lines = []
+    monkeypatch.setattr(site._data, "_function", lambda: lines.extend(site.log) or np.int32(1))
+    ask(site, run_request(module, fold, RUN, [DATA]))
+
+    assert lines[-1]["what"] == "started"
+
+
+def test_a_failure_is_told_at_the_deadline_where_sums_are_masked(five):
+    @fc.tf_computation("int32")
+    def check(x):
+        with tf.control_dependencies([tf.debugging.Assert(x < 1003, ["large"])]):
+            return tf.identity(x)
+
+    @fc.federated_computation(NUMBERS)
+    def total(x):
+        return fc.federated_secure_sum_bitwidth(fc.federated_map(check, x), 30)
+
+    began = time.monotonic()
+    settings = {"secure_aggregation": "masked", "client_timeout_s": 4.0}
+    with fc.use(fc.runtime.network(five, **settings)), pytest.raises(FedcoreError):
+        total(cohort(five))
+
+    assert time.monotonic() - began > 3.5
+
+
+def test_failures_of_a_day_are_bounded_where_sums_are_masked(tmp_path):
+    exchange = masked_sites(tmp_path, [np.int32(s) for s in SECRETS], Policy(failures_per_day=1))
+
+    @fc.tf_computation("int32")
+    def check(x):
+        with tf.control_dependencies([tf.debugging.Assert(x < 1003, ["large"])]):
+            return tf.identity(x)
+
+    @fc.federated_computation(NUMBERS)
+    def total(x):
+        return fc.federated_secure_sum_bitwidth(fc.federated_map(check, x), 30)
+
+    settings = {"secure_aggregation": "masked", "client_timeout_s": 0.5}
+    with fc.use(fc.runtime.network(exchange, **settings)):
+        for _ in range(2):
+            with pytest.raises(FedcoreError):
+                total(cohort(exchange))
+
+    rules = [line.get("rule") for line in exchange.answering["site-04"].log if line["what"] == "refused"]
+    assert rules == ["failures_per_day"]
+
+
+# Noise against the server.
+
+
+def noised_total(stddev, clients):
+    factory = fc.aggregators.DistributedDiscreteGaussianFactory(stddev, clients, clip=8.0)
+    process = factory.create(fc.to_type(("float32", [64])))
+    return process, process.initialize()
+
+
+def test_noise_of_sites_is_not_that_of_the_servers_seed(tmp_path):
+    values = [np.full(64, 0.125, np.float32) for _ in range(4)]
+    exchange = masked_sites(tmp_path, values)
+    process, state = noised_total(1.0, 4)
+    with fc.use(fc.runtime.local(secure_aggregation="masked")):
+        guesses = [process.next.invoke(state, values, seed=7).result for _ in range(2)]
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
+        results = [process.next.invoke(state, cohort(exchange, "float32[64]"), seed=7).result for _ in range(2)]
+
+    assert np.array_equal(*guesses)
+    assert np.std(results[0] - results[1]) > 1.0
+    assert np.std(results[0] - guesses[0]) > 1.0
+    seeds = [line["seed"] for line in exchange.answering["site-00"].log if line["what"] == "started"]
+    assert len({*seeds}) == 2
+
+
+def test_other_random_numbers_of_masked_runs_are_those_of_the_servers_seed(five):
+    @fc.tf_computation("int32")
+    def draw(x):
+        return x + tf.random.uniform([], maxval=1000, dtype=tf.int32)
+
+    @fc.federated_computation(NUMBERS)
+    def total(x):
+        return fc.federated_secure_sum_bitwidth(fc.federated_map(draw, x), 30)
+
+    with fc.use(fc.runtime.local()):
+        expected = total.invoke(SECRETS, seed=7)
+    with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
+        assert total.invoke(cohort(five), seed=7) == expected
