@@ -2,6 +2,7 @@
 
 import time
 
+import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,12 +17,16 @@ from altering_server import (
     run_request,
     with_facts,
 )
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import fedcore as fc
 from fedcore.deployment.policy import Policy
 from fedcore.errors import ClientError, FedcoreError, SecureSumError
 from fedcore.runtime.network.messages import Message
-from fedcore.runtime.network.transcript import seed_commitment
+from fedcore.runtime.network.transcript import Transcript, ValueSource, seed_commitment
+from fedcore.runtime.secure.masks import Segment
+from fedcore.runtime.secure.signed_messages import KEYS, SERVER, Signer, join_entries
+from fedcore.runtime.secure.terms import Terms
 
 NUMBERS = fc.FederatedType("int32", fc.CLIENTS)
 MASKED = '{secure=["any"], bits=32}'
@@ -112,7 +117,7 @@ def only_in_transcript(key, change):
 
 def zeros_in_runs(message: Message) -> Message:
     """A model of zeros for a run, whose masks were agreed on with another."""
-    arrays = {name: np.zeros_like(a) if name.startswith("b") else a for name, a in message.arrays.items()}
+    arrays = {name: np.zeros_like(a) if name.startswith("b0") else a for name, a in message.arrays.items()}
     return Message(message.facts, arrays)
 
 
@@ -156,13 +161,15 @@ ALTERED = {
 }
 
 
+REASON = "not that of the transcript|not of phase keys of this session|does not name site-01 once|does not say who takes part"
+
+
 @pytest.mark.parametrize("attack", ALTERED)
 def test_four_sites_that_are_told_something_else_do_not_show_the_fifth(five, attack):
     alter_sites(five, five.sites[:4], ALTERED[attack])
 
-    with pytest.raises((SecureSumError, ClientError)) as raised:
+    with pytest.raises((SecureSumError, ClientError), match=REASON):
         masked_total(five)
-    print("REASON", attack, raised.value)
 
 
 def test_four_sites_with_another_plan_do_not_show_the_fifth(five):
@@ -175,8 +182,83 @@ def test_four_sites_with_another_plan_do_not_show_the_fifth(five):
         return with_facts(message, plan=other.digest(), operation="0")
 
     alter_sites(five, five.sites[:4], alter)
-    with pytest.raises((SecureSumError, ClientError)):
+    with pytest.raises((SecureSumError, ClientError), match="not of phase keys of this session"):
         masked_total(five)
+
+
+# A server that relays what it should refuse: the sites compare transcripts themselves.
+
+SUM_OF_PRODUCTS = (
+    "%0 = broadcast(%w) : int32@CLIENTS {bits=32}",
+    "%1 = fold(@zero_of, @add_product, %0, %x) : {int32}@CLIENTS",
+    f"%2 = merge(@join, %1) : int32@SERVER {MASKED}",
+    "%3 = fold(@zero_of, @add_product, %0, %x) : {int32}@CLIENTS",
+    f"%4 = merge(@join, %3) : int32@SERVER {MASKED}",
+)
+
+
+class Relay:
+    """The start of a session, whose server tells some sites one transcript and the last site another."""
+
+    def __init__(self, exchange, module, told: dict, terms: dict):
+        self.sites = [exchange.answering[name] for name in exchange.sites]
+        self.key = Ed25519PrivateKey.generate()
+        names, sources = tuple(exchange.sites), ((ValueSource("data"),),) * len(exchange.sites)
+        digests = {"b0.0": "c" * 40}
+        self.own = Transcript(module.digest(), "1", RUN, 3, names, "d" * 64, digests, {}, sources)
+        self.terms = Terms(len(names), len(names) - 1, 4, (Segment(1, 1 << 32),))
+        self.others = attrs.evolve(self.own, **told)
+        self.other_terms = attrs.evolve(self.terms, **terms)
+
+    def join(self, index: int, transcript: Transcript, terms: Terms) -> Message:
+        key = np.frombuffer(self.key.public_key().public_bytes_raw(), np.uint8)
+        facts = {**transcript.facts, "kind": "secure", "phase": "keys", "index": index}
+        packed = np.frombuffer(terms.packed, np.uint8)
+        return ask(self.sites[index], Message(facts, {"message": packed, "server_key": key}))
+
+    def shares_of_the_last(self) -> Message:
+        """The reply of the last site to the keys of the others."""
+        last = len(self.sites) - 1
+        replies = [self.join(i, self.others, self.other_terms) for i in range(last)]
+        own = self.join(last, self.own, self.terms)
+        assert {reply.facts["kind"] for reply in (*replies, own)} == {"secure"}
+        listed = own.arrays["peers"].tobytes()
+        context = self.own.digest([listed[i : i + 32] for i in range(0, len(listed), 32)])
+        session = attrs.evolve(self.terms, context=context).session
+        keys = join_entries([reply.arrays["message"].tobytes() for reply in replies])
+        message = Signer(SERVER, session, self.key).message(KEYS, keys)
+        facts = {"kind": "secure", "phase": "shares", "plan": self.own.plan, "operation": "1", "run": RUN}
+        return ask(self.sites[last], Message(facts, {"message": np.frombuffer(message, np.uint8)}))
+
+
+TOLD = {
+    "plan": "another plan",
+    "operation": "3",
+    "run": OTHER_RUN,
+    "round": 4,
+    "seed": "e" * 64,
+    "broadcasts": {"b0.0": "f" * 40},
+    "given": {"v0.0": "f" * 40},
+    "sources": ((ValueSource("given"),),) * 5,
+}
+
+
+@pytest.mark.parametrize("entry", [None, *TOLD, "nonce", "threshold"])
+def test_a_site_compares_transcripts_before_it_makes_shares(five, entry):
+    module, *other = (
+        plan(*SUM_OF_PRODUCTS, f"return %{n}", parameters="%w: int32@SERVER, %x: {int32}@CLIENTS") for n in (2, 4)
+    )
+    for name in five.sites:
+        for m in (module, *other):
+            assert ask(five.answering[name], plan_request(m)).facts["kind"] == "plan"
+    told = {entry: other[0].digest() if entry == "plan" else TOLD[entry]} if entry in TOLD else {}
+    terms = {"nonce": {"nonce": bytes(16)}, "threshold": {"threshold": 5}}.get(entry, {})
+    relay = Relay(five, module, told, terms)
+    reply = relay.shares_of_the_last()
+
+    assert reply.facts["kind"] == ("secure" if entry is None else "failed")
+    if entry is not None:
+        assert "not of phase keys of this session" in [*five.answering["site-04"].log][-1]["error"]
 
 
 def test_data_of_the_server_for_all_but_one_is_refused_by_that_one(five):

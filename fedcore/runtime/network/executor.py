@@ -17,7 +17,7 @@ from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
-from fedcore.runtime.clients.faults import Drop
+from fedcore.runtime.clients.faults import Drop, QuotesNoValue
 from fedcore.runtime.clients.merge_tree import MergeTree
 from fedcore.runtime.clients.sliced_executor import SlicedClientsExecutor
 from fedcore.runtime.cluster.environment import differences, environment
@@ -49,12 +49,12 @@ REPLY_BY = 0.95
 """Fraction of the deadline at which a site tells that a client failed, where the time of the failure tells more."""
 
 
-class SiteRefused(FedcoreError):
+class SiteRefused(QuotesNoValue):
     """A site declined a request: its policy has a rule against it."""
 
 
-class SiteFailed(FedcoreError):
-    """A client's work failed at its site."""
+class SiteFailed(QuotesNoValue):
+    """A client's work failed at its site, whose log says why."""
 
 
 class NetworkClientsExecutor(SlicedClientsExecutor):
