@@ -20,11 +20,15 @@ from altering_server import (
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import fedcore as fc
+from fedcore.compiler import compile_module
 from fedcore.deployment.policy import Policy
 from fedcore.errors import ClientError, FedcoreError, SecureSumError
+from fedcore.ir import verify
 from fedcore.runtime.network.messages import Message
+from fedcore.runtime.network.plan_runner import ClientStageOf
 from fedcore.runtime.network.transcript import Transcript, ValueSource, seed_commitment
 from fedcore.runtime.secure.masks import Segment
+from fedcore.runtime.secure.secure_partials import SecureLeaves
 from fedcore.runtime.secure.signed_messages import KEYS, SERVER, Signer, join_entries
 from fedcore.runtime.secure.terms import Terms
 
@@ -161,7 +165,7 @@ ALTERED = {
 }
 
 
-REASON = "not that of the transcript|not of phase keys of this session|does not name site-01 once|does not say who takes part"
+REASON = "not that of the transcript|not of phase keys of this session|does not name site-01 once|does not say who"
 
 
 @pytest.mark.parametrize("attack", ALTERED)
@@ -560,3 +564,48 @@ def test_other_random_numbers_of_masked_runs_are_those_of_the_servers_seed(five)
         expected = total.invoke(SECRETS, seed=7)
     with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
         assert total.invoke(cohort(five), seed=7) == expected
+
+
+# A graph that gives more than its type says.
+
+
+@pytest.fixture
+def lying_plan():
+    """A plan whose graph says int32[2], and gives 100 numbers."""
+    vector = ("int32", [2])
+
+    @fc.tf_computation(vector)
+    def two(x):
+        return tf.stack([tf.reduce_sum(x), 1])
+
+    @fc.tf_computation(vector)
+    def more(x):
+        return tf.boolean_mask(tf.tile(x, [50]), tf.range(100) < 100)
+
+    @fc.federated_computation(fc.FederatedType(vector, fc.CLIENTS))
+    def total(x):
+        return fc.federated_sum(fc.federated_map(two, x))
+
+    traced = more.to_module("traced")
+    (lie,) = traced.graphs
+    lying = compile_module(total.to_module("traced"), "inline,lower-intrinsics,canonicalize,partition,plan")
+    graphs = tuple(attrs.evolve(graph, digest=lie.digest) for graph in lying.graphs)
+    blobs = {**lying.blobs, lie.digest: traced.blob(lie.digest)}
+    return verify(attrs.evolve(lying, graphs=graphs, blobs=blobs))
+
+
+def test_a_graph_that_gives_more_numbers_than_its_type_sends_none(tmp_path, lying_plan):
+    exchange = masked_sites(tmp_path, [np.array([7, 8], np.int32)], Policy(aggregated=False, clients=1))
+    site = exchange.answering["site-00"]
+    assert ask(site, plan_request(lying_plan)).facts["kind"] == "plan"
+
+    assert ask(site, run_request(lying_plan, "0", RUN, [DATA])).facts["kind"] == "failed"
+    assert "its type is int32[2]" in [*site.log][-1]["error"]
+
+
+@pytest.mark.parametrize("values", [np.zeros(3, np.int32), np.zeros(1, np.int64)])
+def test_integers_that_are_not_those_of_their_type_are_not_masked(values):
+    leaves = SecureLeaves(ClientStageOf.of(plan(*FOLD), "0").work, 3)
+
+    with pytest.raises(SecureSumError, match="not of the type int32"):
+        leaves.vector(values)
