@@ -165,7 +165,7 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
         def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             seed = federated_random_seed(SERVER)
             sent = federated_map(encode, (value, federated_broadcast(seed)))
-            total = federated_secure_modular_sum(sent, modulus, noise=True)
+            total = federated_secure_modular_sum(sent, modulus)
             clients = federated_secure_sum(federated_eval(count_client, CLIENTS), 1)
             outputs = federated_map(
                 lambda s, t, n, k: release_private_sum(s, t, n, k, generic_zero(value_type)),

@@ -21,7 +21,6 @@ from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, flat
 from fedcore.deployment.site_log import SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of
-from fedcore.intrinsics.secure_ranges import OPEN, SecureRange
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
 from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.network.plan_runner import ClientStageOf
@@ -103,7 +102,7 @@ class Policy:
     bits: int | None = None
     bits_per_day: int | None = None
     rounds_per_day: int | None = None
-    failures_per_day: int | None = 8
+    failures_per_day: int | None = 4
     digests: frozenset[str] | None = None
     signers: tuple[bytes, ...] | None = None
 
@@ -225,7 +224,7 @@ class Policy:
 
     def count_bits(self, plan: Module, stage: ClientStageOf, result: SliceResult, *, masked: bool) -> int:
         """The bits that leave with a result."""
-        measured = sum(int(size) for sizes in result.sent_bits.values() for size in sizes)
+        measured = 0 if masked else sum(int(size) for sizes in result.sent_bits.values() for size in sizes)
         return self.planned_bits(plan, stage, masked=masked) + measured
 
     def check_sent(self, bits: int) -> None:
@@ -274,14 +273,15 @@ class Policy:
         """The tensors that leave with a run of the stage, with their types."""
         return [str(output) for output in ClientOutputs.cached(plan).of(stage.work.operation, masked=masked)]
 
-    def seed(self, seed: int, stage: ClientStageOf, *, masked: bool) -> int:
-        """The seed of a run: the server's, or one that nobody else knows where noise protects against the server.
+    def seed(self, plan: Module, seed: int, *, masked: bool) -> int:
+        """The seed of a run: the server's, or one that nobody else knows.
 
+        Where sums are masked, the site draws it for plans whose client stages draw random numbers: they may be noise
+        against the server, and a server that chooses the seed could choose whose values they let through.
         Decision 0302.
         """
-        marks = (m for op in stage.work.module.main.operations for m in op.attributes.get("secure", ()) if m != OPEN)
-        has_noise = (masked or self.aggregated) and any(SecureRange.parse(mark).has_noise for mark in marks)
-        return int.from_bytes(os.urandom(8), "little", signed=True) if self.draws_seed or has_noise else seed
+        own = self.draws_seed or ((masked or self.aggregated) and ClientOutputs.cached(plan).draws)
+        return int.from_bytes(os.urandom(8), "little", signed=True) if own else seed
 
     @property
     def draws_seed(self) -> bool:
@@ -361,15 +361,12 @@ class _Plan:
         self.live = outputs.data.live
         self.folds = [flow.op for flow in self.flows.values()]
 
-    def stage(self, op: Operation) -> Function:
-        """The client stage of a fold or a collect."""
-        return self.plan.function(op.operands[0 if op.kind == "collect" else 1].name)
-
     def operations(self) -> Iterator[tuple[Location | None, set[str]]]:
         """The TensorFlow operations of client stages, with the line that calls them."""
         graphs = {g.name: g for g in self.plan.graphs}
         functions = {f.name: f for f in self.plan.functions}
-        todo, visited = [(self.stage(op), op.location) for op in self.folds], set[str]()
+        roots = [(op.location, o.name) for op in self.folds for o in op.operands if isinstance(o, Symbol)]
+        todo, visited = [(functions[name], line) for line, name in roots], set[str]()
         while todo:
             function, line = todo.pop(0)
             for op in function.operations:

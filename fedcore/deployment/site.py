@@ -179,7 +179,7 @@ class Site:
         clients = clients if isinstance(clients, int) else None
         masked = masking is not None
         self._policy.check_run(plan, stage, clients, self.log, masks=masked)
-        number, seed = new_number(), self._policy.seed(told.seed, stage, masked=masked)
+        number, seed = new_number(), self._policy.seed(plan, told.seed, masked=masked)
         planned_bits = self._policy.planned_bits(plan, stage, masked=masked)
         own_seed = {} if seed == told.seed else {"seed": seed}  # nobody else is to know it
         self.log.write(
@@ -229,7 +229,7 @@ class Site:
         if stage.partial_type is not None:
             again = None
             if self._policy.noise_std is not None:
-                again = numbers_of(run_with(self._policy.seed(told.seed, stage, masked=masked)))
+                again = numbers_of(run_with(self._policy.seed(plan, told.seed, masked=masked)))
             self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
         reply: dict[str, np.ndarray] = {}
         partial = result.partial
@@ -244,7 +244,7 @@ class Site:
         if masking is not None:
             for leaf in masking.leaves.zeros():
                 del reply[f"p{leaf}"]
-        if result.sent_bits:
+        if result.sent_bits and not masked:  # under masks nothing of a size that the data give leaves
             reply["bits"] = result.sent_bits[told.index]
         # Notes may tell of the data, such as of batches of several sizes.
         facts: dict[str, Any] = {"kind": "result", "notes": [] if self._policy.aggregated else list(report.notes)}
@@ -279,6 +279,8 @@ class Site:
             if self._identity is None:
                 raise MalformedMessage(f"{self.name} has no key for secure sums: site.toml names none")
             key, stage = (digest, operation, run), _stage_of(plan, operation)
+            if not ClientOutputs.cached(plan).is_secure(operation):
+                raise MalformedMessage("the stage has no secure sum")
             if self._sums.find(key, None) is not None:
                 raise MalformedMessage(f"{self.name} has joined the secure sum of this run already")
             joined = SiteSum.join(

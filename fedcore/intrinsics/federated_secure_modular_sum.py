@@ -31,19 +31,14 @@ def _modulus(name: str, types: Sequence[Type], attributes: Attributes) -> None:
 
 @intrinsic(
     "(value: {T}@CLIENTS -> T@SERVER) where T: integer",
-    attributes=("modulus", "noise"),
+    attributes=("modulus",),
     rule=_modulus,
 )
-def federated_secure_modular_sum(
-    value: list[NumpyValue], modulus: int, noise: bool | None = None, *, T: Type
-) -> NumpyValue:
+def federated_secure_modular_sum(value: list[NumpyValue], modulus: int, *, T: Type) -> NumpyValue:
     """The sum of client integers modulo `modulus`, 0 to `modulus - 1`, in a secure sum: the server learns it only.
 
     `fc.runtime.local(secure_aggregation='masked')` runs the protocol; other runtimes give its result, but hide nothing.
     The sum is exact: no intermediate sum overflows, and a negative value counts by its remainder. No clients: zeros.
-
-    `noise=True` says that clients have added noise that protects against the server. Sites of a network that sum under
-    masks then draw all random numbers of the client's stage from a seed of their own, which the server does not know.
 
     Example:
         >>> total = fc.federated_secure_modular_sum(masked, 2**16)
@@ -63,7 +58,7 @@ def _remainders(values: list, type_: Type, modulus: int) -> NumpyValue:
 
 
 @federated_secure_modular_sum.lowering
-def _(value: Value, modulus: int, noise: bool | None = None) -> Value:
+def _(value: Value, modulus: int) -> Value:
     member = member_of(value.type)
 
     def add_modular(a: Value, b: Value) -> Value:
@@ -71,5 +66,5 @@ def _(value: Value, modulus: int, noise: bool | None = None) -> Value:
         return where(less(a, complement), generic_plus(a, b), generic_minus(a, complement))
 
     remainders = federated_map(lambda x: modulo(x, modulus), value)
-    ranges = (str(SecureRange(modulus - 1, modulus, bool(noise))),) * len(tensor_leaves(member))
+    ranges = (str(SecureRange(modulus - 1, modulus)),) * len(tensor_leaves(member))
     return secure_sum_of(remainders, ranges, add_modular)

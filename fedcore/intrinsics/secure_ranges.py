@@ -12,7 +12,7 @@ from fedcore.types import TensorType, Type, is_static, tensor_leaves
 OPEN = ""
 """The entry of a leaf that crosses outside of secure sums."""
 
-_TEXT = re.compile(r"((0\.\.|mod )(\d{1,20})|any)( with noise)?")
+_TEXT = re.compile(r"(0\.\.|mod )(\d{1,20})|any")
 
 
 @attrs.frozen
@@ -20,23 +20,20 @@ class SecureRange:
     """The integers that clients may contribute to one leaf, and the modulus of their sum.
 
     The text is `0..9` (0 to 9; the sum wraps as the dtype does), `mod 7` (0 to 6; the sum is taken modulo 7) or `any`
-    (all values of the dtype; the sum wraps). `mod 7 with noise` says that clients have added noise against the server.
+    (all values of the dtype; the sum wraps).
 
     Args:
         largest: largest contribution, the least being 0; None for `any`.
         modulus: modulus of the sum; None if the sum wraps as the dtype does.
-        has_noise: the integers have noise that protects against the server, so that it is not to know the seed.
     """
 
     largest: int | None
     modulus: int | None = None
-    has_noise: bool = False
 
     def __str__(self) -> str:
-        end = " with noise" if self.has_noise else ""
         if self.modulus is not None:
-            return f"mod {self.modulus}{end}"
-        return f"any{end}" if self.largest is None else f"0..{self.largest}{end}"
+            return f"mod {self.modulus}"
+        return "any" if self.largest is None else f"0..{self.largest}"
 
     @classmethod
     def parse(cls, text: str) -> "SecureRange":
@@ -46,13 +43,12 @@ class SecureRange:
             TypeMismatch: it is no range.
         """
         match = _TEXT.fullmatch(text)
-        if match is None or (match[2] == "mod " and int(match[3]) < 1):
+        if match is None or (match[1] == "mod " and int(match[2]) < 1):
             raise TypeMismatch(f"a range of a secure sum is 0..9, mod 7 or any, not {brief(text)}")
-        has_noise = match[4] is not None
-        if match[2] is None:
-            return cls(None, has_noise=has_noise)
-        number = int(match[3])
-        return cls(number, None, has_noise) if match[2] == "0.." else cls(number - 1, number, has_noise)
+        if match[1] is None:
+            return cls(None)
+        number = int(match[2])
+        return cls(number) if match[1] == "0.." else cls(number - 1, number)
 
 
 def check_ranges(name: str, type_: Type, ranges: object, *, may_be_open: bool) -> None:

@@ -63,7 +63,6 @@ _KINDS = {
     "keeps": (lambda x: type(x) is bool, "true or false"),
     "kernels": (lambda x: isinstance(x, str) and x == "onednn", "onednn"),
     "low_rank": (_whole(1, limits.MAX_RANK), "the rank from which factors of kernels are kept, 1 or more"),
-    "noise": (lambda x: type(x) is bool, "true or false"),
     "once": (lambda x: type(x) is bool, "true or false"),
     "one_step_width": _CLIENTS,
     "parallel": _SOME_CLIENTS,

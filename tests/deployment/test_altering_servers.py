@@ -1,5 +1,6 @@
 """An operator who alters what the server sends reads no site's value: each attack is refused, or gives noise."""
 
+import contextlib
 import time
 
 import attrs
@@ -18,15 +19,18 @@ from altering_server import (
     with_facts,
 )
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from test_masked_sites import Recorded
 
 import fedcore as fc
 from fedcore.compiler import compile_module
 from fedcore.deployment.policy import Policy
 from fedcore.errors import ClientError, FedcoreError, SecureSumError
 from fedcore.ir import verify
+from fedcore.runtime.network.executor import NetworkClientsExecutor
 from fedcore.runtime.network.messages import Message
 from fedcore.runtime.network.plan_runner import ClientStageOf
 from fedcore.runtime.network.transcript import Transcript, ValueSource, seed_commitment
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.masks import Segment
 from fedcore.runtime.secure.secure_partials import SecureLeaves
 from fedcore.runtime.secure.signed_messages import KEYS, SERVER, Signer, join_entries
@@ -551,19 +555,66 @@ def test_noise_of_sites_is_not_that_of_the_servers_seed(tmp_path):
     assert len({*seeds}) == 2
 
 
-def test_other_random_numbers_of_masked_runs_are_those_of_the_servers_seed(five):
+def test_a_server_that_chooses_the_seed_does_not_choose_whose_value_is_let_through(five):
+    """The plan lets each site's value through at random: with some seeds, the fifth's only."""
+
     @fc.tf_computation("int32")
-    def draw(x):
-        return x + tf.random.uniform([], maxval=1000, dtype=tf.int32)
+    def perhaps(x):
+        return tf.where(tf.random.uniform([]) < 0.3, x, 0)
 
     @fc.federated_computation(NUMBERS)
     def total(x):
-        return fc.federated_secure_sum_bitwidth(fc.federated_map(draw, x), 30)
+        return fc.federated_secure_sum_bitwidth(fc.federated_map(perhaps, x), 30)
 
     with fc.use(fc.runtime.local()):
-        expected = total.invoke(SECRETS, seed=7)
+        seed = next(seed for seed in range(1000) if total.invoke(SECRETS, seed=seed) == SECRETS[4])
     with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
-        assert total.invoke(cohort(five), seed=7) == expected
+        totals = {int(total.invoke(cohort(five), seed=seed)) for _ in range(6)}
+
+    assert len(totals) > 1
+
+
+def test_masked_runs_without_random_numbers_have_the_bits_of_the_local_runtime(five):
+    with fc.use(fc.runtime.local(secure_aggregation="masked")):
+        expected = weighted_total.invoke(3, SECRETS, seed=7)
+    with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
+        assert weighted_total.invoke(3, cohort(five), seed=7) == expected
+    started = [line for line in five.answering["site-00"].log if line["what"] == "started"]
+    assert "seed" not in started[0]
+
+
+def test_the_number_of_a_clients_values_does_not_leave_beside_masks(tmp_path):
+    """What a client adds has an open size, and its partial a fixed one."""
+    exchange, replies = masked_sites(tmp_path, [np.arange(n, dtype=np.int32) for n in (3, 4, 5)]), []
+    vectors = fc.FederatedType(("int32", [None]), fc.CLIENTS)
+
+    @fc.tf_computation("int32", ("int32", [None]))
+    def add_all(total, x):
+        return total + tf.reduce_sum(x)
+
+    @fc.tf_computation("int32", "int32")
+    def plus(left, right):
+        return left + right
+
+    @fc.federated_computation(vectors)
+    def total(x):
+        return fc.federated_aggregate(x, np.int32(0), add_all, plus, fc.tf_computation(lambda n: n, np.int32))
+
+    module = compile_module(total.to_module("traced"), "inline,lower-intrinsics,canonicalize,partition,plan")
+    operations = tuple(
+        attrs.evolve(op, attributes={"secure": ("any",)}) if op.kind == "merge" else op for op in module.main.operations
+    )
+    main = attrs.evolve(module.main, operations=operations)
+    masked = verify(attrs.evolve(module, functions=(*module.functions[:-1], main)))
+    for name, site in exchange.answering.items():
+        exchange.answering[name] = Recorded(site, replies)
+    executor = NetworkClientsExecutor(exchange, None, 60.0, fc.runtime.masked())
+    with contextlib.closing(fc.runtime.local(clients_executor=executor)) as runtime:
+        result = runtime.run(masked, [cohort(exchange, "int32[?]")], Report())
+
+    assert int(result) == 3 + 6 + 10
+    results = [m for m in map(Message.from_bytes, replies) if m.facts["kind"] == "result"]
+    assert [set(m.arrays) for m in results] == [{"message"}] * 3
 
 
 # A graph that gives more than its type says.

@@ -251,7 +251,9 @@ class _Stage:
         return SliceResult(partial, kept_values, bits, place=site)
 
     def _bits(self, reply: Message) -> np.ndarray:
-        """The sizes of what the client sends where types leave them open, int64 [measured]."""
+        """The sizes of what the client sends where types leave them open, int64 [measured]; zeros under masks."""
+        if self.sums is not None:
+            return np.zeros(self._work.client_stage.sizes, np.int64)
         bits = reply.arrays.get("bits")
         if bits is None or bits.dtype != np.int64 or bits.shape != (self._work.client_stage.sizes,) or bits.min() < 0:
             raise MalformedMessage("a reply lacks the sizes of what was sent")
