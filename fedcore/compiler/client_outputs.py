@@ -1,4 +1,4 @@
-"""What leaves a client: one analysis of a plan, which policies of sites, their logs and `verify --secure` read.
+"""Outputs of clients: the one analysis of a plan that policies of sites, their logs and `verify --secure` read.
 
 A fold sends the values that its accumulation reads, whether a merge reads its partials or not; where a session of
 secure sums masks its partial, it sends that partial. What a stage keeps for a client stays with the client.

@@ -41,7 +41,7 @@ from fedcore.runtime.cluster.shipping import array_digest
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
-from fedcore.runtime.network.transcript import DATA, GIVEN, KeptName, Transcript
+from fedcore.runtime.network.transcript import DATA, SERVER_VALUE, KeptName, Transcript
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.types import Type
@@ -61,7 +61,7 @@ class Site:
       - The reply is what the plan says that the client sends, or a refusal, or that the client failed. Why it failed
         stands in the log, under the number in the reply: the class of an error may depend on a value.
       - A run is in the log before it starts, and counts, whatever its end.
-      - Where the policy has `aggregated`, a client that fails is told of at the deadline of the round.
+      - Where the policy has `aggregated`, a client that fails is inputs of at the deadline of the round.
       - A request that comes again, after a reply was lost, is answered as before and computed once.
       - One client stage runs at a time.
 
@@ -167,34 +167,34 @@ class Site:
         arrays = self._request_arrays(request)
         if arrays is None:
             return Message({"kind": "missing", "plan": False})
-        stage, told = _stage_of(plan, operation), RunRequest.of(request, *arrays)
-        sources = check_sources(plan, told, ClientOutputs.cached(plan).data)
-        for source in told.sources:
-            if source.name not in (DATA, GIVEN):
+        stage, inputs = _stage_of(plan, operation), RunRequest.of(request, *arrays)
+        sources = check_sources(plan, inputs, ClientOutputs.cached(plan).data)
+        for source in inputs.sources:
+            if source.name not in (DATA, SERVER_VALUE):
                 self._values.find(digest, KeptName.parse(source.name))  # a name that is wrong is no failure of a run
         masking = self._sums.find((digest, operation, run), None)
         if masking is not None:
-            masking.check_run(told)
+            masking.check_run(inputs)
         clients = request.facts.get("clients") if masking is None else masking.least_clients
         clients = clients if isinstance(clients, int) else None
         masked = masking is not None
         self._policy.check_run(plan, stage, clients, self.log, masks=masked)
-        number, seed = new_number(), self._policy.seed(plan, told.seed, masked=masked)
+        number, seed = new_number(), self._policy.seed(plan, inputs.seed, masked=masked)
         planned_bits = self._policy.planned_bits(plan, stage, masked=masked)
-        own_seed = {} if seed == told.seed else {"seed": seed}  # nobody else is to know it
+        own_seed = {} if seed == inputs.seed else {"seed": seed}  # nobody else is to know it
         self.log.write(
             "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **own_seed
         )
         try:
-            return self._run_stage(plan, stage, told, sources, masking, seed, number, clients)
+            return self._run_stage(plan, stage, inputs, sources, masking, seed, number, clients)
         except Exception as error:
-            raise _ClientFailed(number, told.reply_by_s, error) from error
+            raise _ClientFailed(number, inputs.reply_by_s, error) from error
 
     def _run_stage(
         self,
         plan: Module,
         stage: ClientStageOf,
-        told: RunRequest,
+        inputs: RunRequest,
         sources: tuple[Source, ...],
         masking: SiteSum | None,
         seed: int,
@@ -204,11 +204,11 @@ class Site:
         """The reply to a run that has been counted. Whatever it raises may depend on the data."""
         began, report, masked = time.perf_counter(), Report(), masking is not None
         broadcasts = [
-            self._on_device(from_arrays(told.arrays, type_, f"b{position}."), type_)
+            self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
             for position, type_ in enumerate(stage.broadcast_types)
         ]
         values = [
-            self._value(told, position, type_, source, report)
+            self._value(inputs, position, type_, source, report)
             for position, (type_, source) in enumerate(zip(stage.value_types, sources, strict=True))
         ]
 
@@ -220,7 +220,7 @@ class Site:
                 values,
                 masked=masked,
                 seed=seed,
-                index=told.index,
+                index=inputs.index,
                 report=report,
                 stop=Stop(),
             )
@@ -229,12 +229,12 @@ class Site:
         if stage.partial_type is not None:
             again = None
             if self._policy.noise_std is not None:
-                again = numbers_of(run_with(self._policy.seed(plan, told.seed, masked=masked)))
+                again = numbers_of(run_with(self._policy.seed(plan, inputs.seed, masked=masked)))
             self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
         reply: dict[str, np.ndarray] = {}
         partial = result.partial
         if masking is not None:
-            message, partial = masking.mask(told.arrays["message"].tobytes(), partial)
+            message, partial = masking.mask(inputs.arrays["message"].tobytes(), partial)
             reply["message"] = np.frombuffer(message, np.uint8)
         sent_type = stage.partial_type if masked else stage.sent_type
         if sent_type is not None:
@@ -245,20 +245,20 @@ class Site:
             for leaf in masking.leaves.zeros():
                 del reply[f"p{leaf}"]
         if result.sent_bits and not masked:  # under masks nothing of a size that the data give leaves
-            reply["bits"] = result.sent_bits[told.index]
+            reply["bits"] = result.sent_bits[inputs.index]
         # Notes may tell of the data, such as of batches of several sizes.
         facts: dict[str, Any] = {"kind": "result", "notes": [] if self._policy.aggregated else list(report.notes)}
         if result.kept:
-            self._values.store(told.plan, told.kept_name, result.kept[told.index], stage.kept_type)
-            facts["provenance"] = told.provenance
+            self._values.store(inputs.plan, inputs.kept_name, result.kept[inputs.index], stage.kept_type)
+            facts["provenance"] = inputs.provenance
         bits = self._policy.count_bits(plan, stage, result, masked=masked)
         self._policy.check_sent(bits)
         self.log.write(
             "ran",
             number=number,
-            plan=told.plan,
-            operation=told.operation,
-            run=told.run,
+            plan=inputs.plan,
+            operation=inputs.operation,
+            run=inputs.run,
             clients=clients,
             bits=bits,
             masked=masked,
@@ -322,11 +322,11 @@ class Site:
 
         return unflatten([tf.convert_to_tensor(leaf) for leaf in flatten(value)], type_)
 
-    def _value(self, told: RunRequest, position: int, type_: Type, source: Source, report: Report) -> Any:
+    def _value(self, inputs: RunRequest, position: int, type_: Type, source: Source, report: Report) -> Any:
         """A client's value: the site's data, a value that an earlier stage has left here, or one of the request."""
-        name, path = told.sources[position].name, told.sources[position].path
-        if name == GIVEN:
-            return self._on_device(from_arrays(told.arrays, type_, f"v{position}."), type_)
+        name, path = inputs.sources[position].name, inputs.sources[position].path
+        if name == SERVER_VALUE:
+            return self._on_device(from_arrays(inputs.arrays, type_, f"v{position}."), type_)
         if name == DATA:
             key = f"{self._data.version}/{source.type}"
             dataset = self._datasets.find(key, None)
@@ -335,7 +335,7 @@ class Site:
                 self._datasets.put(key, dataset)
             whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
             return element_of(whole, path)
-        return element_of(self._values.find(told.plan, KeptName.parse(name)), path)
+        return element_of(self._values.find(inputs.plan, KeptName.parse(name)), path)
 
 
 MAX_HOLD_S = 3600.0
@@ -343,7 +343,7 @@ MAX_HOLD_S = 3600.0
 
 
 class _ClientFailed(Exception):
-    """A run has started and has failed.
+    """A run has started and has failed. Decision 0303.
 
     Args:
         number: of the run in the log.

@@ -1,4 +1,4 @@
-"""What a client stage reads at a site: arrays of the request, the site's data, values that earlier stages left here."""
+"""Inputs of a client stage at a site: arrays of the request, the site's data, values that earlier stages left here."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,15 @@ import numpy as np
 from fedcore.compiler.client_data import KEPT, ClientData, Source
 from fedcore.ir import Module
 from fedcore.runtime.network.messages import MalformedMessage, Message
-from fedcore.runtime.network.transcript import DATA, GIVEN, KeptName, Sources, ValueSource, parse_sources, provenance
+from fedcore.runtime.network.transcript import (
+    DATA,
+    SERVER_VALUE,
+    KeptName,
+    Sources,
+    ValueSource,
+    parse_sources,
+    provenance,
+)
 
 
 @attrs.frozen(eq=False)
@@ -54,7 +62,7 @@ class RunRequest:
         return {name: digest for name, digest in self.digests.items() if name[0] == "b"}
 
     @property
-    def given(self) -> dict[str, str]:
+    def server_values(self) -> dict[str, str]:
         """By name the digest of each array of the client's values that the server gives it."""
         return {name: digest for name, digest in self.digests.items() if name[0] == "v"}
 
@@ -81,24 +89,24 @@ def check_sources(plan: Module, request: RunRequest, data: ClientData) -> tuple[
     sources = data.stages[request.operation].sources
     if len(sources) != len(request.sources):
         raise MalformedMessage("the request does not say where each of the client's values comes from")
-    for source, said in zip(sources, request.sources, strict=True):
-        if not _is_allowed(source, said, request, data):
+    for source, claim in zip(sources, request.sources, strict=True):
+        if not _is_allowed(source, claim, request, data):
             raise MalformedMessage("the request says that a value comes from elsewhere than the plan says")
     return sources
 
 
-def _is_allowed(source: Source, said: ValueSource, request: RunRequest, data: ClientData) -> bool:
+def _is_allowed(source: Source, claim: ValueSource, request: RunRequest, data: ClientData) -> bool:
     if source.kind == KEPT:
-        if said.name in (DATA, GIVEN) or said.path != source.path:
+        if claim.name in (DATA, SERVER_VALUE) or claim.path != source.path:
             return False
-        name = KeptName.parse(said.name)
+        name = KeptName.parse(claim.name)
         return (name.operation, name.run, name.index) == (source.name, request.run, request.index)
-    if said.name == GIVEN:
-        return said.path == ()
-    if said.name == DATA:
-        return said.path == source.path
-    is_part = said.path[len(said.path) - len(source.path) :] == source.path
-    return is_part and KeptName.parse(said.name).operation in data.returned
+    if claim.name == SERVER_VALUE:
+        return claim.path == ()
+    if claim.name == DATA:
+        return claim.path == source.path
+    is_part = claim.path[len(claim.path) - len(source.path) :] == source.path
+    return is_part and KeptName.parse(claim.name).operation in data.returned
 
 
 def element_of(value: Any, path: tuple[int, ...]) -> Any:

@@ -146,14 +146,14 @@ class SiteSum:
         Raises:
             MalformedMessage: it is not.
         """
-        told = self.transcript
-        given = {name: told.given.get(name) for name in run.given}
+        agreed = self.transcript
+        server_values = {name: agreed.server_values.get(name) for name in run.server_values}
         if (
             run.index != self.index
-            or seed_commitment(told.run, run.seed) != told.seed
-            or run.broadcasts != told.broadcasts
-            or run.sources != told.sources[self.index]
-            or run.given != given
+            or seed_commitment(agreed.run, run.seed) != agreed.seed
+            or run.broadcasts != agreed.broadcasts
+            or run.sources != agreed.sources[self.index]
+            or run.server_values != server_values
         ):
             raise MalformedMessage("the run is not that of the transcript by which its masks were agreed on")
 

@@ -148,13 +148,13 @@ def data_of_the_server(message: Message) -> Message:
     """The value 0 in place of the site's own."""
     zero, facts = np.zeros((), np.int32), message.facts
     if facts["kind"] == "run":
-        return Message({**facts, "sources": [["given", []]]}, {**message.arrays, "v0.0": zero})
+        return Message({**facts, "sources": [["server", []]]}, {**message.arrays, "v0.0": zero})
     if "sources" not in facts:
         return message
     from fedcore.runtime.cluster.shipping import array_digest
 
-    sources = [[["given", []]] if i < 4 else own for i, own in enumerate(facts["sources"])]
-    return with_facts(message, sources=sources, given={"v0.0": array_digest(zero)})
+    sources = [[["server", []]] if i < 4 else own for i, own in enumerate(facts["sources"])]
+    return with_facts(message, sources=sources, server_values={"v0.0": array_digest(zero)})
 
 
 ALTERED = {
@@ -246,8 +246,8 @@ TOLD = {
     "round": 4,
     "seed": "e" * 64,
     "broadcasts": {"b0.0": "f" * 40},
-    "given": {"v0.0": "f" * 40},
-    "sources": ((ValueSource("given"),),) * 5,
+    "server_values": {"v0.0": "f" * 40},
+    "sources": ((ValueSource("server"),),) * 5,
 }
 
 
@@ -394,7 +394,7 @@ def test_a_value_of_the_call_is_not_the_servers_word(tmp_path, change):
         "another provenance": name[:-64] + "0" * 64,
         "another client": name.replace("/0/", "/1/"),
         "the data": "data",
-        "the server": "given",
+        "the server": "server",
     }[change]
     arrays = {"v0.0": np.array(7, np.int32)}
     reply = ask(exchange.answering["site-00"], run_request(module, "3", RUN, [[source, []]], arrays))

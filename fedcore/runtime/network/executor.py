@@ -26,7 +26,7 @@ from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.plan_runner import ClientStageOf, ClientSums
-from fedcore.runtime.network.transcript import GIVEN, KeptName, Sources, Transcript, ValueSource, seed_commitment
+from fedcore.runtime.network.transcript import SERVER_VALUE, KeptName, Sources, Transcript, ValueSource, seed_commitment
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import Masked
 from fedcore.runtime.stopping import Stop
@@ -279,17 +279,17 @@ class _Stage:
         return sites.pop()
 
     def transcript(self) -> Transcript:
-        """What the sites of a masked run are told.
+        """The facts that the sites of a masked run are told.
 
         Raises:
             FedcoreError: values that this process gives clients differ from client to client.
         """
         clients = list(zip(*self._work.cohorts, strict=True))
-        given: dict[str, str] = {}
+        server_values: dict[str, str] = {}
         for client in clients:
             for name, array in self._client_arrays(client).items():
                 digest = array_digest(array)
-                if given.setdefault(name, digest) != digest:
+                if server_values.setdefault(name, digest) != digest:
                     raise FedcoreError(
                         "clients of a masked sum get equal values from the server, since it could choose those of all "
                         f"but one so that the sum shows that one: give all clients of @{self._work.stage} equal values"
@@ -300,14 +300,16 @@ class _Stage:
             names=tuple(self.site_of(client) for client in clients),
             seed=seed_commitment(self.facts["run"], int(self._work.seed)),
             broadcasts={**{name: array_digest(a) for name, a in self._arrays.items()}, **self._digests},
-            given=given,
+            server_values=server_values,
             sources=tuple(map(self._sources, clients)),
         )
 
     def _sources(self, client: tuple) -> Sources:
         """Where the values come from that the stage takes of a client; a counted client has others beside them."""
         values = client[: len(self._work.numbers)]
-        return tuple(ValueSource(v.source, v.path) if isinstance(v, SiteValue) else ValueSource(GIVEN) for v in values)
+        return tuple(
+            ValueSource(v.source, v.path) if isinstance(v, SiteValue) else ValueSource(SERVER_VALUE) for v in values
+        )
 
     def _kept_name(self, index: int, reply: Message) -> str:
         """The name of the value that the stage leaves at the client's site."""

@@ -1,4 +1,4 @@
-"""What the parties of a masked run agree on before masks are made, and the names of values that stages leave at sites.
+"""Transcripts, on which the parties of a masked run agree before masks are made, and names of values at sites.
 
 Decisions 0300 and 0301.
 """
@@ -13,7 +13,7 @@ import attrs
 
 from fedcore.runtime.network.messages import MalformedMessage, Message
 
-DATA, GIVEN = "data", "given"
+DATA, SERVER_VALUE = "data", "server"
 """Sources of a client value beside a `KeptName`: the site's data, and the server."""
 
 _KEPT = re.compile(r"([^/]{1,200})/([0-9a-f]{32})/([0-9]{1,9})/([0-9a-f]{64})")
@@ -55,7 +55,7 @@ class ValueSource:
     """Where a client value of a stage comes from.
 
     Args:
-        name: DATA, GIVEN, or the text of a `KeptName`.
+        name: DATA, SERVER_VALUE, or the text of a `KeptName`.
         path: positions of the element within that value.
     """
 
@@ -81,10 +81,10 @@ class ValueSource:
     @property
     def kind(self) -> tuple:
         """Equal for clients that compute with equal values, or each with values of its own that have one provenance."""
-        if self.name in (DATA, GIVEN):
+        if self.name in (DATA, SERVER_VALUE):
             return self.name, self.path
-        kept_name = KeptName.parse(self.name)
-        return kept_name.operation, kept_name.provenance, self.path
+        name = KeptName.parse(self.name)
+        return name.operation, name.provenance, self.path
 
 
 Sources = tuple[ValueSource, ...]
@@ -117,7 +117,7 @@ def provenance(
 
 @attrs.frozen
 class Transcript:
-    """What each site of a masked run is told by the server; the keys of all masks are derived from its digest.
+    """The facts that the server tells each site of a masked run; the keys of all masks are derived from their digest.
 
     A site computes the digest from the plan that it has checked, the names and keys of its own list, and the arrays
     that it gets. A site that is told something else has other masks, so that they do not cancel.
@@ -128,7 +128,7 @@ class Transcript:
         names: the sites, in the order of the clients.
         seed: `seed_commitment` of the call's seed.
         broadcasts: by name the digest of each array that all clients get.
-        given: by name the digest of each array of values that the server gives clients, such as first states.
+        server_values: by name the digest of each array of values that the server gives clients, such as first states.
         sources: for each client where its values come from.
     """
 
@@ -139,7 +139,7 @@ class Transcript:
     names: tuple[str, ...]
     seed: str
     broadcasts: Mapping[str, str]
-    given: Mapping[str, str]
+    server_values: Mapping[str, str]
     sources: tuple[Sources, ...]
 
     @property
@@ -153,7 +153,7 @@ class Transcript:
             "names": list(self.names),
             "seed": self.seed,
             "broadcasts": dict(self.broadcasts),
-            "given": dict(self.given),
+            "server_values": dict(self.server_values),
             "sources": [[source.fact for source in client] for client in self.sources],
         }
 
@@ -166,17 +166,17 @@ class Transcript:
         """
         plan, operation, run, seed = (request.fact(name, str) for name in ("plan", "operation", "run", "seed"))
         names, sources = request.fact("names", list), request.fact("sources", list)
-        digests = [request.fact(name, dict) for name in ("broadcasts", "given")]
+        broadcasts, server_values = request.fact("broadcasts", dict), request.fact("server_values", dict)
         number = request.facts.get("round")
         if (
             not all(isinstance(name, str) for name in names)
             or len(sources) != len(names)
-            or not all(isinstance(digest, str) for table in digests for digest in table.values())
+            or not all(isinstance(digest, str) for digest in (*broadcasts.values(), *server_values.values()))
             or not (number is None or type(number) is int)
         ):
             raise MalformedMessage("a request of a secure sum does not say who takes part with what")
         clients = tuple(map(parse_sources, sources))
-        return cls(plan, operation, run, number, tuple(names), seed, *digests, clients)
+        return cls(plan, operation, run, number, tuple(names), seed, broadcasts, server_values, clients)
 
     def digest(self, keys: Sequence[bytes]) -> bytes:
         """The digest of the transcript.
@@ -184,8 +184,8 @@ class Transcript:
         Args:
             keys: for each client the public key by which its site signs.
         """
-        said = [self.facts, [key.hex() for key in keys]]
-        return hashlib.sha256(b"fedcore transcript" + _canonical(said)).digest()
+        content = [self.facts, [key.hex() for key in keys]]
+        return hashlib.sha256(b"fedcore transcript" + _canonical(content)).digest()
 
     def alike(self, index: int) -> int:
         """The number of clients that compute with values from the same sources as a client, itself among them.
