@@ -70,6 +70,7 @@ class ClientOutputs:
         for flow in self.data.stages.values():
             if flow.merge is not None and len(self._marks(flow)) != len(_solid(_partial(flow))):
                 raise NotFollowed("the marks of a merge are not those of its partial", flow.merge.location)
+        _ = self.data.returned  # raises for a result that is not followed
         self.folds = [name for name, flow in self.data.stages.items() if flow.op.kind == "fold"]
 
     @classmethod

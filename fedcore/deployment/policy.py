@@ -248,7 +248,7 @@ class Policy:
         """Checks the numbers that would leave.
 
         Args:
-            numbers: the tensors of `sent_leaves`, before they are masked.
+            numbers: the tensors that leave by the stage, before they are masked.
             others: those of a run with another seed, where `noise_std` holds.
         Raises:
             Refusal: a rule is against them.

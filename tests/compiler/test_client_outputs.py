@@ -200,6 +200,11 @@ NOT_FOLLOWED = {
 }
 
 
+def test_a_partial_is_no_result_of_clients():
+    with pytest.raises(NotFollowed):
+        ClientOutputs(plan(FOLD, "return %0", result="{int32}@CLIENTS"))
+
+
 @pytest.mark.parametrize("form", NOT_FOLLOWED)
 def test_a_way_that_is_not_followed_is_refused(form):
     with pytest.raises(NotFollowed):
