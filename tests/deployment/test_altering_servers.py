@@ -441,6 +441,32 @@ def test_four_sites_that_have_kept_zeros_do_not_show_the_fifth(five):
             two_stages(1, cohort(five))
 
 
+@fc.tf_computation("int32", "int32")
+def add_state(state, x):
+    return state + x
+
+
+@fc.federated_computation(NUMBERS, NUMBERS)
+def total_with_states(states, x):
+    new_states = fc.federated_map(add_state, (states, x))
+    return fc.federated_secure_sum_bitwidth(new_states, 30), new_states
+
+
+def test_states_of_one_run_count_for_each_other_and_others_do_not(tmp_path):
+    """A state from another run may be one that the server has chosen by what it broadcast there."""
+    values = [np.int32(s) for s in SECRETS]
+    exchange = masked_sites(tmp_path, values, Policy(client_values=True, clients=4))
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
+        clients = cohort(exchange)
+        first, states = total_with_states([0] * 5, clients)
+        second, newer = total_with_states(states, clients)
+        assert (int(first), int(second)) == (sum(SECRETS), 2 * sum(SECRETS))
+        with pytest.raises(SecureSumError, match="rule clients"):
+            total_with_states([states[0], states[1], *newer[2:]], clients)
+        with pytest.raises(FedcoreError, match="clients of a masked sum get equal values"):
+            total_with_states([0, 0, 0, 0, 1], clients)
+
+
 # Failures.
 
 
