@@ -71,8 +71,9 @@ class Policy:
         noise: what leaves has to depend on random numbers of the client's stage, and the site draws the run's seed, so
             that nobody else can compute them. That finds plans without noise; how much there is, a reader of the plan
             decides (see `signers`). With it the bits are no longer those of a local run. A set of names asks for noise
-            in the values of these names only, such as `update`; others may leave in masked sums without. The plan
-            chooses the names, so that they mean something in plans that somebody has read.
+            in the values of these names only, such as `update`; others may leave in masked sums without. In a plan
+            without such a value, all of more than one number have to have noise. The plan chooses the names, so that
+            they mean something in plans that somebody has read.
         noise_std: least standard deviation of the numbers that leave. The site runs the client's stage twice, with
             seeds of its own, and measures it in each tensor (`measured_std`); with it, `noise` holds too. All
             randomness counts, also that of shuffles. Integers of masked sums are measured as they are.
@@ -132,7 +133,7 @@ class Policy:
         yield from self._check_values(checked)
         for fold in outputs.folds:
             forms = [outputs.of(fold, masked=masked) for masked in self._forms(outputs, fold)]
-            refusals = (refusal for form in forms for refusal in self._check_outputs(form, checked.by_name[fold]))
+            refusals = (r for form in forms for r in self._check_outputs(form, checked.by_name[fold], outputs))
             yield from {(refusal.rule, str(refusal)): refusal for refusal in refusals}.values()
 
     def _forms(self, outputs: ClientOutputs, fold: str) -> list[bool]:
@@ -141,12 +142,14 @@ class Policy:
             return [False]
         return [True] if self.aggregated else [True, False]
 
-    def _check_outputs(self, outputs: Sequence[ClientOutput], fold: Operation) -> Iterator[Refusal]:
+    def _check_outputs(
+        self, outputs: Sequence[ClientOutput], fold: Operation, plan_outputs: ClientOutputs
+    ) -> Iterator[Refusal]:
         for o in outputs:
             at = _at(o.location)
             if self.aggregated and o.depends and not o.secure:
                 yield Refusal("aggregated", f"{at}{o} leaves outside of a secure sum")
-            if self.draws_seed and o.depends and not o.draws and self._needs_noise(o):
+            if self.draws_seed and o.depends and not o.draws and self._needs_noise(o, plan_outputs):
                 yield Refusal("noise", f"{at}{o} leaves without noise")
             if o.bits is None and (self.aggregated or self.bits is not None):
                 yield Refusal("sizes", f"{at}{o} has no fixed size")
@@ -159,10 +162,18 @@ class Policy:
         if self.bits is not None and bits > self.bits:
             yield Refusal("bits", f"{_at(fold.location)}a client sends {bits} bits; at most {self.bits} may leave")
 
-    def _needs_noise(self, output: ClientOutput) -> bool:
+    def _needs_noise(self, output: ClientOutput, outputs: ClientOutputs) -> bool:
+        """Whether a value has to have noise: all, or those of the policy's names and what leaves outside of masks.
+
+        Where a plan has no value of these names, each of more than one number has to.
+        """
         if isinstance(self.noise, bool) or not output.secure:
             return True
-        return any(_is_named(name, self.noise) for name in output.tensor.split(" and "))
+        names = self.noise
+        folds = ((fold, masked) for fold in outputs.folds for masked in self._forms(outputs, fold))
+        if any(_is_named(o.tensor, names) for fold, masked in folds for o in outputs.of(fold, masked=masked)):
+            return _is_named(output.tensor, names)
+        return not _is_single(output.type)
 
     def _check_origin(self, plan: Module, signature: bytes | None) -> Iterator[Refusal]:
         if self.digests is None and self.signers is None:
@@ -253,7 +264,8 @@ class Policy:
         Raises:
             Refusal: a rule is against them.
         """
-        outputs = ClientOutputs.cached(plan).of(stage.work.operation, masked=masked)
+        plan_outputs = ClientOutputs.cached(plan)
+        outputs = plan_outputs.of(stage.work.operation, masked=masked)
         if self.clip is not None:
             norm = math.sqrt(sum(float(np.square(_numbers(array)).sum()) for array in numbers if _is_numeric(array)))
             if not norm <= self.clip:
@@ -262,7 +274,7 @@ class Policy:
         if self.noise_std is None or others is None:
             return
         for output, array, other in zip(outputs, numbers, others, strict=True):
-            if not output.depends or not self._needs_noise(output):
+            if not output.depends or not self._needs_noise(output, plan_outputs):
                 continue
             std = measured_std(array, other)
             if std is not None and not std >= self.noise_std:
@@ -343,9 +355,18 @@ def _numbers(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64)
 
 
+def _is_single(type_: Type) -> bool:
+    """Whether tensors of the type have one element."""
+    return isinstance(type_, TensorType) and type_.shape is not None and all(size == 1 for size in type_.shape)
+
+
 def _is_named(tensor: str, names: frozenset[str]) -> bool:
-    """Whether a tensor is a value of one of the names, or a part of it."""
-    return any(tensor == name or (tensor.startswith(name) and tensor[len(name)] in ".[/ (") for name in names)
+    """Whether a tensor is a value of one of the names, or a part of it; a partial's has the names of its values."""
+    return any(
+        part == name or (part.startswith(name) and part[len(name)] in ".[/ (")
+        for part in tensor.split(" and ")
+        for name in names
+    )
 
 
 def _at(location: Location | None) -> str:

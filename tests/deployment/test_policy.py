@@ -281,9 +281,21 @@ def masked_noise_and_count(data):
     )
 
 
+@fc.tf_computation(ROWS)
+def label_counts(rows):
+    return tf.stack([rows.reduce(0, lambda total, batch: total + tf.reduce_sum(batch["y"])), 1])
+
+
+@fc.federated_computation(DATA)
+def masked_label_counts(data):
+    return fc.federated_secure_sum_bitwidth(fc.federated_map(label_counts, data), 20)
+
+
 @pytest.mark.parametrize(
     ("policy", "computation", "refused"),
     [
+        (Policy(noise=frozenset({"update"})), masked_label_counts, {"noise"}),
+        (Policy(noise=frozenset({"update"})), masked_total, set()),
         (Policy(noise=True), masked_noise_and_count, {"noise"}),
         (Policy(noise=frozenset({"noisy_label"})), masked_noise_and_count, set()),
         (Policy(noise=frozenset({"total_label"})), masked_noise_and_count, {"noise"}),
