@@ -141,7 +141,7 @@ class Site:
         except Exception as error:
             number = new_number()
             self.log.write("failed", **facts, number=number, error=f"{type(error).__name__}: {error}")
-            about = {"why": str(error)} if isinstance(error, MalformedMessage) else {}  # it is about the request
+            about = {"error": str(error)} if isinstance(error, MalformedMessage) else {}  # it is about the request
             return Message({"kind": "failed", "number": number, **about}), 0
 
     def _take_plan(self, request: Message) -> Message:

@@ -183,9 +183,8 @@ class _Sites:
             rule, why = reply.fact("rule", str), reply.fact("why", str)
             raise SiteRefused(f"{site} declined: rule {rule}: {why}")
         if reply.facts["kind"] == "failed":
-            why = reply.facts.get("why")
-            if isinstance(why, str):
-                raise SiteFailed(f"{site}: {why}")
+            if "error" in reply.facts:  # it is about the request
+                raise SiteFailed(f"{site}: {reply.fact('error', str)}")
             raise SiteFailed(f"{site} failed: its log says why, under number {reply.fact('number', int)}")
         return reply
 
