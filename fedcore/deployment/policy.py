@@ -15,23 +15,22 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fedcore.compiler.disclosures import ClientDataFlow, Disclosure, accumulation_line, disclosures, tensors_of
+from fedcore.compiler.client_data import ARGUMENT, NotFollowed
+from fedcore.compiler.client_outputs import ClientOutput, ClientOutputs
 from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, flat
-from fedcore.compiler.liveness import Liveness
-from fedcore.compiler.noiseless_values import noiseless_values
 from fedcore.deployment.record_privacy import NoisyPasses, epsilon, mechanisms_of, passes_in
 from fedcore.deployment.site_log import SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of
-from fedcore.intrinsics.crossings import crossings
-from fedcore.intrinsics.planned import fold_of, sent_by
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
 from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.network.plan_runner import ClientStageOf
-from fedcore.types import FederatedType, SequenceType, StructType, Type, leaves
+from fedcore.types import FederatedType, SequenceType, StructType, TensorType, Type, leaves
+from fedcore.types.dtypes import find_dtype
 
 RULES = {
     "plans": "the plan is listed by digest, or signed by a key of the policy",
+    "ways": "each way from the data to the server can be followed",
     "operations": "client stages use operations that the policy allows",
     "columns": "client stages read columns that the policy allows",
     "values": "no value of a single client is a result",
@@ -44,6 +43,7 @@ RULES = {
     "bits": "a client sends few enough bits in a run",
     "bits_per_day": "a client sends few enough bits in a day",
     "rounds_per_day": "there are few enough runs in a day",
+    "failures_per_day": "few enough runs of a day have failed, since each tells whether a value makes the plan fail",
     "max_epsilon": "the privacy loss of the site's records, over all runs, has a bound",
 }
 
@@ -72,7 +72,10 @@ class Policy:
         client_values: whether a plan may keep a client's value as a result; it stays at the site in any case.
         noise: what leaves has to depend on random numbers of the client's stage, and the site draws the run's seed, so
             that nobody else can compute them. That finds plans without noise; how much there is, a reader of the plan
-            decides (see `signers`). With it the bits are no longer those of a local run.
+            decides (see `signers`). With it the bits are no longer those of a local run. A set of names asks for noise
+            in the values of these names only, such as `update`; others may leave in masked sums without. In a plan
+            without such a value, all of more than one number have to have noise. The plan chooses the names, so that
+            they mean something in plans that somebody has read.
         noise_std: least standard deviation of the numbers that leave. The site runs the client's stage twice, with
             seeds of its own, and measures it in each tensor (`measured_std`); with it, `noise` holds too. All
             randomness counts, also that of shuffles. Integers of masked sums are measured as they are.
@@ -81,9 +84,11 @@ class Policy:
         columns: those that may be read; None for all of the site's table.
         operations: those of TensorFlow that client stages may use; None for all that files from elsewhere may hold.
         without: operations of TensorFlow that client stages may not use.
-        clients: least number of clients in a sum.
+        clients: least number of clients in a sum. Under masks, of clients whose values are of one kind (the data, or
+            what one run has kept) and that are left when as many are lost as the threshold allows.
         bits: most bits that leave in a run.
-        bits_per_day, rounds_per_day: most bits and runs of a day, in UTC.
+        bits_per_day, rounds_per_day: most bits and runs of a day, in UTC. A run counts when it starts.
+        failures_per_day: most runs of a day that start and do not end, where `aggregated` holds.
         max_epsilon: largest epsilon of a record, over all runs in the log, by the noise that plans say
             (`build_dp_sgd`). Stages without such noise read no data. A run that would exceed it does not start. That
             the plan adds the noise, and that nothing else leaves, a reader of the plan decides (see `signers`).
@@ -94,7 +99,7 @@ class Policy:
 
     aggregated: bool = True
     client_values: bool = False
-    noise: bool = False
+    noise: bool | frozenset[str] = False
     noise_std: float | None = None
     clip: float | None = None
     columns: frozenset[str] | None = None
@@ -104,6 +109,7 @@ class Policy:
     bits: int | None = None
     bits_per_day: int | None = None
     rounds_per_day: int | None = None
+    failures_per_day: int | None = 4
     max_epsilon: float | None = None
     delta: float = 1e-5
     digests: frozenset[str] | None = None
@@ -123,19 +129,60 @@ class Policy:
 
     def refusals(self, plan: Module, data: Any = None, signature: bytes | None = None) -> Iterator[Refusal]:
         """The refusals of a plan, at most one for each line and rule."""
-        checked = _Plan(plan)
         yield from self._check_origin(plan, signature)
+        try:
+            outputs = ClientOutputs.cached(plan)
+        except NotFollowed as error:
+            yield Refusal("ways", f"{_at(error.location)}{error}")
+            return
+        checked = _Plan(outputs)
         yield from self._check_operations(checked)
         yield from self._check_columns(checked, data)
         yield from self._check_values(checked)
-        if self.aggregated:
-            for d in dict.fromkeys([*disclosures(plan), *unsummed_values(plan)]):
-                yield Refusal("aggregated", f"{_at(d.location)}{d.tensor} : {d.type} leaves outside of a secure sum")
-        if self.draws_seed:
-            for value in noiseless_values(plan):
-                yield Refusal("noise", f"{_at(value.location)}{value.tensor} : {value.type} leaves without noise")
-        yield from self._check_sizes(checked)
         yield from self._check_noise_for_records(checked)
+        for fold in outputs.folds:
+            forms = [outputs.of(fold, masked=masked) for masked in self._forms(outputs, fold)]
+            refusals = (r for form in forms for r in self._check_outputs(form, checked.by_name[fold], outputs))
+            yield from {(refusal.rule, str(refusal)): refusal for refusal in refusals}.values()
+
+    def _forms(self, outputs: ClientOutputs, fold: str) -> list[bool]:
+        """Whether a session of secure sums masks what leaves by a fold: all cases that the policy allows."""
+        if not outputs.is_secure(fold):
+            return [False]
+        return [True] if self.aggregated else [True, False]
+
+    def _check_outputs(
+        self, outputs: Sequence[ClientOutput], fold: Operation, plan_outputs: ClientOutputs
+    ) -> Iterator[Refusal]:
+        for o in outputs:
+            at = _at(o.location)
+            if self.aggregated and o.depends and not o.secure:
+                yield Refusal("aggregated", f"{at}{o} leaves outside of a secure sum")
+            if self.draws_seed and o.depends and not o.draws and self._needs_noise(o, plan_outputs):
+                yield Refusal("noise", f"{at}{o} leaves without noise")
+            if o.bits is None and (self.aggregated or self.bits is not None):
+                yield Refusal("sizes", f"{at}{o} has no fixed size")
+            if o.depends and not _is_number(o.type):
+                if self.clip is not None:
+                    yield Refusal("clip", f"{at}{o} leaves, which has no norm")
+                if self.noise_std is not None:
+                    yield Refusal("noise_std", f"{at}{o} leaves, whose noise is not measured")
+        bits = sum(o.bits or 0 for o in outputs)
+        if self.bits is not None and bits > self.bits:
+            yield Refusal("bits", f"{_at(fold.location)}a client sends {bits} bits; at most {self.bits} may leave")
+
+    def _needs_noise(self, output: ClientOutput, outputs: ClientOutputs) -> bool:
+        """Whether a value has to have noise: all, or those of the policy's names and what leaves outside of masks.
+
+        Where a plan has no value of these names, each of more than one number has to.
+        """
+        if isinstance(self.noise, bool) or not output.secure:
+            return True
+        names = self.noise
+        folds = ((fold, masked) for fold in outputs.folds for masked in self._forms(outputs, fold))
+        if any(_is_named(o.tensor, names) for fold, masked in folds for o in outputs.of(fold, masked=masked)):
+            return _is_named(output.tensor, names)
+        return not _is_single(output.type)
 
     def _check_origin(self, plan: Module, signature: bytes | None) -> Iterator[Refusal]:
         if self.digests is None and self.signers is None:
@@ -168,23 +215,17 @@ class Policy:
         if not self.client_values and _has_client_values(checked.plan.main.result_type):
             yield Refusal("values", f"{_at(checked.line_of_result())}the result has values of single clients")
 
-    def _check_sizes(self, checked: "_Plan") -> Iterator[Refusal]:
-        for op, crossing in checked.merges():
-            if crossing.bits is None and (self.aggregated or self.bits is not None):
-                yield Refusal("sizes", f"{_at(op.location)}{crossing.tensor} : {crossing.type} has no fixed size")
-        for op, bits in checked.bits():
-            if self.bits is not None and bits > self.bits:
-                yield Refusal("bits", f"{_at(op.location)}a client sends {bits} bits; at most {self.bits} may leave")
-
     def _check_noise_for_records(self, checked: "_Plan") -> Iterator[Refusal]:
-        for op in checked.folds if self.max_epsilon is not None else ():
+        for flow in checked.flows.values() if self.max_epsilon is not None else ():
             try:
-                if not checked.reads_arguments(op) or mechanisms_of(checked.plan, checked.stage(op).name):
+                if all(source.kind != ARGUMENT for source in flow.sources) or mechanisms_of(
+                    checked.plan, flow.stage.name
+                ):
                     continue
                 why = "reads the site's data without noise for its records"
             except InvalidValue as error:
                 why = str(error)
-            yield Refusal("max_epsilon", f"{_at(op.location)}{why}")
+            yield Refusal("max_epsilon", f"{_at(flow.op.location)}{why}")
 
     def count_epsilon(self, new: Sequence[NoisyPasses], log: SiteLog, facts: Mapping[str, Any]) -> None:
         """Counts a run's privacy loss before it begins, in the log.
@@ -214,28 +255,33 @@ class Policy:
             Refusal: a rule is against the run.
         """
         if stage.partial_type is not None and (clients or 0) < self.clients:
-            raise Refusal("clients", f"{clients} clients are in the sum; it needs {self.clients}")
+            fix = " (fc.runtime.masked(threshold=…) sets how many may be lost)" if masks else ""
+            raise Refusal("clients", f"{clients} clients are in the sum; it needs {self.clients}{fix}")
         if self.aggregated and stage.work.secure and not masks:
             raise Refusal("aggregated", "the server asks for a sum without masks")
-        today = [*log.today()]
-        if self.rounds_per_day is not None and len(today) >= self.rounds_per_day:
-            raise Refusal("rounds_per_day", f"this day has had {len(today)} runs")
-        if self.bits_per_day is not None:
-            sent = sum(int(line.get("bits", 0)) for line in today)
-            bits = dict((op.operands[1].name, b) for op, b in _Plan(plan).bits()).get(stage.work.operation, 0)
-            if sent + bits > self.bits_per_day:
-                raise Refusal("bits_per_day", f"{sent} bits have left this day, and {bits} more would")
+        runs = _Runs(log)
+        if self.rounds_per_day is not None and runs.count >= self.rounds_per_day:
+            raise Refusal("rounds_per_day", f"this day has had {runs.count} runs")
+        if self.aggregated and self.failures_per_day is not None and runs.failures >= self.failures_per_day:
+            raise Refusal("failures_per_day", f"{runs.failures} runs of this day have failed; the log says why")
+        bits = self.planned_bits(plan, stage, masked=masks)
+        if self.bits_per_day is not None and runs.bits + bits > self.bits_per_day:
+            raise Refusal("bits_per_day", f"{runs.bits} bits have left this day, and {bits} more would")
 
-    def count_bits(self, plan: Module, stage: ClientStageOf, result: SliceResult) -> int:
+    def planned_bits(self, plan: Module, stage: ClientStageOf, *, masked: bool) -> int:
+        """The bits that leave with a run, as far as types fix them."""
+        return sum(o.bits or 0 for o in ClientOutputs.cached(plan).of(stage.work.operation, masked=masked))
+
+    def count_bits(self, plan: Module, stage: ClientStageOf, result: SliceResult, *, masked: bool) -> int:
         """The bits that leave with a result."""
-        static = dict((op.operands[1].name, b) for op, b in _Plan(plan).bits()).get(stage.work.operation, 0)
-        return static + sum(int(bits.sum()) for bits in result.sent_bits.values())
+        measured = 0 if masked else sum(int(size) for sizes in result.sent_bits.values() for size in sizes)
+        return self.planned_bits(plan, stage, masked=masked) + measured
 
-    def check_sent(self, plan: Module, stage: ClientStageOf, result: SliceResult, bits: int, log: SiteLog) -> None:
-        """Checks a result before it leaves.
+    def check_sent(self, bits: int) -> None:
+        """Checks the size of a result before it leaves.
 
         Raises:
-            Refusal: a rule is against it.
+            Refusal: it is too large.
         """
         if self.bits is not None and bits > self.bits:
             raise Refusal("bits", f"the client would send {bits} bits; at most {self.bits} may leave")
@@ -252,73 +298,68 @@ class Policy:
         """Checks the numbers that would leave.
 
         Args:
-            numbers: the tensors of `sent_leaves`, before they are masked.
+            numbers: the tensors that leave by the stage, before they are masked.
             others: those of a run with another seed, where `noise_std` holds.
         Raises:
             Refusal: a rule is against them.
         """
+        plan_outputs = ClientOutputs.cached(plan)
+        outputs = plan_outputs.of(stage.work.operation, masked=masked)
         if self.clip is not None:
-            norm = math.sqrt(sum(float(np.square(array.astype(np.float64)).sum()) for array in map(_numeric, numbers)))
+            norm = math.sqrt(sum(float(np.square(_numbers(array)).sum()) for array in numbers if _is_numeric(array)))
             if not norm <= self.clip:
-                at = _at(_Plan(plan).by_name[stage.work.operation].location)
+                at = _at(stage_line(plan, stage))
                 raise Refusal("clip", f"{at}the norm of what would leave exceeds {self.clip:g}")
         if self.noise_std is None or others is None:
             return
-        for (label, line), array, other in zip(sent_leaves(plan, stage, masked=masked), numbers, others, strict=True):
+        for output, array, other in zip(outputs, numbers, others, strict=True):
+            if not output.depends or not self._needs_noise(output, plan_outputs):
+                continue
             std = measured_std(array, other)
-            if std is not None and std < self.noise_std:
+            if std is not None and not std >= self.noise_std:
                 least = f"a standard deviation of {self.noise_std:g}"
-                raise Refusal("noise_std", f"{_at(line)}{label} leaves with less noise than {least}")
+                raise Refusal("noise_std", f"{_at(output.location)}{output.tensor} leaves with less noise than {least}")
 
-    def sent_tensors(self, plan: Module, stage: ClientStageOf) -> list[str]:
+    def sent_tensors(self, plan: Module, stage: ClientStageOf, *, masked: bool) -> list[str]:
         """The tensors that leave with a run of the stage, with their types."""
-        return [
-            f"{c.tensor} : {c.type}" for op, c in _Plan(plan).merges() if op.operands[1].name == stage.work.operation
-        ]
+        return [str(output) for output in ClientOutputs.cached(plan).of(stage.work.operation, masked=masked)]
 
-    def seed(self, seed: int, *, is_private: bool = False) -> int:
+    def seed(self, plan: Module, seed: int, *, masked: bool, is_private: bool) -> int:
         """The seed of a run: the server's, or one that nobody else knows.
+
+        Where sums are masked, the site draws it for plans whose client stages draw random numbers: they may be noise
+        against the server, and a server that chooses the seed could choose whose values they let through.
+        Decision 0302.
 
         Args:
             is_private: the run's noise protects records, so that nobody else may know it.
         """
-        return int.from_bytes(os.urandom(8), "little", signed=True) if self.draws_seed or is_private else seed
+        own = self.draws_seed or is_private or ((masked or self.aggregated) and ClientOutputs.cached(plan).draws)
+        return int.from_bytes(os.urandom(8), "little", signed=True) if own else seed
 
     @property
     def draws_seed(self) -> bool:
-        """Whether the site draws the seeds of runs."""
-        return self.noise or self.noise_std is not None
+        """Whether the site draws the seeds of all runs."""
+        return bool(self.noise) or self.noise_std is not None
 
 
-def unsummed_values(plan: Module) -> Iterator[Disclosure]:
-    """The values that depend on a client's data and are sent in stages without secure sums.
+class _Runs:
+    """The runs of this day. A run that has started and has not ended has failed."""
 
-    Those of `disclosures` are in the partial. A stage may also send a value and then not use it.
-    """
-    flow = ClientDataFlow(plan)
-    by_fold = {fold_of(op, flow.by_name).name: op for op in plan.main.operations if op.kind == "merge"}
-    for fold, stage, tainted in flow.folds():
-        if "secure" in by_fold[fold.name].attributes:  # it runs under masks, where the partial is sent
-            continue
-        for name, sent in sent_by(fold, stage, flow.types).items():
-            for path, type_ in tensors_of(sent.type, tainted.get(name, NOTHING)):
-                yield Disclosure(f"{sent.label}{_dotted(path)}", type_, accumulation_line(stage, name) or fold.location)
+    def __init__(self, log: SiteLog) -> None:
+        started: dict[Any, int] = {}
+        ended: dict[Any, int] = {}
+        for line in log.today():
+            table, bits = (started, "planned_bits") if line["what"] == "started" else (ended, "bits")
+            table[line.get("number")] = int(line.get(bits, 0))
+        self.count = len(started)
+        self.failures = len(started.keys() - ended.keys())
+        self.bits = sum(max(bits, ended.get(number, 0)) for number, bits in started.items())
 
 
-def sent_leaves(plan: Module, stage: ClientStageOf, *, masked: bool) -> list[tuple[str, Location | None]]:
-    """The name and the line of each tensor that a run of a stage sends, in the order of its leaves.
-
-    Under masks it sends its partial, else the values of `sent_by`.
-    """
-    fold, function = _Plan(plan).by_name[stage.work.operation], plan.function(stage.work.stage)
-    if masked:
-        assert stage.partial_type is not None
-        return [(f"partial{_dotted(path)}", fold.location) for path, _ in leaves(stage.partial_type)]
-    return [
-        (f"{sent.label}{_dotted(path)}", accumulation_line(function, name) or fold.location)
-        for name, sent in sent_by(fold, function, plan.main.types()).items()
-        for path, _ in leaves(sent.type)
-    ]
+def stage_line(plan: Module, stage: ClientStageOf) -> Location | None:
+    """The line of the stage's aggregation."""
+    return next(op.location for op in plan.main.operations if op.name == stage.work.operation)
 
 
 def measured_std(array: np.ndarray, other: np.ndarray) -> float | None:
@@ -328,24 +369,46 @@ def measured_std(array: np.ndarray, other: np.ndarray) -> float | None:
     runs. A tensor of few numbers says little: less than 5 count as noisy enough if they differ.
 
     Returns:
-        None for a tensor without numbers.
+        None for a tensor without elements.
     """
-    array, other = _numeric(array), _numeric(other)
-    if not array.size or array.shape != other.shape:  # other sizes: codes, which two runs cut differently
+    if not array.size and not other.size:
         return None
-    difference = array.astype(np.float64) - other.astype(np.float64)
+    if array.shape != other.shape or not (_is_numeric(array) and _is_numeric(other)):
+        return 0.0  # sizes that a plan draws hide what is in them
+    difference = _numbers(array) - _numbers(other)
     std = math.sqrt(float(np.square(difference).mean()) / 2)
-    room = 1 - 3 / math.sqrt(2 * array.size)
+    room = 1 - 3 / math.sqrt(2 * difference.size)
     return std / room if room > 0 else (math.inf if std else 0.0)
 
 
-def _numeric(array: np.ndarray) -> np.ndarray:
-    """The array, or no numbers in place of texts."""
-    return array if array.dtype.kind in "biuf" else np.zeros(0)
+def _is_number(type_: Type) -> bool:
+    """Whether a tensor of the type has numbers of which a norm is computed; codes and texts have none."""
+    return isinstance(type_, TensorType) and (type_.dtype.is_numeric or type_.dtype.name == "bool")
 
 
-def _dotted(path: str) -> str:
-    return f".{path}" if path and path[0] != "[" else path
+def _is_numeric(array: np.ndarray) -> bool:
+    return find_dtype(array.dtype) is not None and array.dtype.kind not in "OSU"
+
+
+def _numbers(array: np.ndarray) -> np.ndarray:
+    """The numbers of an array as float64; two of each complex one."""
+    if array.dtype.kind == "c":
+        return np.stack([array.real, array.imag]).astype(np.float64)
+    return array.astype(np.float64)
+
+
+def _is_single(type_: Type) -> bool:
+    """Whether tensors of the type have one element."""
+    return isinstance(type_, TensorType) and type_.shape is not None and all(size == 1 for size in type_.shape)
+
+
+def _is_named(tensor: str, names: frozenset[str]) -> bool:
+    """Whether a tensor is a value of one of the names, or a part of it; a partial's has the names of its values."""
+    return any(
+        part == name or (part.startswith(name) and part[len(name)] in ".[/ (")
+        for part in tensor.split(" and ")
+        for name in names
+    )
 
 
 def _at(location: Location | None) -> str:
@@ -355,22 +418,18 @@ def _at(location: Location | None) -> str:
 class _Plan:
     """A plan, as rules look at it."""
 
-    def __init__(self, plan: Module) -> None:
-        self.plan = plan
-        self.by_name = {op.name: op for op in plan.main.operations}
-        self.types = plan.main.types()
-        self.live = Liveness(plan)
-        self.folds = [op for op in plan.main.operations if op.kind in ("fold", "collect")]
-
-    def stage(self, op: Operation) -> Function:
-        """The client stage of a fold or a collect."""
-        return self.plan.function(op.operands[0 if op.kind == "collect" else 1].name)
+    def __init__(self, outputs: ClientOutputs) -> None:
+        self.plan, self.flows = outputs.plan, outputs.data.stages
+        self.by_name = outputs.data.by_name
+        self.live = outputs.data.live
+        self.folds = [flow.op for flow in self.flows.values()]
 
     def operations(self) -> Iterator[tuple[Location | None, set[str]]]:
         """The TensorFlow operations of client stages, with the line that calls them."""
         graphs = {g.name: g for g in self.plan.graphs}
         functions = {f.name: f for f in self.plan.functions}
-        todo, visited = [(self.stage(op), op.location) for op in self.folds], set[str]()
+        roots = [(op.location, o.name) for op in self.folds for o in op.operands if isinstance(o, Symbol)]
+        todo, visited = [(functions[name], line) for line, name in roots], set[str]()
         while todo:
             function, line = todo.pop(0)
             for op in function.operations:
@@ -385,24 +444,16 @@ class _Plan:
                     elif symbol in functions:
                         todo.append((functions[symbol], at))
 
-    def reads_arguments(self, op: Operation) -> bool:
-        """Whether a client stage takes client values that the caller gives."""
-        operands = [o for o in op.operands if isinstance(o, Ref)]
-        return any(_is_argument(o, self.by_name, self.plan, self.types) for o in operands)
-
     def read_leaves(self) -> Iterator[tuple[Location | None, str]]:
         """The leaves of clients' arguments that client stages use, by their names in an element."""
-        for op in self.folds:
-            stage = self.stage(op)
-            operands = [o for o in op.operands if isinstance(o, Ref)]
-            first = len(stage.parameters) - len(operands)
+        for flow in self.flows.values():
+            stage = flow.stage
             live = self.live.of(stage, everything(stage.result_type))
-            for operand, parameter in zip(operands, stage.parameters[first:], strict=True):
-                if not _is_argument(operand, self.by_name, self.plan, self.types):
-                    continue
-                used = live.get(parameter.name, NOTHING)
-                for name in self._leaf_names(stage, parameter, used):
-                    yield _line_of_use(stage, parameter.name) or op.location, name
+            own = stage.parameters[len(stage.parameters) - len(flow.sources) :]
+            for source, parameter in zip(flow.sources, own, strict=True):
+                if source.kind == ARGUMENT:
+                    for name in self._leaf_names(stage, parameter, live.get(parameter.name, NOTHING)):
+                        yield _line_of_use(stage, parameter.name) or flow.op.location, name
 
     def _leaf_names(self, stage: Function, parameter: Parameter, used: Leaves) -> Iterator[str]:
         """The names of a client value's leaves that are used; a sequence's leaves are those of its elements."""
@@ -430,35 +481,10 @@ class _Plan:
             read |= self.live.argument_reads(symbols[0])[-1]
         return read
 
-    def merges(self) -> Iterator[tuple[Operation, Any]]:
-        """The values that clients send, each with the merge that adds it."""
-        for crossing in crossings(self.plan):
-            if crossing.kind == "merge":
-                yield self.by_name[crossing.op], crossing
-
-    def bits(self) -> Iterator[tuple[Operation, int]]:
-        """The bits of a client in each merge, as far as types fix them."""
-        total: dict[str, int] = {}
-        for op, crossing in self.merges():
-            total[op.name] = total.get(op.name, 0) + (crossing.bits or 0)
-        for name, bits in total.items():
-            yield self.by_name[name], bits
-
     def line_of_result(self) -> Location | None:
         """The line that makes the client value of the result."""
         keeping = (op for op in reversed(self.folds) if op.kind == "collect" or op.attributes.get("keeps"))
         return next((op.location for op in keeping), None)
-
-
-def _is_argument(operand: Ref, by_name: Mapping[str, Operation], plan: Module, types: Mapping[str, Type]) -> bool:
-    """Whether an operand of a client stage is a client value that the caller gives."""
-    type_ = types[operand.name]
-    if not isinstance(type_, FederatedType) or type_.all_equal:
-        return False
-    name = operand.name
-    while name in by_name and by_name[name].kind in ("item", "struct"):
-        name = next((o.name for o in by_name[name].operands if isinstance(o, Ref)), name)
-    return name in {p.name for p in plan.main.parameters}
 
 
 def _line_of_use(stage: Function, name: str) -> Location | None:
@@ -510,19 +536,22 @@ def read_policy(file: Path) -> Policy:
 
 
 def _parse_setting(file: Path, key: str, value: Any) -> Any:
-    if key in ("aggregated", "client_values", "noise"):
+    texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
+    if key in ("aggregated", "client_values"):
         is_right, wants = isinstance(value, bool), "true or false"
+    elif key == "noise":
+        is_right, wants = isinstance(value, bool) or (texts and bool(value)), "true, false or a list of names"
     elif key == "delta":
         is_right = isinstance(value, float) and 0 < value < 1
         wants = "a number above 0 and below 1"
     elif key in ("noise_std", "clip", "max_epsilon"):
         is_right = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         wants = "a number above 0"
-    elif key in ("clients", "bits", "bits_per_day", "rounds_per_day"):
+    elif key in ("clients", "bits", "bits_per_day", "rounds_per_day", "failures_per_day"):
         is_right = isinstance(value, int) and not isinstance(value, bool) and value >= 0
         wants = "a whole number, 0 or more"
     else:
-        is_right, wants = isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of texts"
+        is_right, wants = texts, "a list of texts"
     if not is_right:
         raise InvalidValue(f"{file}: {key} is {wants}, not {brief(value)}")
     if key == "signers":

@@ -6,6 +6,7 @@ imported in a process of its own first, and holds allow-listed operations only. 
 
 import functools
 import hashlib
+import secrets
 import threading
 import time
 from typing import Any
@@ -14,11 +15,14 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.compiler.client_data import Source
+from fedcore.compiler.client_outputs import ClientOutputs
 from fedcore.compiler.reachable import named_by
 from fedcore.data import columns_of
 from fedcore.deployment.policy import Policy, Refusal
 from fedcore.deployment.record_privacy import mechanisms_of, noisy_passes
 from fedcore.deployment.site_data import SiteData
+from fedcore.deployment.site_inputs import RunRequest, check_sources, element_of
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
@@ -38,8 +42,10 @@ from fedcore.runtime.cluster.shipping import array_digest
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
+from fedcore.runtime.network.transcript import DATA, SERVER_VALUE, KeptName, Transcript
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
+from fedcore.types import Type
 
 MAX_PLANS = 64
 MAX_DATASETS = 16
@@ -53,8 +59,10 @@ class Site:
 
     Guarantees:
       - Only plans that the policy accepts run, and only client stages of them.
-      - The reply is the partial of this client, as the plan says, or a refusal, or the kind of an error: no message
-        of an error leaves, since it may quote a value.
+      - The reply is what the plan says that the client sends, or a refusal, or that the client failed. Why it failed
+        stands in the log, under the number in the reply: the class of an error may depend on a value.
+      - A run is in the log before it starts, and counts, whatever its end.
+      - Where the policy has `aggregated`, a client that fails is inputs of at the deadline of the round.
       - A request that comes again, after a reply was lost, is answered as before and computed once.
       - One client stage runs at a time.
 
@@ -87,22 +95,26 @@ class Site:
         self._replies: LruEntries[bytes, bytes] = LruEntries(MAX_REPLIES)
         self._datasets: LruEntries[str, Any] = LruEntries(MAX_DATASETS)
         self._identity = identity
-        self._sums: LruEntries[str, SiteSum] = LruEntries(MAX_SUMS)
+        self._sums: LruEntries[tuple[str, str, str], SiteSum] = LruEntries(MAX_SUMS)
         self._lock = threading.Lock()
 
     def answer(self, payload: bytes) -> bytes:
         """The reply to a request."""
+        arrived = time.monotonic()
         with self._lock:
             key = hashlib.sha256(payload).digest()
             reply = self._replies.find(key, None)
-            if reply is None:
-                message = self._reply(payload)
-                reply = message.to_bytes()
-                if message.facts["kind"] in ("result", "secure"):
-                    self._replies.put(key, reply)
-            return reply
+            if reply is not None:
+                return reply
+            message, hold_s = self._reply(payload)
+            reply = message.to_bytes()
+            if message.facts["kind"] in ("result", "secure"):
+                self._replies.put(key, reply)
+        time.sleep(max(0.0, min(arrived + hold_s - time.monotonic(), MAX_HOLD_S)))
+        return reply
 
-    def _reply(self, payload: bytes) -> Message:
+    def _reply(self, payload: bytes) -> tuple[Message, float]:
+        """The reply, and the seconds from the request's arrival for which it is held back."""
         facts: dict[str, Any] = {}
         try:
             request = Message.from_bytes(payload)
@@ -111,20 +123,27 @@ class Site:
             }
             match request.facts["kind"]:
                 case "plan":
-                    return self._take_plan(request)
+                    return self._take_plan(request), 0
                 case "run":
-                    return self._run(request)
+                    return self._run(request), 0
                 case "secure":
-                    return self._answer_phase(request)
+                    return self._answer_phase(request), 0
                 case kind:
                     raise MalformedMessage(f"a site does not answer requests of kind {kind!r}")
         except Refusal as refusal:
             self.log.write("refused", **facts, rule=refusal.rule, why=str(refusal))
-            return Message({"kind": "refused", "rule": refusal.rule, "why": str(refusal)})
+            return Message({"kind": "refused", "rule": refusal.rule, "why": str(refusal)}), 0
+        except _ClientFailed as failure:
+            error, hold_s = failure.error, failure.hold_s
+            self.log.write("failed", **facts, number=failure.number, error=f"{type(error).__name__}: {error}")
+            if isinstance(error, Refusal) and not self._policy.aggregated:
+                return Message({"kind": "refused", "rule": error.rule, "why": str(error)}), 0
+            return Message({"kind": "failed", "number": failure.number}), hold_s if self._policy.aggregated else 0
         except Exception as error:
-            self.log.write("failed", **facts, error=f"{type(error).__name__}: {error}")
-            reason = str(error) if isinstance(error, MalformedMessage) else type(error).__name__
-            return Message({"kind": "failed", "error": f"{reason}; the site's log says more"})
+            number = new_number()
+            self.log.write("failed", **facts, number=number, error=f"{type(error).__name__}: {error}")
+            about = {"error": str(error)} if isinstance(error, MalformedMessage) else {}  # it is about the request
+            return Message({"kind": "failed", "number": number, **about}), 0
 
     def _take_plan(self, request: Message) -> Message:
         digest = request.fact("plan", str)
@@ -149,75 +168,109 @@ class Site:
         arrays = self._request_arrays(request)
         if arrays is None:
             return Message({"kind": "missing", "plan": False})
-        try:
-            stage = ClientStageOf.of(plan, operation)
-        except KeyError:
-            raise MalformedMessage(f"the plan has no client stage {operation!r}") from None
-        clients, masking = request.facts.get("clients"), self._sums.find(run, None)
-        self._policy.check_run(
-            plan, stage, clients if isinstance(clients, int) else None, self.log, masks=masking is not None
+        stage, inputs = _stage_of(plan, operation), RunRequest.of(request, *arrays)
+        sources = check_sources(plan, inputs, ClientOutputs.cached(plan).data)
+        for source in inputs.sources:
+            if source.name not in (DATA, SERVER_VALUE):
+                self._values.find(digest, KeptName.parse(source.name))  # a name that is wrong is no failure of a run
+        masking = self._sums.find((digest, operation, run), None)
+        if masking is not None:
+            masking.check_run(inputs)
+        clients = request.facts.get("clients") if masking is None else masking.least_clients
+        clients = clients if isinstance(clients, int) else None
+        masked = masking is not None
+        self._policy.check_run(plan, stage, clients, self.log, masks=masked)
+        number, seed = new_number(), self._seed(plan, stage, inputs, masked=masked)
+        planned_bits = self._policy.planned_bits(plan, stage, masked=masked)
+        own_seed = {} if seed == inputs.seed else {"seed": seed}  # nobody else is to know it
+        self.log.write(
+            "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **own_seed
         )
-        began, report = time.perf_counter(), Report()
+        try:
+            return self._run_stage(plan, stage, inputs, sources, masking, seed, number, clients)
+        except Exception as error:
+            raise _ClientFailed(number, inputs.reply_by_s, error) from error
+
+    def _seed(self, plan: Module, stage: ClientStageOf, inputs: RunRequest, *, masked: bool) -> int:
+        protects_records = bool(mechanisms_of(plan, stage.work.stage))
+        return self._policy.seed(plan, inputs.seed, masked=masked, is_private=protects_records)
+
+    def _run_stage(
+        self,
+        plan: Module,
+        stage: ClientStageOf,
+        inputs: RunRequest,
+        sources: tuple[Source, ...],
+        masking: SiteSum | None,
+        seed: int,
+        number: int,
+        clients: int | None,
+    ) -> Message:
+        """The reply to a run that has been counted. Whatever it raises may depend on the data."""
+        began, report, masked = time.perf_counter(), Report(), masking is not None
         broadcasts = [
-            self._on_device(from_arrays(arrays, type_, f"b{number}."), type_)
-            for number, type_ in enumerate(stage.broadcast_types)
+            self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
+            for position, type_ in enumerate(stage.broadcast_types)
         ]
         mechanisms = mechanisms_of(plan, stage.work.stage)
         values = [
-            self._value(source, type_, arrays, number, report, whole_passes=bool(mechanisms))
-            for number, (source, type_) in enumerate(
-                zip(request.fact("sources", list), stage.value_types, strict=False)
-            )
+            self._value(inputs, position, type_, source, report, whole_passes=bool(mechanisms))
+            for position, (type_, source) in enumerate(zip(stage.value_types, sources, strict=True))
         ]
-        index = request.fact("index", int)
-        run_facts = {"plan": digest, "operation": operation, "run": run}
+        run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
         self._policy.count_epsilon(noisy_passes(mechanisms, tuple(values)), self.log, run_facts)
 
-        def run_once() -> SliceResult:
+        def run_with(seed: int) -> SliceResult:
             return run_client(
                 self._executor,
                 stage,
                 broadcasts,
                 values,
-                masked=masking is not None,
-                seed=self._policy.seed(request.fact("seed", int), is_private=bool(mechanisms)),
-                index=index,
+                masked=masked,
+                seed=seed,
+                index=inputs.index,
                 report=report,
                 stop=Stop(),
             )
 
-        result = run_once()
+        result = run_with(seed)
         if stage.partial_type is not None:
-            again = None if self._policy.noise_std is None else numbers_of(run_once())
-            self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masking is not None)
+            again = None
+            if self._policy.noise_std is not None:
+                again = numbers_of(run_with(self._seed(plan, stage, inputs, masked=masked)))
+            self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
         reply: dict[str, np.ndarray] = {}
         partial = result.partial
         if masking is not None:
-            masked, partial = masking.mask(request.array("message"), partial)
-            reply["message"] = np.frombuffer(masked, np.uint8)
-        sent_type = stage.sent_type if masking is None else stage.partial_type
+            message, partial = masking.mask(inputs.arrays["message"].tobytes(), partial)
+            reply["message"] = np.frombuffer(message, np.uint8)
+        sent_type = stage.partial_type if masked else stage.sent_type
         if sent_type is not None:
-            reply |= to_arrays(partial, sent_type, "p")
+            arrays = to_arrays(partial, sent_type, "p")
+            from_arrays(arrays, sent_type, "p")  # a graph may give other shapes than its type says
+            reply |= arrays
         if masking is not None:
-            for number in masking.leaves.zeros():
-                del reply[f"p{number}"]
-        if result.sent_bits:
-            reply["bits"] = result.sent_bits[index]
-        facts = {"kind": "result", "notes": list(report.notes)}
+            for leaf in masking.leaves.zeros():
+                del reply[f"p{leaf}"]
+        if result.sent_bits and not masked:  # under masks nothing of a size that the data give leaves
+            reply["bits"] = result.sent_bits[inputs.index]
+        # Notes may tell of the data, such as of batches of several sizes.
+        facts: dict[str, Any] = {"kind": "result", "notes": [] if self._policy.aggregated else list(report.notes)}
         if result.kept:
-            name = hashlib.blake2b(f"{run}/{index}".encode(), digest_size=16).hexdigest()
-            self._values.store(name, result.kept[index], stage.kept_type)
-            facts["value"] = name
-        bits = self._policy.count_bits(plan, stage, result)
-        self._policy.check_sent(plan, stage, result, bits, self.log)
+            self._values.store(inputs.plan, inputs.kept_name, result.kept[inputs.index], stage.kept_type)
+            facts["provenance"] = inputs.provenance
+        bits = self._policy.count_bits(plan, stage, result, masked=masked)
+        self._policy.check_sent(bits)
         self.log.write(
             "ran",
+            number=number,
             **run_facts,
             clients=clients,
             bits=bits,
-            masked=masking is not None,
+            masked=masked,
             seconds=round(time.perf_counter() - began, 3),
-            sent=self._policy.sent_tensors(plan, stage),
+            sent=self._policy.sent_tensors(plan, stage, masked=masked),
+            notes=list(report.notes),
         )
         return Message(facts, reply)
 
@@ -231,39 +284,44 @@ class Site:
                 return Message({"kind": "missing", "plan": True})
             if self._identity is None:
                 raise MalformedMessage(f"{self.name} has no key for secure sums: site.toml names none")
-            stage, names = ClientStageOf.of(plan, operation), request.fact("names", list)
-            self._policy.check_run(plan, stage, len({*names}), self.log, masks=True)
+            key, stage = (digest, operation, run), _stage_of(plan, operation)
+            if not ClientOutputs.cached(plan).is_secure(operation):
+                raise MalformedMessage("the stage has no secure sum")
+            if self._sums.find(key, None) is not None:
+                raise MalformedMessage(f"{self.name} has joined the secure sum of this run already")
             joined = SiteSum.join(
                 self._identity,
                 self.name,
-                names,
                 request.fact("index", int),
+                Transcript.of(request),
                 request.array("message"),
                 request.array("server_key"),
                 stage.work,
             )
-            self._sums.put(run, joined)
-            reply["key"] = np.frombuffer(self._identity.key.public_key().public_bytes_raw(), np.uint8)
-        session = self._sums.find(run, None)
+            self._policy.check_run(plan, stage, joined.least_clients, self.log, masks=True)
+            self._sums.put(key, joined)
+            reply["peers"] = np.frombuffer(b"".join(joined.peers), np.uint8)
+        session = self._sums.find((digest, operation, run), None)
         if session is None:
             raise MalformedMessage(f"{self.name} takes no part in the secure sum of this run")
         reply["message"] = np.frombuffer(session.answer(phase, request.array("message")), np.uint8)
         return Message({"kind": "secure"}, reply)
 
-    def _request_arrays(self, request: Message) -> dict[str, np.ndarray] | None:
-        """The arrays of a request, with those that an earlier request had; None if some are missing."""
-        arrays = dict(request.arrays)
+    def _request_arrays(self, request: Message) -> tuple[dict[str, np.ndarray], dict[str, str]] | None:
+        """The arrays of a request and of earlier ones that it names, and their digests; None if some are missing."""
+        arrays, digests = dict(request.arrays), dict[str, str]()
         for name, digest in request.fact("digests", dict).items():
             if name in arrays:
                 if array_digest(arrays[name]) != digest:
                     raise MalformedMessage(f"the array {name} has other content than its digest says")
                 self._arrays.put(digest, arrays[name], arrays[name].nbytes)
-                continue
-            array = self._arrays.find(digest, None)
-            if array is None:
-                return None
-            arrays[name] = array
-        return arrays
+            else:
+                array = self._arrays.find(digest, None)
+                if array is None:
+                    return None
+                arrays[name] = array
+            digests[name] = digest
+        return arrays, {**digests, **{name: array_digest(a) for name, a in arrays.items() if name not in digests}}
 
     def _on_device(self, value: Any, type_: Any) -> Any:
         from fedcore.graphs.tensors.values import unflatten
@@ -271,34 +329,54 @@ class Site:
         return unflatten([tf.convert_to_tensor(leaf) for leaf in flatten(value)], type_)
 
     def _value(
-        self,
-        source: Any,
-        type_: Any,
-        arrays: dict[str, np.ndarray],
-        number: int,
-        report: Report,
-        *,
-        whole_passes: bool,
+        self, inputs: RunRequest, position: int, type_: Type, source: Source, report: Report, *, whole_passes: bool
     ) -> Any:
         """A client's value: the site's data, a value that an earlier stage has left here, or one of the request.
 
         Args:
             whole_passes: as for `Batches.of`.
         """
-        if source is None:
-            return self._on_device(from_arrays(arrays, type_, f"v{number}."), type_)
-        name, path = source
-        if name == "data":
-            key = f"{self._data.version}/{type_}/{whole_passes}"
+        name, path = inputs.sources[position].name, inputs.sources[position].path
+        if name == SERVER_VALUE:
+            return self._on_device(from_arrays(inputs.arrays, type_, f"v{position}."), type_)
+        if name == DATA:
+            key = f"{self._data.version}/{source.type}/{whole_passes}"
             dataset = self._datasets.find(key, None)
             if dataset is None:
-                dataset = self._data.dataset(type_, whole_passes=whole_passes)
+                dataset = self._data.dataset(source.type, whole_passes=whole_passes)
                 self._datasets.put(key, dataset)
-            return prepare(dataset, type_, "data", functools.partial(columns_of, note=report.note))
-        value = self._values.find(name)
-        for index in path:
-            value = value[index]
-        return value
+            whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
+            return element_of(whole, path)
+        return element_of(self._values.find(inputs.plan, KeptName.parse(name)), path)
+
+
+MAX_HOLD_S = 3600.0
+"""Seconds for which a reply is held back at most."""
+
+
+class _ClientFailed(Exception):
+    """A run has started and has failed. Decision 0303.
+
+    Args:
+        number: of the run in the log.
+        hold_s: seconds from the request's arrival until the server may know.
+    """
+
+    def __init__(self, number: int, hold_s: float, error: Exception) -> None:
+        super().__init__(number, hold_s, error)
+        self.number, self.hold_s, self.error = number, hold_s, error
+
+
+def new_number() -> int:
+    """A number by which the site's owner finds a line of the log; it tells nothing."""
+    return secrets.randbelow(10**9)
+
+
+def _stage_of(plan: Module, operation: str) -> ClientStageOf:
+    try:
+        return ClientStageOf.of(plan, operation)
+    except KeyError:
+        raise MalformedMessage(f"the plan has no client stage {operation!r}") from None
 
 
 _READING = threading.Lock()

@@ -44,6 +44,10 @@ class SiteLog:
                     continue
 
     def today(self) -> Iterator[dict[str, Any]]:
-        """The runs of this day, in UTC."""
+        """The lines of this day, in UTC, about runs: that they have started, and that they have ended."""
         day = datetime.now(UTC).date().isoformat()
-        return (line for line in self if line.get("what") == "ran" and str(line.get("time", "")).startswith(day))
+        return (
+            line
+            for line in self
+            if line.get("what") in ("started", "ran") and str(line.get("time", "")).startswith(day)
+        )

@@ -1,7 +1,7 @@
 """A site's part in secure sums: its identity, those of its peers, and the sessions in progress."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from fedcore.deployment.site_inputs import RunRequest
 from fedcore.errors import FedcoreError
 from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.network.messages import MalformedMessage
-from fedcore.runtime.secure.masked_client import MaskedClient
+from fedcore.runtime.network.transcript import Transcript, seed_commitment
+from fedcore.runtime.secure.masked_client import KEY_BYTES, MaskedClient
 from fedcore.runtime.secure.secure_partials import SecureLeaves
 from fedcore.runtime.secure.signed_messages import Directory
 from fedcore.runtime.secure.terms import Terms
@@ -74,8 +76,18 @@ def write_key(file: Path) -> str:
 
 @attrs.frozen
 class SiteSum:
-    """A site's side of one secure sum."""
+    """A site's side of one secure sum.
 
+    Args:
+        index: of the site among the clients.
+        transcript: what the server has told, from which the masks are derived.
+        peers: for each client its public key, by the site's list.
+    """
+
+    index: int
+    transcript: Transcript
+    peers: tuple[bytes, ...]
+    terms: Terms
     leaves: SecureLeaves
     client: MaskedClient
 
@@ -84,8 +96,8 @@ class SiteSum:
         cls,
         identity: Identity,
         site: str,
-        names: Sequence[str],
         index: int,
+        transcript: Transcript,
         packed_terms: bytes,
         server_key: bytes,
         work: ClientWork,
@@ -96,21 +108,54 @@ class SiteSum:
         site's own list, so that the server decides neither.
 
         Raises:
-            MalformedMessage: the terms are malformed, a name has no key here, or the site is not at its own place.
+            MalformedMessage: the terms are malformed, a name has no key here, two have one, or the site is not at its
+                own place.
         """
+        names = transcript.names
         if not 0 <= index < len(names) or names[index] != site or len({*names}) < len(names):
             raise MalformedMessage(f"the session does not name {site} once, at its place")
         unknown = [name for name in names if name not in identity.peers]
         if unknown:
             raise MalformedMessage(f"{site} knows no key of {', '.join(unknown)}")
-        if len(packed_terms) < 28:
+        peers = tuple(identity.peers[name] for name in names)
+        if len({*peers}) < len(peers):
+            raise MalformedMessage(f"{site} knows one key of several sites of the session")
+        if len(packed_terms) < 28 or len(server_key) != KEY_BYTES:
             raise MalformedMessage("the terms of a session are too short")
         degree, threshold = np.frombuffer(packed_terms[4:12], "<u4").tolist()
         leaves = SecureLeaves(work, len(names))
-        terms = Terms(len(names), degree, threshold, tuple(leaves.layout), packed_terms[12:28])
-        keys = [Ed25519PublicKey.from_public_bytes(identity.peers[name]) for name in names]
+        nonce, context = packed_terms[12:28], transcript.digest(peers)
+        terms = Terms(len(names), degree, threshold, tuple(leaves.layout), nonce, context)
+        keys = list(map(Ed25519PublicKey.from_public_bytes, peers))
         directory = Directory(terms.session, keys, Ed25519PublicKey.from_public_bytes(server_key))
-        return cls(leaves, MaskedClient(index, terms, identity.key, directory))
+        client = MaskedClient(index, terms, identity.key, directory)
+        return cls(index, transcript, peers, terms, leaves, client)
+
+    @property
+    def least_clients(self) -> int:
+        """The least number of clients with values of the kinds of this one's in a sum that can be unmasked.
+
+        The server can lose as many clients as the threshold leaves, and choose the values of those of other kinds.
+        """
+        lost = max(0, self.terms.clients - self.terms.threshold)
+        return self.transcript.alike(self.index) - lost
+
+    def check_run(self, run: RunRequest) -> None:
+        """Checks that a run is the one that the session was joined for.
+
+        Raises:
+            MalformedMessage: it is not.
+        """
+        agreed = self.transcript
+        server_values = {name: agreed.server_values.get(name) for name in run.server_values}
+        if (
+            run.index != self.index
+            or seed_commitment(agreed.run, run.seed) != agreed.seed
+            or run.broadcasts != agreed.broadcasts
+            or run.sources != agreed.sources[self.index]
+            or run.server_values != server_values
+        ):
+            raise MalformedMessage("the run is not that of the transcript by which its masks were agreed on")
 
     def answer(self, phase: str, message: bytes) -> bytes:
         """The client's message of a phase other than `masked`."""

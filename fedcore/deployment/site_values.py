@@ -1,6 +1,6 @@
 """Values that client stages leave at their site, such as the states of clients, in files of the site."""
 
-import re
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from fedcore.errors import FedcoreError
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
+from fedcore.runtime.network.transcript import KeptName
 from fedcore.types import Type, to_type
 from fedcore.whole_files import write_whole
 
@@ -17,15 +18,14 @@ MAX_VALUES = 16
 MAX_FILES = 256
 """Values on the disk; those go first that were stored or read longest ago."""
 
-_NAME = re.compile(r"[0-9a-f]{32}")
-
 
 class SiteValues:
-    """Values by name.
+    """Values by the digest of their plan and the `KeptName` of the stage that left them.
 
     Guarantees:
       - A value of tensors is on the disk before its name leaves the site, so that it survives a restart.
-      - Names are 32 hexadecimal digits: what a server sends reaches no other file.
+      - A value is to be had by the plan that left it only, and by what it was computed from.
+      - Names of files are digests: what a server sends reaches no other file.
 
     Args:
         folder: of the files; made when the first value is stored.
@@ -35,37 +35,43 @@ class SiteValues:
         self._folder = folder
         self._memory: LruEntries[str, Any] = LruEntries(MAX_VALUES)
 
-    def store(self, name: str, value: Any, type_: Type) -> None:
+    def store(self, plan: str, name: KeptName, value: Any, type_: Type) -> None:
         """Stores a value. One with sequences stays in memory only."""
-        file = self._file(name)
-        self._memory.put(name, value)
+        key = _key(plan, name)
+        self._memory.put(key, (name.provenance, value))
         try:
             arrays = to_arrays(value, type_, "v")
         except FedcoreError:
             return
         self._folder.mkdir(exist_ok=True)
-        write_whole(file, Message({"kind": "value", "type": str(type_)}, arrays).to_bytes())
+        facts = {"kind": "value", "type": str(type_), "provenance": name.provenance}
+        write_whole(self._file(key), Message(facts, arrays).to_bytes())
         for old in sorted(self._folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)[:-MAX_FILES]:
             old.unlink(missing_ok=True)
 
-    def find(self, name: str) -> Any:
+    def find(self, plan: str, name: KeptName) -> Any:
         """The value of a name.
 
         Raises:
-            MalformedMessage: the site does not have it.
+            MalformedMessage: the site does not have it, or it was computed from something else.
         """
-        file, value = self._file(name), self._memory.find(name, None)
+        key = _key(plan, name)
+        file, stored = self._file(key), self._memory.find(key, None)
         if file.exists():
             file.touch()
-        if value is None and file.exists():
+        if stored is None and file.exists():
             message = Message.from_bytes(file.read_bytes())
             value = from_arrays(message.arrays, to_type(message.fact("type", str)), "v")
-            self._memory.put(name, value)
-        if value is None:
+            stored = message.fact("provenance", str), value
+            self._memory.put(key, stored)
+        if stored is None or stored[0] != name.provenance:
             raise MalformedMessage("the request names a value that the site does not have")
-        return value
+        return stored[1]
 
-    def _file(self, name: str) -> Path:
-        if not _NAME.fullmatch(name):
-            raise MalformedMessage("the request names a value by something else than 32 hexadecimal digits")
-        return self._folder / f"{name}.safetensors"
+    def _file(self, key: str) -> Path:
+        return self._folder / f"{key}.safetensors"
+
+
+def _key(plan: str, name: KeptName) -> str:
+    """The digest of a plan, and of the stage, the call and the client in it."""
+    return hashlib.blake2b(f"{plan}/{name.operation}/{name.run}/{name.index}".encode(), digest_size=16).hexdigest()

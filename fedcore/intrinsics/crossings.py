@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from fedcore.intrinsics.planned import fold_of, path_of, sent_by
-from fedcore.ir import Constant, Function, Module
+from fedcore.ir import Constant, Function, Module, Operation
 from fedcore.ir.module import Graph
 from fedcore.ir.value_names import ValueNames
 from fedcore.types import StructType, Type, leaves, member_of
@@ -41,32 +41,60 @@ class Crossing:
 def crossings(plan: Module) -> list[Crossing]:
     """The crossings of a plan, each counted for one client."""
     entries = []
-    by_name, types = {op.name: op for op in plan.main.operations}, plan.main.types()
+    by_name = {op.name: op for op in plan.main.operations}
     for op in plan.main.operations:
         if op.attributes.get("bits") == 0:
             continue
-        constants: Iterator[Constant | None] = itertools.repeat(None)
-        unnamed: dict[str, str] = {}
         if op.kind == "broadcast":
+            constants: Iterator[Constant | None] = itertools.repeat(None)
             if op.attributes.get("once"):
                 constants = _constants(plan, op.operands[0].name)
-            values = [(label, member_of(type_)) for label, type_ in _broadcast_parts(plan, op.operands[0].name)]
+            for label, type_ in _broadcast_parts(plan, op.operands[0].name):
+                for path, leaf in leaves(member_of(type_)):
+                    tensor = _with_element_names(plan, join_path(label, path))
+                    entries.append(Crossing(op.name, op.kind, tensor, leaf, 1, size_bits(leaf), next(constants)))
         elif op.kind == "merge":
-            fold = fold_of(op, by_name)
-            sent = sent_by(fold, plan.function(fold.operands[1].name), types)
-            stage = plan.function(fold.operands[1].name)
-            values = [(value.label, value.type) for value in sent.values()]
-            unnamed = {value.label: name for name, value in sent.items() if _UNNAMED.match(value.label)}
-        else:
-            continue
-        for name, type_ in values:
-            origins = _origins(plan, stage, unnamed[name]) if name in unnamed else itertools.repeat(None)
-            for (path, leaf), origin in zip(leaves(type_), origins, strict=False):
-                tensor = f"{name}.{path}" if path and path[0] != "[" else name + path
-                tensor = _with_element_names(plan, tensor) if origin is None else origin
-                bits = getattr(leaf, "size_bits", None)
-                entries.append(Crossing(op.name, op.kind, tensor, leaf, 1, bits, next(constants)))
+            for sent in sent_tensors(plan, fold_of(op, by_name)):
+                entries.append(Crossing(op.name, op.kind, sent.tensor, sent.type, 1, size_bits(sent.type)))
     return entries
+
+
+@attrs.frozen
+class SentTensor:
+    """A tensor that a client of a fold sends, where nothing is masked.
+
+    Args:
+        value: name of the value in the stage.
+        leaf: number of the tensor among the leaves of the value.
+        tensor: as of a `Crossing`.
+    """
+
+    value: str
+    leaf: int
+    tensor: str
+    type: Type
+
+
+def sent_tensors(plan: Module, fold: Operation) -> list[SentTensor]:
+    """The tensors that a client of a fold sends, in the order in which they cross."""
+    stage, tensors = plan.function(fold.operands[1].name), list[SentTensor]()
+    for name, value in sent_by(fold, stage, plan.main.types()).items():
+        is_unnamed = _UNNAMED.match(value.label)
+        origins = _origins(plan, stage, name) if is_unnamed else itertools.repeat(None)
+        for number, ((path, leaf), origin) in enumerate(zip(leaves(value.type), origins, strict=False)):
+            tensor = _with_element_names(plan, join_path(value.label, path)) if origin is None else origin
+            tensors.append(SentTensor(name, number, tensor, leaf))
+    return tensors
+
+
+def join_path(name: str, path: str) -> str:
+    """The name of a leaf of a value."""
+    return f"{name}.{path}" if path and path[0] != "[" else name + path
+
+
+def size_bits(leaf: Type) -> int | None:
+    """The size of a leaf; None if its type leaves it open."""
+    return getattr(leaf, "size_bits", None)
 
 
 _UNNAMED = re.compile(r"lambda(_\d+)?( \(|$)")

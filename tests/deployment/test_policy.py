@@ -10,7 +10,7 @@ from direct_exchange import ELEMENT, open_sites
 
 import fedcore as fc
 from fedcore.compiler import compile_module, pipeline_with
-from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal, read_policy
+from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal, measured_std, read_policy
 from fedcore.deployment.site import read_plan
 from fedcore.errors import FedcoreError
 from fedcore.ir import bundle
@@ -226,6 +226,84 @@ def test_what_leaves_is_clipped_and_has_noise(tmp_path, bound, computation, mess
     refused = nullcontext() if message is None else pytest.raises(fc.errors.ClientError, match=message)
     with fc.use(fc.runtime.network(exchange)), refused:
         computation(data.cohort(data.client_ids))
+
+
+DTYPES = {
+    "complex64": lambda x: tf.complex(x, x),
+    "bfloat16": lambda x: tf.cast(x, tf.bfloat16),
+    "float16": lambda x: tf.cast(x, tf.float16),
+    "float64": lambda x: tf.cast(x, tf.float64),
+    "int64": lambda x: tf.cast(x, tf.int64),
+}
+
+
+def total_in(convert):
+    """Features in another dtype, with the noise of random numbers that no digit shows."""
+
+    @fc.tf_computation(ROWS)
+    def features(rows):
+        totals = rows.reduce(tf.zeros([6]), lambda total, batch: total + 100 * tf.reduce_sum(batch["x"], 0))
+        return convert(totals + 1e-9 * tf.random.normal([6]))
+
+    @fc.federated_computation(DATA)
+    def total(data):
+        return fc.federated_sum(fc.federated_map(features, data))
+
+    return total
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bound", ["clip = 0.5", "noise_std = 0.9"])
+def test_clip_and_noise_are_measured_in_each_dtype(tmp_path, dtype, bound):
+    exchange, _ = open_sites(tmp_path, 1, f"aggregated = false\nclients = 1\n{bound}\n")
+    data = fc.deployment.sites(exchange, ELEMENT)
+    with (
+        fc.use(fc.runtime.network(exchange)),
+        pytest.raises(fc.errors.ClientError, match=f"rule {bound.split()[0]}: "),
+    ):
+        total_in(DTYPES[dtype])(data.cohort(data.client_ids))
+
+
+@pytest.mark.parametrize("rule", ["clip", "noise_std"])
+def test_texts_are_refused_where_numbers_are_measured(rule):
+    assert rule in rules(Policy(aggregated=False, **{rule: 1.0}), all_labels)
+
+
+def test_two_runs_that_send_other_numbers_of_values_have_no_noise():
+    assert measured_std(np.zeros(3), np.zeros(4)) == 0
+
+
+@fc.federated_computation(DATA)
+def masked_noise_and_count(data):
+    return (
+        fc.federated_secure_sum_bitwidth(fc.federated_map(noisy_label, data), 20),
+        fc.federated_secure_sum_bitwidth(fc.federated_map(total_label, data), 20),
+    )
+
+
+@fc.tf_computation(ROWS)
+def label_counts(rows):
+    return tf.stack([rows.reduce(0, lambda total, batch: total + tf.reduce_sum(batch["y"])), 1])
+
+
+@fc.federated_computation(DATA)
+def masked_label_counts(data):
+    return fc.federated_secure_sum_bitwidth(fc.federated_map(label_counts, data), 20)
+
+
+@pytest.mark.parametrize(
+    ("policy", "computation", "refused"),
+    [
+        (Policy(noise=frozenset({"update"})), masked_label_counts, {"noise"}),
+        (Policy(noise=frozenset({"update"})), masked_total, set()),
+        (Policy(noise=True), masked_noise_and_count, {"noise"}),
+        (Policy(noise=frozenset({"noisy_label"})), masked_noise_and_count, set()),
+        (Policy(noise=frozenset({"total_label"})), masked_noise_and_count, {"noise"}),
+        (Policy(aggregated=False, noise=frozenset({"other"})), plain_total, {"noise"}),
+    ],
+)
+def test_noise_by_name_lets_other_values_leave_in_masked_sums_only(policy, computation, refused):
+    assert rules(policy, computation) == refused
 
 
 def test_a_value_that_is_sent_and_not_added_is_not_in_sums_only():

@@ -150,6 +150,9 @@ def test_scaffold_keeps_its_clients_states_at_the_sites(three):
 
     assert equal(over_network, local)
     assert [value.site for value in own] == data.client_ids
+    runs = [line for line in exchange.answering["site-00"].log if line["what"] == "ran"]
+    assert {line["bits"] > 0 for line in runs} == {True}
+    assert "metrics.num_examples[0] : int64" in runs[0]["sent"]
 
 
 def test_states_of_clients_survive_a_restart_of_their_site(three):
@@ -282,8 +285,9 @@ def test_an_error_at_a_site_leaves_its_message_in_the_sites_log(three):
     with fc.use(fc.runtime.network(exchange)), pytest.raises(fc.errors.ClientError) as raised:
         total(data_of(exchange).cohort(["site-00"]))
 
-    assert "site-00: TypeMismatch; the site's log says more" in str(raised.value)
-    assert "has x, y" in [*exchange.answering["site-00"].log][-1]["error"]
+    line = [*exchange.answering["site-00"].log][-1]
+    assert str(raised.value).endswith(f"site-00 failed: its log says why, under number {line['number']}")
+    assert "has x, y" in line["error"]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedcore.compiler.disclosures import accumulation_line
+from fedcore.compiler.client_outputs import accumulation_line
 from fedcore.compiler.leaf_sets import count, flat, start_of
 from fedcore.compiler.lint.program import ClientFold, Program, user_name
 from fedcore.compiler.lint.registry import Finding, lint_check

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterator
 
-from fedcore.compiler.disclosures import accumulation_line, sent_for
+from fedcore.compiler.client_outputs import accumulation_line, sent_for
 from fedcore.compiler.leaf_sets import flat
 from fedcore.compiler.lint.program import ClientFold, Program, user_name
 from fedcore.compiler.lint.registry import Finding, lint_check

@@ -63,6 +63,10 @@ Run = Callable[[ClientSlice], SliceResult | None]
 """Computes a slice; None if all its clients failed where they ran."""
 
 
+class QuotesNoValue(FedcoreError):
+    """An error whose message has no value of a client, so that it is told where masks hide these."""
+
+
 class ClientOutOfMemory(ClientError, tf.errors.ResourceExhaustedError):
     """A single client does not fit into the memory of an idle device."""
 
@@ -204,7 +208,7 @@ class FaultPolicy:
         return message
 
     def _reason(self, error: Exception) -> str:
-        if not self._masked or isinstance(error, SecureSumError):
+        if not self._masked or isinstance(error, SecureSumError | QuotesNoValue):
             return reason(error)
         return f"{type(error).__name__} (its message may quote values, which masks hide in this run)"
 

@@ -12,11 +12,12 @@ import attrs
 import numpy as np
 
 from fedcore.errors import FedcoreError, SecureSumError, TypeMismatch, brief
+from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir.bundle import to_bytes
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
-from fedcore.runtime.clients.faults import Drop
+from fedcore.runtime.clients.faults import Drop, QuotesNoValue
 from fedcore.runtime.clients.merge_tree import MergeTree
 from fedcore.runtime.clients.sliced_executor import SlicedClientsExecutor
 from fedcore.runtime.cluster.environment import differences, environment
@@ -25,6 +26,7 @@ from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.plan_runner import ClientStageOf, ClientSums
+from fedcore.runtime.network.transcript import SERVER_VALUE, KeptName, Sources, Transcript, ValueSource, seed_commitment
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import Masked
 from fedcore.runtime.stopping import Stop
@@ -40,12 +42,19 @@ MAX_SENT = 4096
 """Number of digests, of plans and arrays, that are remembered for each site."""
 
 
-class SiteRefused(FedcoreError):
+MAX_RUNS = 256
+"""Number of calls whose identifiers are remembered."""
+
+REPLY_BY = 0.95
+"""Fraction of the deadline at which a site tells that a client failed, where the time of the failure tells more."""
+
+
+class SiteRefused(QuotesNoValue):
     """A site declined a request: its policy has a rule against it."""
 
 
-class SiteFailed(FedcoreError):
-    """A client's work failed at its site."""
+class SiteFailed(QuotesNoValue):
+    """A client's work failed at its site, whose log says why."""
 
 
 class NetworkClientsExecutor(SlicedClientsExecutor):
@@ -116,16 +125,15 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
 
         assert self.secure is not None
         stage = self._sites.stages[id(work)]
-        values = [*work.cohorts[0].given]
-        if not values:
+        transcript = stage.transcript()
+        if not transcript.names:
             return None
-        names = [stage.site_of((value,)) for value in values]
 
         def ask(client: int, message: Message) -> Message:
-            stage.send_plan_once(names[client])
-            return self._sites.ask(names[client], message, stop)
+            stage.send_plan_once(transcript.names[client])
+            return self._sites.ask(transcript.names[client], message, stop)
 
-        stage.sums = NetworkSums(self.secure, work, names, stage.facts, ask, self._pool, report)
+        stage.sums = NetworkSums(self.secure, work, transcript, ask, self._pool, report)
         return stage.sums
 
     def close(self) -> None:
@@ -150,6 +158,8 @@ class _Sites:
         self.signatures = dict(signatures)
         self.stages: dict[int, _Stage] = {}
         self._own = environment()
+        self.runs: IdentityCache[str] = IdentityCache(MAX_RUNS)
+        """By the report of a call its identifier, which its stages share."""
         self._sent: LruEntries[tuple[str, str], bool] = LruEntries(MAX_SENT * max(1, len(exchange.sites)))
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
@@ -173,7 +183,9 @@ class _Sites:
             rule, why = reply.fact("rule", str), reply.fact("why", str)
             raise SiteRefused(f"{site} declined: rule {rule}: {why}")
         if reply.facts["kind"] == "failed":
-            raise SiteFailed(f"{site}: {reply.fact('error', str)}")
+            if "error" in reply.facts:  # it is about the request
+                raise SiteFailed(f"{site}: {reply.fact('error', str)}")
+            raise SiteFailed(f"{site} failed: its log says why, under number {reply.fact('number', int)}")
         return reply
 
     def has(self, site: str, digest: str) -> bool:
@@ -197,7 +209,8 @@ class _Stage:
         self._work = work
         self._report = report
         self._stop = stop
-        self.facts = {"plan": work.digest, "operation": work.operation, "run": uuid.uuid4().hex}
+        run = sites.runs.get("run", [report], lambda: uuid.uuid4().hex)
+        self.facts = {"plan": work.digest, "operation": work.operation, "run": run}
         self.sums: NetworkSums | None = None
         stage = work.module.function(work.stage)
         first = 0 if work.zero is None else 1
@@ -220,7 +233,7 @@ class _Stage:
             if message is None:
                 raise SecureSumError(self.sums.why_lost(index) or f"{site} takes no part in the secure sum")
             client_arrays["message"] = message
-        sources = [[v.source, list(v.path)] if isinstance(v, SiteValue) else None for v in client]
+        sources = [source.fact for source in self._sources(client)]
         began = time.perf_counter()
         reply = self._answer(site, index, sources, client_arrays)
         self._report.count("blocks")
@@ -229,7 +242,7 @@ class _Stage:
         for note in reply.fact("notes", list):
             self._report.note(f"{site}: {note}")
         keeps = self._work.keeps or self._work.zero is None
-        kept_values = {index: SiteValue(site, reply.fact("value", str))} if keeps else {}
+        kept_values = {index: SiteValue(site, self._kept_name(index, reply))} if keeps else {}
         bits = {index: self._bits(reply)} if self._work.measured else {}
         partial = self._partial(reply)
         if self.sums is not None:
@@ -237,7 +250,9 @@ class _Stage:
         return SliceResult(partial, kept_values, bits, place=site)
 
     def _bits(self, reply: Message) -> np.ndarray:
-        """The sizes of what the client sends where types leave them open, int64 [measured]."""
+        """The sizes of what the client sends where types leave them open, int64 [measured]; zeros under masks."""
+        if self.sums is not None:
+            return np.zeros(self._work.client_stage.sizes, np.int64)
         bits = reply.arrays.get("bits")
         if bits is None or bits.dtype != np.int64 or bits.shape != (self._work.client_stage.sizes,) or bits.min() < 0:
             raise MalformedMessage("a reply lacks the sizes of what was sent")
@@ -262,13 +277,52 @@ class _Stage:
             )
         return sites.pop()
 
-    def _client_arrays(self, client: Any) -> dict[str, np.ndarray]:
+    def transcript(self) -> Transcript:
+        """The facts that the sites of a masked run are told.
+
+        Raises:
+            FedcoreError: values that this process gives clients differ from client to client.
+        """
+        clients = list(zip(*self._work.cohorts, strict=True))
+        server_values: dict[str, str] = {}
+        for client in clients:
+            for name, array in self._client_arrays(client).items():
+                digest = array_digest(array)
+                if server_values.setdefault(name, digest) != digest:
+                    raise FedcoreError(
+                        "clients of a masked sum get equal values from the server, since it could choose those of all "
+                        f"but one so that the sum shows that one: give all clients of @{self._work.stage} equal values"
+                    )
+        return Transcript(
+            **self.facts,
+            round=self._report.round,
+            names=tuple(self.site_of(client) for client in clients),
+            seed=seed_commitment(self.facts["run"], int(self._work.seed)),
+            broadcasts={**{name: array_digest(a) for name, a in self._arrays.items()}, **self._digests},
+            server_values=server_values,
+            sources=tuple(map(self._sources, clients)),
+        )
+
+    def _sources(self, client: tuple) -> Sources:
+        """Where the values come from that the stage takes of a client; a counted client has others beside them."""
+        values = client[: len(self._work.numbers)]
+        return tuple(
+            ValueSource(v.source, v.path) if isinstance(v, SiteValue) else ValueSource(SERVER_VALUE) for v in values
+        )
+
+    def _kept_name(self, index: int, reply: Message) -> str:
+        """The name of the value that the stage leaves at the client's site."""
+        digest = reply.fact("provenance", str)
+        return str(KeptName.parse(f"{self._work.operation}/{self.facts['run']}/{index}/{digest}"))
+
+    def _client_arrays(self, client: tuple) -> dict[str, np.ndarray]:
         """The arrays of the client's values that this process has."""
         parameters = self._work.module.function(self._work.stage).parameters
-        types = [p.type for p in parameters[len(parameters) - len(client) :]]
+        values = client[: len(self._work.numbers)]
+        types = [p.type for p in parameters[len(parameters) - len(values) :]]
         arrays: dict[str, np.ndarray] = {}
-        for number, (value, type_) in enumerate(zip(client, types, strict=False)):  # a counted client has no type
-            if not isinstance(value, SiteValue):
+        for number, (value, type_) in enumerate(zip(values, types, strict=True)):
+            if value is not None and not isinstance(value, SiteValue):  # None: the client was dropped
                 arrays |= to_arrays(value, type_, f"v{number}.")
         return arrays
 
@@ -305,6 +359,7 @@ class _Stage:
             "clients": work.clients,
             "sources": sources,
             "digests": digests,
+            "reply_by_s": REPLY_BY * self._sites.timeout_s,
         }
         return self._sites.ask(site, Message(facts, {**arrays, **client_arrays}), self._stop)
 

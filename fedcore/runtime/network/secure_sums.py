@@ -5,18 +5,23 @@ before the stage, `masked` with each client's run, `survivors` and `unmasking` a
 client's integers, unmasked.
 """
 
+import collections
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
+import attrs
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedcore.errors import FedcoreError, SecureSumError
 from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.network.messages import Message
+from fedcore.runtime.network.transcript import Transcript
 from fedcore.runtime.reports.report import Report
+from fedcore.runtime.secure.masked_client import KEY_BYTES
 from fedcore.runtime.secure.masking_server import MaskingServer
 from fedcore.runtime.secure.secure_partials import SecureLeaves, check_number, traffic
 from fedcore.runtime.secure.settings import PHASES, Masked
@@ -25,6 +30,8 @@ from fedcore.runtime.secure.terms import Terms
 
 SHOWN = 3
 """Number of reasons that the error of a session with too few sites lists."""
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Ask = Callable[[int, Message], Message]
 """Asks the site of a client, which it has sent the plan."""
@@ -38,8 +45,7 @@ class NetworkSums:
       - `take` may be called in several threads.
 
     Args:
-        names: for each client its site.
-        facts: of every request: the plan, the operation, the run.
+        transcript: what all sites are told.
         ask: asks the site of a client.
         pool: the threads in which sites are asked.
     """
@@ -48,17 +54,18 @@ class NetworkSums:
         self,
         settings: Masked,
         work: ClientWork,
-        names: Sequence[str],
-        facts: Mapping[str, Any],
+        transcript: Transcript,
         ask: Ask,
         pool: ThreadPoolExecutor,
         report: Report,
     ) -> None:
+        names = transcript.names
         check_number(len(names))
         if len({*names}) < len(names):
             raise FedcoreError("a secure sum over a network has each site once; the cohort names one twice")
         self._names = names
-        self._facts = {**facts, "names": list(names)}
+        self._transcript = transcript
+        self._facts = {"plan": transcript.plan, "operation": transcript.operation, "run": transcript.run}
         self._ask = ask
         self._pool = pool
         self._report = report
@@ -74,30 +81,56 @@ class NetworkSums:
     def _start(self) -> tuple[MaskingServer, Mapping[int, bytes]]:
         key, clients = Ed25519PrivateKey.generate(), range(len(self._names))
         extra = {"server_key": np.frombuffer(key.public_key().public_bytes_raw(), np.uint8)}
-        replies = self._phase(KEYS, dict.fromkeys(clients, self._terms.packed), extra)
-        public = [
-            Ed25519PublicKey.from_public_bytes(replies[i].arrays["key"].tobytes())
-            if i in replies and "key" in replies[i].arrays
-            else Ed25519PrivateKey.generate().public_key()  # nobody signs for a client that has no key
-            for i in clients
-        ]
+        replies = self._phase(KEYS, dict.fromkeys(clients, self._terms.packed), extra, self._transcript.facts)
+        keys = self._public_keys(replies)
+        self._terms = attrs.evolve(self._terms, context=self._transcript.digest(keys))
+        public = list(map(Ed25519PublicKey.from_public_bytes, keys))
         server = MaskingServer(self._terms, key, Directory(self._terms.session, public, key.public_key()))
         self._take(KEYS, replies, server.take_keys)
         try:
             self._take(SHARES, self._phase(SHARES, server.end_keys()), server.take_shares)
             return server, server.end_shares()
         except SecureSumError as error:
-            reasons = "".join(f"\n  {self._names[client]} {why}" for client, why in sorted(self._lost.items())[:SHOWN])
-            raise SecureSumError(f"{error}{reasons}") from None
+            raise SecureSumError(f"{error}{self._reasons()}") from None
+
+    def _public_keys(self, replies: dict[int, Message]) -> list[bytes]:
+        """For each client the public key by which its site signs, as the lists of most sites have it.
+
+        Messages of sites with other lists are refused, since their transcripts differ.
+
+        Args:
+            replies: those without a list are removed; their sites are lost.
+        Raises:
+            SecureSumError: no site has sent its list.
+        """
+        size, counted = KEY_BYTES * len(self._names), collections.Counter[bytes]()
+        for client in sorted(replies):
+            listed = replies[client].arrays.get("peers")
+            if listed is None or listed.nbytes != size:
+                del replies[client]
+                self._lose(client, KEYS, "it sends no list of the sites' public keys")
+            else:
+                counted[listed.tobytes()] += 1
+        if not counted:
+            raise SecureSumError(f"secure sum: no site has joined it{self._reasons()}")
+        ((data, _),) = counted.most_common(1)
+        return [data[i : i + KEY_BYTES] for i in range(0, size, KEY_BYTES)]
+
+    def _reasons(self) -> str:
+        return "".join(f"\n  {self._names[client]} {why}" for client, why in sorted(self._lost.items())[:SHOWN])
 
     def _phase(
-        self, phase: int, messages: Mapping[int, bytes], extra: Mapping[str, np.ndarray] | None = None
+        self,
+        phase: int,
+        messages: Mapping[int, bytes],
+        extra: Mapping[str, np.ndarray] | None = None,
+        transcript: Mapping[str, Any] = _NOTHING,
     ) -> dict[int, Message]:
         """The sites' replies in a phase; those that do not reply are lost."""
 
         def ask(client: int, message: bytes) -> Message | None:
             arrays = {"message": np.frombuffer(message, np.uint8), **(extra or {})}
-            facts = {**self._facts, "kind": "secure", "phase": PHASES[phase], "index": client}
+            facts = {**transcript, **self._facts, "kind": "secure", "phase": PHASES[phase], "index": client}
             try:
                 return self._ask(client, Message(facts, arrays))
             except FedcoreError as error:

@@ -271,7 +271,8 @@ def agree_key(own: X25519PrivateKey, other: bytes, session: bytes, purpose: byte
 
 def shared_mask_key(session: bytes, own: X25519PrivateKey, other: bytes, pair: tuple[int, int]) -> bytes:
     """The key of the mask that two clients share. It names them, so that masks with a copy of a key do not cancel."""
-    return agree_key(own, other, session, b"mask" + struct.pack("<II", *sorted(pair)))
+    keys = sorted([_public(own), other])
+    return agree_key(own, other, session, b"mask" + struct.pack("<II", *sorted(pair)) + b"".join(keys))
 
 
 def own_mask_key(session: bytes, seed: bytes) -> bytes:

@@ -55,8 +55,10 @@ class _Leaf:
         """The integers as elements.
 
         Raises:
-            SecureSumError: an integer is not in the range.
+            SecureSumError: an integer is not in the range, or they are not those of the type: more would have no masks.
         """
+        if value.shape != self.shape or value.dtype != self.type.dtype.numpy:
+            raise SecureSumError(f"secure sum: a client's integers are not of the type {self.type} of the plan")
         flat = np.ascontiguousarray(value).reshape(-1)
         largest = self.range.largest
         if largest is not None and flat.size and (int(flat.min()) < 0 or int(flat.max()) > largest):

@@ -1,7 +1,8 @@
 """Signed messages between clients and the server, parsed strictly.
 
-A message is a fixed word, a phase, the session, the sender, the body, and an Ed25519 signature of the SHA-256 digest of
-all that. Each byte is covered by the signature, so an altered message is refused by whoever gets it.
+A message is a fixed word, a phase, 16 bytes of the session, the sender, the body, and an Ed25519 signature of the
+SHA-256 digest of all that and of the whole identifier of the session. Each byte is covered by the signature, so an
+altered message is refused by whoever gets it.
 """
 
 import hashlib
@@ -19,8 +20,9 @@ KEYS, SHARES, MASKED, SURVIVORS, UNMASKING = range(5)
 SERVER = 2**32 - 1
 """The sender of the server's messages; clients send as their index."""
 
-_MAGIC = b"fcs1"
+_MAGIC = b"fcs2"
 _HEAD = struct.Struct("<4sB16sI")
+_SESSION_BYTES = 16
 _SIGNATURE_BYTES = 64
 OVERHEAD_BYTES = _HEAD.size + _SIGNATURE_BYTES
 """Bytes of a message beside its body."""
@@ -44,8 +46,8 @@ class Signer:
 
     def message(self, phase: int, *parts: bytes) -> bytes:
         """A signed message of a phase."""
-        text = b"".join([_HEAD.pack(_MAGIC, phase, self.session, self.sender), *parts])
-        return text + self.key.sign(hashlib.sha256(text).digest())
+        text = b"".join([_HEAD.pack(_MAGIC, phase, self.session[:_SESSION_BYTES], self.sender), *parts])
+        return text + self.key.sign(_signed(text, self.session))
 
 
 @attrs.frozen
@@ -72,14 +74,21 @@ class Directory:
             raise MessageRefused(f"a message of phase {PHASES[phase]} is too short")
         view = memoryview(message)
         text, signature = view[:-_SIGNATURE_BYTES], bytes(view[-_SIGNATURE_BYTES:])
-        if _HEAD.unpack_from(text) != (_MAGIC, phase, self.session, sender):
+        if _HEAD.unpack_from(text) != (_MAGIC, phase, self.session[:_SESSION_BYTES], sender):
             raise MessageRefused(f"a message is not of phase {PHASES[phase]} of this session, or not of its sender")
         key = self.server if sender == SERVER else self.clients[sender]
         try:
-            key.verify(signature, hashlib.sha256(text).digest())
+            key.verify(signature, _signed(text, self.session))
         except InvalidSignature:
             raise MessageRefused(f"a message of phase {PHASES[phase]} has a wrong signature") from None
         return text[_HEAD.size :]
+
+
+def _signed(text: bytes | memoryview, session: bytes) -> bytes:
+    """The digest that is signed."""
+    digest = hashlib.sha256(text)
+    digest.update(session)
+    return digest.digest()
 
 
 def sender_of(message: bytes) -> int:

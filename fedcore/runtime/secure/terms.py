@@ -21,6 +21,8 @@ class Terms:
         degree, threshold: of the graph of neighbours.
         layout: of the clients' vectors.
         nonce: random bytes, so that no two sessions have one identifier.
+        context: digest of what the parties were told of the sum beside the terms, which each computes itself. All keys
+            of masks are derived from it.
     """
 
     clients: int
@@ -28,6 +30,7 @@ class Terms:
     threshold: int
     layout: Layout
     nonce: bytes = attrs.field(factory=lambda: os.urandom(16))
+    context: bytes = b""
 
     @property
     def fair(self) -> bool:
@@ -61,5 +64,8 @@ class Terms:
 
     @functools.cached_property
     def session(self) -> bytes:
-        """The identifier of the session: the digest of its terms, so that parties with other terms refuse messages."""
-        return hashlib.sha256(self.packed).digest()[:16]
+        """The identifier of the session: the digest of its terms and context.
+
+        Parties with others refuse its messages, and derive other keys. Decision 0300.
+        """
+        return hashlib.sha256(self.packed + self.context).digest()

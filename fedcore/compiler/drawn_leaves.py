@@ -1,39 +1,21 @@
-"""Data-flow analysis of which client values are sent without randomness of the client's own.
+"""Data-flow analysis of which leaves of a client stage depend on random numbers that the stage draws.
 
-In: a plan. Out: each tensor that a client sends and that depends on its data, but on no random number that its stage
-draws. A tensor that is not listed may still have little noise, or noise that can be told apart: the analysis finds
-programs that forget noise, not those that hide its lack.
+A leaf that is listed may still have little noise, or noise that can be told apart.
 """
 
-from fedcore.compiler.disclosures import ClientDataFlow, Disclosure, accumulation_line, tensors_of
-from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything
-from fedcore.intrinsics.planned import sent_by
+from fedcore.compiler.client_data import ClientData
+from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, flat
 from fedcore.ir import Function, Graph, Module, Operation, Symbol
 from fedcore.ir.purity import seeded_symbols
 from fedcore.types import SequenceType, StructType, Type, contains
 
 
-def noiseless_values(plan: Module) -> list[Disclosure]:
-    """The tensors that depend on a client's data and on no random number, each once."""
-    flow = ClientDataFlow(plan)
-    draws = _Draws(plan, flow)
-    values = []
-    for fold, stage, tainted in flow.folds():
-        drawn = draws.inside(stage)
-        for name, sent in sent_by(fold, stage, flow.types).items():
-            for path, type_ in tensors_of(sent.type, tainted.get(name, NOTHING) - drawn.get(name, NOTHING)):
-                tensor = f"{sent.label}.{path}" if path and path[0] != "[" else sent.label + path
-                line = accumulation_line(stage, name) or fold.location
-                values.append(Disclosure(tensor, type_, line))
-    return list(dict.fromkeys(values))
-
-
-class _Draws:
+class DrawnLeaves:
     """Finds the leaves that depend on random numbers."""
 
-    def __init__(self, plan: Module, flow: ClientDataFlow) -> None:
+    def __init__(self, plan: Module, data: ClientData) -> None:
         self._plan = plan
-        self._flow = flow
+        self._data = data
         self._seeded = seeded_symbols(plan)
         self._symbols = plan.symbols()
 
@@ -42,7 +24,7 @@ class _Draws:
         drawn: dict[str, Leaves] = {p.name: NOTHING for p in stage.parameters}
         types = stage.types()
         for op in stage.operations:
-            drawn[op.name] = self._flow.tainted_leaves(op, types, drawn) | self._own(op)
+            drawn[op.name] = self._data.tainted_leaves(op, types, drawn) | self._own(op)
         return drawn
 
     def _own(self, op: Operation) -> Leaves:
@@ -57,7 +39,6 @@ class _Draws:
 
 
 def _seeded_leaves(data: bytes, type_: Type) -> Leaves:
-    from fedcore.compiler.leaf_sets import flat
     from fedcore.graphs.graphdef.analysis.dependencies import seeded_results
 
     if contains(type_, lambda t: isinstance(t, SequenceType)):

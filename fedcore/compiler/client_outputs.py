@@ -1,0 +1,227 @@
+"""Outputs of clients: the one analysis of a plan that policies of sites, their logs and `verify --secure` read.
+
+A fold sends the values that its accumulation reads, whether a merge reads its partials or not; where a session of
+secure sums masks its partial, it sends that partial. What a stage keeps for a client stays with the client.
+
+Decision 0299.
+"""
+
+import functools
+from collections.abc import Container, Iterator
+
+import attrs
+
+from fedcore.compiler.client_data import ClientData, NotFollowed, StageFlow
+from fedcore.compiler.drawn_leaves import DrawnLeaves
+from fedcore.compiler.leaf_sets import NOTHING, flat, within
+from fedcore.compiler.liveness import Live
+from fedcore.errors import Location
+from fedcore.intrinsics.crossings import join_path, sent_tensors, size_bits
+from fedcore.intrinsics.planned import sent_by
+from fedcore.intrinsics.secure_ranges import OPEN
+from fedcore.ir import Function, Graph, Module, Ref, Symbol
+from fedcore.types import StructType, TensorType, Type, is_static, leaves
+
+
+@attrs.frozen
+class ClientOutput:
+    """A tensor that leaves a client.
+
+    Args:
+        tensor: its name, as that of a `Crossing`; of a partial the names of what is added there.
+        location: the line of the aggregation; None if the module has no lines.
+        secure: the range of the integers that are masked; `OPEN` for a tensor that leaves as it is.
+        depends: it depends on the client's data.
+        draws: it depends on random numbers that the client's stage draws.
+        is_added: a leaf of the merged partial depends on it.
+        grows: the partial that holds it has more rows with each client: the server gets the tensor itself.
+    """
+
+    tensor: str
+    type: Type
+    location: Location | None
+    secure: str
+    depends: bool
+    draws: bool
+    is_added: bool = True
+    grows: bool = False
+
+    @property
+    def bits(self) -> int | None:
+        """The size; None if the type leaves it open."""
+        return size_bits(self.type)
+
+    def __str__(self) -> str:
+        return f"{self.tensor} : {self.type}"
+
+
+class ClientOutputs:
+    """The tensors that leave by the client stages of a plan.
+
+    Raises:
+        NotFollowed: the plan has a way of client values that the analysis does not follow.
+    """
+
+    def __init__(self, plan: Module) -> None:
+        self.plan = plan
+        self.data = ClientData(plan)
+        self._draws = DrawnLeaves(plan, self.data)
+        self._outputs: dict[tuple[str, bool], tuple[ClientOutput, ...]] = {}
+        for flow in self.data.stages.values():
+            if flow.merge is not None and len(self._marks(flow)) != len(_solid(_partial(flow))):
+                raise NotFollowed("the marks of a merge are not those of its partial", flow.merge.location)
+        _ = self.data.returned  # raises for a result that is not followed
+        self.folds = [name for name, flow in self.data.stages.items() if flow.op.kind == "fold"]
+
+    @classmethod
+    def cached(cls, plan: Module) -> "ClientOutputs":
+        """The outputs of a plan, computed once."""
+        return plan.fact("client outputs", cls)
+
+    @functools.cached_property
+    def draws(self) -> bool:
+        """Whether a client stage returns something that depends on random numbers that it draws."""
+        return any(self._draws.inside(flow.stage)[flow.stage.result.name] for flow in self.data.stages.values())
+
+    def is_secure(self, operation: str) -> bool:
+        """Whether a tensor of the stage's partial crosses in a secure sum, where there is a protocol for it."""
+        flow = self.data.stages[operation]
+        return flow.merge is not None and any(mark != OPEN for mark in self._marks(flow))
+
+    def of(self, operation: str, *, masked: bool) -> tuple[ClientOutput, ...]:
+        """The tensors that leave by a stage, in the order of the message; none of a collect.
+
+        Args:
+            masked: a session of secure sums masks the partial.
+        """
+        key = operation, masked
+        if key not in self._outputs:
+            flow = self.data.stages[operation]
+            if flow.op.kind == "collect":
+                self._outputs[key] = ()
+            else:
+                self._outputs[key] = tuple(self._masked(flow) if masked else self._sent(flow))
+        return self._outputs[key]
+
+    def _marks(self, flow: StageFlow) -> tuple[str, ...]:
+        open_marks = (OPEN,) * len(_solid(_partial(flow)))
+        return open_marks if flow.merge is None else flow.merge.attributes.get("secure", open_marks)
+
+    def _sent(self, flow: StageFlow) -> Iterator[ClientOutput]:
+        """The values that cross by the plan."""
+        added, drawn = self._added(flow), self._draws.inside(flow.stage)
+        for sent in sent_tensors(self.plan, flow.op):
+            leaf = _solid(flow.stage.types()[sent.value])[sent.leaf]
+            yield ClientOutput(
+                sent.tensor,
+                sent.type,
+                accumulation_line(flow.stage, sent.value) or flow.op.location,
+                OPEN,
+                leaf in flow.tainted.get(sent.value, NOTHING),
+                leaf in drawn.get(sent.value, NOTHING),
+                (sent.value, leaf) in added,
+                added.get((sent.value, leaf), False),
+            )
+
+    def _added(self, flow: StageFlow) -> dict[tuple[str, int], bool]:
+        """The leaves of sent values that are in the merged partial, and whether that has more rows with each client."""
+        added: dict[tuple[str, int], bool] = {}
+        if flow.merge is None:
+            return added
+        partial = _partial(flow)
+        sent = sent_by(flow.op, flow.stage, self.data.types)
+        for leaf in sorted(flow.tainted[flow.stage.parameters[0].name]):
+            live = self.data.live.of(flow.stage, frozenset([leaf]))
+            grows = not _is_static(flat(partial)[leaf]) and self._appends(flow.stage, live)
+            for name in sent_for(live, flow.stage, sent):
+                for part in live[name]:
+                    added[name, part] = added.get((name, part), False) or grows
+        return added
+
+    def _masked(self, flow: StageFlow) -> Iterator[ClientOutput]:
+        """The leaves of the partial."""
+        partial, parameter = _partial(flow), flow.stage.parameters[0].name
+        keeps, sent = bool(flow.op.attributes.get("keeps")), sent_by(flow.op, flow.stage, self.data.types)
+        labels: dict[tuple[str, int], str] = {}
+        for t in sent_tensors(self.plan, flow.op):
+            labels[t.value, _solid(flow.stage.types()[t.value])[t.leaf]] = t.tensor
+        drawn = self._draws.inside(flow.stage)[flow.stage.result.name]
+        drawn = within(drawn, 0, partial) if keeps else drawn
+        solid = zip(_solid(partial), leaves(partial), self._marks(flow), strict=True)
+        for leaf, (path, type_), mark in solid:
+            live = self.data.live.of(flow.stage, frozenset([leaf]))
+            names = sent_for(live, flow.stage, sent)
+            parts = [(name, part) for name in names for part in sorted(live[name] & flow.tainted[name])]
+            tensor = " and ".join(dict.fromkeys(labels[p] for p in parts if p in labels)) or join_path("partial", path)
+            lines = (accumulation_line(flow.stage, name) for name in names)
+            location = next((line for line in lines if line), flow.location)
+            depends = leaf in flow.tainted[parameter] | flow.tainted[flow.stage.result.name]
+            grows = not _is_static(flat(partial)[leaf]) and self._appends(flow.stage, live)
+            yield ClientOutput(tensor, type_, location, mark, depends, leaf in drawn, True, grows)
+
+    def _appends(self, stage: Function, live: Live) -> bool:
+        """Whether an operation on live leaves of the partial puts rows together."""
+        from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+
+        folded = {stage.parameters[0].name}
+        for op in stage.operations:
+            if folded.intersection(o.name for o in op.operands if isinstance(o, Ref)):
+                folded.add(op.name)
+                graphs = [self.plan[o.name] for o in op.operands if isinstance(o, Symbol)]
+                inside = [operations_of(g.digest, self.plan.blob(g.digest)) for g in graphs if isinstance(g, Graph)]
+                if live.get(op.name) and (op.kind == "append_rows" or any("ConcatV2" in ops for ops in inside)):
+                    return True
+        return False
+
+
+def _is_static(leaf: Type) -> bool:
+    return not isinstance(leaf, TensorType) or is_static(leaf.shape)
+
+
+def _partial(flow: StageFlow) -> Type:
+    return flow.stage.parameters[0].type
+
+
+def _solid(type_: Type) -> list[int]:
+    """The positions of the tensors among the leaves of a type."""
+    return [i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType)]
+
+
+def sent_for(live: Live, stage: Function, sent: Container[str]) -> list[str]:
+    """The values that clients send for some leaves of the partial, in order of the stage.
+
+    A value that is sent for other leaves only is left out, also where these leaves are computed from it.
+
+    Args:
+        live: the liveness of the stage for the leaves.
+        sent: the names of all values that clients send.
+    """
+    by_name = {op.name: op for op in stage.operations}
+    folded = {stage.parameters[0].name}
+    names = [stage.result.name]
+    for op in stage.operations:
+        operands = [o.name for o in op.operands if isinstance(o, Ref)]
+        if folded.intersection(operands):
+            folded.add(op.name)
+            names += operands if live.get(op.name) else []
+    waiting = [n for n in names if n not in folded and live.get(n)]
+    visited = set(waiting)
+    while waiting:
+        name = waiting.pop()
+        if name not in sent and name in by_name:
+            operands = [o.name for o in by_name[name].operands if isinstance(o, Ref)]
+            waiting += (new := [n for n in operands if n not in visited and live.get(n)])
+            visited.update(new)
+    return [n for n in (*(p.name for p in stage.parameters), *by_name) if n in visited and n in sent]
+
+
+def accumulation_line(stage: Function, name: str) -> Location | None:
+    """The line of the operation that accumulates a client's value into the partial, the first parameter of a stage."""
+    folded = {stage.parameters[0].name}
+    for op in stage.operations:
+        names = [o.name for o in op.operands if isinstance(o, Ref)]
+        if folded.intersection(names):
+            folded.add(op.name)
+            if name in names:
+                return op.location
+    return None

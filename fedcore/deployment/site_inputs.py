@@ -1,0 +1,116 @@
+"""Inputs of a client stage at a site: arrays of the request, the site's data, values that earlier stages left here."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fedcore.compiler.client_data import KEPT, ClientData, Source
+from fedcore.ir import Module
+from fedcore.runtime.network.messages import MalformedMessage, Message
+from fedcore.runtime.network.transcript import (
+    DATA,
+    SERVER_VALUE,
+    KeptName,
+    Sources,
+    ValueSource,
+    parse_sources,
+    provenance,
+)
+
+
+@attrs.frozen(eq=False)
+class RunRequest:
+    """A request to run a client stage.
+
+    Args:
+        index: of the client in its call.
+        seed: of the call.
+        sources: where the client's values come from, as the server says.
+        arrays: by name, those included that an earlier request had.
+        digests: of the arrays that the stage reads.
+        reply_by_s: seconds after which the server waits no longer for the reply.
+    """
+
+    plan: str
+    operation: str
+    run: str
+    index: int
+    seed: int
+    sources: Sources
+    arrays: Mapping[str, np.ndarray]
+    digests: Mapping[str, str]
+    reply_by_s: float
+
+    @classmethod
+    def of(cls, request: Message, arrays: Mapping[str, np.ndarray], digests: Mapping[str, str]) -> "RunRequest":
+        """Raises MalformedMessage if a fact is missing."""
+        reply_by_s = request.facts.get("reply_by_s")
+        is_number = isinstance(reply_by_s, int | float) and not isinstance(reply_by_s, bool)
+        plan, operation, run = (request.fact(name, str) for name in ("plan", "operation", "run"))
+        index, seed = request.fact("index", int), request.fact("seed", int)
+        sources = parse_sources(request.fact("sources", list))
+        read = {name: digest for name, digest in digests.items() if name[:1] in ("b", "v")}
+        return cls(
+            plan, operation, run, index, seed, sources, arrays, read, float(reply_by_s or 0) if is_number else 0.0
+        )
+
+    @property
+    def broadcasts(self) -> dict[str, str]:
+        """By name the digest of each array that all clients get."""
+        return {name: digest for name, digest in self.digests.items() if name[0] == "b"}
+
+    @property
+    def server_values(self) -> dict[str, str]:
+        """By name the digest of each array of the client's values that the server gives it."""
+        return {name: digest for name, digest in self.digests.items() if name[0] == "v"}
+
+    @property
+    def provenance(self) -> str:
+        """The digest of what the stage reads, except for the site's data."""
+        return provenance(self.plan, self.operation, self.run, self.seed, self.digests, self.sources)
+
+    @property
+    def kept_name(self) -> KeptName:
+        """The name of the value that the stage leaves."""
+        return KeptName(self.operation, self.run, self.index, self.provenance)
+
+
+def check_sources(plan: Module, request: RunRequest, data: ClientData) -> tuple[Source, ...]:
+    """The sources of the client's values, by the plan.
+
+    A value of an earlier stage of the call is that of this call, and an argument is the site's data, a value of the
+    server, or a value that this program has returned as the client's.
+
+    Raises:
+        MalformedMessage: the server says something else.
+    """
+    sources = data.stages[request.operation].sources
+    if len(sources) != len(request.sources):
+        raise MalformedMessage("the request does not say where each of the client's values comes from")
+    for source, claim in zip(sources, request.sources, strict=True):
+        if not _is_allowed(source, claim, request, data):
+            raise MalformedMessage("the request says that a value comes from elsewhere than the plan says")
+    return sources
+
+
+def _is_allowed(source: Source, claim: ValueSource, request: RunRequest, data: ClientData) -> bool:
+    if source.kind == KEPT:
+        if claim.name in (DATA, SERVER_VALUE) or claim.path != source.path:
+            return False
+        name = KeptName.parse(claim.name)
+        return (name.operation, name.run, name.index) == (source.name, request.run, request.index)
+    if claim.name == SERVER_VALUE:
+        return claim.path == ()
+    if claim.name == DATA:
+        return claim.path == source.path
+    is_part = claim.path[len(claim.path) - len(source.path) :] == source.path
+    return is_part and KeptName.parse(claim.name).operation in data.returned
+
+
+def element_of(value: Any, path: tuple[int, ...]) -> Any:
+    """An element of a value."""
+    for index in path:
+        value = value[index]
+    return value

@@ -1,0 +1,201 @@
+"""Transcripts, on which the parties of a masked run agree before masks are made, and names of values at sites.
+
+Decisions 0300 and 0301.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from fedcore.runtime.network.messages import MalformedMessage, Message
+
+DATA, SERVER_VALUE = "data", "server"
+"""Sources of a client value beside a `KeptName`: the site's data, and the server."""
+
+_KEPT = re.compile(r"([^/]{1,200})/([0-9a-f]{32})/([0-9]{1,9})/([0-9a-f]{64})")
+
+
+@attrs.frozen
+class KeptName:
+    """The name of a value that a client stage has left at its site.
+
+    Args:
+        operation, run, index: of the stage, the call, and the client in the call. With the digest of the plan, which
+            the site knows itself, they determine the value.
+        provenance: digest of what the stage read, except for the site's data, see `provenance`.
+    """
+
+    operation: str
+    run: str
+    index: int
+    provenance: str
+
+    def __str__(self) -> str:
+        return f"{self.operation}/{self.run}/{self.index}/{self.provenance}"
+
+    @classmethod
+    def parse(cls, text: str) -> "KeptName":
+        """The name that a text denotes.
+
+        Raises:
+            MalformedMessage: it is none.
+        """
+        match = _KEPT.fullmatch(text)
+        if match is None:
+            raise MalformedMessage("the request names a value by something else than a stage, a run and a client")
+        return cls(match[1], match[2], int(match[3]), match[4])
+
+
+@attrs.frozen
+class ValueSource:
+    """Where a client value of a stage comes from.
+
+    Args:
+        name: DATA, SERVER_VALUE, or the text of a `KeptName`.
+        path: positions of the element within that value.
+    """
+
+    name: str
+    path: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, fact: Any) -> "ValueSource":
+        """The source that a fact of a request denotes.
+
+        Raises:
+            MalformedMessage: it is none.
+        """
+        is_pair = isinstance(fact, list) and len(fact) == 2 and isinstance(fact[0], str) and isinstance(fact[1], list)
+        if not is_pair or not all(type(i) is int and 0 <= i < 2**31 for i in fact[1]):
+            raise MalformedMessage("a source of a client value is a name and the positions of an element")
+        return cls(fact[0], tuple(fact[1]))
+
+    @property
+    def fact(self) -> list:
+        return [self.name, list(self.path)]
+
+    @property
+    def kind(self) -> tuple:
+        """Equal for clients that compute with equal values, or each with values of its own that have one provenance."""
+        if self.name in (DATA, SERVER_VALUE):
+            return self.name, self.path
+        name = KeptName.parse(self.name)
+        return name.operation, name.provenance, self.path
+
+
+Sources = tuple[ValueSource, ...]
+"""The sources of a client's values, in the order in which the stage takes them."""
+
+
+def parse_sources(fact: Any) -> Sources:
+    """Raises MalformedMessage if a fact lists no sources."""
+    if not isinstance(fact, list):
+        raise MalformedMessage("the sources of a client's values are a list")
+    return tuple(map(ValueSource.parse, fact))
+
+
+def seed_commitment(run: str, seed: int) -> str:
+    """The digest of a call's seed."""
+    return hashlib.sha256(f"fedcore call seed {run} {seed}".encode()).hexdigest()
+
+
+def provenance(
+    plan: str, operation: str, run: str, seed: int, arrays: Mapping[str, str], sources: Sequence[ValueSource]
+) -> str:
+    """The digest of what a client stage read, except for the site's data: equal for clients that were told the same.
+
+    Args:
+        arrays: by name the digest of each array of the request.
+    """
+    read = [plan, operation, run, seed_commitment(run, seed), dict(arrays), [list(s.kind) for s in sources]]
+    return hashlib.sha256(b"fedcore provenance" + _canonical(read)).hexdigest()
+
+
+@attrs.frozen
+class Transcript:
+    """The facts that the server tells each site of a masked run; the keys of all masks are derived from their digest.
+
+    A site computes the digest from the plan that it has checked, the names and keys of its own list, and the arrays
+    that it gets. A site that is told something else has other masks, so that they do not cancel.
+
+    Args:
+        plan, operation, run: digest of the plan, its client stage, and the call.
+        round: of the learning process; None outside of one.
+        names: the sites, in the order of the clients.
+        seed: `seed_commitment` of the call's seed.
+        broadcasts: by name the digest of each array that all clients get.
+        server_values: by name the digest of each array of values that the server gives clients, such as first states.
+        sources: for each client where its values come from.
+    """
+
+    plan: str
+    operation: str
+    run: str
+    round: int | None
+    names: tuple[str, ...]
+    seed: str
+    broadcasts: Mapping[str, str]
+    server_values: Mapping[str, str]
+    sources: tuple[Sources, ...]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The transcript as facts of a request."""
+        return {
+            "plan": self.plan,
+            "operation": self.operation,
+            "run": self.run,
+            "round": self.round,
+            "names": list(self.names),
+            "seed": self.seed,
+            "broadcasts": dict(self.broadcasts),
+            "server_values": dict(self.server_values),
+            "sources": [[source.fact for source in client] for client in self.sources],
+        }
+
+    @classmethod
+    def of(cls, request: Message) -> "Transcript":
+        """The transcript that a request tells.
+
+        Raises:
+            MalformedMessage: it tells none.
+        """
+        plan, operation, run, seed = (request.fact(name, str) for name in ("plan", "operation", "run", "seed"))
+        names, sources = request.fact("names", list), request.fact("sources", list)
+        broadcasts, server_values = request.fact("broadcasts", dict), request.fact("server_values", dict)
+        number = request.facts.get("round")
+        if (
+            not all(isinstance(name, str) for name in names)
+            or len(sources) != len(names)
+            or not all(isinstance(digest, str) for digest in (*broadcasts.values(), *server_values.values()))
+            or not (number is None or type(number) is int)
+        ):
+            raise MalformedMessage("a request of a secure sum does not say who takes part with what")
+        clients = tuple(map(parse_sources, sources))
+        return cls(plan, operation, run, number, tuple(names), seed, broadcasts, server_values, clients)
+
+    def digest(self, keys: Sequence[bytes]) -> bytes:
+        """The digest of the transcript.
+
+        Args:
+            keys: for each client the public key by which its site signs.
+        """
+        content = [self.facts, [key.hex() for key in keys]]
+        return hashlib.sha256(b"fedcore transcript" + _canonical(content)).digest()
+
+    def alike(self, index: int) -> int:
+        """The number of clients that compute with values from the same sources as a client, itself among them.
+
+        Contributions of the others may be known to a server that has chosen their values.
+        """
+        own = [source.kind for source in self.sources[index]]
+        return sum([source.kind for source in client] == own for client in self.sources)
+
+
+def _canonical(value: Any) -> bytes:
+    """One text for equal values, and other texts for others."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
