@@ -30,6 +30,7 @@ from fedcore.runtime.network.plan_runner import ClientStageOf
 from fedcore.types import FederatedType, SequenceType, StructType, Type, leaves
 
 RULES = {
+    "policy": "the site's policy can be read",
     "plans": "the plan is listed by digest, or signed by a key of the policy",
     "operations": "client stages use operations that the policy allows",
     "columns": "client stages read columns that the policy allows",

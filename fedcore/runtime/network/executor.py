@@ -23,18 +23,22 @@ from fedcore.runtime.cluster.environment import differences, environment
 from fedcore.runtime.cluster.shipping import SMALL_BYTES, array_digest
 from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
-from fedcore.runtime.network.messages import MalformedMessage, Message
+from fedcore.runtime.network.messages import MAX_MESSAGE_BYTES, MalformedMessage, Message, remark
 from fedcore.runtime.network.plan_runner import ClientStageOf, ClientSums
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import Masked
 from fedcore.runtime.stopping import Stop
 from fedcore.site_value import SiteValue
+from fedcore.types import leaves
 
 if TYPE_CHECKING:
     from fedcore.runtime.network.secure_sums import NetworkSums
 
 MAX_REQUESTS = 64
 """Sites that are asked at once."""
+
+MAX_REPLY_BYTES = 2**24
+"""Of a reply, beside the tensors that a client sends."""
 
 MAX_SENT = 4096
 """Number of digests, of plans and arrays, that are remembered for each site."""
@@ -159,21 +163,29 @@ class _Sites:
     def close(self) -> None:
         """Does nothing: the clients executor closes the exchange."""
 
-    def ask(self, site: str, message: Message, stop: Stop) -> Message:
+    def ask(self, site: str, message: Message, stop: Stop, max_bytes: int = MAX_REPLY_BYTES) -> Message:
         """The site's reply.
 
+        Args:
+            max_bytes: of the reply.
         Raises:
             NoReply: there is none.
             SiteRefused: the site's policy has a rule against the request.
             SiteFailed: the client's work failed.
             MalformedMessage: the reply is no message.
         """
-        reply = Message.from_bytes(self.exchange.ask(site, message.to_bytes(), self.timeout_s, stop))
+        payload = self.exchange.ask(site, message.to_bytes(), self.timeout_s, stop)
+        try:
+            return self._read(site, Message.from_bytes(payload, max_bytes))
+        except MalformedMessage as error:
+            raise MalformedMessage(f"{site}: {error}") from None
+
+    def _read(self, site: str, reply: Message) -> Message:
+        """The reply, if the site has not refused and its work has not failed."""
         if reply.facts["kind"] == "refused":
-            rule, why = reply.fact("rule", str), reply.fact("why", str)
-            raise SiteRefused(f"{site} declined: rule {rule}: {why}")
+            raise SiteRefused(f"{site} declined: rule {reply.name('rule')}: {reply.remark('why')}")
         if reply.facts["kind"] == "failed":
-            raise SiteFailed(f"{site}: {reply.fact('error', str)}")
+            raise SiteFailed(f"{site}: {reply.remark('error')}")
         return reply
 
     def has(self, site: str, digest: str) -> bool:
@@ -185,7 +197,8 @@ class _Sites:
 
     def differences(self, site: str, reply: Message) -> str | None:
         """The properties of a site's process that may change bits; None if there are none."""
-        differing = differences(reply.fact("environment", dict), self._own)
+        properties = reply.fact("environment", dict)
+        differing = differences({name: remark(str(properties.get(name))) for name in self._own}, self._own)
         return f"{site} differs: {'; '.join(differing)}" if differing else None
 
 
@@ -226,10 +239,10 @@ class _Stage:
         self._report.count("blocks")
         if self._report.recording is not None:
             self._report.recording.add("worker", self._work.stage, time.perf_counter() - began, site)
-        for note in reply.fact("notes", list):
+        for note in reply.remarks("notes"):
             self._report.note(f"{site}: {note}")
         keeps = self._work.keeps or self._work.zero is None
-        kept_values = {index: SiteValue(site, reply.fact("value", str))} if keeps else {}
+        kept_values = {index: SiteValue(site, reply.digest("value"))} if keeps else {}
         bits = {index: self._bits(reply)} if self._work.measured else {}
         partial = self._partial(reply)
         if self.sums is not None:
@@ -282,7 +295,7 @@ class _Stage:
                 self._send_plan(site)
             reply = self._ask(site, index, sources, client_arrays, {*self._digests})
         if reply.facts["kind"] != "result":
-            raise MalformedMessage(f"{site} replies with {reply.facts['kind']!r}, not with a result")
+            raise MalformedMessage(f"{site} replies with {remark(reply.facts['kind'])!r}, not with a result")
         for digest in self._digests.values():
             self._sites.note_sent(site, digest)
         return reply
@@ -306,7 +319,16 @@ class _Stage:
             "sources": sources,
             "digests": digests,
         }
-        return self._sites.ask(site, Message(facts, {**arrays, **client_arrays}), self._stop)
+        return self._sites.ask(site, Message(facts, {**arrays, **client_arrays}), self._stop, self._max_reply_bytes)
+
+    @functools.cached_property
+    def _max_reply_bytes(self) -> int:
+        """Size of the largest reply to a run: masked integers may take more bytes than they have in the plan."""
+        stage = ClientStageOf(self._work)
+        sent_type = stage.sent_type if self.sums is None else stage.partial_type
+        tensors = [] if sent_type is None else [leaf for _, leaf in leaves(sent_type)]
+        bits = [getattr(leaf, "size_bits", None) for leaf in tensors]
+        return MAX_MESSAGE_BYTES if None in bits else MAX_REPLY_BYTES + 3 * sum(bits) // 8
 
     def send_plan_once(self, site: str) -> None:
         """Sends the plan to a site that has not been sent it."""

@@ -17,6 +17,7 @@ from fedcore.errors import FedcoreError, SecureSumError
 from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.network.messages import Message
 from fedcore.runtime.reports.report import Report
+from fedcore.runtime.secure.masked_client import KEY_BYTES
 from fedcore.runtime.secure.masking_server import MaskingServer
 from fedcore.runtime.secure.secure_partials import SecureLeaves, check_number, traffic
 from fedcore.runtime.secure.settings import PHASES, Masked
@@ -77,7 +78,7 @@ class NetworkSums:
         replies = self._phase(KEYS, dict.fromkeys(clients, self._terms.packed), extra)
         public = [
             Ed25519PublicKey.from_public_bytes(replies[i].arrays["key"].tobytes())
-            if i in replies and "key" in replies[i].arrays
+            if i in replies and "key" in replies[i].arrays and replies[i].arrays["key"].nbytes == KEY_BYTES
             else Ed25519PrivateKey.generate().public_key()  # nobody signs for a client that has no key
             for i in clients
         ]
@@ -147,7 +148,8 @@ class NetworkSums:
 
     def why_lost(self, client: int) -> str | None:
         """The reason for which a client's integers are not in the sum; None if they are, or may be."""
-        return self._lost.get(client)
+        why = self._lost.get(client)
+        return None if why is None else f"{self._names[client]} {why}"
 
     def mask(self, client: int, partial: Any) -> Any:
         """The partial as it is: the client's site has masked its integers."""
