@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from fedcore.aggregators.rechecking import recheck, zero_or_one
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, brief
 from fedcore.intrinsics import (
@@ -100,7 +101,7 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
 
         def fraction_of(bits: Value) -> Value:
             if not secure_estimation:
-                return federated_mean(bits)
+                return federated_mean(recheck(bits, zero_or_one))
             pairs = federated_map(with_one, bits)
             return federated_map(share, federated_secure_sum(pairs, 1))
 
