@@ -58,10 +58,10 @@ def _bounding_factory(
         fixed = None if adaptive else tf_computation(lambda: tf.constant(norm, tf.float32))
 
         @tf_computation(value_type, TensorType("float32"))
-        def apply_bound(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor, tf.Tensor]:
+        def apply_bound(value: TensorStructure, limit: tf.Tensor) -> dict[str, TensorStructure]:
             size = norm_of(value, order)
             changed, hit = change(value, size, limit)
-            return changed, tf.cast(hit, tf.int32), size
+            return {"bounded": changed, count: tf.cast(hit, tf.int32), "norm": size}
 
         @tf_computation(value_type, TensorType("float32"))
         def apply_again(value: TensorStructure, limit: tf.Tensor) -> TensorStructure:
@@ -73,7 +73,7 @@ def _bounding_factory(
         # A call in the place of an `item`: noise behind it keeps its seed, which follows the operation's number.
         @federated_computation(FederatedType(apply_bound.type_signature.result, CLIENTS), shared_type)
         def recheck_value(bounded_values: Value, limit: Value) -> Value:
-            return recheck(bounded_values[0], apply_again, limit)
+            return recheck(bounded_values.bounded, apply_again, limit)
 
         is_rechecked, is_counted = adds_in_the_clear(process.next), adds_in_the_clear(counts.next)
 
@@ -89,14 +89,14 @@ def _bounding_factory(
             shared = federated_broadcast(limit)
             bounded_values = federated_map(apply_bound, (value, shared))
             inner_state = state.inner_agg
-            bounded = recheck_value(bounded_values, shared) if is_rechecked else bounded_values[0]
+            bounded = recheck_value(bounded_values, shared) if is_rechecked else bounded_values.bounded
             if is_rechecked:
                 weights = tuple(recheck(weight, weight_in_bounds) for weight in weights)
             aggregated = process.next(inner_state, bounded, *weights)
-            hit = bounded_values[1]
+            hit = bounded_values[count]
             counted = counts.next(state[f"{count}_agg"], recheck(hit, zero_or_one) if is_counted else hit)
             next_state = {"inner_agg": aggregated.state, f"{count}_agg": counted.state}
-            next_state[f"{name}_norm"] = norm.next(norm_state, bounded_values[2]) if adaptive else norm_state
+            next_state[f"{name}_norm"] = norm.next(norm_state, bounded_values.norm) if adaptive else norm_state
             measurements = {name: aggregated.measurements, f"{name}_norm": limit, count: counted.result}
             return MeasuredProcessOutput(federated_zip(next_state), aggregated.result, federated_zip(measurements))
 

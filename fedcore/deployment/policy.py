@@ -24,6 +24,7 @@ from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of
 from fedcore.intrinsics.crossings import crossings
 from fedcore.intrinsics.planned import fold_of, sent_by
+from fedcore.intrinsics.sent_names import readable, readable_list
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
 from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.network.plan_runner import ClientStageOf
@@ -123,10 +124,14 @@ class Policy:
         yield from self._check_values(checked)
         if self.aggregated:
             for d in dict.fromkeys([*disclosures(plan), *unsummed_values(plan)]):
-                yield Refusal("aggregated", f"{_at(d.location)}{d.tensor} : {d.type} leaves outside of a secure sum")
+                yield Refusal(
+                    "aggregated", f"{_at(d.location)}{readable(d.tensor)} : {d.type} leaves outside of a secure sum"
+                )
         if self.draws_seed:
             for value in noiseless_values(plan):
-                yield Refusal("noise", f"{_at(value.location)}{value.tensor} : {value.type} leaves without noise")
+                yield Refusal(
+                    "noise", f"{_at(value.location)}{readable(value.tensor)} : {value.type} leaves without noise"
+                )
         yield from self._check_sizes(checked)
 
     def _check_origin(self, plan: Module, signature: bytes | None) -> Iterator[Refusal]:
@@ -163,7 +168,9 @@ class Policy:
     def _check_sizes(self, checked: "_Plan") -> Iterator[Refusal]:
         for op, crossing in checked.merges():
             if crossing.bits is None and (self.aggregated or self.bits is not None):
-                yield Refusal("sizes", f"{_at(op.location)}{crossing.tensor} : {crossing.type} has no fixed size")
+                yield Refusal(
+                    "sizes", f"{_at(op.location)}{readable(crossing.tensor)} : {crossing.type} has no fixed size"
+                )
         for op, bits in checked.bits():
             if self.bits is not None and bits > self.bits:
                 yield Refusal("bits", f"{_at(op.location)}a client sends {bits} bits; at most {self.bits} may leave")
@@ -236,9 +243,8 @@ class Policy:
 
     def sent_tensors(self, plan: Module, stage: ClientStageOf) -> list[str]:
         """The tensors that leave with a run of the stage, with their types."""
-        return [
-            f"{c.tensor} : {c.type}" for op, c in _Plan(plan).merges() if op.operands[1].name == stage.work.operation
-        ]
+        merges = _Plan(plan).merges()
+        return readable_list((c.tensor, c.type) for op, c in merges if op.operands[1].name == stage.work.operation)
 
     def seed(self, seed: int) -> int:
         """The seed of a run: the server's, or one that nobody else knows."""

@@ -180,6 +180,7 @@ class Site:
                 raise Refusal("operations", str(error)) from None
             if plan.digest() != digest:
                 raise MalformedMessage(f"a plan arrived with the digest {plan.digest()}, not {digest}")
+            plan = attrs.evolve(plan, element_names=request.name_lists("element_names"))
             signature = request.array("signature", _SIGNATURE_BYTES) if "signature" in request.arrays else None
             self._policy.check_plan(plan, self._data, signature)
             self._plans.put(digest, plan)

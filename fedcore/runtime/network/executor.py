@@ -23,7 +23,7 @@ from fedcore.runtime.cluster.environment import differences, environment
 from fedcore.runtime.cluster.shipping import SMALL_BYTES, array_digest
 from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
-from fedcore.runtime.network.messages import MAX_MESSAGE_BYTES, MalformedMessage, Message, remark
+from fedcore.runtime.network.messages import MAX_FACTS_BYTES, MAX_MESSAGE_BYTES, MalformedMessage, Message, remark
 from fedcore.runtime.network.plan_runner import ClientStageOf, ClientSums
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.settings import Masked
@@ -340,7 +340,9 @@ class _Stage:
         signature = self._sites.signatures.get(self._work.digest)
         if signature is not None:
             arrays["signature"] = np.frombuffer(signature, np.uint8)
-        facts = {"kind": "plan", "plan": self._work.digest}
+        names = {key: list(names) for key, names in self._work.module.element_names.items()}
+        is_short = len(str(names)) < MAX_FACTS_BYTES // 4
+        facts = {"kind": "plan", "plan": self._work.digest, "element_names": names if is_short else {}}
         reply = self._sites.ask(site, Message(facts, arrays), self._stop)
         self._sites.note_sent(site, self._work.digest)
         note = self._sites.differences(site, reply)

@@ -125,6 +125,19 @@ class Message:
             raise self._lacks(name, f"list of {most} names at most")
         return values
 
+    def name_lists(self, name: str) -> dict[str, tuple[str, ...]]:
+        """A fact that has lists of names by name; empty if the message lacks it.
+
+        Raises:
+            MalformedMessage: it is none.
+        """
+        lists = self.facts.get(name, {})
+        if not isinstance(lists, dict) or not all(
+            _is_name(key) and isinstance(names, list) and all(map(_is_name, names)) for key, names in lists.items()
+        ):
+            raise self._lacks(name, "lists of names")
+        return {key: tuple(names) for key, names in lists.items()}
+
     def number(self, name: str, least: int = 0, most: int = MAX_INDEX) -> int:
         """A fact that is a whole number in a range.
 
