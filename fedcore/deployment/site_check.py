@@ -68,7 +68,7 @@ def _check_data(data: TableData | FunctionData, element: Type | None) -> Iterato
     if element is not None:
         dataset = data.dataset(element)
         number = sum(1 for _ in dataset)
-        yield Finding("types", "ok", f"the data is of type {element}: {number} elements, with repetitions")
+        yield Finding("types", "ok", f"the data is of type {element}: {number} batches or elements, with repetitions")
 
 
 def _check_table(data: TableData) -> Iterator[Finding]:
@@ -108,9 +108,10 @@ def _range(column: np.ndarray) -> str:
 
 def _check_policy(settings: SiteSettings) -> Iterator[Finding]:
     policy = settings.policy
-    fields = attrs.fields(Policy)
-    rules = [f"{f.name} = {brief(getattr(policy, f.name))}" for f in fields if getattr(policy, f.name) is not None]
-    yield Finding("policy", "ok", ", ".join(rules))
+    rules = {f.name: getattr(policy, f.name) for f in attrs.fields(Policy)}
+    yield Finding(
+        "policy", "ok", ", ".join(f"{n} = {_rule(v)}" for n, v in rules.items() if v not in (None, frozenset()))
+    )
     if settings.policy_file is not None:
         yield Finding("policy", "ok", f"digest {settings.policy_file.newest.digest}, as the log has it")
     if policy.aggregated and settings.identity is None:
@@ -120,6 +121,15 @@ def _check_policy(settings: SiteSettings) -> Iterator[Finding]:
         unread = {name for leaf in data.elements for name in data.columns_of(leaf)} - policy.columns
         if unread:
             yield Finding("policy", "note", f"columns leaves out {', '.join(sorted(unread))}: plans may not read them")
+
+
+def _rule(value: Any) -> str:
+    """A value of a policy as its file has it; of keys only their number."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"{len(value)} keys"
+    return brief(sorted(value)) if isinstance(value, frozenset) else brief(value)
 
 
 def _check_keys(settings: SiteSettings) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MAX_FACTS_BYTES, MAX_MESSAGE_BYTES, MalformedMessage, Message, remark
 from fedcore.runtime.network.plan_runner import ClientStageOf, ClientSums
 from fedcore.runtime.reports.report import Report
-from fedcore.runtime.secure.settings import Masked
+from fedcore.runtime.secure.settings import PHASES, Masked
 from fedcore.runtime.stopping import Stop
 from fedcore.site_value import SiteValue
 from fedcore.types import leaves
@@ -40,6 +40,7 @@ MAX_REQUESTS = 64
 MAX_REPLY_BYTES = 2**24
 """Of a reply, beside the tensors that a client sends."""
 
+_POLL_S = 0.1
 MAX_SENT = 4096
 """Number of digests, of plans and arrays, that are remembered for each site."""
 
@@ -65,6 +66,7 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
     Args:
         timeout_s: seconds until a site must have replied.
         signatures: digest of a plan -> its signature.
+        retry_wait_s: seconds for which an offline site is waited for, and that lie between two tries of a client.
     """
 
     def __init__(
@@ -74,9 +76,10 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
         timeout_s: float,
         secure: Masked | None = None,
         signatures: Mapping[str, bytes] = MappingProxyType({}),
+        retry_wait_s: float = 0.0,
     ) -> None:
         self.exchange = exchange
-        self._sites = _Sites(exchange, timeout_s, signatures)
+        self._sites = _Sites(exchange, timeout_s, signatures, retry_wait_s)
         self._threads = max(1, min(MAX_REQUESTS, len(exchange.sites)))
         super().__init__([self._sites], self._threads, on_client_failure=on_client_failure, secure=secure)
 
@@ -126,6 +129,8 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
         names = [stage.site_of((value,)) for value in values]
 
         def ask(client: int, message: Message) -> Message:
+            if message.facts.get("phase") == PHASES[0]:
+                self._sites.wait_online(names[client], stop)
             stage.send_plan_once(names[client])
             return self._sites.ask(names[client], message, stop)
 
@@ -148,9 +153,12 @@ class _Sites:
 
     name = "network"
 
-    def __init__(self, exchange: Exchange, timeout_s: float, signatures: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, exchange: Exchange, timeout_s: float, signatures: Mapping[str, bytes], retry_wait_s: float
+    ) -> None:
         self.exchange = exchange
         self.timeout_s = timeout_s
+        self.retry_wait_s = retry_wait_s
         self.signatures = dict(signatures)
         self.stages: dict[int, _Stage] = {}
         self._own = environment()
@@ -188,6 +196,19 @@ class _Sites:
             raise SiteFailed(f"{site}: {reply.remark('error')}")
         return reply
 
+    def wait_online(self, site: str, stop: Stop, least_s: float = 0.0) -> None:
+        """Waits for a site that is offline, at most `retry_wait_s`.
+
+        Args:
+            least_s: seconds to wait for a site that is online.
+        """
+        began = time.monotonic()
+        limit_s = least_s if self.exchange.is_online(site) else self.retry_wait_s
+        while time.monotonic() - began < limit_s and not stop.is_stopped:
+            time.sleep(min(_POLL_S, limit_s))
+            if limit_s > least_s and self.exchange.is_online(site):
+                return
+
     def has(self, site: str, digest: str) -> bool:
         """Whether the site has been sent the plan or the array, as far as is known."""
         return bool(self._sent.find((site, digest), False))
@@ -212,6 +233,7 @@ class _Stage:
         self._stop = stop
         self.facts = {"plan": work.digest, "operation": work.operation, "run": uuid.uuid4().hex}
         self.sums: NetworkSums | None = None
+        self._tried: set[int] = set()
         stage = work.module.function(work.stage)
         first = 0 if work.zero is None else 1
         self._arrays: dict[str, np.ndarray] = {}
@@ -228,6 +250,8 @@ class _Stage:
         (index,) = clients.present
         (client,) = clients.values
         site, client_arrays = self.site_of(client), self._client_arrays(client)
+        self._sites.wait_online(site, self._stop, self._sites.retry_wait_s if index in self._tried else 0.0)
+        self._tried.add(index)
         if self.sums is not None:
             message = self.sums.message(index)
             if message is None:
