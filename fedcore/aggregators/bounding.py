@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from fedcore.aggregators.factory import CreateInner, FactoryT, UnweightedAggregationFactory, require, wrapping_factory
 from fedcore.aggregators.factory import aggregation_process as process_of
+from fedcore.aggregators.rechecking import SLACK, adds_in_the_clear, recheck, weight_in_bounds, zero_or_one
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, brief
@@ -16,7 +17,7 @@ from fedcore.intrinsics import federated_broadcast, federated_eval, federated_ma
 from fedcore.ir.values import Value
 from fedcore.scalars import python_scalar
 from fedcore.templates import AggregationProcess, EstimationProcess, MeasuredProcessOutput
-from fedcore.types import SERVER, TensorType, Type
+from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType, Type
 
 
 def norm_of(value: TensorStructure, order: float = 2.0) -> tf.Tensor:
@@ -40,7 +41,11 @@ def _bounding_factory(
     count: str,
     count_sum_factory: UnweightedAggregationFactory | None,
 ) -> FactoryT:
-    """Applies `change(value, norm of the value, bound) -> (value, whether it was changed)` to every client's value."""
+    """Applies `change(value, norm of the value, bound) -> (value, whether it was changed)` to every client's value.
+
+    Where values cross in the clear, the server applies it once more, to values whose norm exceeds the bound by more
+    than rounding does, as those of a client that lies.
+    """
     adaptive = hasattr(norm, "report")
     norm = python_scalar(norm)
     if not adaptive and not (isinstance(norm, int | float) and norm >= 0):
@@ -53,10 +58,24 @@ def _bounding_factory(
         fixed = None if adaptive else tf_computation(lambda: tf.constant(norm, tf.float32))
 
         @tf_computation(value_type, TensorType("float32"))
-        def apply_bound(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor, tf.Tensor]:
+        def apply_bound(value: TensorStructure, limit: tf.Tensor) -> dict[str, TensorStructure]:
             size = norm_of(value, order)
             changed, hit = change(value, size, limit)
-            return changed, tf.cast(hit, tf.int32), size
+            return {"bounded": changed, count: tf.cast(hit, tf.int32), "norm": size}
+
+        @tf_computation(value_type, TensorType("float32"))
+        def apply_again(value: TensorStructure, limit: tf.Tensor) -> TensorStructure:
+            size = norm_of(value, order)
+            return change(value, tf.where(size > SLACK * limit, size, 0.0), limit)[0]
+
+        shared_type = FederatedType(TensorType("float32"), CLIENTS, True)
+
+        # A call in the place of an `item`: noise behind it keeps its seed, which follows the operation's number.
+        @federated_computation(FederatedType(apply_bound.type_signature.result, CLIENTS), shared_type)
+        def recheck_value(bounded_values: Value, limit: Value) -> Value:
+            return recheck(bounded_values.bounded, apply_again, limit)
+
+        is_rechecked, is_counted = adds_in_the_clear(process.next), adds_in_the_clear(counts.next)
 
         @federated_computation
         def initialize() -> Value:
@@ -67,11 +86,17 @@ def _bounding_factory(
         def body(state: Value, value: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
             norm_state = state[f"{name}_norm"]
             limit = norm.report(norm_state) if adaptive else federated_eval(fixed, SERVER)
-            bounded_values = federated_map(apply_bound, (value, federated_broadcast(limit)))
-            aggregated = process.next(state.inner_agg, bounded_values[0], *weights)
-            counted = counts.next(state[f"{count}_agg"], bounded_values[1])
+            shared = federated_broadcast(limit)
+            bounded_values = federated_map(apply_bound, (value, shared))
+            inner_state = state.inner_agg
+            bounded = recheck_value(bounded_values, shared) if is_rechecked else bounded_values.bounded
+            if is_rechecked:
+                weights = tuple(recheck(weight, weight_in_bounds) for weight in weights)
+            aggregated = process.next(inner_state, bounded, *weights)
+            hit = bounded_values[count]
+            counted = counts.next(state[f"{count}_agg"], recheck(hit, zero_or_one) if is_counted else hit)
             next_state = {"inner_agg": aggregated.state, f"{count}_agg": counted.state}
-            next_state[f"{name}_norm"] = norm.next(norm_state, bounded_values[2]) if adaptive else norm_state
+            next_state[f"{name}_norm"] = norm.next(norm_state, bounded_values.norm) if adaptive else norm_state
             measurements = {name: aggregated.measurements, f"{name}_norm": limit, count: counted.result}
             return MeasuredProcessOutput(federated_zip(next_state), aggregated.result, federated_zip(measurements))
 
