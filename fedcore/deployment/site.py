@@ -121,7 +121,7 @@ class Site:
         arrived = time.monotonic()
         if not self._waiting.acquire(blocking=False):
             busy = f"the site is busy: {MAX_WAITING} requests wait"
-            return Message({"kind": "failed", "number": 0, "why": busy}).to_bytes()
+            return Message({"kind": "failed", "number": 0, "error": busy}).to_bytes()
         try:
             reply, hold_s = self._answer(payload)
         finally:
@@ -174,9 +174,8 @@ class Site:
         except Exception as error:
             number = new_number()
             self.log.write("failed", **facts, number=number, error=f"{type(error).__name__}: {error}")
-            about = (
-                {"why": remark(str(error))} if isinstance(error, MalformedMessage) else {}
-            )  # it is about the request
+            is_of_request = isinstance(error, MalformedMessage)
+            about = {"error": remark(str(error))} if is_of_request else {}
             return Message({"kind": "failed", "number": number, **about}), 0
 
     def _read_policy(self) -> None:

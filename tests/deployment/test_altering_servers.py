@@ -298,7 +298,7 @@ def test_a_run_that_is_asked_for_again_with_another_model_is_refused(five):
     five.answering["site-00"] = Repeating(five.answering["site-00"], lambda message: message)
 
     assert masked_total(five) == sum(SECRETS)
-    assert "not that of the transcript" in seen[0].facts["why"]
+    assert "not that of the transcript" in seen[0].facts["error"]
 
 
 def test_a_session_is_joined_once(five):
@@ -316,7 +316,19 @@ def test_a_session_is_joined_once(five):
     five.answering["site-00"] = Joining(five.answering["site-00"], lambda message: message)
 
     assert masked_total(five) == sum(SECRETS)
-    assert "has joined the secure sum of this run already" in seen[0].facts["why"]
+    assert "has joined the secure sum of this run already" in seen[0].facts["error"]
+
+
+def test_a_site_that_lists_no_keys_is_lost(five):
+    class Listing(Altering):
+        def answer(self, payload: bytes) -> bytes:
+            reply = Message.from_bytes(super().answer(payload))
+            arrays = {name: a[:31] if name == "peers" else a for name, a in reply.arrays.items()}
+            return Message(reply.facts, arrays).to_bytes()
+
+    five.answering["site-00"] = Listing(five.answering["site-00"], lambda message: message)
+
+    assert masked_total(five, on_client_failure=fc.runtime.drop()) == sum(SECRETS[1:])
 
 
 # The least number of clients holds for the sum that is unmasked.

@@ -280,9 +280,9 @@ def test_properties_of_a_site_are_read_as_short_texts(two):
 @pytest.mark.parametrize("size", [0, 31, 33])
 def test_a_key_of_a_wrong_size_is_a_client_that_dropped_out(tmp_path, size):
     exchange, _ = open_sites(tmp_path, 4, "clients = 3\n")
-    shorten = functools.partial(with_array, name="key", array=np.zeros(size, np.uint8))
+    shorten = functools.partial(with_array, name="peers", array=np.zeros(size, np.uint8))
     site = exchange.answering["site-01"]
-    exchange.answering["site-01"] = Altering(site, "secure", lambda m: shorten(m) if "key" in m.arrays else m)
+    exchange.answering["site-01"] = Altering(site, "secure", lambda m: shorten(m) if "peers" in m.arrays else m)
     data = fc.deployment.sites(exchange, ELEMENT)
 
     with fc.use(fc.runtime.network(exchange, secure_aggregation="masked", on_client_failure=fc.runtime.drop(0.5))):

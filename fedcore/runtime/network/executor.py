@@ -203,8 +203,8 @@ class _Sites:
         if reply.facts["kind"] == "refused":
             raise SiteRefused(f"{site} declined: rule {reply.name('rule')}: {reply.remark('why')}")
         if reply.facts["kind"] == "failed":
-            if "why" in reply.facts:
-                raise SiteFailed(f"{site}: {reply.remark('why')}")
+            if "error" in reply.facts:  # it is about the request
+                raise SiteFailed(f"{site}: {reply.remark('error')}")
             raise SiteFailed(f"{site} failed: its log says why, under number {reply.number('number')}")
         return reply
 

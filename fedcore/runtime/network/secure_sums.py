@@ -93,17 +93,24 @@ class NetworkSums:
         except SecureSumError as error:
             raise SecureSumError(f"{error}{self._reasons()}") from None
 
-    def _public_keys(self, replies: Mapping[int, Message]) -> list[bytes]:
+    def _public_keys(self, replies: dict[int, Message]) -> list[bytes]:
         """For each client the public key by which its site signs, as the lists of most sites have it.
 
         Messages of sites with other lists are refused, since their transcripts differ.
 
+        Args:
+            replies: those without a list are removed; their sites are lost.
         Raises:
             SecureSumError: no site has sent its list.
         """
-        size = KEY_BYTES * len(self._names)
-        lists = [reply.arrays["peers"].tobytes() for reply in replies.values() if "peers" in reply.arrays]
-        counted = collections.Counter(keys for keys in lists if len(keys) == size)
+        size, counted = KEY_BYTES * len(self._names), collections.Counter[bytes]()
+        for client in sorted(replies):
+            listed = replies[client].arrays.get("peers")
+            if listed is None or listed.nbytes != size:
+                del replies[client]
+                self._lose(client, KEYS, "it sends no list of the sites' public keys")
+            else:
+                counted[listed.tobytes()] += 1
         if not counted:
             raise SecureSumError(f"secure sum: no site has joined it{self._reasons()}")
         ((data, _),) = counted.most_common(1)
@@ -117,13 +124,13 @@ class NetworkSums:
         phase: int,
         messages: Mapping[int, bytes],
         extra: Mapping[str, np.ndarray] | None = None,
-        told: Mapping[str, Any] = _NOTHING,
+        transcript: Mapping[str, Any] = _NOTHING,
     ) -> dict[int, Message]:
         """The sites' replies in a phase; those that do not reply are lost."""
 
         def ask(client: int, message: bytes) -> Message | None:
             arrays = {"message": np.frombuffer(message, np.uint8), **(extra or {})}
-            facts = {**told, **self._facts, "kind": "secure", "phase": PHASES[phase], "index": client}
+            facts = {**transcript, **self._facts, "kind": "secure", "phase": PHASES[phase], "index": client}
             try:
                 return self._ask(client, Message(facts, arrays))
             except FedcoreError as error:
