@@ -5,6 +5,7 @@ Decision 0075.
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections.abc import Sequence
 from typing import Any, Self
@@ -171,6 +172,15 @@ def shorten(text: str, limit: int = MAX_LINE // 2) -> str:
         return text
     half = (limit - 3) // 2
     return f"{text[: limit - 3 - half]} … {text[-half:]}"
+
+
+def printable(text: str) -> str:
+    """The text with control characters in JSON's escapes, so that a quoted name still parses to the name."""
+    return "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
+
+
+def _escape(char: str) -> str:
+    return json.dumps(char)[1:-1] if ord(char) != 0x7F else "\\u007f"
 
 
 def _clip(text: str) -> str:

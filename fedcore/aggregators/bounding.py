@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from fedcore.aggregators.factory import CreateInner, FactoryT, UnweightedAggregationFactory, require, wrapping_factory
 from fedcore.aggregators.factory import aggregation_process as process_of
+from fedcore.aggregators.rechecking import SLACK, adds_in_the_clear, recheck, weight_in_bounds, zero_or_one
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, brief
@@ -16,7 +17,7 @@ from fedcore.intrinsics import federated_broadcast, federated_eval, federated_ma
 from fedcore.ir.values import Value
 from fedcore.scalars import python_scalar
 from fedcore.templates import AggregationProcess, EstimationProcess, MeasuredProcessOutput
-from fedcore.types import SERVER, TensorType, Type
+from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType, Type
 
 _EXPONENTS = {tf.float32: (40, 80), tf.float64: (300, 600)}
 """Elements whose largest is beyond 2^±first are multiplied by 2^∓second: their squares stay finite and above 0."""
@@ -94,7 +95,11 @@ def _bounding_factory(
     count: str,
     count_sum_factory: UnweightedAggregationFactory | None,
 ) -> FactoryT:
-    """Applies `bound(value, limit) -> (value, whether it was changed, its norm before)` to every client's value."""
+    """Applies `bound(value, limit) -> (value, whether it was changed, its norm before)` to every client's value.
+
+    Where values cross in the clear, the server applies it once more, to values whose norm exceeds the limit by more
+    than rounding does, as those of a client that lies.
+    """
     adaptive = hasattr(norm, "report")
     norm = python_scalar(norm)
     if not adaptive and not (isinstance(norm, int | float) and norm >= 0):
@@ -107,9 +112,24 @@ def _bounding_factory(
         fixed = None if adaptive else tf_computation(lambda: tf.constant(norm, tf.float32))
 
         @tf_computation(value_type, TensorType("float32"))
-        def apply_bound(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor, tf.Tensor]:
-            changed, hit, norm = bound(value, limit)
-            return changed, tf.cast(hit, tf.int32), tf.cast(norm, tf.float32)
+        def apply_bound(value: TensorStructure, limit: tf.Tensor) -> dict[str, TensorStructure]:
+            bounded, hit, norm = bound(value, limit)
+            return {"bounded": bounded, count: tf.cast(hit, tf.int32), "norm": tf.cast(norm, tf.float32)}
+
+        @tf_computation(value_type, TensorType("float32"))
+        def apply_again(value: TensorStructure, limit: tf.Tensor) -> TensorStructure:
+            bounded, _, norm = bound(value, limit)
+            exceeds = norm > SLACK * tf.cast(limit, norm.dtype)
+            return tf.nest.map_structure(lambda part, sent: tf.where(exceeds, part, sent), bounded, value)
+
+        shared_type = FederatedType(TensorType("float32"), CLIENTS, True)
+
+        # A call in the place of an `item`: noise behind it keeps its seed, which follows the operation's number.
+        @federated_computation(FederatedType(apply_bound.type_signature.result, CLIENTS), shared_type)
+        def recheck_value(bounded_values: Value, limit: Value) -> Value:
+            return recheck(bounded_values.bounded, apply_again, limit)
+
+        is_rechecked, is_counted = adds_in_the_clear(process.next), adds_in_the_clear(counts.next)
 
         @federated_computation
         def initialize() -> Value:
@@ -120,11 +140,17 @@ def _bounding_factory(
         def body(state: Value, value: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
             norm_state = state[f"{name}_norm"]
             limit = norm.report(norm_state) if adaptive else federated_eval(fixed, SERVER)
-            bounded_values = federated_map(apply_bound, (value, federated_broadcast(limit)))
-            aggregated = process.next(state.inner_agg, bounded_values[0], *weights)
-            counted = counts.next(state[f"{count}_agg"], bounded_values[1])
+            shared = federated_broadcast(limit)
+            bounded_values = federated_map(apply_bound, (value, shared))
+            inner_state = state.inner_agg
+            bounded = recheck_value(bounded_values, shared) if is_rechecked else bounded_values.bounded
+            if is_rechecked:
+                weights = tuple(recheck(weight, weight_in_bounds) for weight in weights)
+            aggregated = process.next(inner_state, bounded, *weights)
+            hit = bounded_values[count]
+            counted = counts.next(state[f"{count}_agg"], recheck(hit, zero_or_one) if is_counted else hit)
             next_state = {"inner_agg": aggregated.state, f"{count}_agg": counted.state}
-            next_state[f"{name}_norm"] = norm.next(norm_state, bounded_values[2]) if adaptive else norm_state
+            next_state[f"{name}_norm"] = norm.next(norm_state, bounded_values.norm) if adaptive else norm_state
             measurements = {name: aggregated.measurements, f"{name}_norm": limit, count: counted.result}
             return MeasuredProcessOutput(federated_zip(next_state), aggregated.result, federated_zip(measurements))
 

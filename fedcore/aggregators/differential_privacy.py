@@ -18,6 +18,7 @@ from fedcore.aggregators.private_noise import (
 from fedcore.aggregators.private_noise.banded import optimal_coefficients
 from fedcore.aggregators.private_noise.normal import normal_from_seed
 from fedcore.aggregators.private_noise.operating_system_key import normal_from_operating_system, used_up_key
+from fedcore.aggregators.rechecking import SLACK, adds_in_the_clear, recheck, zero_or_one
 from fedcore.aggregators.secure_sum import SecureSumFactory
 from fedcore.aggregators.sum import SumFactory, sum_or_default
 from fedcore.computation import federated_computation, tf_computation
@@ -27,7 +28,7 @@ from fedcore.intrinsics import federated_broadcast, federated_eval, federated_ma
 from fedcore.ir.values import Value
 from fedcore.scalars import real_number, whole_number
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
-from fedcore.types import SERVER, TensorType, Type, is_static, tensor_leaves
+from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType, Type, is_static, tensor_leaves
 
 _COUNT_STREAM = 1 << 20  # beyond the streams of any mechanism
 
@@ -324,13 +325,34 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
                 key=used_up_key() if self.secure_noise else (),
             )
 
-        @tf_computation(value_type, TensorType("float32"))
-        def clip_value(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
+        def clip_finite(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
             clipped, norm = clip_to_norm(value, limit)
             finite = tf.math.is_finite(norm)
-            clipped = tf.nest.map_structure(lambda leaf: tf.where(finite, leaf, tf.zeros_like(leaf)), clipped)
+            return tf.nest.map_structure(lambda leaf: tf.where(finite, leaf, tf.zeros_like(leaf)), clipped), norm
+
+        @tf_computation(value_type, TensorType("float32"))
+        def clip_value(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
+            clipped, norm = clip_finite(value, limit)
             return clipped, tf.cast(norm <= tf.cast(limit, norm.dtype), tf.int32)
 
+        @tf_computation(value_type, TensorType("float32"))
+        def clip_again(value: TensorStructure, limit: tf.Tensor) -> TensorStructure:
+            clipped, norm = clip_finite(value, limit)
+            exceeds = norm > SLACK * tf.cast(limit, norm.dtype)
+            return tf.nest.map_structure(lambda part, sent: tf.where(exceeds, part, sent), clipped, value)
+
+        clipped_type = FederatedType(clip_value.type_signature.result, CLIENTS)
+
+        # Calls in the place of an `item`: the noise behind them keeps its seed, which follows the operation's number.
+        @federated_computation(clipped_type, FederatedType(TensorType("float32"), CLIENTS, True))
+        def recheck_value(clipped_values: Value, limit: Value) -> Value:
+            return recheck(clipped_values[0], clip_again, limit)
+
+        @federated_computation(clipped_type)
+        def recheck_bit(clipped_values: Value) -> Value:
+            return recheck(clipped_values[1], zero_or_one)
+
+        is_rechecked = adds_in_the_clear(values.next)
         state_type = start.type_signature.result
 
         def release_mean(
@@ -406,11 +428,14 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             limit = federated_broadcast(federated_map(lambda private: private.clip, state.private))
             clipped_values = federated_map(clip_value, (value, limit))
-            total = values.next(state.sum, clipped_values[0])
+            sum_state = state.sum
+            total = values.next(sum_state, recheck_value(clipped_values, limit) if is_rechecked else clipped_values[0])
             next_state: dict[str, Any] = {"sum": total.state}
             arguments: tuple = (state.private, total.result)
             if adaptive is not None:
-                count = counts.next(state["count"], federated_map(centred, clipped_values[1]))
+                count_state = state["count"]
+                below = recheck_bit(clipped_values) if is_rechecked else clipped_values[1]
+                count = counts.next(count_state, federated_map(centred, below))
                 next_state["count"], arguments = count.state, (*arguments, count.result)
             outputs = federated_map(release_private_sum, (*arguments, state["next_clip"]) if holds_clip else arguments)
             if holds_clip:

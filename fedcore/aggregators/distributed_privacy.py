@@ -128,7 +128,7 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
             )
 
         @tf_computation(value_type, TensorType("int64"))
-        def encode(value: TensorStructure, seed: tf.Tensor) -> tf.Tensor:
+        def noisy_change(value: TensorStructure, seed: tf.Tensor) -> tf.Tensor:
             scale, ratio, norm = clip_factors(value, tf.constant(self.clip))
             vector = tf.concat([tf.reshape(tf.cast(x, norm.dtype), [-1]) for x in tf.nest.flatten(value)], 0)
             clipped = tf.where(tf.math.is_finite(norm), vector * scale * (ratio / step), tf.zeros_like(vector))
@@ -164,7 +164,7 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
 
         def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
             seed = federated_random_seed(SERVER)
-            sent = federated_map(encode, (value, federated_broadcast(seed)))
+            sent = federated_map(noisy_change, (value, federated_broadcast(seed)))
             total = federated_secure_modular_sum(sent, modulus)
             clients = federated_secure_sum(federated_eval(count_client, CLIENTS), 1)
             outputs = federated_map(

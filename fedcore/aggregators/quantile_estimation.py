@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from fedcore.aggregators.rechecking import recheck, zero_or_one
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, brief
 from fedcore.intrinsics import (
@@ -96,7 +97,10 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
         increment = real_number("increment", increment, at_least=0)
         number = TensorType("float32")
         start = tf_computation(lambda: tf.constant(initial_estimate, tf.float32))
-        below = tf_computation(number, number)(lambda value, estimate: tf.cast(value <= estimate, tf.float32))
+
+        @tf_computation(number, number)
+        def at_most_estimate(value: tf.Tensor, estimate: tf.Tensor) -> tf.Tensor:
+            return tf.cast(value <= estimate, tf.float32)
 
         @tf_computation(number, number)
         def move(estimate: tf.Tensor, fraction: tf.Tensor) -> tf.Tensor:
@@ -106,12 +110,17 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
 
         def fraction_of(bits: Value) -> Value:
             if not secure_estimation:
-                return federated_mean(bits)
-            pairs = federated_map(with_one, bits)
+                return federated_mean(recheck(bits, zero_or_one))
+            pairs = federated_map(bit_with_one, bits)
             return federated_map(share, federated_secure_sum(pairs, 1))
 
-        with_one = tf_computation(number)(lambda bit: (tf.cast(bit, tf.int32), tf.constant(1)))
-        share = tf_computation(lambda counts: tf.cast(counts[0], tf.float32) / tf.cast(counts[1], tf.float32))
+        @tf_computation(number)
+        def bit_with_one(bit: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"at_most_estimate": tf.cast(bit, tf.int32), "clients": tf.constant(1)}
+
+        share = tf_computation(
+            lambda counts: tf.cast(counts["at_most_estimate"], tf.float32) / tf.cast(counts["clients"], tf.float32)
+        )
 
         @federated_computation
         def initialize() -> Value:
@@ -119,7 +128,7 @@ class PrivateQuantileEstimationProcess(EstimationProcess):
 
         @federated_computation(FederatedType(number, SERVER), FederatedType(number, CLIENTS))
         def next_fn(state: Value, value: Value) -> Value:
-            bits = federated_map(below, (value, federated_broadcast(state)))
+            bits = federated_map(at_most_estimate, (value, federated_broadcast(state)))
             return federated_map(move, (state, fraction_of(bits)))
 
         @federated_computation(FederatedType(number, SERVER))

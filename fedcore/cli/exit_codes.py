@@ -15,7 +15,7 @@ import click
 
 from fedcore.cli.isolation import child_ends_here
 from fedcore.cli.reproducer import Work
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, printable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -165,17 +165,6 @@ def say(message: str) -> None:
         click.echo(printable(message) if sys.stderr.isatty() else message, err=True)
     except OSError:
         _drop_unwritten()
-
-
-def printable(text: str) -> str:
-    """The text with control characters in JSON's escapes, so that a quoted name still parses to the name."""
-    return "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
-
-
-def _escape(char: str) -> str:
-    import json
-
-    return json.dumps(char)[1:-1] if ord(char) != 0x7F else "\\u007f"
 
 
 def _report_refusal(error: OSError) -> int:

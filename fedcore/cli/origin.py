@@ -10,8 +10,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from fedcore.errors import InvalidValue
+from fedcore.ir.regular_files import read_regular_file
+
 _PACKAGES = ("fedcore", "tensorflow", "keras", "numpy")
 _TIMEOUT_S = 10
+_MAX_FILE_BYTES = 2**24
 
 
 def origin_of(configuration: Path, program: Path, options: tuple[str, ...], runtime_name: str) -> dict[str, Any]:
@@ -51,9 +55,9 @@ def _short(digest: str | None) -> str:
 
 
 def _file(path: Path) -> dict[str, str | None]:
-    try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
+    try:  # a directory of runs may be from elsewhere, and name any path
+        digest = hashlib.sha256(read_regular_file(path, _MAX_FILE_BYTES)).hexdigest()
+    except (OSError, InvalidValue, ValueError):
         digest = None
     return {"file": path.name, "sha256": digest}
 

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fedcore.cli.exit_codes import printable
+from fedcore.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -38,7 +38,7 @@ def read_record(kind: type[Record], path: Path) -> Record:
         InvalidValue: the file cannot be read, or holds no record of this kind; the message names the field.
     """
     try:
-        data = read_regular_file(path, MAX_FILE_BYTES)
+        data = read_regular_file(path, MAX_FILE_BYTES, inside=path.parent)
     except OSError as error:
         raise InvalidValue(f"{path} cannot be read: {error.strerror}") from None
     try:

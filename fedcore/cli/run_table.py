@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from fedcore.cli.runs import Run
+from fedcore.errors import printable
 
 
 def shown_metrics(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,4 +37,4 @@ def print_runs(runs: Sequence[Run]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for index, row in enumerate(rows):
         cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
-        click.echo(click.style("  ".join(cells), bold=index == 0))
+        click.echo(click.style(printable("  ".join(cells)), bold=index == 0))

@@ -15,7 +15,7 @@ from fedcore.ir.regular_files import read_text
 from fedcore.whole_files import write_whole
 
 CONFIGURATION = "config.json"
-_MAX_METRICS_BYTES = 2**28
+_MAX_METRICS_BYTES = 2**26
 
 
 @attrs.frozen
@@ -95,14 +95,14 @@ def write_run(
 
 
 def read_run(directory: Path) -> Run:
-    """A training's directory.
+    """A training's directory. Its files are data, which may be from elsewhere: nothing that they name is opened.
 
     Raises:
-        FedcoreError: it is none, or its files are damaged.
+        FedcoreError: it is none, its files are damaged, or links lead out of it.
     """
     path = directory / CONFIGURATION
     try:
-        content = json.loads(read_text(path, MAX_CONFIGURATION_BYTES))
+        content = json.loads(read_text(path, MAX_CONFIGURATION_BYTES, inside=directory))
         json.dumps(content, ensure_ascii=False).encode()  # may hold half of a surrogate pair, which no stream takes
         configuration, sets = content["config"], content["set"]
         program = Path(os.path.normpath(directory / content["program"]))
@@ -136,7 +136,7 @@ def _rows(directory: Path) -> list[dict[str, Any]]:
     from fedcore.program.run_directory import METRICS
 
     try:
-        text = read_text(directory / METRICS, _MAX_METRICS_BYTES)
+        text = read_text(directory / METRICS, _MAX_METRICS_BYTES, inside=directory)
         whole = text[: text.rfind("\n") + 1].splitlines()
         rows = [{name: _number(v) for name, v in row.items() if name and v} for row in csv.DictReader(whole)]
         if any(type(row.get("round")) is not int for row in rows):

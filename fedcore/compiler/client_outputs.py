@@ -19,6 +19,7 @@ from fedcore.errors import Location
 from fedcore.intrinsics.crossings import join_path, sent_tensors, size_bits
 from fedcore.intrinsics.planned import sent_by
 from fedcore.intrinsics.secure_ranges import OPEN
+from fedcore.intrinsics.sent_names import readable
 from fedcore.ir import Function, Graph, Module, Ref, Symbol
 from fedcore.types import StructType, TensorType, Type, is_static, leaves
 
@@ -51,8 +52,13 @@ class ClientOutput:
         """The size; None if the type leaves it open."""
         return size_bits(self.type)
 
+    @property
+    def name(self) -> str:
+        """The name for the owner of the data."""
+        return " and ".join(dict.fromkeys(map(readable, self.tensor.split(" and "))))
+
     def __str__(self) -> str:
-        return f"{self.tensor} : {self.type}"
+        return f"{self.name} : {self.type}"
 
 
 class ClientOutputs:

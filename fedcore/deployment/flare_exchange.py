@@ -11,9 +11,12 @@ import contextlib
 import json
 import logging
 import os
+import re
+import secrets
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,17 +25,31 @@ import attrs
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.defs import CellChannel, Encoding, MessageHeaderKey, MessagePropKey, ReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 
+from fedcore.deployment.closing import ClosedAtExit, Ending
+from fedcore.deployment.ports import check_port_is_free, wait_until_listening
 from fedcore.errors import FedcoreError, brief
 from fedcore.runtime.network.exchange import NoReply
+from fedcore.runtime.network.messages import MAX_MESSAGE_BYTES
 from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.whole_files import write_whole
 
-_CHANNEL, _TOPIC = "fedcore", "ask"
+CELLNET = CellChannel.CELLNET
+"""The channel of hello, which FLARE does not cut into streams."""
+
+_CHANNEL, _TOPIC, _HELLO = "fedcore", "ask", "fedcore-hello"
+_JOINED, _TAKEN, _UNKNOWN = b"joined", b"taken", b"unknown"
+_PROCESS = re.compile(rb"[0-9a-f]{32}")
+_LOG = logging.getLogger(__name__)
+
+HELLO_S, HELLO_TIMEOUT_S = 2.0, 5.0
+SILENT_S = 15.0
+"""A process that has not said hello for so many seconds has lost its place to a further one of its site."""
 
 
 class _Peer(Protocol):
@@ -96,10 +113,18 @@ class Kit:
         }
         return cls(FQCN.ROOT_SERVER, server["service"]["target"], server["admin_server"], credentials)
 
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
     def cell(self) -> Any:
         """A cell that has not started."""
         _quiet()
-        return Cell(
+        cell = Cell(
             fqcn=self.name,
             root_url=f"grpc://{self.address}",
             secure=True,
@@ -107,34 +132,45 @@ class Kit:
             create_internal_listener=False,
             auth_identity_map={FQCN.ROOT_SERVER: self.server_identity},
         )
+        cell.core_cell.add_incoming_filter("*", "*", _refuse_objects)
+        return cell
 
 
-class FlareExchange:
+class FlareExchange(ClosedAtExit):
     """An `fc.deployment.Exchange` over FLARE's cells; the result of `fc.deployment.flare`.
 
     Guarantees:
       - Sites connect with mutual TLS, by a certificate with their name of the root of the kit.
+      - A site is one process: a further one with its certificate is refused while the first is connected, and a
+        warning names the site.
       - A site that disconnects while it is asked is noticed at once, and not after the timeout.
+      - A reply has arrived within the timeout, or counts as late, however many bytes of it are there.
       - Sites send nothing to each other through the server.
+      - `close`, the end of a `with` block and the end of the program, also by an exception, free the port and end
+        FLARE's threads.
     """
 
     def __init__(self, kit: Kit, sites: Sequence[str]) -> None:
         self._sites = tuple(sorted(sites))
-        self._online: set[str] = set()
+        self._processes: dict[str, tuple[str, float]] = {}  # by site the process, and when it was heard last
         self._asked: dict[str, set[Signal]] = {site: set() for site in self._sites}
         self._changed = threading.Condition()
+        self._is_closed = False
+        check_port_is_free(kit.port)
         self._cell = kit.cell()
-        self._cell.core_cell.set_cell_connected_cb(self._on_connect)
         self._cell.core_cell.set_cell_disconnected_cb(self._on_disconnect)
         self._cell.core_cell.set_message_interceptor(_refuse_between_sites)
+        self._cell.core_cell.register_request_cb(channel=CELLNET, topic=_HELLO, cb=self._on_hello)
         self._cell.start()
+        self.close_at_exit()
+        wait_until_listening(kit.host, kit.port)
 
     @property
     def sites(self) -> tuple[str, ...]:
         return self._sites
 
     def is_online(self, site: str) -> bool:
-        return site in self._online
+        return site in self._processes
 
     def wait(self, timeout_s: float, least: int | None = None) -> list[str]:
         """Waits for sites to connect; returns those that have not.
@@ -144,17 +180,34 @@ class FlareExchange:
         """
         number = len(self._sites) if least is None else least
         with self._changed:
-            self._changed.wait_for(lambda: len(self._online) >= number, timeout_s)
-            return [site for site in self._sites if site not in self._online]
+            self._changed.wait_for(lambda: len(self._processes) >= number, timeout_s)
+            return [site for site in self._sites if site not in self._processes]
 
     def ask(self, site: str, payload: bytes, timeout_s: float, stop: Stop) -> bytes:
         if site not in self._asked:
             raise NoReply(site, f"it is no site of this federation; its sites are {', '.join(self._sites)}")
-        ended = Signal()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            reply = self._ask_once(site, payload, deadline, stop)
+            code = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
+            if code != ReturnCode.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)  # FLARE has asked a further process of the site, which is to end
+        if time.monotonic() > deadline or code == ReturnCode.TIMEOUT:
+            raise NoReply(site, f"it did not reply within {timeout_s:g} s")
+        if code != ReturnCode.OK or not isinstance(reply.payload, bytes | bytearray | memoryview):
+            raise NoReply(site, f"the network has no reply: {reply.get_header(MessageHeaderKey.ERROR, '') or code}")
+        return bytes(reply.payload)
+
+    def _ask_once(self, site: str, payload: bytes, deadline: float, stop: Stop) -> Message:
+        ended, timeout_s = Signal(), max(0.01, deadline - time.monotonic())
         with self._changed:
-            if site not in self._online:
+            if site not in self._processes:
                 raise NoReply(site, "it is offline")
             self._asked[site].add(ended)
+        late = threading.Timer(timeout_s, ended.trigger, [True])  # FLARE waits on while bytes arrive
+        late.daemon = True
+        late.start()
         try:
             with stop.cancelling(_Trigger(ended)):
                 reply = self._cell.send_request(
@@ -166,35 +219,53 @@ class FlareExchange:
                     abort_signal=ended,
                 )
         finally:
+            late.cancel()
             with self._changed:
                 self._asked[site].discard(ended)
         if stop.is_stopped:
             raise Stopped("the call was stopped")
-        code = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
-        if ended.triggered and code != ReturnCode.OK:
+        has_failed = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK) != ReturnCode.OK
+        if has_failed and ended.triggered and time.monotonic() < deadline:
             raise NoReply(site, "its process ended or lost its connection while it was asked")
-        if code == ReturnCode.TIMEOUT:
-            raise NoReply(site, f"it did not reply within {timeout_s:g} s")
-        if code != ReturnCode.OK or not isinstance(reply.payload, bytes | bytearray | memoryview):
-            raise NoReply(site, f"the network has no reply: {reply.get_header(MessageHeaderKey.ERROR, '') or code}")
-        return bytes(reply.payload)
+        return reply
 
     def close(self) -> None:
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._processes.clear()
+            for ended in (signal for signals in self._asked.values() for signal in signals):
+                ended.trigger(True)
         self._cell.core_cell.stop()
 
-    def _on_connect(self, agent: _Peer, *_: object) -> None:
-        site = agent.get_fqcn()
-        if site in self._asked:
-            with self._changed:
-                self._online.add(site)
+    def _on_hello(self, request: Any, *_: object) -> Any:
+        """Answers a site's process, which says hello again and again, whether it is the process of its site."""
+        site, process = _sender(request), bytes(request.payload or b"")
+        if site not in self._asked or not _PROCESS.fullmatch(process):
+            return Message({}, _UNKNOWN)
+        with self._changed:
+            known, heard = self._processes.get(site, (process.decode(), 0.0))
+            is_taken = known != process.decode() and time.monotonic() - heard < SILENT_S
+            if not is_taken and not self._is_closed:
+                self._processes[site] = process.decode(), time.monotonic()
                 self._changed.notify_all()
+        if is_taken:
+            _LOG.warning("%s: a second process has connected with its certificate, and was refused", site)
+        return Message({}, _TAKEN if is_taken else _JOINED)
 
     def _on_disconnect(self, agent: _Peer, *_: object) -> None:
         site = agent.get_fqcn()
         with self._changed:
-            self._online.discard(site)
+            self._processes.pop(site, None)
             for ended in self._asked.get(site, ()):
                 ended.trigger(True)
+
+
+def _sender(message: Any) -> str:
+    """The name that FLARE has compared with the certificate; a message's own `origin` is a claim."""
+    endpoint = message.get_prop(MessagePropKey.ENDPOINT)
+    return "" if endpoint is None else endpoint.name
 
 
 def _refuse_between_sites(message: Any, *_: Any) -> Any:
@@ -202,6 +273,17 @@ def _refuse_between_sites(message: Any, *_: Any) -> Any:
     if message.get_header(MessageHeaderKey.DESTINATION) == FQCN.ROOT_SERVER:
         return None
     return Message({MessageHeaderKey.RETURN_CODE: ReturnCode.INVALID_TARGET}, None)
+
+
+def _refuse_objects(message: Any, *_: Any) -> Any:
+    """A reply that stops a message of objects, which FLARE would build, or of too many bytes; None lets it pass."""
+    encodings = [
+        message.get_header(key) for key in (MessageHeaderKey.PAYLOAD_ENCODING, StreamHeaderKey.PAYLOAD_ENCODING)
+    ]
+    size_bytes = message.get_header(StreamHeaderKey.SIZE) or 0
+    if Encoding.FOBS not in encodings and isinstance(size_bytes, int) and size_bytes <= MAX_MESSAGE_BYTES:
+        return None
+    return Message({MessageHeaderKey.RETURN_CODE: ReturnCode.INVALID_REQUEST}, None)
 
 
 class _Trigger:
@@ -227,41 +309,100 @@ def connect(kit: str | os.PathLike, sites: Sequence[str], wait_s: float, least: 
             "  fix: use the exchange of the first call of fc.deployment.flare, or start another process"
         )
     exchange = FlareExchange(server, sites)
-    offline = exchange.wait(wait_s, least)
-    if len(sites) - len(offline) < (len(sites) if least is None else least):
+    try:
+        offline = exchange.wait(wait_s, least)
+        if len(sites) - len(offline) < (len(sites) if least is None else least):
+            raise FedcoreError(
+                f"{', '.join(offline)}: not connected to {server.address} within {wait_s:g} s\n"
+                "  fix: start them (fedcore site site.toml), or give least= to begin with fewer"
+            )
+    except BaseException:
         exchange.close()
-        raise FedcoreError(
-            f"{', '.join(offline)}: not connected to {server.address} within {wait_s:g} s\n"
-            "  fix: start them (fedcore site site.toml), or give least= to begin with fewer"
-        )
+        raise
     return exchange
 
 
 @contextlib.contextmanager
-def serving(kit: Kit, answer: Callable[[bytes], bytes]) -> Iterator[None]:
+def serving(
+    kit: Kit, answer: Callable[[bytes], bytes], tell: Callable[[str], object] = lambda text: None
+) -> Iterator[Ending]:
     """Answers the server's requests in the `with` block, from a site's side.
 
-    The cell connects again whenever the server is back.
+    The cell connects again whenever the server is back. The block gets an `Ending`, which comes when another process
+    of the site is connected.
 
     Args:
         answer: a payload -> the reply; is called in the network's threads.
+        tell: gets a text for the site's owner when the connection changes.
     """
     if kit.name == FQCN.ROOT_SERVER:
         raise FedcoreError("this is the kit of the server, not of a site")
-    cell = kit.cell()
+    cell, ending = kit.cell(), Ending()
+    greeting = _Greeting(kit, cell, ending, tell)
 
     def reply(request: Any, *_: Any) -> Any:
         origin, payload = request.get_header(MessageHeaderKey.ORIGIN), request.payload
         if origin != FQCN.ROOT_SERVER or not isinstance(payload, bytes | bytearray | memoryview):
             return Message({MessageHeaderKey.RETURN_CODE: ReturnCode.INVALID_REQUEST}, None)
+        if not greeting.has_joined:
+            return Message({MessageHeaderKey.RETURN_CODE: ReturnCode.SERVICE_UNAVAILABLE}, None)
         return Message({}, answer(bytes(payload)))
 
     cell.register_request_cb(channel=_CHANNEL, topic=_TOPIC, cb=reply)
     cell.start()
+    thread = threading.Thread(target=greeting.run, name="fedcore-hello", daemon=True)
+    thread.start()
     try:
-        yield
+        yield ending
     finally:
-        cell.core_cell.stop()
+        ending.come("")
+        thread.join()
+        # Without FLARE's goodbye: the server would end the connections of all processes of the site.
+        cell.core_cell.communicator.stop()
+
+
+class _Greeting:
+    """Says hello to the server while the site runs, so that the server and the owner know of each other."""
+
+    def __init__(self, kit: Kit, cell: Any, ending: Ending, tell: Callable[[str], object]) -> None:
+        self._kit = kit
+        self._cell = cell
+        self._ending = ending
+        self._tell = tell
+        self._process = secrets.token_hex(16).encode()
+        self._told = ""
+        self.has_joined = False
+
+    def run(self) -> None:
+        while not self._ending.wait(HELLO_S if self._told else 0):
+            reply = self._cell.core_cell.send_request(
+                channel=CELLNET,
+                topic=_HELLO,
+                target=FQCN.ROOT_SERVER,
+                request=Message({}, self._process),
+                timeout=HELLO_TIMEOUT_S,
+                optional=True,
+            )
+            answer = (
+                bytes(reply.payload or b"") if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK else b""
+            )
+            self.has_joined = answer == _JOINED
+            self._tell_once(answer)
+            if answer == _TAKEN:
+                self._ending.come(
+                    f"{self._kit.name}: another process with the certificate of {self._kit.name} is connected to the "
+                    "server\n  fix: end it, or end this one; a kit is of one machine"
+                )
+
+    def _tell_once(self, answer: bytes) -> None:
+        address = self._kit.address
+        text = {
+            _JOINED: f"connected to {address}; waits for the server's requests",
+            _UNKNOWN: f"connected to {address}, whose program has no site {self._kit.name} among its sites",
+        }.get(answer, f"waits for the server at {address}; fedcore site check says whether it can be reached")
+        if text != self._told:
+            self._told = text
+            self._tell(text)
 
 
 def _quiet() -> None:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedcore.errors import FedcoreError, brief
+from fedcore.deployment.closing import ClosedAtExit
+from fedcore.errors import FedcoreError, brief, printable, shorten
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -29,7 +30,7 @@ SOCKET = "fedcore-socket"
 _RECORD, _PAYLOAD = "fedcore", "payload"
 
 
-class FlowerExchange:
+class FlowerExchange(ClosedAtExit):
     """An `fc.deployment.Exchange` over the Grid of a Flower ServerApp; the result of `fc.deployment.flower`.
 
     Guarantees:
@@ -73,8 +74,12 @@ class FlowerExchange:
             time.sleep(POLL_S)
         (reply,) = replies
         if reply.has_error():
-            raise NoReply(site, f"the network has no reply: {reply.error.reason}")
-        return bytes(reply.content[_RECORD][_PAYLOAD])
+            raise NoReply(site, f"the network has no reply: {printable(shorten(str(reply.error.reason)))}")
+        record = reply.content.get(_RECORD)
+        content = record.get(_PAYLOAD) if isinstance(record, ConfigRecord) else None
+        if not isinstance(content, bytes):
+            raise NoReply(site, "its reply is none of fedcore's")
+        return content
 
     def _pull(self, ids: list[str]) -> list[Message]:
         with self._lock:

@@ -19,9 +19,10 @@ from fedcore.compiler.client_data import ARGUMENT, NotFollowed
 from fedcore.compiler.client_outputs import ClientOutput, ClientOutputs
 from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, flat
 from fedcore.deployment.record_privacy import NoisyPasses, epsilon, mechanisms_of, passes_in
-from fedcore.deployment.site_log import SiteLog
+from fedcore.deployment.site_log import MAX_TEXTS, SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+from fedcore.intrinsics.sent_names import readable_list
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
 from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.network.plan_runner import ClientStageOf
@@ -29,6 +30,7 @@ from fedcore.types import FederatedType, SequenceType, StructType, TensorType, T
 from fedcore.types.dtypes import find_dtype
 
 RULES = {
+    "policy": "the site's policy can be read",
     "plans": "the plan is listed by digest, or signed by a key of the policy",
     "ways": "each way from the data to the server can be followed",
     "operations": "client stages use operations that the policy allows",
@@ -180,8 +182,8 @@ class Policy:
             return True
         names = self.noise
         folds = ((fold, masked) for fold in outputs.folds for masked in self._forms(outputs, fold))
-        if any(_is_named(o.tensor, names) for fold, masked in folds for o in outputs.of(fold, masked=masked)):
-            return _is_named(output.tensor, names)
+        if any(_is_named(o, names) for fold, masked in folds for o in outputs.of(fold, masked=masked)):
+            return _is_named(output, names)
         return not _is_single(output.type)
 
     def _check_origin(self, plan: Module, signature: bytes | None) -> Iterator[Refusal]:
@@ -238,12 +240,14 @@ class Policy:
         """
         if not new:
             return
+        if len(new) > MAX_TEXTS:
+            raise Refusal("max_epsilon", f"the plan says {len(new)} kinds of noise; at most {MAX_TEXTS} are counted")
         total = epsilon([*passes_in(log), *new], self.delta)
         if self.max_epsilon is not None and not total <= self.max_epsilon:
             bound = f"at most {self.max_epsilon:g} is allowed, at delta {self.delta:g}"
             raise Refusal("max_epsilon", f"with this run the epsilon of the site's records is {total:.4g}; {bound}")
         number = total if math.isfinite(total) else None
-        log.write("spent", **facts, noise=[attrs.astuple(each) for each in new], epsilon=number, delta=self.delta)
+        log.write("spent", **facts, noise=[*map(str, new)], epsilon=number, delta=self.delta)
 
     def check_run(self, plan: Module, stage: ClientStageOf, clients: int | None, log: SiteLog, *, masks: bool) -> None:
         """Checks a run before it begins.
@@ -318,11 +322,12 @@ class Policy:
             std = measured_std(array, other)
             if std is not None and not std >= self.noise_std:
                 least = f"a standard deviation of {self.noise_std:g}"
-                raise Refusal("noise_std", f"{_at(output.location)}{output.tensor} leaves with less noise than {least}")
+                raise Refusal("noise_std", f"{_at(output.location)}{output.name} leaves with less noise than {least}")
 
     def sent_tensors(self, plan: Module, stage: ClientStageOf, *, masked: bool) -> list[str]:
         """The tensors that leave with a run of the stage, with their types."""
-        return [str(output) for output in ClientOutputs.cached(plan).of(stage.work.operation, masked=masked)]
+        outputs = ClientOutputs.cached(plan).of(stage.work.operation, masked=masked)
+        return readable_list((output.name, output.type) for output in outputs)
 
     def seed(self, plan: Module, seed: int, *, masked: bool, is_private: bool) -> int:
         """The seed of a run: the server's, or one that nobody else knows.
@@ -402,11 +407,11 @@ def _is_single(type_: Type) -> bool:
     return isinstance(type_, TensorType) and type_.shape is not None and all(size == 1 for size in type_.shape)
 
 
-def _is_named(tensor: str, names: frozenset[str]) -> bool:
+def _is_named(output: ClientOutput, names: frozenset[str]) -> bool:
     """Whether a tensor is a value of one of the names, or a part of it; a partial's has the names of its values."""
     return any(
         part == name or (part.startswith(name) and part[len(name)] in ".[/ (")
-        for part in tensor.split(" and ")
+        for part in (*output.tensor.split(" and "), *output.name.split(" and "))
         for name in names
     )
 

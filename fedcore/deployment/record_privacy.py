@@ -9,12 +9,13 @@ Decision 0307.
 import collections
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
+from fedcore.deployment.site_log import SiteLog
 from fedcore.errors import InvalidValue
 from fedcore.graphs.graphdef.form.parsed_graph import Node, body_of
 from fedcore.graphs.sequences.columns import Columns
@@ -36,6 +37,15 @@ class NoisyPasses:
     noise_multiplier: float
     sampling_rate: float
     passes: int
+
+    def __str__(self) -> str:
+        return f"{self.noise_multiplier!r} {self.sampling_rate!r} {self.passes}"
+
+    @classmethod
+    def parse(cls, text: str) -> "NoisyPasses":
+        """The passes that `str` prints, as the log has them."""
+        noise_multiplier, sampling_rate, passes = text.split()
+        return cls(float(noise_multiplier), float(sampling_rate), int(passes))
 
 
 def mechanisms_of(plan: Module, stage: str) -> tuple[ExampleMechanism, ...]:
@@ -97,11 +107,10 @@ def _passes_over(sequence: object) -> int | None:
     return math.prod(step.number for step in sequence.steps if step.kind == "repeat")
 
 
-def passes_in(lines: Iterable[Mapping]) -> Iterator[NoisyPasses]:
+def passes_in(log: SiteLog) -> Iterator[NoisyPasses]:
     """The passes of all runs in a site's log."""
-    for line in lines:
-        if line.get("what") == "spent":
-            yield from (NoisyPasses(*numbers) for numbers in line["noise"])
+    for line in log.spent():
+        yield from map(NoisyPasses.parse, line["noise"])
 
 
 def epsilon(passes: Iterable[NoisyPasses], delta: float) -> float:

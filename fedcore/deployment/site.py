@@ -4,11 +4,13 @@ A request is data (see `fedcore.runtime.network.messages`), and so is a plan: it
 imported in a process of its own first, and holds allow-listed operations only. No Python comes from outside.
 """
 
+import contextlib
 import functools
 import hashlib
 import secrets
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -20,11 +22,12 @@ from fedcore.compiler.client_outputs import ClientOutputs
 from fedcore.compiler.reachable import named_by
 from fedcore.data import columns_of
 from fedcore.deployment.policy import Policy, Refusal
+from fedcore.deployment.policy_file import PolicyFile
 from fedcore.deployment.record_privacy import mechanisms_of, noisy_passes
 from fedcore.deployment.site_data import SiteData
 from fedcore.deployment.site_inputs import RunRequest, check_sources, element_of
 from fedcore.deployment.site_log import SiteLog
-from fedcore.deployment.site_settings import SiteSettings
+from fedcore.deployment.site_settings import RUN_TIMEOUT_S, SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
 from fedcore.deployment.site_values import SiteValues
 from fedcore.errors import FedcoreError, InvalidValue
@@ -40,7 +43,7 @@ from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
 from fedcore.runtime.cluster.environment import environment
 from fedcore.runtime.cluster.shipping import array_digest
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
-from fedcore.runtime.network.messages import MalformedMessage, Message
+from fedcore.runtime.network.messages import MAX_REMARKS, MalformedMessage, Message, remark
 from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
 from fedcore.runtime.network.transcript import DATA, SERVER_VALUE, KeptName, Transcript
 from fedcore.runtime.reports.report import Report
@@ -48,10 +51,19 @@ from fedcore.runtime.stopping import Stop
 from fedcore.types import Type
 
 MAX_PLANS = 64
+MAX_PLAN_BYTES = 2**28
 MAX_DATASETS = 16
-MAX_REPLIES = 32
 MAX_SUMS = 4
+MAX_WAITING = 16
+"""Requests that wait while one is answered; a further one is told that the site is busy."""
+
 CACHE_BYTES = 2**30
+"""Of the arrays that were broadcast, and of replies."""
+
+ENTRY_BYTES = 256
+"""An entry of a cache counts as at least so many bytes."""
+
+_SIGNATURE_BYTES, _KEY_BYTES = 64, 32
 
 
 class Site:
@@ -69,58 +81,79 @@ class Site:
     Args:
         name: of the site.
         data: opens the site's data.
-        policy: what may run and leave.
+        policy: what may run and leave; that of a file is read again at each request.
         log: gets a line for each plan and run.
         identity: for secure sums; None takes part in none.
         executor: runs the client stages. Default: a new one.
+        run_timeout_s: seconds after which a run is stopped.
     """
 
     def __init__(
         self,
         name: str,
         data: SiteData,
-        policy: Policy,
+        policy: Policy | PolicyFile,
         log: SiteLog,
         identity: Identity | None = None,
         executor: DeviceSliceExecutor | None = None,
+        run_timeout_s: float = RUN_TIMEOUT_S,
     ) -> None:
         self.name = name
         self._data = data
-        self._policy = policy
+        self._policy_file = policy if isinstance(policy, PolicyFile) else None
+        self._policy = policy.newest.policy if isinstance(policy, PolicyFile) else policy
         self.log = log
+        self.log.policy = policy.newest.digest if isinstance(policy, PolicyFile) else ""
         self._executor = executor or DeviceSliceExecutor()
         self._plans: LruEntries[str, Module] = LruEntries(MAX_PLANS)
         self._arrays: LruEntries[str, np.ndarray] = LruEntries(CACHE_BYTES)
         self._values = SiteValues(log.path.parent / "values")
-        self._replies: LruEntries[bytes, bytes] = LruEntries(MAX_REPLIES)
+        self._replies: LruEntries[bytes, bytes] = LruEntries(CACHE_BYTES)
         self._datasets: LruEntries[str, Any] = LruEntries(MAX_DATASETS)
         self._identity = identity
         self._sums: LruEntries[tuple[str, str, str], SiteSum] = LruEntries(MAX_SUMS)
+        self._run_timeout_s = run_timeout_s
+        self._stop = Stop()  # of the run in progress
+        self._waiting = threading.Semaphore(1 + MAX_WAITING)
         self._lock = threading.Lock()
 
     def answer(self, payload: bytes) -> bytes:
         """The reply to a request."""
         arrived = time.monotonic()
+        if not self._waiting.acquire(blocking=False):
+            busy = f"the site is busy: {MAX_WAITING} requests wait"
+            return Message({"kind": "failed", "number": 0, "error": busy}).to_bytes()
+        try:
+            reply, hold_s = self._answer(payload)
+        finally:
+            self._waiting.release()
+        time.sleep(max(0.0, min(arrived + hold_s - time.monotonic(), MAX_HOLD_S)))
+        return reply
+
+    def stop(self) -> None:
+        """Ends the run in progress, whose request fails."""
+        self._stop.cancel()
+
+    def _answer(self, payload: bytes) -> tuple[bytes, float]:
+        """The reply, and the seconds from the request's arrival for which it is held back."""
         with self._lock:
             key = hashlib.sha256(payload).digest()
             reply = self._replies.find(key, None)
             if reply is not None:
-                return reply
+                return reply, 0
             message, hold_s = self._reply(payload)
             reply = message.to_bytes()
             if message.facts["kind"] in ("result", "secure"):
-                self._replies.put(key, reply)
-        time.sleep(max(0.0, min(arrived + hold_s - time.monotonic(), MAX_HOLD_S)))
-        return reply
+                self._replies.put(key, reply, len(reply) + ENTRY_BYTES)
+            return reply, hold_s
 
     def _reply(self, payload: bytes) -> tuple[Message, float]:
         """The reply, and the seconds from the request's arrival for which it is held back."""
         facts: dict[str, Any] = {}
         try:
             request = Message.from_bytes(payload)
-            facts = {
-                name: request.facts[name] for name in ("kind", "plan", "operation", "run") if name in request.facts
-            }
+            facts = {name: request.facts.get(name) for name in ("kind", "plan", "operation", "run")}
+            self._read_policy()
             match request.facts["kind"]:
                 case "plan":
                     return self._take_plan(request), 0
@@ -132,36 +165,49 @@ class Site:
                     raise MalformedMessage(f"a site does not answer requests of kind {kind!r}")
         except Refusal as refusal:
             self.log.write("refused", **facts, rule=refusal.rule, why=str(refusal))
-            return Message({"kind": "refused", "rule": refusal.rule, "why": str(refusal)}), 0
+            return Message({"kind": "refused", "rule": refusal.rule, "why": remark(str(refusal))}), 0
         except _ClientFailed as failure:
             error, hold_s = failure.error, failure.hold_s
             self.log.write("failed", **facts, number=failure.number, error=f"{type(error).__name__}: {error}")
             if isinstance(error, Refusal) and not self._policy.aggregated:
-                return Message({"kind": "refused", "rule": error.rule, "why": str(error)}), 0
+                return Message({"kind": "refused", "rule": error.rule, "why": remark(str(error))}), 0
             return Message({"kind": "failed", "number": failure.number}), hold_s if self._policy.aggregated else 0
         except Exception as error:
             number = new_number()
             self.log.write("failed", **facts, number=number, error=f"{type(error).__name__}: {error}")
-            about = {"error": str(error)} if isinstance(error, MalformedMessage) else {}  # it is about the request
+            is_of_request = isinstance(error, MalformedMessage)
+            about = {"error": remark(str(error))} if is_of_request else {}
             return Message({"kind": "failed", "number": number, **about}), 0
 
+    def _read_policy(self) -> None:
+        """Puts a changed policy in force. Plans have to be accepted anew, since an earlier policy accepted them."""
+        if self._policy_file is None:
+            return
+        in_force = self._policy_file.read()
+        if in_force.digest != self.log.policy:
+            self._policy, self.log.policy = in_force.policy, in_force.digest
+            self._plans.clear()
+            self.log.write("policy")
+
     def _take_plan(self, request: Message) -> Message:
-        digest = request.fact("plan", str)
+        digest = request.digest("plan")
         if digest not in self._plans:
+            bundle = request.array("bundle", MAX_PLAN_BYTES)
             try:
-                plan = read_plan(request.array("bundle"))
+                plan = read_plan(bundle)
             except FedcoreError as error:  # it is about the server's own plan, and tells nothing of the data
                 raise Refusal("operations", str(error)) from None
             if plan.digest() != digest:
                 raise MalformedMessage(f"a plan arrived with the digest {plan.digest()}, not {digest}")
-            signature = request.arrays.get("signature")
-            self._policy.check_plan(plan, self._data, None if signature is None else signature.tobytes())
+            plan = attrs.evolve(plan, element_names=request.name_lists("element_names"))
+            signature = request.array("signature", _SIGNATURE_BYTES) if "signature" in request.arrays else None
+            self._policy.check_plan(plan, self._data, signature)
             self._plans.put(digest, plan)
             self.log.write("accepted", kind="plan", plan=digest)
         return Message({"kind": "plan", "environment": environment()})
 
     def _run(self, request: Message) -> Message:
-        digest, operation, run = (request.fact(name, str) for name in ("plan", "operation", "run"))
+        digest, operation, run = request.digest("plan"), request.name("operation"), request.digest("run")
         plan = self._plans.find(digest, None)
         if plan is None:
             return Message({"kind": "missing", "plan": True})
@@ -176,8 +222,9 @@ class Site:
         masking = self._sums.find((digest, operation, run), None)
         if masking is not None:
             masking.check_run(inputs)
-        clients = request.facts.get("clients") if masking is None else masking.least_clients
-        clients = clients if isinstance(clients, int) else None
+        clients = None if masking is None else masking.least_clients
+        if masking is None and request.facts.get("clients") is not None:
+            clients = request.number("clients")
         masked = masking is not None
         self._policy.check_run(plan, stage, clients, self.log, masks=masked)
         number, seed = new_number(), self._seed(plan, stage, inputs, masked=masked)
@@ -208,6 +255,7 @@ class Site:
     ) -> Message:
         """The reply to a run that has been counted. Whatever it raises may depend on the data."""
         began, report, masked = time.perf_counter(), Report(), masking is not None
+        stop = self._stop = Stop()
         broadcasts = [
             self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
             for position, type_ in enumerate(stage.broadcast_types)
@@ -230,14 +278,14 @@ class Site:
                 seed=seed,
                 index=inputs.index,
                 report=report,
-                stop=Stop(),
+                stop=stop,
             )
 
-        result = run_with(seed)
-        if stage.partial_type is not None:
-            again = None
-            if self._policy.noise_std is not None:
+        with stopping(stop, self._run_timeout_s):
+            result, again = run_with(seed), None
+            if self._policy.noise_std is not None and stage.partial_type is not None:
                 again = numbers_of(run_with(self._seed(plan, stage, inputs, masked=masked)))
+        if stage.partial_type is not None:
             self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
         reply: dict[str, np.ndarray] = {}
         partial = result.partial
@@ -255,7 +303,8 @@ class Site:
         if result.sent_bits and not masked:  # under masks nothing of a size that the data give leaves
             reply["bits"] = result.sent_bits[inputs.index]
         # Notes may tell of the data, such as of batches of several sizes.
-        facts: dict[str, Any] = {"kind": "result", "notes": [] if self._policy.aggregated else list(report.notes)}
+        notes = [remark(note) for note in report.notes[:MAX_REMARKS]]
+        facts: dict[str, Any] = {"kind": "result", "notes": [] if self._policy.aggregated else notes}
         if result.kept:
             self._values.store(inputs.plan, inputs.kept_name, result.kept[inputs.index], stage.kept_type)
             facts["provenance"] = inputs.provenance
@@ -270,13 +319,14 @@ class Site:
             masked=masked,
             seconds=round(time.perf_counter() - began, 3),
             sent=self._policy.sent_tensors(plan, stage, masked=masked),
-            notes=list(report.notes),
+            notes=notes,
         )
         return Message(facts, reply)
 
     def _answer_phase(self, request: Message) -> Message:
         """The site's message of a phase of a secure sum."""
-        digest, operation, run, phase = (request.fact(name, str) for name in ("plan", "operation", "run", "phase"))
+        digest, operation, run = request.digest("plan"), request.name("operation"), request.digest("run")
+        phase = request.name("phase")
         reply: dict[str, np.ndarray] = {}
         if phase == "keys":
             plan = self._plans.find(digest, None)
@@ -284,6 +334,7 @@ class Site:
                 return Message({"kind": "missing", "plan": True})
             if self._identity is None:
                 raise MalformedMessage(f"{self.name} has no key for secure sums: site.toml names none")
+            request.names("names", len(self._identity.peers))
             key, stage = (digest, operation, run), _stage_of(plan, operation)
             if not ClientOutputs.cached(plan).is_secure(operation):
                 raise MalformedMessage("the stage has no secure sum")
@@ -292,10 +343,10 @@ class Site:
             joined = SiteSum.join(
                 self._identity,
                 self.name,
-                request.fact("index", int),
+                request.number("index"),
                 Transcript.of(request),
                 request.array("message"),
-                request.array("server_key"),
+                request.array("server_key", _KEY_BYTES),
                 stage.work,
             )
             self._policy.check_run(plan, stage, joined.least_clients, self.log, masks=True)
@@ -311,10 +362,12 @@ class Site:
         """The arrays of a request and of earlier ones that it names, and their digests; None if some are missing."""
         arrays, digests = dict(request.arrays), dict[str, str]()
         for name, digest in request.fact("digests", dict).items():
+            if not isinstance(digest, str):
+                raise MalformedMessage("the digest of an array is no text")
             if name in arrays:
                 if array_digest(arrays[name]) != digest:
                     raise MalformedMessage(f"the array {name} has other content than its digest says")
-                self._arrays.put(digest, arrays[name], arrays[name].nbytes)
+                self._arrays.put(digest, arrays[name], arrays[name].nbytes + ENTRY_BYTES)
             else:
                 array = self._arrays.find(digest, None)
                 if array is None:
@@ -379,6 +432,18 @@ def _stage_of(plan: Module, operation: str) -> ClientStageOf:
         raise MalformedMessage(f"the plan has no client stage {operation!r}") from None
 
 
+@contextlib.contextmanager
+def stopping(stop: Stop, timeout_s: float) -> Iterator[None]:
+    """Cancels the stop when the `with` block has not ended after some seconds."""
+    timer = threading.Timer(timeout_s, stop.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 _READING = threading.Lock()
 
 
@@ -425,4 +490,11 @@ def open_site(name: str, settings: SiteSettings) -> Site:
     Args:
         name: of the site, as the network knows it.
     """
-    return Site(name, settings.data, settings.policy, SiteLog(settings.log), settings.identity)
+    return Site(
+        name,
+        settings.data,
+        settings.policy_file or settings.policy,
+        SiteLog(settings.log),
+        settings.identity,
+        run_timeout_s=settings.run_timeout_s,
+    )

@@ -1,18 +1,15 @@
 """A site's own data: a table whose columns make the elements that a plan asks for."""
 
-import functools
-import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
-from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch
+from fedcore.deployment.site_tables import Columns, modified_ns, parse_texts
+from fedcore.errors import TypeMismatch
 from fedcore.types import SequenceType, StructType, TensorType, Type, leaves
-
-Columns = Mapping[str, np.ndarray]
 
 
 @attrs.frozen
@@ -54,17 +51,21 @@ class TableData:
         elements: name of an element's leaf -> its column, or the columns that are its vector; a name of `""` is the
             whole element.
         batches: how rows become a data set.
+        drops_missing: leave out rows that have a blank cell in a column of the element.
+        categories: by column the texts that its cells may have, which become numbers from 0.
     """
 
     read: Callable[[Sequence[str]], Columns] = attrs.field(repr=False)
     elements: Mapping[str, str | tuple[str, ...]]
     file: Path
     batches: Batches = Batches()
+    drops_missing: bool = False
+    categories: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
 
     @property
     def version(self) -> int:
         """Changes when the file does."""
-        return _modified_ns(self.file)
+        return modified_ns(self.file)
 
     def columns_of(self, leaf: str) -> tuple[str, ...]:
         """The table's columns that a leaf of the element is made of."""
@@ -77,7 +78,7 @@ class TableData:
         Args:
             whole_passes: as for `Batches.of`.
         Raises:
-            TypeMismatch: the site has no such elements, or a column does not convert to the dtype.
+            TypeMismatch: the site has no such elements, a cell is blank, or a column does not convert to the dtype.
         """
         from fedcore.data import ClientDataset  # imports TensorFlow
 
@@ -87,16 +88,85 @@ class TableData:
         if sorted(wants) != sorted(self.elements):
             has = ", ".join(self.elements)
             raise TypeMismatch(f"the elements of the plan and of the site differ\n  plan  {type_}\n  site  has {has}")
-        arrays = {name: self._leaf(name, leaf) for name, leaf in wants.items()}
+        texts = {name for leaf, want in wants.items() if _is_text(want) for name in self.columns_of(leaf)}
+        rows = self.rows(texts)
+        arrays = {name: self._leaf(name, leaf, rows) for name, leaf in wants.items()}
         columns = arrays[""] if list(arrays) == [""] else _build_element(arrays, type_.element)
         return self.batches.of(ClientDataset.from_columns(columns), whole_passes=whole_passes)
 
-    def _leaf(self, name: str, type_: Type) -> np.ndarray:
-        assert isinstance(type_, TensorType)
-        element, names = self.elements[name], self.columns_of(name)
+    def rows(self, texts: Container[str] = ()) -> Columns:
+        """The columns of the element, without the rows that have blank cells if `drops_missing`.
+
+        Args:
+            texts: columns that the plan takes as texts, of which an empty one is a value.
+        Raises:
+            TypeMismatch: there are blank cells, or columns of different lengths.
+        """
+        names = [*dict.fromkeys(name for leaf in self.elements for name in self.columns_of(leaf))]
         table = self.read(names)
-        columns = [_as_dtype(table[n], type_, n) for n in names]
-        return columns[0] if isinstance(element, str) else np.stack(columns, axis=1)
+        sizes = {len(column) for column in table.values()}
+        if len(sizes) > 1:
+            raise TypeMismatch(f"the columns of {self.file.name} differ in length")
+        blanks = {name: is_blank(column, is_text=name in texts) for name, column in table.items()}
+        if not any(blank.any() for blank in blanks.values()):
+            return table
+        if not self.drops_missing:
+            counts = ", ".join(f"{name} {int(b.sum())}" for name, b in blanks.items() if b.any())
+            raise TypeMismatch(
+                f"columns of the site have blank cells, of {sizes.pop()} rows: {counts}\n"
+                '  fix: data.missing = "drop" in site.toml leaves these rows out'
+            )
+        whole = ~np.logical_or.reduce([*blanks.values()])
+        return {name: column[whole] for name, column in table.items()}
+
+    def _leaf(self, name: str, type_: Type, rows: Columns) -> np.ndarray:
+        assert isinstance(type_, TensorType)
+        columns = [self._column(n, rows[n], type_) for n in self.columns_of(name)]
+        return columns[0] if isinstance(self.elements[name], str) else np.stack(columns, axis=1)
+
+    def _column(self, name: str, column: np.ndarray, type_: TensorType) -> np.ndarray:
+        if _is_text(type_):
+            return np.array([v if isinstance(v, bytes) else str(v).encode() for v in column.tolist()], object)
+        if name in self.categories:
+            column = _numbers_of(column, name, self.categories[name])
+        return _as_dtype(column, type_, name)
+
+
+def is_blank(column: np.ndarray, *, is_text: bool = False) -> np.ndarray:
+    """bool [rows]: whether a cell is missing: None, NaN, or, unless it is a text, of white space only."""
+    if column.dtype.kind == "f":
+        return np.isnan(column.reshape(len(column), -1)).any(1)
+    if column.dtype.kind not in "OUS":
+        return np.zeros(len(column), bool)
+    return np.array([_is_missing(v) or (not is_text and not _text(v).strip()) for v in column.tolist()], bool)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _is_text(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.dtype.name == "str"
+
+
+def _numbers_of(column: np.ndarray, name: str, categories: tuple[str, ...]) -> np.ndarray:
+    """The positions of the cells among the categories, int64.
+
+    Raises:
+        TypeMismatch: a cell is none of them.
+    """
+    positions = {text: position for position, text in enumerate(categories)}
+    numbers = [positions.get(_text(v).strip(), -1) for v in column.tolist()]
+    unknown = numbers.count(-1)
+    if unknown:
+        raise TypeMismatch(
+            f"{unknown} of {len(numbers)} cells of the site's column {name} are none of data.categories.{name}"
+        )
+    return np.array(numbers, np.int64)
 
 
 def _build_element(arrays: Mapping[str, np.ndarray], type_: Type) -> Any:
@@ -111,21 +181,35 @@ def _as_dtype(column: np.ndarray, type_: TensorType, name: str) -> np.ndarray:
     """The column in a dtype, if no value changes; floats may be rounded.
 
     Raises:
-        TypeMismatch: a value does not convert. It is not quoted, since messages leave the site.
+        TypeMismatch: a value does not convert. It is counted and not quoted.
     """
-    if type_.dtype.name == "str":
-        return np.array([v if isinstance(v, bytes) else str(v).encode() for v in column.tolist()], object)
     wants = type_.dtype.numpy
-    try:
-        converted = np.asarray(column).astype(wants)
-        is_equal = np.issubdtype(wants, np.floating) or bool(
-            (converted.astype(np.float64) == np.asarray(column).astype(np.float64)).all()
+    if column.dtype.kind in "OUS":
+        column = parse_texts(column.tolist())
+    if column.dtype.kind == "O":
+        count = sum(not _is_number(v) for v in column.tolist())
+        raise TypeMismatch(
+            f"{count} of {len(column)} cells of the site's column {name} are no numbers, but the plan asks for "
+            f'{wants.name}\n  fix: [data.categories] of site.toml, with {name} = ["…", "…"], numbers texts from 0'
         )
-    except (TypeError, ValueError):
-        is_equal = False
-    if not is_equal:
-        raise TypeMismatch(f"the site's column {name} has values that are no {wants.name}")
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = column.astype(wants)
+        if np.issubdtype(wants, np.floating):
+            return converted
+        changed = converted.astype(np.float64) != column.astype(np.float64)
+    if changed.any():
+        raise TypeMismatch(
+            f"the site's column {name} has values that are no {wants.name}: {int(changed.sum())} of {changed.size}"
+        )
     return converted
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 class FunctionData:
@@ -160,168 +244,3 @@ class FunctionData:
 
 
 SiteData = TableData | FunctionData
-
-
-def table_reader(
-    file: Path, table: str | None, image_size: tuple[int, int] | None = None
-) -> Callable[[Sequence[str]], Columns]:
-    """The function that reads columns of a file, or of a folder of images; each column is read once.
-
-    Args:
-        table: of a SQLite database; the group of an HDF5 file, by default its root.
-        image_size: height and width to which the images of a folder are resized.
-    Raises:
-        InvalidValue: the file is of a format that sites do not read.
-    """
-    readers: dict[str, Callable[[Path, Sequence[str], str | None], Columns]] = {
-        ".csv": _read_csv,
-        ".parquet": _read_parquet,
-        ".h5": _read_hdf5,
-        ".hdf5": _read_hdf5,
-        ".sqlite": _read_sqlite,
-        ".db": _read_sqlite,
-    }
-    readers[""] = functools.partial(_read_images, size=image_size)  # of a folder
-    suffix = "" if file.is_dir() else file.suffix or "."
-    if suffix not in readers:
-        raise InvalidValue(
-            f"{file}: a site's table is a file {', '.join(filter(None, readers))}, or a folder of images; or "
-            "data.function names a function"
-        )
-    read = readers[suffix]
-
-    @functools.lru_cache(maxsize=64)
-    def read_once(names: tuple[str, ...], modified: int) -> Columns:
-        try:
-            return read(file, names, table)
-        except KeyError as error:
-            raise TypeMismatch(f"{file} has no column {error.args[0]}") from None
-
-    def columns(names: Sequence[str]) -> Columns:
-        try:
-            return read_once(tuple(names), _modified_ns(file))
-        except OSError as error:
-            raise FedcoreError(f"cannot read {file}: {error.strerror or error}") from None
-
-    return columns
-
-
-def _modified_ns(file: Path) -> int:
-    """When a file, or a file of a folder, changed last."""
-    return max(path.stat().st_mtime_ns for path in [file, *(file.rglob("*") if file.is_dir() else ())])
-
-
-def _read_images(
-    folder: Path, names: Sequence[str], table: str | None, *, size: tuple[int, int] | None = None
-) -> Columns:
-    """The images of a folder that has a folder for each label, in the order of their paths.
-
-    Columns: `image`, uint8 [n, height, width, channels]; `label`, the number of the image's folder among the sorted
-    ones, from 0; `file`, the path in the folder.
-
-    Raises:
-        InvalidValue: a file is no image, or its size or channels differ from those of the first; the message names it
-            by its number only, since messages leave the site.
-    """
-    for name in names:
-        if name not in ("image", "label", "file"):
-            raise KeyError(name)
-    labels = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    files = [path for label in labels for path in sorted((folder / label).iterdir()) if path.suffix.lower() in _IMAGES]
-    columns: dict[str, np.ndarray] = {
-        "label": np.array([labels.index(path.parent.name) for path in files], np.int64),
-        "file": np.array([path.relative_to(folder).as_posix() for path in files], object),
-    }
-    if "image" in names:
-        columns["image"] = _images(files, size)
-    return {name: columns[name] for name in names}
-
-
-_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
-
-
-def _images(files: Sequence[Path], size: tuple[int, int] | None) -> np.ndarray:
-    import tensorflow as tf
-
-    images: list[np.ndarray] = []
-    for number, file in enumerate(files):
-        try:
-            image = tf.io.decode_image(file.read_bytes(), expand_animations=False)
-        except tf.errors.InvalidArgumentError:
-            raise InvalidValue(f"file {number} of the site's images is no image") from None
-        if size is not None:
-            image = tf.cast(tf.round(tf.image.resize(image, size, antialias=True)), tf.uint8)
-        if images and image.shape != images[0].shape:
-            raise InvalidValue(
-                f"the site's images differ in size or channels: image {number} is {tuple(image.shape)}, the first "
-                f"{images[0].shape}\n  fix: data.image_size = [height, width], for sizes"
-            )
-        images.append(image.numpy())
-    return np.stack(images) if images else np.zeros([0, *(size or (0, 0)), 3], np.uint8)
-
-
-def _read_csv(file: Path, names: Sequence[str], table: str | None) -> Columns:
-    import csv
-
-    with file.open(newline="", encoding="utf-8-sig") as text:
-        rows = csv.DictReader(text)
-        header = rows.fieldnames or []
-        for name in names:
-            if name not in header:
-                raise KeyError(name)
-        content = [[row[name] for name in names] for row in rows]
-    return {name: _parse_texts([row[i] for row in content]) for i, name in enumerate(names)}
-
-
-def _parse_texts(texts: list[str]) -> np.ndarray:
-    """Numbers if all texts are; whole numbers if all are."""
-    for dtype in (np.int64, np.float64):
-        try:
-            return np.array(texts).astype(dtype)
-        except (ValueError, OverflowError):
-            continue
-    return np.array(texts, object)
-
-
-def _read_parquet(file: Path, names: Sequence[str], table: str | None) -> Columns:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise FedcoreError("a parquet file needs pyarrow: pip install pyarrow") from error
-    there = parquet.read_schema(file).names
-    for name in names:
-        if name not in there:
-            raise KeyError(name)
-    content = parquet.read_table(file, columns=list(names))
-    return {name: content.column(name).to_numpy() for name in names}
-
-
-def _read_hdf5(file: Path, names: Sequence[str], table: str | None) -> Columns:
-    try:
-        import h5py
-    except ImportError as error:
-        raise FedcoreError("an HDF5 file needs h5py: pip install 'fedcore[data]'") from error
-    with h5py.File(file, "r") as content:
-        group = content[table] if table else content
-        for name in names:
-            if name not in group:
-                raise KeyError(name)
-        return {name: group[name][()] for name in names}
-
-
-def _read_sqlite(file: Path, names: Sequence[str], table: str | None) -> Columns:
-    if not table:
-        raise InvalidValue(f"{file} is a database: data.table names its table")
-    with sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True) as database:
-        there = [row[1] for row in database.execute(f"pragma table_info({_quote(table)})")]
-        for name in names:
-            if name not in there:
-                raise KeyError(name)
-        query = f"select {', '.join(map(_quote, names))} from {_quote(table)} order by rowid"
-        rows = database.execute(query).fetchall()
-    database.close()
-    return {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)}
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -19,6 +19,8 @@ from fedcore.runtime.network.transcript import (
     provenance,
 )
 
+_SEEDS = (-(2**63), 2**64 - 1)
+
 
 @attrs.frozen(eq=False)
 class RunRequest:
@@ -48,8 +50,8 @@ class RunRequest:
         """Raises MalformedMessage if a fact is missing."""
         reply_by_s = request.facts.get("reply_by_s")
         is_number = isinstance(reply_by_s, int | float) and not isinstance(reply_by_s, bool)
-        plan, operation, run = (request.fact(name, str) for name in ("plan", "operation", "run"))
-        index, seed = request.fact("index", int), request.fact("seed", int)
+        plan, operation, run = request.digest("plan"), request.name("operation"), request.digest("run")
+        index, seed = request.number("index"), request.number("seed", *_SEEDS)
         sources = parse_sources(request.fact("sources", list))
         read = {name: digest for name, digest in digests.items() if name[:1] in ("b", "v")}
         return cls(

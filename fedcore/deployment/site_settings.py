@@ -8,10 +8,14 @@ from typing import Any
 
 import attrs
 
-from fedcore.deployment.policy import Policy, read_policy
-from fedcore.deployment.site_data import Batches, FunctionData, SiteData, TableData, table_reader
+from fedcore.deployment.policy import Policy
+from fedcore.deployment.policy_file import PolicyFile
+from fedcore.deployment.site_data import Batches, FunctionData, SiteData, TableData
 from fedcore.deployment.site_sums import Identity
+from fedcore.deployment.site_tables import table_reader
 from fedcore.errors import FedcoreError, InvalidValue, brief
+
+RUN_TIMEOUT_S = 3600.0
 
 
 @attrs.frozen
@@ -23,6 +27,8 @@ class SiteSettings:
         name, socket: of a site whose node of another network asks it over a socket of its machine.
         log: file of the log.
         identity: for secure sums.
+        policy_file: that of the policy, which is read again when it changes.
+        run_timeout_s: seconds after which a run is stopped.
     """
 
     kit: Path | None
@@ -32,6 +38,8 @@ class SiteSettings:
     identity: Identity | None
     name: str = ""
     socket: Path | None = None
+    policy_file: PolicyFile | None = None
+    run_timeout_s: float = RUN_TIMEOUT_S
 
 
 def read_settings(file: Path) -> SiteSettings:
@@ -47,18 +55,22 @@ def read_settings(file: Path) -> SiteSettings:
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{file} is no TOML: {error}") from None
     place = {"name", "socket"} if "socket" in content else {"kit"}
-    _check_keys(file, "", content, {*place, "policy", "log", "data", "key", "peers"}, {*place, "policy", "data"})
+    keys = {*place, "policy", "log", "data", "key", "peers", "run_timeout_s"}
+    _check_keys(file, "", content, keys, {*place, "policy", "data"})
     folder = file.parent
     defaults = {**dict.fromkeys(place, ""), "policy": "", "log": "site.log"}
     texts = {key: _text(file, key, content.get(key, default)) for key, default in defaults.items()}
+    policy = PolicyFile(folder / texts["policy"])
     return SiteSettings(
         folder / texts["kit"] if "kit" in texts else None,
         _data(file, content["data"]),
-        read_policy(folder / texts["policy"]),
+        policy.newest.policy,
         folder / texts["log"],
         _identity(file, content),
         texts.get("name", ""),
         folder / texts["socket"] if "socket" in texts else None,
+        policy,
+        _number(file, "run_timeout_s", content.get("run_timeout_s"), 1) or RUN_TIMEOUT_S,
     )
 
 
@@ -72,7 +84,8 @@ def _identity(file: Path, content: dict) -> Identity | None:
 def _data(file: Path, table: Any) -> SiteData:
     if not isinstance(table, dict):
         raise InvalidValue(f"{file}: [data] is a table")
-    keys = {"file", "table", "image_size", "function", "elements", "batch", "repeat", "shuffle"}
+    of_tables = {"labels", "missing", "categories"}
+    keys = {*of_tables, "file", "table", "image_size", "elements", "function", "batch", "repeat", "shuffle"}
     _check_keys(file, "data.", table, keys, set())
     batches = Batches(
         _number(file, "data.batch", table.get("batch"), 1),
@@ -82,6 +95,7 @@ def _data(file: Path, table: Any) -> SiteData:
     if ("file" in table) == ("function" in table):
         raise InvalidValue(f'{file}: [data] has a file (a table), or a function, such as "my_data.py:load"')
     if "function" in table:
+        _check_keys(file, "data.", table, keys - of_tables, set())
         return FunctionData(_function(file, _text(file, "data.function", table["function"])), batches)
     elements = table.get("elements")
     if not isinstance(elements, dict | str) or not elements:
@@ -91,8 +105,40 @@ def _data(file: Path, table: Any) -> SiteData:
     by_leaf = {"": elements} if isinstance(elements, str) else elements
     source = file.parent / _text(file, "data.file", table["file"])
     columns = {name: _columns(file, name, value) for name, value in by_leaf.items()}
-    reader = table_reader(source, table.get("table"), _image_size(file, table.get("image_size")))
-    return TableData(reader, columns, source, batches)
+    labels = table.get("labels")
+    if labels is not None:
+        labels = _texts(file, "data.labels", labels)
+    if labels is not None and not source.is_dir():
+        raise InvalidValue(f"{file}: data.labels are the folders of a folder of images; {source} is none")
+    reader = table_reader(source, table.get("table"), _image_size(file, table.get("image_size")), labels)
+    return TableData(reader, columns, source, batches, _missing(file, table), _categories(file, table, columns))
+
+
+def _missing(file: Path, table: dict) -> bool:
+    """Whether rows with blank cells are left out."""
+    if table.get("missing", "drop") != "drop":
+        raise InvalidValue(f'{file}: data.missing is "drop", not {brief(table["missing"])}')
+    return "missing" in table
+
+
+def _categories(file: Path, table: dict, columns: dict[str, str | tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    categories = table.get("categories", {})
+    if not isinstance(categories, dict):
+        raise InvalidValue(f'{file}: [data.categories] has a list for a column, such as sex = ["f", "m"]')
+    there = {name for value in columns.values() for name in ([value] if isinstance(value, str) else value)}
+    for name in categories:
+        if name not in there:
+            raise InvalidValue(f"{file}: data.categories.{name} is of no column of data.elements")
+    return {name: _texts(file, f"data.categories.{name}", value) for name, value in categories.items()}
+
+
+def _texts(file: Path, key: str, value: Any) -> tuple[str, ...]:
+    """A list of different texts; whole numbers are taken as texts."""
+    if isinstance(value, list) and value and all(isinstance(v, str | int) for v in value):
+        texts = tuple(str(v) for v in value)
+        if len({*texts}) == len(texts):
+            return texts
+    raise InvalidValue(f"{file}: {key} is a list of different texts, not {brief(value)}")
 
 
 def _image_size(file: Path, value: Any) -> tuple[int, int] | None:

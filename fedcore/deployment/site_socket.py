@@ -9,9 +9,24 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
+from fedcore.deployment.closing import Ending
+from fedcore.errors import FedcoreError
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+"""As of `fedcore.runtime.network.messages`, which imports TensorFlow, as a SuperNode's app does not."""
+
+
+MAX_CONNECTIONS = 32
+"""Connections at once; a further one waits."""
+
+REQUEST_S = 60.0
+"""Seconds until a request must have begun after its connection."""
+
 
 @contextlib.contextmanager
-def serving(socket: Path, answer: Callable[[bytes], bytes]) -> Iterator[None]:
+def serving(
+    socket: Path, answer: Callable[[bytes], bytes], tell: Callable[[str], object] = lambda text: None
+) -> Iterator[Ending]:
     """Answers requests in the `with` block, in a thread for each.
 
     The permissions of the socket's folder say who may ask.
@@ -19,17 +34,28 @@ def serving(socket: Path, answer: Callable[[bytes], bytes]) -> Iterator[None]:
     Args:
         socket: path; a socket that an ended process has left is replaced.
         answer: a payload -> the reply.
+        tell: gets a text for the site's owner.
+    Raises:
+        FedcoreError: another process answers at the socket.
     """
+    if _is_answered(socket):
+        raise FedcoreError(f"another process answers at {socket}\n  fix: end it, or end this one")
     with contextlib.suppress(FileNotFoundError):
         socket.unlink()
-    listener = Listener(str(socket), "AF_UNIX")
+    listener = Listener(str(socket), "AF_UNIX", backlog=MAX_CONNECTIONS)
+    places = threading.Semaphore(MAX_CONNECTIONS)
 
     def reply(connection: Connection) -> None:
-        with connection, contextlib.suppress(EOFError, OSError):  # whoever asks may end
-            connection.send_bytes(answer(connection.recv_bytes()))
+        try:
+            with connection, contextlib.suppress(EOFError, OSError):  # whoever asks may end
+                if connection.poll(REQUEST_S):
+                    connection.send_bytes(answer(connection.recv_bytes(MAX_MESSAGE_BYTES)))
+        finally:
+            places.release()
 
     def accept() -> None:
         while True:
+            places.acquire()
             try:
                 connection = listener.accept()
             except OSError:  # the listener is closed
@@ -37,10 +63,20 @@ def serving(socket: Path, answer: Callable[[bytes], bytes]) -> Iterator[None]:
             threading.Thread(target=reply, args=(connection,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
+    tell(f"listens at {socket}; waits for the requests that a SuperNode passes on")
     try:
-        yield
+        yield Ending()
     finally:
         listener.close()
+
+
+def _is_answered(socket: Path) -> bool:
+    """Whether a process listens at a socket."""
+    try:
+        Client(str(socket), "AF_UNIX").close()
+    except OSError:
+        return False
+    return True
 
 
 def ask(socket: str, payload: bytes) -> bytes:

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import attrs
 
 from fedcore.errors import InvalidValue, brief
-from fedcore.ir.regular_files import read_regular_file
+from fedcore.ir.regular_files import open_regular_file, read_regular_file
 from fedcore.program.program_state_manager import (
     ProgramStateDamagedError,
     ProgramStateExistsError,
@@ -27,6 +26,7 @@ from fedcore.program.state_files import (
     checksums,
     from_files,
     manifest_of,
+    sizes_bytes,
     take_apart,
 )
 from fedcore.program.stored_arrays import SharedFile, StoredArrays, StoredFile, store
@@ -36,6 +36,7 @@ from fedcore.scalars import whole_number
 from fedcore.whole_files import lock_file, write_whole, written_and_locked
 
 MANIFEST, TENSORS = ".json", ".safetensors"
+MAX_MANIFEST_BYTES = 2**28
 
 
 class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
@@ -98,8 +99,11 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         """A saved state, in numpy arrays; without a structure, in plain lists, tuples and dicts."""
         version = whole_number("version", version)
         try:
-            content = check_manifest(self._read(self._path(version, MANIFEST)), version)
-            files = [self._read(self._tensors(version, number)) for number in range(len(checksums(content)))]
+            content = self._manifest_of(version)
+            files = [
+                self._read(self._tensors(version, number), size_bytes)
+                for number, size_bytes in enumerate(sizes_bytes(content))
+            ]
             return from_files(content, files, structure)
         except FileNotFoundError as error:
             if version not in self._versions(MANIFEST):
@@ -107,6 +111,29 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
             raise self._damage_error(version, error) from error
         except (OSError, Damaged) as error:
             raise self._damage_error(version, error) from error
+
+    def check(self, version: int) -> Any:
+        """Compares a saved state's files with their checksums, piece by piece, and gives the manifest's content.
+
+        Raises:
+            ProgramStateDamagedError: a file is not what was written.
+        """
+        try:
+            content = self._manifest_of(version)
+            if not self._has_checksums(version, content):
+                raise Damaged("the tensors have another checksum")
+        except (OSError, Damaged) as error:
+            raise self._damage_error(version, error) from error
+        return content
+
+    def _manifest_of(self, version: int) -> dict:
+        return check_manifest(self._read(self._path(version, MANIFEST), MAX_MANIFEST_BYTES), version)
+
+    def _has_checksums(self, version: int, content: dict) -> bool:
+        entries = zip(checksums(content), sizes_bytes(content), strict=True)
+        return all(
+            self._sha256(self._tensors(version, n), size) == checksum for n, (checksum, size) in enumerate(entries)
+        )
 
     async def save(self, program_state: Any, version: int) -> None:
         write = await self.begin_save(program_state, version)
@@ -168,11 +195,7 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
 
     def _is_whole(self, version: int) -> bool:
         try:
-            content = check_manifest(self._read(self._path(version, MANIFEST)), version)
-            return all(
-                _sha256(self._tensors(version, number)) == checksum
-                for number, checksum in enumerate(checksums(content))
-            )
+            return self._has_checksums(version, self._manifest_of(version))
         except (OSError, Damaged):
             return False
 
@@ -203,14 +226,23 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
         for path in reversed(self._tensors_of(version)):
             path.unlink(missing_ok=True)
 
-    def _read(self, path: Path) -> bytes:
-        """The content of a file, of whatever size.
+    def _read(self, path: Path, max_bytes: int) -> bytes:
+        """The content of a file.
 
         Raises:
-            Damaged: it is no file, such as a pipe, which would never end.
+            Damaged: it is no file, such as a pipe, which would never end, or is larger.
         """
         try:
-            return read_regular_file(path, max_bytes=sys.maxsize)
+            return read_regular_file(path, max_bytes, inside=self._root)
+        except InvalidValue as error:
+            raise Damaged(str(error)) from None
+
+    def _sha256(self, path: Path, max_bytes: int) -> str:
+        import hashlib
+
+        try:
+            with open_regular_file(path, max_bytes, inside=self._root) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
         except InvalidValue as error:
             raise Damaged(str(error)) from None
 
@@ -237,10 +269,3 @@ class FileProgramStateManager(ProgramStateManager[ProgramStateStructure]):
 
     def _damage_error(self, version: int, error: Exception) -> ProgramStateDamagedError:
         return ProgramStateDamagedError(f"{self._path(version, MANIFEST)} is damaged: {error}")
-
-
-def _sha256(path: Path) -> str:
-    import hashlib
-
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

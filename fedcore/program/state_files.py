@@ -82,6 +82,20 @@ def checksums(content: Mapping[str, Any]) -> list[str]:
     return [entry["sha256"] for entry in (content["tensors"], *content.get("shared", []))]
 
 
+def sizes_bytes(content: Mapping[str, Any]) -> list[int]:
+    """The size of each file of a checked manifest, by its number."""
+    return [entry["bytes"] for entry in (content["tensors"], *content.get("shared", []))]
+
+
+def texts_of(content: Mapping[str, Any], name: str) -> dict[str, str]:
+    """The texts of a dict in the state of a checked manifest, without its tensors; empty if it has no such dict."""
+    try:
+        _, parts = dict(content["tree"][-1])[name]
+        return {key: value for key, (kind, value) in parts if kind == "value" and isinstance(value, str)}
+    except (ValueError, LookupError, TypeError):
+        return {}
+
+
 def from_files(content: Mapping[str, Any], files: Sequence[bytes], structure: Any = None) -> Any:
     """The structure; without `structure`, or where it has a leaf, in plain lists, tuples and dicts.
 
@@ -123,6 +137,8 @@ def check_manifest(manifest: bytes, version: int) -> dict:
         content = json.loads(manifest)["content"]
         whole = _manifest(content) == manifest
         written_as, written_for, _ = content["format"], content["version"], checksums(content)
+        if not all(type(size) is int and size >= 0 for size in sizes_bytes(content)):
+            raise ValueError
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise Damaged("the manifest is no manifest") from error
     if not whole:

@@ -67,7 +67,7 @@ def test_passes_and_sampling_count(tmp_path):
     site._data = attrs.evolve(site._data, batches=attrs.evolve(site._data.batches, repeat=5, shuffle=20))
     run(exchange, build_private(rate=0.25))
     (line,) = spent(exchange)
-    assert line["noise"] == [[1.5, 0.25, 5]]
+    assert line["noise"] == ["1.5 0.25 5"]
     assert line["epsilon"] == pytest.approx(
         fc.privacy.example_epsilon(1.5, passes=5, delta=1e-5, sampling_rate=0.25), rel=1e-9
     )

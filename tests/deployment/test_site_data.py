@@ -69,7 +69,7 @@ def test_a_folder_of_images(tmp_path):
         (tmp_path / "scans" / label / "a.png").write_bytes(tf.io.encode_png(image).numpy())
     elements = '[data.elements]\nx = "image"\ny = "label"\n'
 
-    data = settings_of(tmp_path, 'file = "scans"\nimage_size = [2, 3]\n', elements).data
+    data = settings_of(tmp_path, 'file = "scans"\nimage_size = [2, 3]\nlabels = ["ill", "well"]\n', elements).data
 
     (batch,) = data.dataset(to_type("<x=float32[?,2,3,1],y=int32[?]>*"))
     assert np.array_equal(batch["x"], np.broadcast_to([[[[7.0]]], [[[9.0]]]], [2, 2, 3, 1]))
@@ -90,8 +90,114 @@ def test_values_that_would_change_are_refused_without_being_quoted(tmp_path):
     (tmp_path / "table.csv").write_text("age,height,label\n41,1.5,0.5\n")
     data = settings_of(tmp_path, 'file = "table.csv"\n').data
 
-    with pytest.raises(TypeMismatch, match=r"^the site's column label has values that are no int32$"):
+    with pytest.raises(TypeMismatch, match=r"^the site's column label has values that are no int32: 1 of 1$"):
         data.dataset(ROWS)
+
+
+def read(folder, rows, data="", elements=ELEMENTS):
+    (folder / "table.csv").write_text("\n".join(["age,height,label", *rows]))
+    return settings_of(folder, f'file = "table.csv"\n{data}', elements).data
+
+
+def test_blank_cells_are_counted_with_a_remedy_that_works(tmp_path):
+    rows = ["41,1.5,0", ",2,1", "7, ,0", "70,,1", "25,2.25,1"]
+
+    with pytest.raises(TypeMismatch) as raised:
+        read(tmp_path, rows).dataset(ROWS)
+
+    assert str(raised.value) == (
+        "columns of the site have blank cells, of 5 rows: age 1, height 2\n"
+        '  fix: data.missing = "drop" in site.toml leaves these rows out'
+    )
+    (batch,) = read(tmp_path, rows, 'missing = "drop"\n').dataset(ROWS)
+    assert batch["x"].numpy().tolist() == [[41, 1.5], [25, 2.25]]
+    assert batch["y"].numpy().tolist() == [0, 1]
+
+
+def test_texts_are_counted_with_a_remedy_that_works(tmp_path):
+    rows = ["41,1.5,well", "25,2.25,ill", "70,1.75,1"]
+    with pytest.raises(TypeMismatch, match=r"^2 of 3 cells of the site's column label are no numbers.*int32\n  fix: "):
+        read(tmp_path, rows).dataset(ROWS)
+
+    categories = '[data.categories]\nlabel = ["well", "ill", "1"]\n'
+    batches = read(tmp_path, rows, elements=f"{ELEMENTS}{categories}").dataset(ROWS)
+
+    assert [label for batch in batches for label in batch["y"].numpy().tolist()] == [0, 1, 2]
+
+
+def test_a_text_that_is_no_category_is_counted(tmp_path):
+    data = read(tmp_path, ["41,1.5,well", "2,2,dead"], elements=f'{ELEMENTS}[data.categories]\nlabel = ["well"]\n')
+
+    with pytest.raises(TypeMismatch, match=r"^1 of 2 cells of the site's column label are none of data.categories"):
+        data.dataset(ROWS)
+
+
+def test_numbers_that_are_missing_in_a_parquet_file_are_blank_cells(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"age": [41, None], "height": [1.5, 2.0], "label": [0, 1]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "table.parquet")
+
+    with pytest.raises(TypeMismatch, match=r"blank cells, of 2 rows: age 1\n"):
+        settings_of(tmp_path, 'file = "table.parquet"\n').data.dataset(ROWS)
+
+
+def test_missing_values_in_a_sqlite_file_are_blank_cells(tmp_path):
+    with sqlite3.connect(tmp_path / "table.sqlite") as database:
+        database.execute("create table patients (age integer, height real, label text)")
+        database.executemany("insert into patients values (?, ?, ?)", [(41, None, "0"), (25, 2.25, "1")])
+    database.close()
+    data = settings_of(tmp_path, 'file = "table.sqlite"\ntable = "patients"\nmissing = "drop"\n').data
+
+    (batch,) = data.dataset(ROWS)
+
+    assert batch["x"].numpy().tolist() == [[25, 2.25]]
+
+
+def write_images(folder, *labels):
+    for label in labels:
+        (folder / "scans" / label).mkdir(parents=True)
+        image = tf.io.encode_png(np.zeros([2, 2, 1], np.uint8)).numpy()
+        (folder / "scans" / label / "a.png").write_bytes(image)
+
+
+IMAGES = to_type("<x=float32[?,2,2,1],y=int32[?]>*"), '[data.elements]\nx = "image"\ny = "label"\n'
+
+
+def test_a_site_without_a_class_has_the_numbers_of_the_others(tmp_path):
+    write_images(tmp_path, "well")
+    data = settings_of(tmp_path, 'file = "scans"\nlabels = ["ill", "well"]\n', IMAGES[1]).data
+
+    (batch,) = data.dataset(IMAGES[0])
+
+    assert batch["y"].numpy().tolist() == [1]
+
+
+def test_labels_of_images_without_numbers_are_refused_with_a_fix(tmp_path):
+    write_images(tmp_path, "well", "ill")
+
+    with pytest.raises(FedcoreError, match=r'data.labels = \["ill", "well"\] in site.toml, in one order at all sites'):
+        settings_of(tmp_path, 'file = "scans"\n', IMAGES[1]).data.dataset(IMAGES[0])
+
+
+def test_a_folder_of_images_that_is_no_label_is_named(tmp_path):
+    write_images(tmp_path, "well", "unsure")
+
+    with pytest.raises(FedcoreError, match=r"none of data.labels: unsure"):
+        settings_of(tmp_path, 'file = "scans"\nlabels = ["well"]\n', IMAGES[1]).data.dataset(IMAGES[0])
+
+
+def test_a_row_with_too_many_cells_is_named_by_its_line(tmp_path):
+    with pytest.raises(FedcoreError, match=r"table.csv:3: the row has more cells"):
+        read(tmp_path, ["41,1.5,0", "25,2,25,1"]).dataset(ROWS)
+
+
+def test_an_unknown_column_is_told_with_those_that_there_are(tmp_path):
+    (tmp_path / "table.csv").write_text("age;height;label\n41;1,5;0\n")
+
+    with pytest.raises(TypeMismatch, match=r"has no column age; it has 'age;height;label'"):
+        settings_of(tmp_path, 'file = "table.csv"\n').data.dataset(ROWS)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +207,10 @@ def test_values_that_would_change_are_refused_without_being_quoted(tmp_path):
         ('fil = "table.csv"\n', "there is no setting data.fil"),
         ("", "has a file .a table., or a function"),
         ('function = "own.py:load"\n', "data.function is a file and a function"),
+        ('file = "table.csv"\nmissing = "zero"\n', 'data.missing is "drop", not'),
+        ('file = "table.csv"\nlabels = ["a"]\n', "data.labels are the folders of a folder of images"),
+        ('file = "table.csv"\ncategories = {weight = ["a"]}\n', "data.categories.weight is of no column"),
+        ('file = "table.csv"\ncategories = {age = ["a", "a"]}\n', "data.categories.age is a list of different texts"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path, data, message):

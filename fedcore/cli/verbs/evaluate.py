@@ -11,6 +11,9 @@ import click
 def evaluate(directory: Path, format_: str) -> None:
     """Evaluates the model of the newest checkpoint on all evaluation clients.
 
+    This runs the Python program that the directory's config.json names, as your user: do so only with a directory that
+    you trust. `fedcore show` reads a directory and runs nothing.
+
     \b
     Examples:
       fedcore eval runs/001

@@ -23,6 +23,9 @@ def list_runs(
 ) -> None:
     """Lists the trainings in a directory with their newest metrics. Damaged ones are named; the exit code is then 1.
 
+    The directory may be from elsewhere: its files are read as data, links that lead out of it are refused, and nothing
+    is imported.
+
     \b
     Examples:
       fedcore list
@@ -34,10 +37,12 @@ def list_runs(
     from fedcore.cli.run_table import print_runs
     from fedcore.cli.runs import CONFIGURATION, read_run
     from fedcore.errors import FedcoreError
+    from fedcore.ir.regular_files import check_inside
 
     runs, damaged = [], []
     for configuration in sorted(directory.glob(f"*/{CONFIGURATION}")):
         try:
+            check_inside(configuration.parent, directory)
             runs.append(read_run(configuration.parent))
         except FedcoreError as error:
             damaged.append(str(error))

@@ -11,7 +11,7 @@ PROJECT = {name: f"{name}.tmpl" for name in ("train.toml", "model.py", "test_mod
 
 SITES = ("east", "north", "south")
 NETWORK = {
-    **{name: f"network/{name}.tmpl" for name in ("server.py", "test_server.py")},
+    **{name: f"network/{name}.tmpl" for name in ("server.py", "test_server.py", "project.yml")},
     **{f"sites/{site}/{name}": f"network/site/{name}.tmpl" for site in SITES for name in ("site.toml", "policy.toml")},
 }
 TEMPLATES = {"digits": PROJECT, "network": NETWORK}

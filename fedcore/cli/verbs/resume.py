@@ -15,6 +15,9 @@ from fedcore.cli.verbs.train import format_option, runtime_option
 def resume(directory: Path, rounds: int | None, runtime_name: str, format_: str) -> None:
     """Goes on with a training after its last checkpoint, to the result of a run that was not interrupted.
 
+    This runs the Python program that the directory's config.json names, as your user: do so only with a directory that
+    you trust. `fedcore show` reads a directory and runs nothing.
+
     \b
     Examples:
       fedcore resume runs/001

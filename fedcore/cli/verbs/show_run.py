@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedcore.errors import printable
+
 if TYPE_CHECKING:
     from fedcore.cli.runs import Run
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show_run(directory: Path, format_: str) -> None:
     """Shows the settings of a training, its newest metrics, and its checkpoints, each of which is read and checked.
+
+    The directory may be from elsewhere: its files are read as data, links that lead out of it are refused, and nothing
+    is imported. Of the program that it names, only the digest is compared.
 
     \b
     Examples:
@@ -52,33 +57,37 @@ def _print_origin(run: "Run") -> None:
     files = {part["file"]: f"sha256:{part['sha256']}" for part in (origin["configuration"], origin["program"])}
     _print("made of", {**files, "commit": origin["commit"] or "none"})
     for line in changes_since(origin, run.program):
-        click.echo(f"  {line}")
+        click.echo(printable(f"  {line}"))
     click.echo(click.style("repeat it", bold=True))
-    click.echo(f"  {origin['command']}")
+    click.echo(printable(f"  {origin['command']}"))
 
 
 def _print(title: str, values: dict[str, Any]) -> None:
     click.echo(click.style(title, bold=True))
     width = max(map(len, values), default=0)
     for name, value in values.items():
-        click.echo(f"  {name:<{width}}  {value:.6g}" if isinstance(value, float) else f"  {name:<{width}}  {value}")
+        text = f"{value:.6g}" if isinstance(value, float) else str(value)
+        click.echo(printable(f"  {name:<{width}}  {text}"))
 
 
 def _checkpoints(directory: Path) -> dict[str, Any]:
     """The checkpoints with what is wrong with them, and what the newest whole one was written with."""
+    from fedcore.ir.regular_files import check_inside
     from fedcore.program import FileProgramStateManager, ProgramStateDamagedError
     from fedcore.program.run_directory import CHECKPOINTS
+    from fedcore.program.state_files import texts_of
 
     if not (directory / CHECKPOINTS).is_dir():
         return {"checkpoints": [], "surroundings": {}}
+    check_inside(directory / CHECKPOINTS, directory)
     manager = FileProgramStateManager(directory / CHECKPOINTS)
     checkpoints: list[dict[str, Any]] = []
     surroundings: dict[str, str] = {}
     for version in asyncio.run(manager.get_versions()) or []:
         try:
-            surroundings = asyncio.run(manager.load(version))["surroundings"]
+            surroundings = texts_of(manager.check(version), "surroundings")
             state = "whole"
         except ProgramStateDamagedError as error:
             state = str(error)
-        checkpoints.append({"round": version, "bytes": manager.size_bytes(version), "state": state})
+        checkpoints.append({"round": version, "bytes": manager.size_bytes(version), "state": printable(state)})
     return {"checkpoints": checkpoints, "surroundings": surroundings}

@@ -35,8 +35,8 @@ def show_values(
 
     import attrs
 
-    from fedcore.cli.exit_codes import printable
     from fedcore.cli.recorded import read_recorded
+    from fedcore.errors import printable
 
     calls = [c for c in read_recorded(directory).calls if call in (None, c.number)]
     values = [

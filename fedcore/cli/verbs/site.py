@@ -30,6 +30,7 @@ def site() -> None:
 
     \b
     Examples:
+      fedcore site check site.toml    # data, types, policy, keys, connection; nothing is trained
       fedcore site site.toml          # until Ctrl-C; connects again whenever the server is back
       fedcore site log site.log       # what ran, and what left
     """
@@ -47,19 +48,63 @@ def run(file: Path, while_open: bool) -> None:
     import sys
     import threading
 
+    from fedcore.errors import FedcoreError
+
     with quiet_start():
         from fedcore.deployment.site import open_site
         from fedcore.deployment.site_settings import read_settings
 
         settings = read_settings(file)
         name, serving = _network(settings)
-        answers = open_site(name, settings)
-    with serving(answers.answer):
-        click.echo(f"{name}: answers by {file}; log {settings.log}")
+        site = open_site(name, settings)
+    click.echo(f"{name}: answers by {file}; log {settings.log}")
+    with serving(site.answer, lambda text: click.echo(f"{name}: {text}")) as ending:
         if while_open:
-            sys.stdin.read()
-        else:
-            threading.Event().wait()
+            threading.Thread(target=lambda: (sys.stdin.read(), ending.come("")), daemon=True).start()
+        try:
+            ending.wait()
+        finally:
+            site.stop()
+    if ending.reason:
+        raise FedcoreError(ending.reason)
+
+
+@site.command(short_help="Checks a site's data, policy, keys and connection.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.toml")
+@click.option(
+    "--element", metavar="TYPE", help='Of an element that the server asks for: "<x=float32[?,4],y=int32[?]>".'
+)
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_context
+def check(ctx: click.Context, file: Path, element: str | None, format_: str) -> None:
+    """Checks what a site has: data, types, policy, keys, log and connection. Nothing is trained, and nothing leaves.
+
+    The exit code is 1 if something is wrong. Values of texts are shown here, and nowhere else.
+
+    \b
+    Examples:
+      fedcore site check site.toml
+      fedcore site check site.toml --element "<x=float32[?,4],y=int32[?]>"
+    """
+    import json
+
+    from fedcore.cli.exit_codes import WRONG_PROGRAM
+    from fedcore.errors import printable
+
+    with quiet_start():
+        from fedcore.deployment.site_check import as_json, check_site, has_passed
+        from fedcore.deployment.site_settings import read_settings
+        from fedcore.types import SequenceType, to_type
+
+        type_ = None if element is None else SequenceType(to_type(element))
+        findings = [*check_site(read_settings(file), type_)]
+    if format_ == "json":
+        click.echo(json.dumps(as_json(findings), indent=2))
+    else:
+        for finding in findings:
+            click.echo(f"{finding.part:<11} {finding.state:<6} {printable(finding.text)}")
+    if not has_passed(findings):
+        ctx.exit(WRONG_PROGRAM)
 
 
 def _network(settings: "SiteSettings") -> "tuple[str, Callable[..., AbstractContextManager]]":
@@ -97,11 +142,13 @@ def log(file: Path, format_: str) -> None:
     if format_ == "json":
         click.echo(json.dumps(lines, indent=2))
         return
+    from fedcore.errors import printable
+
     for line in lines:
-        click.echo(_format_line(line))
-    bits = sum(line.get("bits", 0) for line in lines)
-    runs = sum(line["what"] == "ran" for line in lines)
-    click.echo(f"{runs} runs; {bits} bits have left, {sum(line['what'] == 'refused' for line in lines)} refusals")
+        click.echo(printable(_format_line(line)).replace("\n", " "))
+    bits = sum(line["bits"] for line in lines if isinstance(line.get("bits"), int))
+    runs, refusals = (sum(line.get("what") == what for line in lines) for what in ("ran", "refused"))
+    click.echo(f"{runs} runs; {bits} bits have left, {refusals} refusals")
 
 
 @site.command(short_help="Makes the key of a site, or of a reviewer of plans.")
@@ -124,16 +171,21 @@ def key(file: Path) -> None:
 
 
 def _format_line(line: dict) -> str:
-    start = f"{line['time']}  {line['what']:<8} plan {str(line.get('plan', ''))[:12]}"
-    match line["what"]:
+    start = f"{line.get('time')}  {line.get('what')!s:<8} plan {str(line.get('plan', ''))[:12]}"
+    match line.get("what"):
         case "ran":
-            sent = ", ".join(line.get("sent", []))
-            return f"{start}  {line['bits']} bits of {line['clients']} clients, {line['seconds']} s: {sent}"
+            sent = ", ".join(map(str, line.get("sent", [])))
+            policy = f", policy {str(line['policy'])[:12]}" if "policy" in line else ""
+            figures = f"{line.get('bits')} bits of {line.get('clients')} clients, {line.get('seconds')} s{policy}"
+            return f"{start}  {figures}: {sent}"
+        case "policy":
+            return f"{line.get('time')}  policy   {line.get('policy')}"
         case "spent":
-            number = "without bound" if line["epsilon"] is None else f"{line['epsilon']:.4g}"
-            return f"{start}  epsilon {number} of the site's records so far, at delta {line['delta']:g}"
+            bound = line.get("epsilon")
+            number = f"{bound:.4g}" if isinstance(bound, int | float) else "without bound"
+            return f"{start}  epsilon {number} of the site's records so far, at delta {line.get('delta')}"
         case "refused":
-            return f"{start}  rule {line['rule']}: {line['why']}"
+            return f"{start}  rule {line.get('rule')}: {line.get('why')}"
         case "failed":
-            return f"{start}  {line['error']}"
+            return f"{start}  {line.get('error')}"
     return start

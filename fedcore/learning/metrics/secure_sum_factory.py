@@ -116,12 +116,14 @@ def _process(value_type: Type, ranges: Mapping | None, default: Any) -> Aggregat
 
     _walk(value_type, ranges, default, place)
     sums = {
-        key: SecureSumOfOneRange(*bounds[key]).create(StructType([(None, leaf) for _, leaf in places]))
+        key: SecureSumOfOneRange(*bounds[key]).create(StructType([(_label(value_type, at), t) for at, t in places]))
         for key, places in groups.items()
     }
 
-    def group(value: Value) -> dict[str, tuple]:
-        return {key: tuple(_element(value, at) for at, _ in places) for key, places in groups.items()}
+    def group(value: Value) -> dict[str, dict[str, Value]]:
+        return {
+            key: {_label(value_type, at): _element(value, at) for at, _ in places} for key, places in groups.items()
+        }
 
     def ungroup(totals: Value) -> Any:
         by_place = {at: totals[key][i] for key, places in groups.items() for i, (at, _) in enumerate(places)}
@@ -185,6 +187,17 @@ def _element(value: Value, at: tuple[int, ...]) -> Value:
     for i in at:
         value = value[i]
     return value
+
+
+def _label(type_: Type, at: tuple[int, ...]) -> str:
+    """The name of a tensor for people, `metric accuracy 0` for the first of the accuracy's; no two are equal."""
+    names = ["metric"]
+    for i in at:
+        assert isinstance(type_, StructType)
+        if type_.names[i] is not None or len(type_) > 1:
+            names.append(type_.names[i] or str(i))
+        type_ = type_.types[i]
+    return " ".join(names)
 
 
 def _pack(type_: Type, by_place: Mapping, at: tuple[int, ...] = ()) -> Any:

@@ -24,13 +24,14 @@ from fedcore.runtime.cluster.environment import differences, environment
 from fedcore.runtime.cluster.shipping import SMALL_BYTES, array_digest
 from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
-from fedcore.runtime.network.messages import MalformedMessage, Message
+from fedcore.runtime.network.messages import MAX_FACTS_BYTES, MAX_MESSAGE_BYTES, MalformedMessage, Message, remark
 from fedcore.runtime.network.plan_runner import ClientStageOf, ClientSums
 from fedcore.runtime.network.transcript import SERVER_VALUE, KeptName, Sources, Transcript, ValueSource, seed_commitment
 from fedcore.runtime.reports.report import Report
-from fedcore.runtime.secure.settings import Masked
+from fedcore.runtime.secure.settings import PHASES, Masked
 from fedcore.runtime.stopping import Stop
 from fedcore.site_value import SiteValue
+from fedcore.types import leaves
 
 if TYPE_CHECKING:
     from fedcore.runtime.network.secure_sums import NetworkSums
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 MAX_REQUESTS = 64
 """Sites that are asked at once."""
 
+MAX_REPLY_BYTES = 2**24
+"""Of a reply, beside the tensors that a client sends."""
+
+_POLL_S = 0.1
 MAX_SENT = 4096
 """Number of digests, of plans and arrays, that are remembered for each site."""
 
@@ -70,6 +75,7 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
     Args:
         timeout_s: seconds until a site must have replied.
         signatures: digest of a plan -> its signature.
+        retry_wait_s: seconds for which an offline site is waited for, and that lie between two tries of a client.
     """
 
     def __init__(
@@ -79,9 +85,10 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
         timeout_s: float,
         secure: Masked | None = None,
         signatures: Mapping[str, bytes] = MappingProxyType({}),
+        retry_wait_s: float = 0.0,
     ) -> None:
         self.exchange = exchange
-        self._sites = _Sites(exchange, timeout_s, signatures)
+        self._sites = _Sites(exchange, timeout_s, signatures, retry_wait_s)
         self._threads = max(1, min(MAX_REQUESTS, len(exchange.sites)))
         super().__init__([self._sites], self._threads, on_client_failure=on_client_failure, secure=secure)
 
@@ -130,6 +137,8 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
             return None
 
         def ask(client: int, message: Message) -> Message:
+            if message.facts.get("phase") == PHASES[0]:
+                self._sites.wait_online(transcript.names[client], stop)
             stage.send_plan_once(transcript.names[client])
             return self._sites.ask(transcript.names[client], message, stop)
 
@@ -152,9 +161,12 @@ class _Sites:
 
     name = "network"
 
-    def __init__(self, exchange: Exchange, timeout_s: float, signatures: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, exchange: Exchange, timeout_s: float, signatures: Mapping[str, bytes], retry_wait_s: float
+    ) -> None:
         self.exchange = exchange
         self.timeout_s = timeout_s
+        self.retry_wait_s = retry_wait_s
         self.signatures = dict(signatures)
         self.stages: dict[int, _Stage] = {}
         self._own = environment()
@@ -169,24 +181,45 @@ class _Sites:
     def close(self) -> None:
         """Does nothing: the clients executor closes the exchange."""
 
-    def ask(self, site: str, message: Message, stop: Stop) -> Message:
+    def ask(self, site: str, message: Message, stop: Stop, max_bytes: int = MAX_REPLY_BYTES) -> Message:
         """The site's reply.
 
+        Args:
+            max_bytes: of the reply.
         Raises:
             NoReply: there is none.
             SiteRefused: the site's policy has a rule against the request.
             SiteFailed: the client's work failed.
             MalformedMessage: the reply is no message.
         """
-        reply = Message.from_bytes(self.exchange.ask(site, message.to_bytes(), self.timeout_s, stop))
+        payload = self.exchange.ask(site, message.to_bytes(), self.timeout_s, stop)
+        try:
+            return self._read(site, Message.from_bytes(payload, max_bytes))
+        except MalformedMessage as error:
+            raise MalformedMessage(f"{site}: {error}") from None
+
+    def _read(self, site: str, reply: Message) -> Message:
+        """The reply, if the site has not refused and its work has not failed."""
         if reply.facts["kind"] == "refused":
-            rule, why = reply.fact("rule", str), reply.fact("why", str)
-            raise SiteRefused(f"{site} declined: rule {rule}: {why}")
+            raise SiteRefused(f"{site} declined: rule {reply.name('rule')}: {reply.remark('why')}")
         if reply.facts["kind"] == "failed":
             if "error" in reply.facts:  # it is about the request
-                raise SiteFailed(f"{site}: {reply.fact('error', str)}")
-            raise SiteFailed(f"{site} failed: its log says why, under number {reply.fact('number', int)}")
+                raise SiteFailed(f"{site}: {reply.remark('error')}")
+            raise SiteFailed(f"{site} failed: its log says why, under number {reply.number('number')}")
         return reply
+
+    def wait_online(self, site: str, stop: Stop, least_s: float = 0.0) -> None:
+        """Waits for a site that is offline, at most `retry_wait_s`.
+
+        Args:
+            least_s: seconds to wait for a site that is online.
+        """
+        began = time.monotonic()
+        limit_s = least_s if self.exchange.is_online(site) else self.retry_wait_s
+        while time.monotonic() - began < limit_s and not stop.is_stopped:
+            time.sleep(min(_POLL_S, limit_s))
+            if limit_s > least_s and self.exchange.is_online(site):
+                return
 
     def has(self, site: str, digest: str) -> bool:
         """Whether the site has been sent the plan or the array, as far as is known."""
@@ -197,7 +230,8 @@ class _Sites:
 
     def differences(self, site: str, reply: Message) -> str | None:
         """The properties of a site's process that may change bits; None if there are none."""
-        differing = differences(reply.fact("environment", dict), self._own)
+        properties = reply.fact("environment", dict)
+        differing = differences({name: remark(str(properties.get(name))) for name in self._own}, self._own)
         return f"{site} differs: {'; '.join(differing)}" if differing else None
 
 
@@ -212,6 +246,7 @@ class _Stage:
         run = sites.runs.get("run", [report], lambda: uuid.uuid4().hex)
         self.facts = {"plan": work.digest, "operation": work.operation, "run": run}
         self.sums: NetworkSums | None = None
+        self._tried: set[int] = set()
         stage = work.module.function(work.stage)
         first = 0 if work.zero is None else 1
         self._arrays: dict[str, np.ndarray] = {}
@@ -228,6 +263,8 @@ class _Stage:
         (index,) = clients.present
         (client,) = clients.values
         site, client_arrays = self.site_of(client), self._client_arrays(client)
+        self._sites.wait_online(site, self._stop, self._sites.retry_wait_s if index in self._tried else 0.0)
+        self._tried.add(index)
         if self.sums is not None:
             message = self.sums.message(index)
             if message is None:
@@ -239,7 +276,7 @@ class _Stage:
         self._report.count("blocks")
         if self._report.recording is not None:
             self._report.recording.add("worker", self._work.stage, time.perf_counter() - began, site)
-        for note in reply.fact("notes", list):
+        for note in reply.remarks("notes"):
             self._report.note(f"{site}: {note}")
         keeps = self._work.keeps or self._work.zero is None
         kept_values = {index: SiteValue(site, self._kept_name(index, reply))} if keeps else {}
@@ -312,7 +349,7 @@ class _Stage:
 
     def _kept_name(self, index: int, reply: Message) -> str:
         """The name of the value that the stage leaves at the client's site."""
-        digest = reply.fact("provenance", str)
+        digest = reply.digest("provenance")
         return str(KeptName.parse(f"{self._work.operation}/{self.facts['run']}/{index}/{digest}"))
 
     def _client_arrays(self, client: tuple) -> dict[str, np.ndarray]:
@@ -336,7 +373,7 @@ class _Stage:
                 self._send_plan(site)
             reply = self._ask(site, index, sources, client_arrays, {*self._digests})
         if reply.facts["kind"] != "result":
-            raise MalformedMessage(f"{site} replies with {reply.facts['kind']!r}, not with a result")
+            raise MalformedMessage(f"{site} replies with {remark(reply.facts['kind'])!r}, not with a result")
         for digest in self._digests.values():
             self._sites.note_sent(site, digest)
         return reply
@@ -361,7 +398,16 @@ class _Stage:
             "digests": digests,
             "reply_by_s": REPLY_BY * self._sites.timeout_s,
         }
-        return self._sites.ask(site, Message(facts, {**arrays, **client_arrays}), self._stop)
+        return self._sites.ask(site, Message(facts, {**arrays, **client_arrays}), self._stop, self._max_reply_bytes)
+
+    @functools.cached_property
+    def _max_reply_bytes(self) -> int:
+        """Size of the largest reply to a run: masked integers may take more bytes than they have in the plan."""
+        stage = ClientStageOf(self._work)
+        sent_type = stage.sent_type if self.sums is None else stage.partial_type
+        tensors = [] if sent_type is None else [leaf for _, leaf in leaves(sent_type)]
+        bits = [getattr(leaf, "size_bits", None) for leaf in tensors]
+        return MAX_MESSAGE_BYTES if None in bits else MAX_REPLY_BYTES + 3 * sum(bits) // 8
 
     def send_plan_once(self, site: str) -> None:
         """Sends the plan to a site that has not been sent it."""
@@ -373,7 +419,9 @@ class _Stage:
         signature = self._sites.signatures.get(self._work.digest)
         if signature is not None:
             arrays["signature"] = np.frombuffer(signature, np.uint8)
-        facts = {"kind": "plan", "plan": self._work.digest}
+        names = {key: list(names) for key, names in self._work.module.element_names.items()}
+        is_short = len(str(names)) < MAX_FACTS_BYTES // 4
+        facts = {"kind": "plan", "plan": self._work.digest, "element_names": names if is_short else {}}
         reply = self._sites.ask(site, Message(facts, arrays), self._stop)
         self._sites.note_sent(site, self._work.digest)
         note = self._sites.differences(site, reply)

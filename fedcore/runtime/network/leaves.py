@@ -1,5 +1,6 @@
 """Tensors of a type as named arrays of a message, and back."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,12 +8,15 @@ import numpy as np
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.runtime.network.messages import MalformedMessage
+from fedcore.runtime.network.messages import MAX_INDEX, MalformedMessage
 from fedcore.types import TensorType, Type, leaves
 
 _NUMPY = {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
           "uint64"}  # fmt: skip
 """Dtypes that cross as they are; others cross as bytes, with the item's size as the last dimension."""
+
+MAX_RANK = 8
+"""Of a tensor of texts, whose shape is an array of the message."""
 
 
 def to_arrays(value: Any, type_: Type, prefix: str) -> dict[str, np.ndarray]:
@@ -66,6 +70,8 @@ def _from_stored(arrays: Mapping[str, np.ndarray], name: str, type_: TensorType)
         return _codes(stored, type_)
     wants = dtype.numpy
     if wants.name in _NUMPY and stored.dtype == wants:
+        if wants.name == "bool" and stored.size and stored.view(np.uint8).max() > 1:
+            raise MalformedMessage("a message has an array of bool with other bytes than 0 and 1")
         return stored
     if stored.dtype == np.uint8 and wants.name not in _NUMPY and stored.shape[-1:] == (wants.itemsize,):
         return np.ascontiguousarray(stored).view(wants).reshape(stored.shape[:-1])
@@ -115,8 +121,9 @@ def _texts(data: np.ndarray, ends: np.ndarray | None, shape: np.ndarray | None) 
         and data.dtype == np.uint8
         and ends.dtype == shape.dtype == np.int64
         and data.ndim == ends.ndim == shape.ndim == 1
-        and (shape >= 0).all()
-        and int(np.prod(shape)) == len(ends)
+        and len(shape) <= MAX_RANK
+        and all(0 <= size <= MAX_INDEX for size in shape.tolist())
+        and math.prod(shape.tolist()) == len(ends)
         and (np.diff(ends, prepend=0) >= 0).all()
         and (len(ends) == 0 or ends[-1] == len(data))
     )

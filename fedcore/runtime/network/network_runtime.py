@@ -10,11 +10,13 @@ from fedcore.runtime.clients.faults import Drop
 from fedcore.runtime.local import LocalRuntime, client_settings, local
 from fedcore.runtime.network.exchange import Exchange
 from fedcore.runtime.secure.settings import Masked, settings_of
+from fedcore.scalars import real_number
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 TIMEOUT_S = 600.0
+RETRY_WAIT_S = 2.0
 
 
 def network(
@@ -29,6 +31,7 @@ def network(
     deterministic: bool = False,
     on_client_failure: str | Drop = "raise",
     client_timeout_s: float | None = TIMEOUT_S,
+    retry_wait_s: float = RETRY_WAIT_S,
     target: str | None = None,
     secure_aggregation: str | Masked | None = None,
     signatures: Iterable[str | os.PathLike] = (),
@@ -52,6 +55,8 @@ def network(
             (`fedcore site key`). Default: secure sums are added as other sums.
         signatures: files of `fedcore policy sign`, for sites that run signed plans only.
         client_timeout_s: seconds from a request to a site until its reply has arrived.
+        retry_wait_s: seconds for which a site that is offline is waited for, before it counts as failed, and between
+            two tries of a client that failed (`fc.runtime.drop(max_retries=...)`). So sites may restart in a round.
         server_device, vectorize, xla, low_rank, compute_dtype, intra_op_threads, deterministic, target: as for
             `fc.runtime.local`.
     Raises:
@@ -66,6 +71,7 @@ def network(
     policy, timeout_s = client_settings(on_client_failure, client_timeout_s)
     if timeout_s is None:
         raise FedcoreError("client_timeout_s is a number of seconds, since a site may never reply")
+    wait_s = float(real_number("retry_wait_s", retry_wait_s, at_least=0))
     signed = dict(map(_read_signature, signatures))
     return local(
         server_device,
@@ -75,7 +81,9 @@ def network(
         compute_dtype=compute_dtype,
         intra_op_threads=intra_op_threads,
         deterministic=deterministic,
-        clients_executor=NetworkClientsExecutor(exchange, policy, timeout_s, settings_of(secure_aggregation), signed),
+        clients_executor=NetworkClientsExecutor(
+            exchange, policy, timeout_s, settings_of(secure_aggregation), signed, wait_s
+        ),
         target=target,
     )
 

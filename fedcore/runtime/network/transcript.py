@@ -16,6 +16,9 @@ from fedcore.runtime.network.messages import MalformedMessage, Message
 DATA, SERVER_VALUE = "data", "server"
 """Sources of a client value beside a `KeptName`: the site's data, and the server."""
 
+MAX_PATH = 64
+"""Steps to an element of a value."""
+
 _KEPT = re.compile(r"([^/]{1,200})/([0-9a-f]{32})/([0-9]{1,9})/([0-9a-f]{64})")
 
 
@@ -70,7 +73,7 @@ class ValueSource:
             MalformedMessage: it is none.
         """
         is_pair = isinstance(fact, list) and len(fact) == 2 and isinstance(fact[0], str) and isinstance(fact[1], list)
-        if not is_pair or not all(type(i) is int and 0 <= i < 2**31 for i in fact[1]):
+        if not is_pair or len(fact[1]) > MAX_PATH or not all(type(i) is int and 0 <= i < 2**31 for i in fact[1]):
             raise MalformedMessage("a source of a client value is a name and the positions of an element")
         return cls(fact[0], tuple(fact[1]))
 
@@ -164,7 +167,8 @@ class Transcript:
         Raises:
             MalformedMessage: it tells none.
         """
-        plan, operation, run, seed = (request.fact(name, str) for name in ("plan", "operation", "run", "seed"))
+        plan, operation, run = request.digest("plan"), request.name("operation"), request.digest("run")
+        seed = request.digest("seed")
         names, sources = request.fact("names", list), request.fact("sources", list)
         broadcasts, server_values = request.fact("broadcasts", dict), request.fact("server_values", dict)
         number = request.facts.get("round")

@@ -1,0 +1,237 @@
+"""Checks a site's settings, data, policy, keys and connection, without training: `fedcore site check`."""
+
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from fedcore.deployment.policy import Policy
+from fedcore.deployment.site_data import FunctionData, TableData, is_blank
+from fedcore.deployment.site_settings import SiteSettings
+from fedcore.deployment.site_tables import parse_texts
+from fedcore.errors import FedcoreError, brief
+from fedcore.types import Type
+
+if TYPE_CHECKING:
+    from fedcore.deployment.flare_exchange import Kit
+
+CONNECT_S = 10.0
+SHOWN = 12
+"""Different texts of a column that are listed."""
+
+
+@attrs.frozen
+class Finding:
+    """A result of a check.
+
+    Args:
+        part: of the site.
+        state: `ok`, `note` or `wrong`.
+    """
+
+    part: str
+    state: str
+    text: str
+
+
+def check_site(settings: SiteSettings, element: Type | None = None) -> Iterator[Finding]:
+    """The findings about a site.
+
+    Args:
+        element: the type of a data set that a plan asks for, such as `<x=float32[?,4],y=int32[?]>*`.
+    """
+    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+        ("data", lambda: _check_data(settings.data, element)),
+        ("policy", lambda: _check_policy(settings)),
+        ("keys", lambda: _check_keys(settings)),
+        ("log", lambda: _check_log(settings.log)),
+        ("connection", lambda: _check_connection(settings)),
+    ]
+    for part, check in checks:
+        try:
+            yield from check()
+        except FedcoreError as error:
+            yield Finding(part, "wrong", str(error))
+
+
+def _check_data(data: TableData | FunctionData, element: Type | None) -> Iterator[Finding]:
+    if isinstance(data, TableData):
+        yield from _check_table(data)
+    elif element is None:
+        yield Finding("data", "note", "a function of yours; --element TYPE has it called and its value checked")
+    if element is not None:
+        dataset = data.dataset(element)
+        number = sum(1 for _ in dataset)
+        yield Finding("types", "ok", f"the data is of type {element}: {number} batches or elements, with repetitions")
+
+
+def _check_table(data: TableData) -> Iterator[Finding]:
+    names = [*dict.fromkeys(name for leaf in data.elements for name in data.columns_of(leaf))]
+    whole = data.read(names)
+    texts = {n for n in names if n not in data.categories and _is_text(whole[n])}
+    rows = data.rows(texts)
+    total, number = (len(next(iter(table.values()))) for table in (whole, rows))
+    dropped = f"; {total - number} with blank cells are left out" if total > number else ""
+    yield Finding("data", "ok" if number else "wrong", f"{number} rows of {data.file}{dropped}")
+    for name in names:
+        column = rows[name]
+        if name in texts:
+            distinct = sorted({str(v) for v in column[~is_blank(column)].tolist()})
+            listed = ", ".join(f'"{text}"' for text in distinct[:SHOWN]) + (", …" if len(distinct) > SHOWN else "")
+            fix = f"a plan that asks for numbers needs [data.categories], {name} = [{listed}]"
+            yield Finding("data", "note", f"column {name} has {len(distinct)} different texts; {fix}")
+        elif name in data.categories:
+            counts = [(text, sum(str(v).strip() == text for v in column.tolist())) for text in data.categories[name]]
+            yield Finding("data", "ok", f"column {name}: {', '.join(f'{text} {count}' for text, count in counts)}")
+        else:
+            yield Finding("data", "ok", f"column {name}: {_range(column)}")
+
+
+def _is_text(column: np.ndarray) -> bool:
+    if column.dtype.kind not in "OUS":
+        return False
+    return parse_texts(column[~is_blank(column)].tolist()).dtype.kind in "OUS"
+
+
+def _range(column: np.ndarray) -> str:
+    numbers = parse_texts(column.tolist()) if column.dtype.kind in "OUS" else column
+    shape = f" {list(numbers.shape[1:])}" if numbers.ndim > 1 else ""
+    values = f", {numbers.min():g} to {numbers.max():g}" if numbers.size and numbers.dtype.kind in "iuf" else ""
+    return f"{numbers.dtype}{shape}{values}"
+
+
+def _check_policy(settings: SiteSettings) -> Iterator[Finding]:
+    policy = settings.policy
+    rules = {f.name: getattr(policy, f.name) for f in attrs.fields(Policy)}
+    yield Finding(
+        "policy", "ok", ", ".join(f"{n} = {_rule(v)}" for n, v in rules.items() if v not in (None, frozenset()))
+    )
+    if settings.policy_file is not None:
+        yield Finding("policy", "ok", f"digest {settings.policy_file.newest.digest}, as the log has it")
+    if policy.aggregated and settings.identity is None:
+        yield Finding("policy", "wrong", "aggregated = true needs key and peers in site.toml, for masked sums")
+    if policy.columns is not None and isinstance(settings.data, TableData):
+        data = settings.data
+        unread = {name for leaf in data.elements for name in data.columns_of(leaf)} - policy.columns
+        if unread:
+            yield Finding("policy", "note", f"columns leaves out {', '.join(sorted(unread))}: plans may not read them")
+
+
+def _rule(value: Any) -> str:
+    """A value of a policy as its file has it; of keys only their number."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"{len(value)} keys"
+    return brief(sorted(value)) if isinstance(value, frozenset) else brief(value)
+
+
+def _check_keys(settings: SiteSettings) -> Iterator[Finding]:
+    identity = settings.identity
+    if identity is None:
+        yield Finding("keys", "note", "site.toml names no key and peers: the site takes part in no masked sums")
+        return
+    name, own = _name(settings), identity.key.public_key().public_bytes_raw()
+    if name not in identity.peers:
+        has = ", ".join(identity.peers)
+        yield Finding("keys", "wrong", f"peers has no key of this site, {name}; it has {has}")
+    elif identity.peers[name] != own:
+        yield Finding("keys", "wrong", f"peers has another key for {name} than that of this site, {own.hex()}")
+    else:
+        yield Finding("keys", "ok", f"public key {own.hex()}; peers: {', '.join(sorted(identity.peers))}")
+    if len(identity.peers) < settings.policy.clients:
+        number = len(identity.peers)
+        text = f"peers has {number} sites, and the policy asks for {settings.policy.clients} in a sum"
+        yield Finding("keys", "wrong", text)
+
+
+def _name(settings: SiteSettings) -> str:
+    if settings.kit is None:
+        return settings.name
+    return _kit(settings.kit).name
+
+
+def _kit(folder: Path) -> "Kit":
+    from fedcore.deployment.engines import engine_installed
+
+    with engine_installed():
+        from fedcore.deployment.flare_exchange import Kit
+    return Kit.read(folder)
+
+
+def _check_log(log: Path) -> Iterator[Finding]:
+    if not os.access(log if log.exists() else log.parent, os.W_OK):
+        yield Finding("log", "wrong", f"{log} cannot be written")
+        return
+    yield Finding("log", "ok", f"{log}, {log.stat().st_size if log.exists() else 0} bytes")
+
+
+def _check_connection(settings: SiteSettings) -> Iterator[Finding]:
+    if settings.kit is None:
+        assert settings.socket is not None
+        is_writable = os.access(settings.socket.parent, os.W_OK)
+        text = f"the folder of the socket {settings.socket}"
+        yield Finding(
+            "connection", "ok" if is_writable else "wrong", f"{text} {'is' if is_writable else 'is not'} there"
+        )
+        return
+    kit = _kit(settings.kit)
+    files = kit.credentials
+    yield from _check_certificate(Path(files["client_cert"]))
+    try:
+        context = ssl.create_default_context(cafile=files["ca_cert"])
+        context.load_cert_chain(files["client_cert"], files["client_key"])
+    except (OSError, ssl.SSLError) as error:
+        yield Finding("connection", "wrong", f"the kit's certificates cannot be read: {error}")
+        return
+    context.set_alpn_protocols(["h2"])
+    yield _shake_hands(kit, context)
+
+
+def _check_certificate(file: Path) -> Iterator[Finding]:
+    from cryptography import x509
+
+    try:
+        until = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        yield Finding("connection", "wrong", f"{file} is no certificate: {error}")
+        return
+    days = (until - datetime.now(UTC)).days
+    state = "wrong" if days < 0 else "note" if days < 30 else "ok"
+    yield Finding("connection", state, f"the certificate is valid until {until.date()}")
+
+
+def _shake_hands(kit: "Kit", context: ssl.SSLContext) -> Finding:
+    """Whether the server answers with a certificate of the kit's root, and takes that of the site."""
+    try:
+        plain = socket.create_connection((kit.host, kit.port), CONNECT_S)
+    except OSError as error:
+        why = error.strerror or str(error) or "no answer"
+        fix = "\n  fix: the server's program has to run, and a firewall to let this machine through to the port"
+        return Finding("connection", "wrong", f"no server listens at {kit.address}: {why}{fix}")
+    try:
+        with plain, context.wrap_socket(plain, server_hostname=kit.server_identity) as connection:
+            connection.settimeout(CONNECT_S)
+            is_answered = bool(connection.recv(1))  # TLS 1.3 refuses a client's certificate after the handshake
+    except ssl.SSLError as error:
+        return Finding("connection", "wrong", f"{kit.address} and this site do not trust each other: {error.reason}")
+    except OSError as error:
+        return Finding("connection", "wrong", f"{kit.address} ends the connection: {error}")
+    if not is_answered:
+        return Finding("connection", "wrong", f"{kit.address} ends the connection")
+    return Finding("connection", "ok", f"{kit.address} answers, with mutual TLS")
+
+
+def has_passed(findings: list[Finding]) -> bool:
+    """Whether nothing is wrong."""
+    return all(finding.state != "wrong" for finding in findings)
+
+
+def as_json(findings: list[Finding]) -> Any:
+    return [attrs.asdict(finding) for finding in findings]
