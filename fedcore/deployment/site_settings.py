@@ -84,8 +84,8 @@ def _identity(file: Path, content: dict) -> Identity | None:
 def _data(file: Path, table: Any) -> SiteData:
     if not isinstance(table, dict):
         raise InvalidValue(f"{file}: [data] is a table")
-    of_tables = {"labels", "missing", "categories"}
-    keys = {*of_tables, "file", "table", "image_size", "elements", "function", "batch", "repeat", "shuffle"}
+    table_keys = {"labels", "missing", "categories"}
+    keys = {*table_keys, "file", "table", "image_size", "elements", "function", "batch", "repeat", "shuffle"}
     _check_keys(file, "data.", table, keys, set())
     batches = Batches(
         _number(file, "data.batch", table.get("batch"), 1),
@@ -95,7 +95,7 @@ def _data(file: Path, table: Any) -> SiteData:
     if ("file" in table) == ("function" in table):
         raise InvalidValue(f'{file}: [data] has a file (a table), or a function, such as "my_data.py:load"')
     if "function" in table:
-        _check_keys(file, "data.", table, keys - of_tables, set())
+        _check_keys(file, "data.", table, keys - table_keys, set())
         return FunctionData(_function(file, _text(file, "data.function", table["function"])), batches)
     elements = table.get("elements")
     if not isinstance(elements, dict | str) or not elements:

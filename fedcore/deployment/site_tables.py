@@ -1,4 +1,7 @@
-"""Reads columns of a site's table: a CSV, Parquet, HDF5 or SQLite file, or a folder of images."""
+"""Reads columns of a site's table: a CSV, Parquet, HDF5 or SQLite file, or a folder of images.
+
+Decision 0306.
+"""
 
 import functools
 import json

@@ -4,8 +4,8 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from fedcore.errors import InvalidValue
 
@@ -40,7 +40,7 @@ def read_regular_file(path: str | os.PathLike, max_bytes: int, *, inside: str | 
 @contextlib.contextmanager
 def open_regular_file(
     path: str | os.PathLike, max_bytes: int, *, inside: str | os.PathLike | None = None
-) -> Iterator[BinaryIO]:
+) -> Iterator[BufferedReader]:
     """Opens a regular file for the `with` block.
 
     Raises:

@@ -407,7 +407,9 @@ class _Stage:
         sent_type = stage.sent_type if self.sums is None else stage.partial_type
         tensors = [] if sent_type is None else [leaf for _, leaf in leaves(sent_type)]
         bits = [getattr(leaf, "size_bits", None) for leaf in tensors]
-        return MAX_MESSAGE_BYTES if None in bits else MAX_REPLY_BYTES + 3 * sum(bits) // 8
+        if None in bits:
+            return MAX_MESSAGE_BYTES
+        return MAX_REPLY_BYTES + 3 * sum(size for size in bits if size is not None) // 8
 
     def send_plan_once(self, site: str) -> None:
         """Sends the plan to a site that has not been sent it."""

@@ -180,8 +180,7 @@ class NetworkSums:
 
     def why_lost(self, client: int) -> str | None:
         """The reason for which a client's integers are not in the sum; None if they are, or may be."""
-        why = self._lost.get(client)
-        return None if why is None else f"{self._names[client]} {why}"
+        return self._lost.get(client)
 
     def mask(self, client: int, partial: Any) -> Any:
         """The partial as it is: the client's site has masked its integers."""
