@@ -168,7 +168,10 @@ class Site:
             return Message({"kind": "refused", "rule": refusal.rule, "why": remark(str(refusal))}), 0
         except _ClientFailed as failure:
             error, hold_s = failure.error, failure.hold_s
-            self.log.write("failed", **facts, number=failure.number, error=f"{type(error).__name__}: {error}")
+            if isinstance(error, Refusal):
+                self.log.write("refused", **facts, number=failure.number, rule=error.rule, why=str(error))
+            else:
+                self.log.write("failed", **facts, number=failure.number, error=f"{type(error).__name__}: {error}")
             if isinstance(error, Refusal) and not self._policy.aggregated:
                 return Message({"kind": "refused", "rule": error.rule, "why": remark(str(error))}), 0
             return Message({"kind": "failed", "number": failure.number}), hold_s if self._policy.aggregated else 0

@@ -152,7 +152,7 @@ def test_scaffold_keeps_its_clients_states_at_the_sites(three):
     assert [value.site for value in own] == data.client_ids
     runs = [line for line in exchange.answering["site-00"].log if line["what"] == "ran"]
     assert {line["bits"] > 0 for line in runs} == {True}
-    assert "metrics.num_examples[0] : int64" in runs[0]["sent"]
+    assert "metric num_examples : int64" in runs[0]["sent"]
 
 
 def test_states_of_clients_survive_a_restart_of_their_site(three):
