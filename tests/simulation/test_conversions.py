@@ -105,6 +105,11 @@ class TestPandas:
         data = from_pandas(pandas.DataFrame(COLUMNS), client_column="user", columns=["text", "x"])
         assert list(data.element_type_structure) == ["text", "x"]
 
+    @pytest.mark.parametrize(("names", "repeated"), [(["user", "x", "x"], "'x'"), (["user", "user", "x"], "'user'")])
+    def test_columns_of_one_name_are_refused(self, pandas, names, repeated):
+        with pytest.raises(FedcoreError, match=f"2 columns are named {repeated}; fix: rename them"):
+            from_pandas(pandas.DataFrame([[1, 2, 3]], columns=names), "user")
+
     @pytest.mark.parametrize(
         ("column", "message"),
         [

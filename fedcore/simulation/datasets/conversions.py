@@ -202,6 +202,9 @@ def _fields(user: str, has: Sequence[str], client_column: str, columns: Sequence
     fields = list(columns) if columns is not None else [name for name in has if name != client_column]
     if not fields:
         raise InvalidValue(f"{user}: an example needs at least one column beside {client_column!r}")
+    for name in (client_column, *fields):
+        if has.count(name) > 1:
+            raise InvalidValue(f"{user}: {has.count(name)} columns are named {name!r}; fix: rename them")
     return fields
 
 
