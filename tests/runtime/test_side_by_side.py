@@ -74,11 +74,11 @@ def test_a_client_that_has_ended_does_not_fail_in_the_steps_of_the_others():
     with local_runtime():
         sums = computation([{"left": n, "sum": 0} for n in counts], [[12] * n for n in counts])
         assert (sums["left"], sums["sum"]) == (0, expected)
-        assert last_report().notes == ["@clients: clients failed side by side; they ran in smaller calls"]
+        assert not last_report().notes
         assert not last_report().dropped
 
 
-def test_parts_of_a_call_that_fails_give_the_bits_of_the_whole_call():
+def test_a_client_that_has_ended_has_the_bits_of_one_that_could_go_on():
     def divide(state, x):
         return {"left": state["left"] - 1, "sum": state["sum"] * 1.1 + x / tf.cast(1 + 0 // state["left"], tf.float32)}
 
@@ -88,7 +88,7 @@ def test_parts_of_a_call_that_fails_give_the_bits_of_the_whole_call():
     computation = total(work, start, numbers)
     given = [np.float32([0.1 * i, 0.7, 0.3][: 1 + i % 3]) for i in range(20)]
     ends_at_zero = computation([{"left": len(xs), "sum": 0.3} for xs in given], given)
-    assert last_report().notes
+    assert not last_report().notes
     never = computation([{"left": 9 + len(xs), "sum": 0.3} for xs in given], given)
     assert not last_report().notes
     assert ends_at_zero["sum"].tobytes() == never["sum"].tobytes()

@@ -112,7 +112,7 @@ def train_round(
         variable.assign(value)
     if sum(counts) == 0:
         return {}
-    metrics = {name: np.asarray(value) for name, value in model.get_metrics_result().items()}
+    metrics = _metrics(model)
     change = mean(changes, counts)
     by_variable = {id(v): c for v, c in zip(float_variables(model), change, strict=True)}
     trained = {id(v) for v in model.trainable_variables}
@@ -130,4 +130,14 @@ def evaluate(model: keras.Model, clients: list[Iterable]) -> dict:
     everything = [batch for batches in clients for batch in batches]
     for batch in everything:
         model.test_step(batch)
-    return {name: np.asarray(value) for name, value in model.get_metrics_result().items()} if everything else {}
+    return _metrics(model) if everything else {}
+
+
+def _metrics(model: keras.Model) -> dict[str, np.ndarray]:
+    """The metrics as `fit` reports them: results that are dicts have their own names."""
+    metrics: dict[str, np.ndarray] = {}
+    for name, value in model.get_metrics_result().items():
+        metrics |= (
+            {n: np.asarray(v) for n, v in value.items()} if isinstance(value, dict) else {name: np.asarray(value)}
+        )
+    return metrics

@@ -284,7 +284,11 @@ def _beyond(name: str, round_: int, have: np.ndarray, want: np.ndarray, others: 
     wobble = max((float(np.max(np.abs(o - want))) for o in others if o.size), default=0.0)
     bound = floor * scale + 8 * wobble
     error = float(np.max(np.abs(have - want))) if want.size else 0.0
-    if error <= bound or (np.isnan(want).any() and np.array_equal(np.isnan(have), np.isnan(want))):
+    if (
+        error <= bound
+        or np.array_equal(have, want)
+        or (np.isnan(want).any() and np.array_equal(np.isnan(have), np.isnan(want)))
+    ):
         return []
     at = int(np.nanargmax(np.abs(have - want))) if not np.isnan(have - want).all() else 0
     pair = f"{np.ravel(have)[at]:.6g} for {np.ravel(want)[at]:.6g}"

@@ -15,8 +15,8 @@ class StepScope(keras.StatelessScope):
 
     Guarantees:
       - Assigned values are constants to gradients, as those of a `tf.Variable` are. Decision 0284.
-      - Tapes of the user watch the trainable variables that are read, and functions of layers are traced anew. Decision
-        0293.
+      - Tapes of the user watch the trainable variables that are read, and functions of layers are traced anew.
+        Decision 0293.
       - A `SeedGenerator` to whose state the scope has no value draws numbers that differ by call, client and step,
         whoever holds it: a layer, a loss, a metric, or Keras, for draws without a seed. Decision 0292.
     """

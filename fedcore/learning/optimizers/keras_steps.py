@@ -206,8 +206,11 @@ class KerasSteps(Optimizer):
             with tf.variable_creator_scope(creator):
                 graph = tf.function(step, autograph=False).get_concrete_function().graph
             changed, after = built.attributes.changed_number(optimizer), AttributeSnapshot(optimizer)
-            if not made:  # a tensor of the first step that the second reads is out of its graph
-                tf.function(step, autograph=False).get_concrete_function()
+            if not made and self._reads_tensor_of(graph, step):
+                self._refuse(
+                    "keeps a tensor of a step for the next one",
+                    "keep it in a variable that build makes by self.add_variable(…), and assign that",
+                )
             changed = changed or after.changed_number(optimizer) or after.grown_container(optimizer)
             grew = len(optimizer.variables) != len(built.variables) + len(self._rates)
         if made or grew:
@@ -227,6 +230,11 @@ class KerasSteps(Optimizer):
                 "make it by self.add_variable(…) in build, or read its value once, in __init__",
             )
         return assigned
+
+    def _reads_tensor_of(self, graph: tf.Graph, step: Callable) -> bool:
+        """Whether a further step reads a tensor of the graph of the first."""
+        captures = tf.function(step, autograph=False).get_concrete_function().graph.captures
+        return any(tf.is_symbolic_tensor(outer) and outer.graph is graph for outer, _ in captures)
 
     def _refuse(self, what: str, fix: str) -> NoReturn:
         raise FedcoreError(f"the optimizer {self._name} {what}\n  fix: {fix}; or {_FIX}")

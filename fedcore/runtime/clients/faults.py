@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from fedcore.data import client_name
 from fedcore.errors import ClientError, FedcoreError, SecureSumError, brief
+from fedcore.ir import Module
 from fedcore.runtime.client_work import ClientSlice, SliceResult
 from fedcore.runtime.clients.failures import reason
 from fedcore.runtime.clients.finite_check import NotFinite
@@ -91,6 +92,7 @@ class FaultPolicy:
         client_ids: the id of each client by its index, by which messages name it. Default: they give its index.
         masked: whether clients' values are hidden by the masks of secure sums. Of an error only its kind is then told,
             since its message may quote a client's value.
+        module: the plan, which knows the user's lines of operations that fail.
     """
 
     def __init__(
@@ -101,8 +103,10 @@ class FaultPolicy:
         *,
         client_ids: ClientIds | None = None,
         masked: bool = False,
+        module: Module | None = None,
     ) -> None:
         self._client_ids = client_ids
+        self._module = module
         self._policy = policy
         self._masked = masked
         self._retries = policy.max_retries if policy else 0
@@ -209,7 +213,7 @@ class FaultPolicy:
 
     def _reason(self, error: Exception) -> str:
         if not self._masked or isinstance(error, SecureSumError | QuotesNoValue):
-            return reason(error)
+            return reason(error, self._module)
         return f"{type(error).__name__} (its message may quote values, which masks hide in this run)"
 
     def _cause(self, error: Exception) -> Exception | None:

@@ -241,7 +241,12 @@ class _Run:
         self.executors = stack.executors
         where = where_clients_run(work.module, work.stage)
         self.faults = FaultPolicy(
-            stack.policy, report, where, client_ids=work.client_ids, masked=stack.secure is not None
+            stack.policy,
+            report,
+            where,
+            client_ids=work.client_ids,
+            masked=stack.secure is not None,
+            module=work.module,
         )
         self.runs = stack.prepare(work, self.faults, report, stop)
         self.partials = stack.merging.prepare(work, report, stop)

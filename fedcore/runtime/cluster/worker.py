@@ -141,6 +141,7 @@ class Worker:
                 where_clients_run(work.module, work.stage),
                 client_ids=client_ids,
                 masked=self._masked,
+                module=work.module,
             )
             slices = self._slices(parcel, arrays, work.block, sent.size)
             answer = self._result(sent, work, slices, faults, report), None, report

@@ -65,7 +65,8 @@ def random_rule_without_batch(evaluation: BatchedEvaluation, node: Node, *operan
         raise NoBatchingRule(node.op, "an operand has a batch axis")
     if node.op == "StatelessMultinomial" and operands[1].batched:
         raise NoBatchingRule(node.op, "its number of samples differs between clients")
-    if node.op == "StatelessParameterizedTruncatedNormal" and any(x.batched for x in operands[2:]):
-        raise NoBatchingRule(node.op, "its parameters differ between clients")
+    is_normal = node.op == "StatelessParameterizedTruncatedNormal"
+    if is_normal and any(x.batched for i, x in enumerate(operands) if i != 1):
+        raise NoBatchingRule(node.op, "its shape or its parameters differ between clients")
     (tensor,) = unrolled_over_clients(evaluation, node, [per_client(evaluation, x) for x in operands])
     return BatchedValue(tensor, True)
