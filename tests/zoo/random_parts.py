@@ -104,6 +104,9 @@ class Annealed(L.Layer):
     def build(self, shape):
         self.steps = self.add_weight(shape=(), initializer="zeros", trainable=False, dtype=self.kind, name="steps")
 
+    def compute_output_shape(self, shape):
+        return shape
+
     def call(self, h, training=False):
         if training:
             self.steps.assign(tf.cast(tf.cast(self.steps, "int32") + 1, self.kind))
