@@ -5,6 +5,8 @@ import weakref
 from types import TracebackType
 from typing import Self
 
+from fedcore.graphs import private_api
+
 
 class ClosedAtExit:
     """An exchange that a `with` block closes, or else the end of the program."""
@@ -25,7 +27,7 @@ class ClosedAtExit:
             if exchange is not None:
                 exchange.close()
 
-        threading._register_atexit(close)  # type: ignore[attr-defined]
+        private_api.call_before_threads_end(close)
 
     def __enter__(self) -> Self:
         return self

@@ -99,6 +99,12 @@ def _eager() -> Any:
     return eager
 
 
+@part("threading._register_atexit: calls a function before Python waits for threads that have not ended")
+def call_before_threads_end(function: Callable[[], None]) -> None:
+    """Has Python call a function when the main thread ends, as it ends the pools of `concurrent.futures`."""
+    threading._register_atexit(function)  # type: ignore[attr-defined]
+
+
 @part("tensorflow.python.eager.context: Context.has_function")
 def is_defined(name: str) -> bool:
     """Whether the process has a function of that name. TensorFlow keeps the first definition of a name."""

@@ -5,6 +5,8 @@
 
 import functools
 import inspect
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -911,3 +913,13 @@ def vectorized_loop() -> None:
         _require("While" not in names and "StatelessWhile" not in names, "images are computed one by one")
     bits = tf.function(lambda: private_api.vectorized_loop(lambda i: tf.bitcast(i, tf.uint32), tf.constant(3)))
     _require(bits().numpy().tolist() == [0, 1, 2], f"numbers are cast to {bits()}")
+
+
+@contract
+def call_before_threads_end() -> None:
+    program = (
+        "import threading; ended = threading.Event(); "
+        "threading._register_atexit(ended.set); threading.Thread(target=ended.wait).start()"
+    )
+    ended = subprocess.run([sys.executable, "-I", "-c", program], timeout=30, capture_output=True)
+    _require(ended.returncode == 0, f"the program ended with {ended.returncode}")

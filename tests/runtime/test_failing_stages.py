@@ -96,7 +96,10 @@ def test_what_runs_for_a_client_is_still_that_clients_failure():
     roots = fc.federated_computation(lambda xs: fc.federated_map(root, xs), FLOATS)
     message = message_of(ClientError, lambda: roots([1.0, -3.0]))
     assert message.startswith("client 1 failed: assertion failed: [no root. ")
-    assert message.endswith("[-3]\n  in the stage @clients of lambda, which ends at " + line_of(roots))
+    text, _, place = message.partition("\n  at ")
+    assert text.endswith("[-3]")
+    assert place.startswith("tests/runtime/test_failing_stages.py:")  # of the assertion
+    assert place.endswith("\n  in the stage @clients of lambda, which ends at " + line_of(roots))
 
 
 def test_a_computation_goes_on_after_a_failure():
