@@ -8,7 +8,7 @@ import tensorflow as tf
 from fedcore.graphs import private_api
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.models.keras_outputs import structure_of
+from fedcore.learning.models.keras_outputs import LossLike, is_sparse, losses_of_outputs, structure_of
 from fedcore.types import Type
 
 
@@ -22,26 +22,44 @@ def _stateful_layers(model: keras.Model) -> list[keras.layers.Layer]:
     return [layer for layer in private_api.layers_within(model) if getattr(layer, "stateful", False)]
 
 
-def label_specs(type_: Type, predictions: TensorStructure) -> TensorStructure:
-    """Specs of labels, whose open sizes are those of the predictions that they are compared with."""
+def label_specs(
+    model: keras.Model, type_: Type, predictions: TensorStructure, loss: LossLike | None
+) -> TensorStructure:
+    """Specs of labels, whose open sizes are those of the predictions that they are compared with.
+
+    The number of a class for a sparse loss has the size 1, or no dimension.
+    """
     specs = element_spec(type_)
     leaves, outputs = tf.nest.flatten(specs), keras.tree.flatten(predictions)
     if len(leaves) != len(outputs):
         return specs
-    return tf.nest.pack_sequence_as(specs, [_sized_like(*pair) for pair in zip(leaves, outputs, strict=True)])
+    losses = tf.nest.flatten(losses_of_outputs(model, predictions, loss))
+    if len(losses) != len(outputs):  # outputs within outputs
+        losses = [None] * len(outputs)
+    sized = []
+    for leaf, output, output_loss in zip(leaves, outputs, losses, strict=True):
+        of_classes = is_sparse(output_loss) and leaf.shape.rank is not None
+        sized.append(_sized_like(leaf, [*output.shape[:-1], 1][: leaf.shape.rank] if of_classes else output.shape))
+    return tf.nest.pack_sequence_as(specs, sized)
 
 
-def fit_to_inputs(model: keras.Model, batch: Sequence[TensorStructure], batch_size: int | None) -> list:
-    """The parts of a batch with static sizes: those of sparse inputs, whose type has none, and a fixed batch size.
+def fit_to_model(
+    model: keras.Model, batch: Sequence[TensorStructure], batch_size: int | None, labels: TensorStructure | None
+) -> list:
+    """The parts of a batch with the sizes that the model knows where their type leaves them open, as that of sparse
+    inputs does, and with a fixed batch size.
 
+    Args:
+        labels: of `label_specs`; None where the batch has none.
     Raises:
-        InvalidArgumentError: when the graph runs, a batch has not the fixed number of examples.
+        InvalidArgumentError: when the graph runs, a batch has other sizes, or not the fixed number of examples.
     """
     x, *others = batch
     leaves = tf.nest.flatten(x)
-    if any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
-        pairs = zip(leaves, _inputs_like(model, x), strict=True)
-        x = tf.nest.pack_sequence_as(x, [_with_sizes(*pair) for pair in pairs])
+    pairs = zip(leaves, _inputs_like(model, x), strict=True)
+    x = tf.nest.pack_sequence_as(x, [leaf if tensor is None else _with_sizes(leaf, tensor) for leaf, tensor in pairs])
+    if others and labels is not None:
+        others[0] = tf.nest.map_structure(_with_sizes, others[0], labels)
     if batch_size is None or all(leaf.shape[0] == batch_size for leaf in tf.nest.flatten([x, others])):
         return [x, *others]
     layer, examples = _stateful_layers(model)[0], tf.shape(leaves[0])[0]
@@ -61,15 +79,14 @@ def input_spec_of(tensor: keras.KerasTensor) -> tf.TensorSpec | tf.SparseTensorS
 def sized_inputs(model: keras.Model, specs: TensorStructure) -> TensorStructure:
     """Specs of inputs, whose open sizes are those that the model knows."""
     pairs = zip(tf.nest.flatten(specs), _inputs_like(model, specs), strict=True)
-    sized = [spec if tensor is None else _sized_like(spec, tensor) for spec, tensor in pairs]
+    sized = [spec if tensor is None else _sized_like(spec, tensor.shape) for spec, tensor in pairs]
     return tf.nest.pack_sequence_as(specs, sized)
 
 
-def _sized_like(spec: tf.TensorSpec, other: tf.TensorSpec | keras.KerasTensor) -> tf.TensorSpec:
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None or spec.shape.rank != len(other.shape):
+def _sized_like(spec: tf.TensorSpec, shape: Sequence[int | None]) -> tf.TensorSpec:
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None or spec.shape.rank != len(shape):
         return spec
-    pairs = zip(spec.shape, other.shape, strict=True)
-    return tf.TensorSpec([b if a is None else a for a, b in pairs], spec.dtype)
+    return tf.TensorSpec([b if a is None else a for a, b in zip(spec.shape, shape, strict=True)], spec.dtype)
 
 
 def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
@@ -85,10 +102,12 @@ def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
     return flat if len(flat) == count else [None] * count
 
 
-def _with_sizes(leaf: tf.Tensor | tf.SparseTensor, tensor: keras.KerasTensor | None) -> tf.Tensor | tf.SparseTensor:
-    if not isinstance(leaf, tf.SparseTensor) or tensor is None:
+def _with_sizes(leaf: TensorStructure, like: tf.TensorSpec | keras.KerasTensor) -> TensorStructure:
+    """A part of a batch with the sizes of examples that its likeness has and it has not."""
+    if isinstance(leaf, tf.Tensor):
+        known = _sized_like(tf.TensorSpec.from_tensor(leaf), [None, *like.shape[1:]]).shape
+        return leaf if known.as_list() == leaf.shape.as_list() else tf.ensure_shape(leaf, known)
+    if not isinstance(leaf, tf.SparseTensor) or not isinstance(like, keras.KerasTensor):
         return leaf
-    sizes = [
-        leaf.dense_shape[i] if size is None else tf.constant(size, tf.int64) for i, size in enumerate(tensor.shape)
-    ]
+    sizes = [leaf.dense_shape[i] if size is None else tf.constant(size, tf.int64) for i, size in enumerate(like.shape)]
     return tf.SparseTensor(leaf.indices, leaf.values, tf.stack(sizes))

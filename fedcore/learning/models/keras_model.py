@@ -21,7 +21,7 @@ from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_w
 from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, batch_type, checked_batch_type
 from fedcore.learning.models.held_variables import HoldsVariables, variables_of
 from fedcore.learning.models.keras_batches import (
-    fit_to_inputs,
+    fit_to_model,
     fixed_batch_size,
     input_spec_of,
     label_specs,
@@ -171,8 +171,10 @@ class _KerasModel(HoldsVariables):
         self.keras_model = model
         self.batch_type = checked_batch_type(_batch_type(model, arguments["loss"], input_spec))
         self.batch_size = fixed_batch_size(model)
+        self._labels: TensorStructure | None = None
         predictions = self._build()
-        labels_and_weights = [label_specs(self.batch_type.types[1], predictions), *self._specs()[2:]]
+        self._labels = label_specs(model, self.batch_type.types[1], predictions, arguments["loss"])
+        labels_and_weights = [self._labels, *self._specs()[2:]]
         sample = None if input_spec is None else dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"]
         self.compiled = compile_model(model, labels_and_weights, self.batch_type, predictions, arguments, sample)
         self.metrics = self.compiled.metrics
@@ -199,7 +201,7 @@ class _KerasModel(HoldsVariables):
         return self.keras_model(x, **self._training(training))
 
     def _fit(self, batch: Sequence[TensorStructure]) -> list:
-        return fit_to_inputs(self.keras_model, batch, self.batch_size)
+        return fit_to_model(self.keras_model, batch, self.batch_size, self._labels)
 
     def _specs(self) -> list:
         """The specs of the parts of a batch."""

@@ -1,7 +1,7 @@
 """The outputs of a Keras model: their names, and the labels that go with them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -29,22 +29,34 @@ def labels_type(model: keras.Model, loss: LossLike | None) -> TensorStructure:
     """Specs of labels like the model's outputs: integers without the last dimension for a sparse loss."""
 
     def spec(output: keras.KerasTensor, output_loss: LossLike | None) -> tf.TensorSpec:
-        name = (
-            output_loss
-            if isinstance(output_loss, str)
-            else getattr(output_loss, "name", None) or getattr(output_loss, "__name__", "")
-        )
-        if "sparse" in str(name).lower():
+        if is_sparse(output_loss):
             return tf.TensorSpec(output.shape[:-1], tf.int32)
         return tf.TensorSpec(output.shape, tf.float32)
 
     outputs = structure_of(model, "outputs")
+    losses = losses_of_outputs(model, outputs, loss)
     if isinstance(outputs, Mapping):
-        return {name: spec(output, _loss_of(loss, name, i)) for i, (name, output) in enumerate(outputs.items())}
+        return {name: spec(output, losses[name]) for name, output in outputs.items()}
     if isinstance(outputs, tuple | list):
-        names = model.output_names
-        return tuple(spec(output, _loss_of(loss, names[i], i)) for i, output in enumerate(outputs))
-    return spec(outputs, next(iter(loss.values())) if isinstance(loss, Mapping) and loss else _loss_of(loss, "", 0))
+        return tuple(map(spec, outputs, losses))
+    return spec(outputs, losses)
+
+
+def is_sparse(loss: LossLike | None) -> bool:
+    """Whether a loss of Keras' takes numbers of classes as labels, by its name."""
+    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
+    return "sparse" in str(name).lower()
+
+
+def losses_of_outputs(model: keras.Model, outputs: TensorStructure, loss: LossLike | None) -> Any:
+    """The loss of each output, in the structure of the outputs: one, several, or a dict."""
+    if isinstance(outputs, Mapping):
+        return {name: _loss_of(loss, name, i) for i, name in enumerate(outputs)}
+    if isinstance(outputs, tuple | list):
+        names = getattr(model, "output_names", None) or ()
+        names = names if len(names) == len(outputs) else [""] * len(outputs)
+        return [_loss_of(loss, name, i) for i, name in enumerate(names)]
+    return next(iter(loss.values())) if isinstance(loss, Mapping) and loss else _loss_of(loss, "", 0)
 
 
 def _loss_of(loss: LossLike | None, name: str, place: int) -> LossLike | None:
