@@ -96,7 +96,7 @@ def _compare(model: Model, training: Training, kind: DataKind, processes: Callab
         return DIFFERS, f"frozen weights moved: {moved}"
     mismatch = _mismatch(model, training, have, want, want)
     if mismatch:  # how far do rounding errors move Keras itself?
-        wobbles = [_by_keras(model, training, start, plain, rng=np.random.default_rng(i)) for i in range(3)]
+        wobbles = [_by_keras(model, training, start, plain, rng=np.random.default_rng(i)) for i in range(12)]
         mismatch = _mismatch(model, training, have, want, *wobbles)
     return (DIFFERS, mismatch) if mismatch else (EQUAL, "")
 
