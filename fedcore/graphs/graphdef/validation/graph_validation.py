@@ -56,7 +56,7 @@ _DATASET_RESULTS = {  # the attributes that hold the types of the results of the
     "ScanDataset": ("Tstate", "output_types"),
 }
 _RESERVED = re.compile(r"arg|ret|seed$")
-"""Names that the canonical form gives to arguments, results and the seed only."""
+"""Names that the canonical form gives to arguments, results and the seed only. Decision 0312."""
 
 _DTYPES = frozenset(types_pb2.DataType.values()) - {types_pb2.DT_INVALID}
 
