@@ -21,6 +21,7 @@ from fedcore.errors import InvalidValue
 from fedcore.graphs.graphdef.form.function_calls import with_callers
 from fedcore.graphs.graphdef.form.parsed_graph import Node, body_of
 from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.sequences.steps import INFINITE
 from fedcore.graphs.tensors.values import Nested, flatten
 from fedcore.ir import Function, Graph, Module, Symbol
 from fedcore.learning.models.example_gradients import MARK, ExampleMechanism
@@ -119,7 +120,8 @@ def _passes_over(sequence: object) -> int | None:
     kinds = [step.kind for step in sequence.steps]
     if "repeat" in kinds and "batch" in kinds[kinds.index("repeat") :]:
         return None
-    return math.prod(step.number for step in sequence.steps if step.kind == "repeat")
+    counts = [step.number for step in sequence.steps if step.kind == "repeat"]
+    return None if INFINITE in counts else math.prod(counts)
 
 
 def passes_in(log: SiteLog) -> Iterator[NoisyPasses]:

@@ -92,6 +92,7 @@ def test_no_batch_of_a_site_has_a_record_twice():
         (lambda data: data.shuffle(9).batch(4).repeat(3), 3),
         (lambda data: data.batch(100).repeat(2).repeat(3), 6),
         (lambda data: data.repeat(3).batch(4), None),
+        (lambda data: data.batch(4).repeat().take(6), None),
     ],
 )
 def test_passes_are_known_where_batches_are_repeated_whole(pipeline, passes):
