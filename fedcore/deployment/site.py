@@ -7,6 +7,7 @@ imported in a process of its own first, and holds allow-listed operations only. 
 import contextlib
 import functools
 import hashlib
+import math
 import secrets
 import threading
 import time
@@ -74,7 +75,9 @@ class Site:
       - The reply is what the plan says that the client sends, or a refusal, or that the client failed. Why it failed
         stands in the log, under the number in the reply: the class of an error may depend on a value.
       - A run is in the log before it starts, and counts, whatever its end.
-      - Where the policy has `aggregated`, a client that fails is inputs of at the deadline of the round.
+      - Where the policy has `aggregated`, the server learns of a client that fails at its own deadline of the round.
+      - Where it has `reply_s`, runs that take long and short, end and fail, are answered at one time, and no request is
+        answered before.
       - A request that comes again, after a reply was lost, is answered as before and computed once.
       - One client stage runs at a time.
 
@@ -127,7 +130,7 @@ class Site:
             reply, hold_s = self._answer(payload)
         finally:
             self._waiting.release()
-        time.sleep(max(0.0, min(arrived + hold_s - time.monotonic(), MAX_HOLD_S)))
+        _sleep_until(arrived + min(hold_s, MAX_HOLD_S))
         return reply
 
     def stop(self) -> None:
@@ -174,7 +177,8 @@ class Site:
                 self.log.write("failed", **facts, number=failure.number, error=f"{type(error).__name__}: {error}")
             if isinstance(error, Refusal) and not self._policy.aggregated:
                 return Message({"kind": "refused", "rule": error.rule, "why": remark(str(error))}), 0
-            return Message({"kind": "failed", "number": failure.number}), hold_s if self._policy.aggregated else 0
+            is_late = self._policy.aggregated and self._policy.reply_s is None
+            return Message({"kind": "failed", "number": failure.number}), hold_s if is_late else 0
         except Exception as error:
             number = new_number()
             self.log.write("failed", **facts, number=number, error=f"{type(error).__name__}: {error}")
@@ -236,14 +240,18 @@ class Site:
         self.log.write(
             "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **own_seed
         )
+        began = time.monotonic()
         try:
             return self._run_stage(plan, stage, inputs, sources, masking, seed, number, clients)
         except Exception as error:
             raise _ClientFailed(number, inputs.reply_by_s, error) from error
+        finally:
+            if self._policy.reply_s is not None:  # further requests wait too
+                _sleep_until(_next_multiple(began, self._policy.reply_s))
 
     def _seed(self, plan: Module, stage: ClientStageOf, inputs: RunRequest, *, masked: bool) -> int:
         protects_records = bool(mechanisms_of(plan, stage.work.stage))
-        return self._policy.seed(plan, inputs.seed, masked=masked, is_private=protects_records)
+        return self._policy.seed(inputs.seed, masked=masked, is_private=protects_records)
 
     def _run_stage(
         self,
@@ -284,7 +292,7 @@ class Site:
                 stop=stop,
             )
 
-        with stopping(stop, self._run_timeout_s):
+        with stopping(stop, min(self._run_timeout_s, self._policy.run_s)):
             result, again = run_with(seed), None
             if self._policy.noise_std is not None and stage.partial_type is not None:
                 again = numbers_of(run_with(self._seed(plan, stage, inputs, masked=masked)))
@@ -312,7 +320,7 @@ class Site:
             self._values.store(inputs.plan, inputs.kept_name, result.kept[inputs.index], stage.kept_type)
             facts["provenance"] = inputs.provenance
         bits = self._policy.count_bits(plan, stage, result, masked=masked)
-        self._policy.check_sent(bits)
+        self._policy.check_sent(bits, self.log, self._policy.planned_bits(plan, stage, masked=masked))
         self.log.write(
             "ran",
             number=number,
@@ -407,7 +415,16 @@ class Site:
 
 
 MAX_HOLD_S = 3600.0
-"""Seconds for which a reply is held back at most."""
+"""Seconds for which a reply is held back at most, where the server says how long."""
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _next_multiple(began: float, period_s: float) -> float:
+    """The moment a whole number of periods after another moment, at least one, that comes next."""
+    return began + period_s * max(1, math.ceil((time.monotonic() - began) / period_s))
 
 
 class _ClientFailed(Exception):

@@ -116,6 +116,10 @@ def _check_policy(settings: SiteSettings) -> Iterator[Finding]:
         yield Finding("policy", "ok", f"digest {settings.policy_file.newest.digest}, as the log has it")
     if policy.aggregated and settings.identity is None:
         yield Finding("policy", "wrong", "aggregated = true needs key and peers in site.toml, for masked sums")
+    if policy.max_epsilon is not None and policy.digests is None and policy.signers is None:
+        yield Finding(
+            "policy", "wrong", "max_epsilon needs digests or signers: a plan that nobody has read trains nothing"
+        )
     if policy.columns is not None and isinstance(settings.data, TableData):
         data = settings.data
         unread = {name for leaf in data.elements for name in data.columns_of(leaf)} - policy.columns

@@ -119,3 +119,10 @@ def test_values_are_shown_without_control_characters(folder):
     result = CliRunner().invoke(main, ["site", "check", str(folder / "site.toml")], prog_name="fedcore")
 
     assert "\x1b" not in result.output
+
+
+def test_a_bound_of_epsilon_for_plans_that_nobody_has_read_is_wrong(folder):
+    (folder / "policy.toml").write_text("max_epsilon = 4.0\n")
+
+    text = "max_epsilon needs digests or signers: a plan that nobody has read trains nothing"
+    assert ("policy", text) in wrong(folder)
