@@ -93,7 +93,7 @@ _LAYERS: dict[str, list[tuple[str, str]]] = {
         ("keras.ops.log_softmax(keras.ops.where(h > 0, h, -3e38))", "flat"),
         ("keras.ops.where(h > 0.5, h, keras.ops.logsumexp(h, -1, keepdims=True))", "flat"),
         ("keras.ops.tanh(h * 1e30) * 0.5 + h", "flat"),
-        ("keras.ops.minimum(keras.ops.maximum(h * 1e38, -3e38), 3e38) * 1e-38", "flat"),
+        ("Extremes()(h)", "flat"),
         ("h * keras.ops.cast(keras.ops.argmax(h, -1, keepdims=True), h.dtype)", "flat"),
         ("keras.ops.sort(h, -1)", "flat"),
         ("keras.ops.cumsum(h, 0) * 0.1", "flat"),
