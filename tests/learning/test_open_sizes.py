@@ -148,6 +148,59 @@ def test_metrics_of_open_labels_are_made_for_the_sizes_of_the_outputs():
     assert (3,) in [v.shape for v in model.initial_metrics()["own"]["r2_score"]]
 
 
+class OfLastSize(L.Layer):
+    """Reads a static size in `call`, where `fit` has it from the model's input too."""
+
+    def call(self, x):
+        return tf.reshape(x, [-1, 2, x.shape[-1] // 2])
+
+
+def reads_a_size():
+    return keras.Sequential([keras.Input((6,)), OfLastSize(), L.Flatten(), L.Dense(3)])
+
+
+INDICES = RNG.integers(0, 3, (8, 1)).astype(np.int32)
+SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def two_heads():
+    x = keras.Input((6,))
+    return keras.Model(x, {"b": L.Dense(3, name="b")(x), "a": L.Dense(3, name="a")(x)})
+
+
+@pytest.mark.parametrize(
+    ("make", "labels", "loss"),
+    [
+        (reads_a_size, lambda y, _: y, SPARSE),
+        (lambda: dense(6, 3), lambda y, _: y, "sparse_categorical_crossentropy"),
+        (two_heads, lambda y, z: {"a": y, "b": z}, {"a": SPARSE, "b": "mse"}),
+    ],
+    ids=["a static size", "indices", "indices of one output"],
+)
+def test_open_sizes_train_as_the_sizes_that_the_model_knows(make, labels, loss):
+    sized = tf.data.Dataset.from_tensor_slices((X, INDICES, Y)).batch(4).map(lambda x, y, z: (x, labels(y, z)))
+    of_open = opened(X, INDICES, Y).map(lambda x, y, z: (x, labels(y, z)))
+    weights = []
+    for data in (sized, of_open):
+        keras.utils.set_random_seed(1)
+        model = make()
+        process = algorithms.build_weighted_fed_avg(
+            lambda data=data, model=model: fc.learning.from_keras_model(model, loss, data.element_spec),
+            lambda: keras.optimizers.SGD(0.05),
+        )
+        state, _ = process.next(process.initialize.invoke(seed=0), [data])
+        weights.append(state.global_model_weights.trainable)
+    for expected, actual in zip(*weights, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_input_of_another_size_than_the_models_is_an_error():
+    model = reads_a_size()
+    process = algorithms.build_fed_eval(lambda: fc.learning.from_keras_model(model, "mse", opened(X, Y).element_spec))
+    with pytest.raises(ClientError, match=r"\[4,5\] is not compatible with expected shape \[\?,6\]"):
+        process.next(process.initialize(), [opened(X[:, :5], Y)])
+
+
 def stateful():
     return keras.Sequential(
         [keras.Input(batch_shape=(4, None, 1)), L.LSTM(3, stateful=True, name="memory"), L.Dense(1)], name="net"
