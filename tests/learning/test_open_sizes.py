@@ -197,6 +197,13 @@ def test_accuracy_of_open_classes_counts_classes():
     assert metrics["accuracy"] == pytest.approx(model.evaluate(X, KINDS, verbose=0, return_dict=True)["accuracy"])
 
 
+def test_an_input_of_another_size_than_the_models_is_an_error():
+    model = asks_for_the_size()
+    process = algorithms.build_fed_eval(lambda: fc.learning.from_keras_model(model, "mse", opened(X, Y).element_spec))
+    with pytest.raises(ClientError, match=r"\[4,5\] is not compatible with expected shape \[\?,6\]"):
+        process.next(process.initialize(), [opened(X[:, :5], Y)])
+
+
 def stateful():
     return keras.Sequential(
         [keras.Input(batch_shape=(4, None, 1)), L.LSTM(3, stateful=True, name="memory"), L.Dense(1)], name="net"

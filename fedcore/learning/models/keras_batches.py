@@ -1,6 +1,7 @@
 """Batches of a Keras model: inputs and labels with the sizes that the model knows."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -8,7 +9,7 @@ import tensorflow as tf
 from fedcore.graphs import private_api
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.models.keras_outputs import LossLike, is_sparse, losses_of_outputs, structure_of
+from fedcore.learning.models.keras_outputs import structure_of
 from fedcore.types import Type
 
 
@@ -22,44 +23,51 @@ def _stateful_layers(model: keras.Model) -> list[keras.layers.Layer]:
     return [layer for layer in private_api.layers_within(model) if getattr(layer, "stateful", False)]
 
 
-def label_specs(
-    model: keras.Model, type_: Type, predictions: TensorStructure, loss: LossLike | None
-) -> TensorStructure:
+def label_specs(type_: Type, predictions: TensorStructure, indices: Sequence[bool]) -> TensorStructure:
     """Specs of labels, whose open sizes are those of the predictions that they are compared with.
 
-    The number of a class for a sparse loss has the size 1, or no dimension.
+    Args:
+        indices: for each of the flattened predictions whether its labels are indices of classes.
     """
-    specs = element_spec(type_)
+    specs = fit_labels(element_spec(type_), predictions, indices)
     leaves, outputs = tf.nest.flatten(specs), keras.tree.flatten(predictions)
     if len(leaves) != len(outputs):
         return specs
-    losses = tf.nest.flatten(losses_of_outputs(model, predictions, loss))
-    if len(losses) != len(outputs):  # outputs within outputs
-        losses = [None] * len(outputs)
-    sized = []
-    for leaf, output, output_loss in zip(leaves, outputs, losses, strict=True):
-        of_classes = is_sparse(output_loss) and leaf.shape.rank is not None
-        sized.append(_sized_like(leaf, [*output.shape[:-1], 1][: leaf.shape.rank] if of_classes else output.shape))
-    return tf.nest.pack_sequence_as(specs, sized)
+    return tf.nest.pack_sequence_as(specs, [_sized_like(*pair) for pair in zip(leaves, outputs, strict=True)])
 
 
-def fit_to_model(
-    model: keras.Model, batch: Sequence[TensorStructure], batch_size: int | None, labels: TensorStructure | None
-) -> list:
-    """The parts of a batch with the sizes that the model knows where their type leaves them open, as that of sparse
-    inputs does, and with a fixed batch size.
+def fit_labels(labels: TensorStructure, predictions: TensorStructure, indices: Sequence[bool]) -> TensorStructure:
+    """Labels with a last size of 1 where it is open and they are indices: Keras drops it, and others no index has.
 
     Args:
-        labels: of `label_specs`; None where the batch has none.
+        labels: tensors, or their specs.
+        predictions, indices: as of `label_specs`.
+    """
+    leaves, outputs = tf.nest.flatten(labels), keras.tree.flatten(predictions)
+    if len(leaves) != len(outputs):
+        return labels
+
+    def fit(leaf: tf.Tensor | tf.TensorSpec, output: tf.TensorSpec) -> tf.Tensor | tf.TensorSpec:
+        shape = getattr(leaf, "shape", None)  # a sparse tensor has no index
+        if shape is None or not shape.rank or shape.rank != len(output.shape) or shape[-1] is not None:
+            return leaf
+        return _with_shape(leaf, [*shape[:-1], 1])
+
+    fitted = [fit(*pair) if is_index else pair[0] for *pair, is_index in zip(leaves, outputs, indices, strict=True)]
+    return tf.nest.pack_sequence_as(labels, fitted)
+
+
+def fit_to_inputs(model: keras.Model, batch: Sequence[TensorStructure], batch_size: int | None) -> list:
+    """The parts of a batch with the sizes that the model knows: those of its inputs, and a fixed batch size.
+
     Raises:
-        InvalidArgumentError: when the graph runs, a batch has other sizes, or not the fixed number of examples.
+        InvalidArgumentError: when the graph runs, an input has another size, or a batch has not the fixed number of
+            examples.
     """
     x, *others = batch
     leaves = tf.nest.flatten(x)
     pairs = zip(leaves, _inputs_like(model, x), strict=True)
-    x = tf.nest.pack_sequence_as(x, [leaf if tensor is None else _with_sizes(leaf, tensor) for leaf, tensor in pairs])
-    if others and labels is not None:
-        others[0] = tf.nest.map_structure(_with_sizes, others[0], labels)
+    x = tf.nest.pack_sequence_as(x, [_with_sizes(*pair) for pair in pairs])
     if batch_size is None or all(leaf.shape[0] == batch_size for leaf in tf.nest.flatten([x, others])):
         return [x, *others]
     layer, examples = _stateful_layers(model)[0], tf.shape(leaves[0])[0]
@@ -79,14 +87,23 @@ def input_spec_of(tensor: keras.KerasTensor) -> tf.TensorSpec | tf.SparseTensorS
 def sized_inputs(model: keras.Model, specs: TensorStructure) -> TensorStructure:
     """Specs of inputs, whose open sizes are those that the model knows."""
     pairs = zip(tf.nest.flatten(specs), _inputs_like(model, specs), strict=True)
-    sized = [spec if tensor is None else _sized_like(spec, tensor.shape) for spec, tensor in pairs]
+    sized = [spec if tensor is None else _sized_like(spec, tensor) for spec, tensor in pairs]
     return tf.nest.pack_sequence_as(specs, sized)
 
 
-def _sized_like(spec: tf.TensorSpec, shape: Sequence[int | None]) -> tf.TensorSpec:
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None or spec.shape.rank != len(shape):
-        return spec
-    return tf.TensorSpec([b if a is None else a for a, b in zip(spec.shape, shape, strict=True)], spec.dtype)
+def _sized_like(leaf: tf.Tensor | tf.TensorSpec, other: tf.TensorSpec | keras.KerasTensor) -> Any:
+    """A tensor, or a spec, whose open sizes are those of another one of its rank."""
+    if not isinstance(leaf, tf.Tensor | tf.TensorSpec) or leaf.shape.rank is None:
+        return leaf
+    if leaf.shape.rank != len(other.shape):
+        return leaf
+    return _with_shape(leaf, [b if a is None else a for a, b in zip(leaf.shape, other.shape, strict=True)])
+
+
+def _with_shape(leaf: tf.Tensor | tf.TensorSpec, shape: list) -> tf.Tensor | tf.TensorSpec:
+    if isinstance(leaf, tf.TensorSpec):
+        return tf.TensorSpec(shape, leaf.dtype)
+    return leaf if shape == [*leaf.shape] else tf.ensure_shape(leaf, shape)
 
 
 def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
@@ -102,12 +119,12 @@ def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
     return flat if len(flat) == count else [None] * count
 
 
-def _with_sizes(leaf: TensorStructure, like: tf.TensorSpec | keras.KerasTensor) -> TensorStructure:
-    """A part of a batch with the sizes of examples that its likeness has and it has not."""
-    if isinstance(leaf, tf.Tensor):
-        known = _sized_like(tf.TensorSpec.from_tensor(leaf), [None, *like.shape[1:]]).shape
-        return leaf if known.as_list() == leaf.shape.as_list() else tf.ensure_shape(leaf, known)
-    if not isinstance(leaf, tf.SparseTensor) or not isinstance(like, keras.KerasTensor):
+def _with_sizes(leaf: tf.Tensor | tf.SparseTensor, tensor: keras.KerasTensor | None) -> tf.Tensor | tf.SparseTensor:
+    if tensor is None:
         return leaf
-    sizes = [leaf.dense_shape[i] if size is None else tf.constant(size, tf.int64) for i, size in enumerate(like.shape)]
+    if not isinstance(leaf, tf.SparseTensor):
+        return _sized_like(leaf, keras.KerasTensor((None, *tensor.shape[1:])))
+    sizes = [
+        leaf.dense_shape[i] if size is None else tf.constant(size, tf.int64) for i, size in enumerate(tensor.shape)
+    ]
     return tf.SparseTensor(leaf.indices, leaf.values, tf.stack(sizes))

@@ -1,7 +1,7 @@
 """The outputs of a Keras model: their names, and the labels that go with them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
@@ -29,34 +29,32 @@ def labels_type(model: keras.Model, loss: LossLike | None) -> TensorStructure:
     """Specs of labels like the model's outputs: integers without the last dimension for a sparse loss."""
 
     def spec(output: keras.KerasTensor, output_loss: LossLike | None) -> tf.TensorSpec:
-        if is_sparse(output_loss):
+        if _takes_indices(output_loss):
             return tf.TensorSpec(output.shape[:-1], tf.int32)
         return tf.TensorSpec(output.shape, tf.float32)
 
     outputs = structure_of(model, "outputs")
-    losses = losses_of_outputs(model, outputs, loss)
     if isinstance(outputs, Mapping):
-        return {name: spec(output, losses[name]) for name, output in outputs.items()}
+        return {name: spec(output, _loss_of(loss, name, i)) for i, (name, output) in enumerate(outputs.items())}
     if isinstance(outputs, tuple | list):
-        return tuple(map(spec, outputs, losses))
-    return spec(outputs, losses)
+        names = model.output_names
+        return tuple(spec(output, _loss_of(loss, names[i], i)) for i, output in enumerate(outputs))
+    return spec(outputs, next(iter(loss.values())) if isinstance(loss, Mapping) and loss else _loss_of(loss, "", 0))
 
 
-def is_sparse(loss: LossLike | None) -> bool:
-    """Whether a loss of Keras' takes numbers of classes as labels, by its name."""
+def index_labels(model: keras.Model, predictions: TensorStructure, loss: LossLike | None) -> list[bool]:
+    """For each of the flattened predictions whether its labels are indices of classes."""
+    flat = keras.tree.flatten(predictions)
+    if isinstance(loss, Mapping) and len(flat) == 1:
+        return [any(map(_takes_indices, loss.values()))]
+    names = sorted(predictions) if isinstance(predictions, Mapping) else output_names(model, predictions)
+    names = [*names, *[""] * len(flat)][: len(flat)]
+    return [_takes_indices(_loss_of(loss, name, i)) for i, name in enumerate(names)]
+
+
+def _takes_indices(loss: LossLike | None) -> bool:
     name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
     return "sparse" in str(name).lower()
-
-
-def losses_of_outputs(model: keras.Model, outputs: TensorStructure, loss: LossLike | None) -> Any:
-    """The loss of each output, in the structure of the outputs: one, several, or a dict."""
-    if isinstance(outputs, Mapping):
-        return {name: _loss_of(loss, name, i) for i, name in enumerate(outputs)}
-    if isinstance(outputs, tuple | list):
-        names = getattr(model, "output_names", None) or ()
-        names = names if len(names) == len(outputs) else [""] * len(outputs)
-        return [_loss_of(loss, name, i) for i, name in enumerate(names)]
-    return next(iter(loss.values())) if isinstance(loss, Mapping) and loss else _loss_of(loss, "", 0)
 
 
 def _loss_of(loss: LossLike | None, name: str, place: int) -> LossLike | None:
