@@ -35,7 +35,7 @@ from fedcore.deployment.closing import ClosedAtExit, Ending
 from fedcore.deployment.ports import check_port_is_free, wait_until_listening
 from fedcore.errors import FedcoreError, brief
 from fedcore.runtime.network.exchange import NoReply
-from fedcore.runtime.network.messages import MAX_MESSAGE_BYTES
+from fedcore.runtime.network.messages import MAX_MESSAGE_BYTES, remark
 from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.whole_files import write_whole
 
@@ -196,7 +196,8 @@ class FlareExchange(ClosedAtExit):
         if time.monotonic() > deadline or code == ReturnCode.TIMEOUT:
             raise NoReply(site, f"it did not reply within {timeout_s:g} s")
         if code != ReturnCode.OK or not isinstance(reply.payload, bytes | bytearray | memoryview):
-            raise NoReply(site, f"the network has no reply: {reply.get_header(MessageHeaderKey.ERROR, '') or code}")
+            why = remark(str(reply.get_header(MessageHeaderKey.ERROR, "") or code))  # may be the site's text
+            raise NoReply(site, f"the network has no reply: {why}")
         return bytes(reply.payload)
 
     def _ask_once(self, site: str, payload: bytes, deadline: float, stop: Stop) -> Message:
