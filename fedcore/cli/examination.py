@@ -18,7 +18,7 @@ _EXTRAS = {
     "mlflow": ("mlflow",),
     "networkx": ("networkx",),
     "notebooks": ("ipykernel", "ipywidgets"),
-    "nvflare": ("nvflare", "cryptography"),
+    "nvflare": ("nvflare", "cryptography", "dp_accounting"),
     "optuna": ("optuna",),
     "pandas": ("pandas",),
     "secure": ("cryptography",),
