@@ -2,10 +2,12 @@
 
 import functools
 
+import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
 from direct_exchange import ELEMENT, open_sites
+from federations import examples
 from learning_programs import build_model
 
 import fedcore as fc
@@ -62,6 +64,32 @@ def test_an_evaluation_by_masked_sums_is_that_of_plain_sums(four):
 
     assert total["num_examples"] == expected["num_examples"]
     assert np.isclose(total["loss"], expected["loss"], atol=1e-3)
+
+
+def test_an_evaluation_reads_the_rows_that_sites_hold_out(four):
+    exchange, _ = four
+    for site in exchange.answering.values():
+        site._data = attrs.evolve(site._data, held_out_every=4)
+    rows = [examples(12 + i, 6, i) for i in range(CLIENTS)]
+    every_fourth = [fc.data.ClientDataset.from_columns({k: v[3::4] for k, v in r.items()}).batch(4) for r in rows]
+    with fc.use(fc.runtime.local()):
+        expected = label_counts(every_fourth)
+
+    held_out = fc.deployment.sites(exchange, ELEMENT, held_out=True)
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
+        assert np.array_equal(label_counts(held_out.cohort(held_out.client_ids)), expected)
+
+
+@pytest.mark.parametrize("masks", ["masked", None])
+def test_a_site_that_holds_out_no_rows_says_so_and_has_no_failed_run(tmp_path, masks):
+    exchange, _ = open_sites(tmp_path, 3, f"aggregated = {str(masks is not None).lower()}\nclients = 3\n")
+    held_out = fc.deployment.sites(exchange, ELEMENT, held_out=True)
+    with (
+        fc.use(fc.runtime.network(exchange, secure_aggregation=masks)),
+        pytest.raises(fc.errors.ExecutionError, match="no rows are held out here: site"),
+    ):
+        label_counts(held_out.cohort(held_out.client_ids))
+    assert not [line for line in exchange.answering["site-00"].log if line["what"] == "started"]
 
 
 def test_no_clients_integers_reach_the_server(four):
