@@ -48,6 +48,9 @@ _PROCESS = re.compile(rb"[0-9a-f]{32}")
 _LOG = logging.getLogger(__name__)
 
 HELLO_S, HELLO_TIMEOUT_S = 2.0, 5.0
+TELL_S = 10.0
+"""Seconds after which a server tells for which sites it waits."""
+
 SILENT_S = 15.0
 """A process that has not said hello for so many seconds has lost its place to a further one of its site."""
 
@@ -309,10 +312,13 @@ def connect(kit: str | os.PathLike, sites: Sequence[str], wait_s: float, least: 
             "NVIDIA FLARE has one server in a process, also after it was closed\n"
             "  fix: use the exchange of the first call of fc.deployment.flare, or start another process"
         )
-    exchange = FlareExchange(server, sites)
+    exchange, number = FlareExchange(server, sites), len(sites) if least is None else least
     try:
-        offline = exchange.wait(wait_s, least)
-        if len(sites) - len(offline) < (len(sites) if least is None else least):
+        offline = exchange.wait(min(wait_s, TELL_S), number)
+        if len(sites) - len(offline) < number and wait_s > TELL_S:
+            _LOG.warning("%s: waits %g s for %s to connect", server.address, wait_s, ", ".join(offline))
+            offline = exchange.wait(wait_s - TELL_S, number)
+        if len(sites) - len(offline) < number:
             raise FedcoreError(
                 f"{', '.join(offline)}: not connected to {server.address} within {wait_s:g} s\n"
                 "  fix: start them (fedcore site site.toml), or give least= to begin with fewer"
