@@ -25,6 +25,7 @@ from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of
 from fedcore.intrinsics.sent_names import readable_list
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
+from fedcore.privacy.events import dp_accounting
 from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.network.plan_runner import ClientStageOf
 from fedcore.runtime.stopping import GRACE_S
@@ -238,22 +239,24 @@ class Policy:
             yield Refusal("values", f"{_at(checked.line_of_result())}the result has values of single clients")
 
     def _check_noise_for_records(self, checked: "_Plan") -> Iterator[Refusal]:
-        for flow in checked.flows.values() if self.max_epsilon is not None else ():
+        for flow in checked.flows.values():
             if all(source.kind != ARGUMENT for source in flow.sources):
                 continue
             try:
                 if not mechanisms_of(checked.plan, flow.stage.name):
-                    why = "reads the site's data without noise for its records"
-                elif self.digests is None and self.signers is None:
+                    why = "" if self.max_epsilon is None else "reads the site's data without noise for its records"
+                elif self.max_epsilon is not None and self.digests is None and self.signers is None:
                     why = (
                         "says its noise itself, which holds if somebody has read the plan\n"
                         f'  fix: digests = ["{checked.plan.digest()}"] in the policy, or signers'
                     )
                 else:
+                    dp_accounting()  # a run counts its noise, also without a bound
                     continue
-            except InvalidValue as error:
+            except FedcoreError as error:
                 why = str(error)
-            yield Refusal("max_epsilon", f"{_at(flow.op.location)}{why}")
+            if why:
+                yield Refusal("max_epsilon", f"{_at(flow.op.location)}{why}")
 
     def count_epsilon(self, new: Sequence[NoisyPasses], log: SiteLog, facts: Mapping[str, Any]) -> None:
         """Counts a run's privacy loss before it begins, in the log.

@@ -46,7 +46,7 @@ from fedcore.runtime.cluster.shipping import array_digest
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MAX_REMARKS, MalformedMessage, Message, remark
 from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
-from fedcore.runtime.network.transcript import DATA, SERVER_VALUE, KeptName, Transcript
+from fedcore.runtime.network.transcript import HELD_OUT, NAMED_SOURCES, SERVER_VALUE, KeptName, Sources, Transcript
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.types import Type
@@ -223,8 +223,9 @@ class Site:
             return Message({"kind": "missing", "plan": False})
         stage, inputs = _stage_of(plan, operation), RunRequest.of(request, *arrays)
         sources = check_sources(plan, inputs, ClientOutputs.cached(plan).data)
+        self._check_held_out(inputs.sources)
         for source in inputs.sources:
-            if source.name not in (DATA, SERVER_VALUE):
+            if source.name not in NAMED_SOURCES:
                 self._values.find(digest, KeptName.parse(source.name))  # a name that is wrong is no failure of a run
         masking = self._sums.find((digest, operation, run), None)
         if masking is not None:
@@ -248,6 +249,10 @@ class Site:
         finally:
             if self._policy.reply_s is not None:  # further requests wait too
                 _sleep_until(_next_multiple(began, self._policy.reply_s))
+
+    def _check_held_out(self, sources: Sources) -> None:
+        if not self._data.holds_out and any(source.name == HELD_OUT for source in sources):
+            raise MalformedMessage("no rows are held out here: site.toml has no data.held_out_every")
 
     def _seed(self, plan: Module, stage: ClientStageOf, inputs: RunRequest, *, masked: bool) -> int:
         protects_records = bool(mechanisms_of(plan, stage.work.stage))
@@ -360,6 +365,7 @@ class Site:
                 request.array("server_key", _KEY_BYTES),
                 stage.work,
             )
+            self._check_held_out(joined.transcript.sources[joined.index])
             self._policy.check_run(plan, stage, joined.least_clients, self.log, masks=True)
             self._sums.put(key, joined)
             reply["peers"] = np.frombuffer(b"".join(joined.peers), np.uint8)
@@ -395,7 +401,8 @@ class Site:
     def _value(
         self, inputs: RunRequest, position: int, type_: Type, source: Source, report: Report, *, whole_passes: bool
     ) -> Any:
-        """A client's value: the site's data, a value that an earlier stage has left here, or one of the request.
+        """A client's value: the site's data, those held out, a value that an earlier stage has left here, or one of the
+        request.
 
         Args:
             whole_passes: as for `Batches.of`.
@@ -403,11 +410,12 @@ class Site:
         name, path = inputs.sources[position].name, inputs.sources[position].path
         if name == SERVER_VALUE:
             return self._on_device(from_arrays(inputs.arrays, type_, f"v{position}."), type_)
-        if name == DATA:
-            key = f"{self._data.version}/{source.type}/{whole_passes}"
+        if name in NAMED_SOURCES:
+            held_out = name == HELD_OUT
+            key = f"{self._data.version}/{source.type}/{whole_passes}/{held_out}"
             dataset = self._datasets.find(key, None)
             if dataset is None:
-                dataset = self._data.dataset(source.type, whole_passes=whole_passes)
+                dataset = self._data.dataset(source.type, whole_passes=whole_passes, held_out=held_out)
                 self._datasets.put(key, dataset)
             whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
             return element_of(whole, path)

@@ -1,6 +1,7 @@
 """The epsilon of a site's records: in its log, and bounded by its policy."""
 
 import json
+import sys
 
 import attrs
 import numpy as np
@@ -119,6 +120,14 @@ def test_a_plan_without_noise_for_records_that_somebody_has_read_is_refused():
         "says its noise itself, which holds if somebody has read the plan\n"
         '  fix: digests = ["DIGEST"] in the policy, or signers'
     )
+
+
+def test_without_dp_accounting_a_site_declines_noisy_plans_and_none_fails(tmp_path, monkeypatch):
+    exchange, _ = open_sites(tmp_path, 2, POLICY)
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(fc.errors.FedcoreError, match=r"rule max_epsilon: .*dp-accounting: pip install 'fedcore\[dp\]'"):
+        run(exchange, build_private())
+    assert {line["what"] for line in exchange.answering["site-00"].log} == {"refused"}
 
 
 def test_noise_of_multiplier_zero_has_no_bound(tmp_path):
