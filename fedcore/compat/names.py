@@ -38,7 +38,7 @@ PLACES: dict[str, str] = {
     "NamedTupleType": "fedcore.types:StructType",
     "ConcreteComputation": "fedcore.computation:Computation",
     "framework.ConcreteComputation": "fedcore.computation:Computation",
-    **_in("fedcore.computation", "framework.Computation framework.PolymorphicComputation"),
+    **_in("fedcore.computation", "framework.PolymorphicComputation"),
     "framework.TypeNotAssignableError": "fedcore.errors:TypeMismatch",
     "framework.TypesNotEquivalentError": "fedcore.errors:TypeMismatch",
     "framework.UnexpectedTypeError": "fedcore.errors:TypeMismatch",
@@ -185,11 +185,9 @@ GONE: tuple[Gone, ...] = (
     ),
     gone_in(
         "framework",
-        "computation_contains computation_contains_secure_aggregation computation_contains_unsecure_aggregation "
-        "computation_count contains_called_intrinsic find_aggregations_in_tree is_called_aggregation "
-        "is_identity_function visit_postorder visit_preorder",
-        "the operations of a program are a flat list: `computation.module`; `fedcore verify --secure` finds sums that "
-        "are not secure",
+        "computation_contains computation_count contains_called_intrinsic find_aggregations_in_tree "
+        "is_called_aggregation is_identity_function visit_postorder visit_preorder",
+        "the operations of a program are a flat list: `computation.module`",
         "Computation.to_module",
     ),
     gone_in(
