@@ -23,7 +23,7 @@ class _IgnoringWeights(WeightedAggregationFactory):
         )
 
 
-def as_weighted_aggregator(factory: AggregationFactory) -> WeightedAggregationFactory:
+def as_weighted_aggregator(unweighted_aggregator: AggregationFactory) -> WeightedAggregationFactory:
     """A weighted factory that ignores the weights; a weighted one comes back as it is.
 
     Since weights are ignored, a client of weight 0 (no examples, or a change that was not finite) counts as a value of
@@ -39,7 +39,7 @@ def as_weighted_aggregator(factory: AggregationFactory) -> WeightedAggregationFa
         >>> process.next(process.initialize(), [1.0, 2.0, 9.0], [1.0, 1.0, 100.0]).result
         np.float32(2.0)
     """
-    if isinstance(factory, WeightedAggregationFactory):
-        return factory
-    check_factory("factory", factory)
-    return _IgnoringWeights(factory)
+    if isinstance(unweighted_aggregator, WeightedAggregationFactory):
+        return unweighted_aggregator
+    check_factory("unweighted_aggregator", unweighted_aggregator)
+    return _IgnoringWeights(unweighted_aggregator)

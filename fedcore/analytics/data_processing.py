@@ -1,11 +1,14 @@
 """Functions of one client's strings: all, the first, the most frequent, with counts."""
 
+from typing import TYPE_CHECKING
+
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs.sequences.symbolic_dataset import Dataset
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.scalars import whole_number
+from fedcore.tff_names import tff_name
 
 __all__ = [
     "clipped_counts",
@@ -283,3 +286,9 @@ def _cap_dataset(dataset: Dataset, max_user_contribution: int, batch_size: int) 
     most = whole_number("max_user_contribution", max_user_contribution, at_least=1)
     size = whole_number("batch_size", batch_size, at_least=1)
     return dataset.take(most // size) if hasattr(dataset, "take") else dataset  # get_all_elements refuses others
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return tff_name("fedcore.analytics.data_processing", name)

@@ -15,6 +15,7 @@ from fedcore.cli.verbs.list_runs import list_runs
 from fedcore.cli.verbs.new import new
 from fedcore.cli.verbs.opt import opt
 from fedcore.cli.verbs.policy import policy
+from fedcore.cli.verbs.port import port
 from fedcore.cli.verbs.report import report
 from fedcore.cli.verbs.resume import resume
 from fedcore.cli.verbs.run import run
@@ -52,8 +53,23 @@ def main() -> None:
     """
 
 
+program_verbs = (dump, opt, diff, verify, lint, port, run, tune)
 recording_verbs = (report, show_values)
 training_verbs = (new, train, sweep, resume, evaluate, list_runs, show_run)
 site_verbs = (site, policy, deploy)
-for verb in (dump, opt, diff, verify, lint, run, tune, *recording_verbs, doctor, demo, *training_verbs, *site_verbs):
+for verb in (
+    dump,
+    opt,
+    diff,
+    verify,
+    lint,
+    port,
+    run,
+    tune,
+    *recording_verbs,
+    doctor,
+    demo,
+    *training_verbs,
+    *site_verbs,
+):
     main.add_command(verb)

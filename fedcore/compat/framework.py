@@ -16,10 +16,12 @@ from fedcore.compat.data_backend import (
     EagerTFExecutor,
     local_executor_factory,
 )
+from fedcore.compiler.disclosures import disclosures, has_secure_sums
+from fedcore.computation import Computation
 from fedcore.computation.computation import type_of
 from fedcore.context import Runtime, current_runtime, use
 from fedcore.context import set_runtime as set_default_context
-from fedcore.errors import FedcoreError
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.intrinsics.crossings import Crossing
 from fedcore.ir import Module
 from fedcore.runtime.reports.report import Report
@@ -160,6 +162,33 @@ def infer_type(arg: Any) -> Type | None:
     return arg.type_signature if hasattr(arg, "type_signature") else type_of(arg)
 
 
+def computation_contains_secure_aggregation(comp: Computation) -> bool:
+    """Whether clients send values in secure sums, such as `fc.federated_secure_sum`.
+
+    Raises:
+        TypeMismatch: `comp` is no computation with types.
+    """
+    return has_secure_sums(_module_of(comp))
+
+
+def computation_contains_unsecure_aggregation(comp: Computation) -> bool:
+    """Whether values that depend on clients' data reach the server outside of secure sums.
+
+    `fedcore verify --secure` names them, with their lines. Sums of what all clients send alike, such as a count of the
+    clients, do not depend on their data; TFF tells them too.
+
+    Raises:
+        TypeMismatch: `comp` is no computation with types.
+    """
+    return bool(disclosures(_module_of(comp)))
+
+
+def _module_of(comp: Computation) -> Module:
+    if not isinstance(comp, Computation):
+        raise TypeMismatch(f"{brief(comp)} is no computation with types")
+    return comp.module
+
+
 def ExecutionContext(executor_fn: Runtime) -> Runtime:
     """The runtime itself: TFF wraps one to install it."""
     return executor_fn
@@ -169,6 +198,7 @@ SyncExecutionContext = ExecutionContext
 
 
 __all__ = [
+    "Computation",
     "ContextStack",
     "CreateDataDescriptor",
     "DataBackend",
@@ -179,6 +209,8 @@ __all__ = [
     "SizeInfo",
     "SizingEnvironment",
     "SyncExecutionContext",
+    "computation_contains_secure_aggregation",
+    "computation_contains_unsecure_aggregation",
     "get_context_stack",
     "infer_type",
     "local_cpp_executor_factory",
@@ -190,9 +222,7 @@ __all__ = [
 
 
 if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
-    from fedcore.computation import Computation as Computation
     from fedcore.computation import PolymorphicComputation as PolymorphicComputation
-    from fedcore.errors import TypeMismatch
 
     ConcreteComputation = Computation
     TypeNotAssignableError = TypesNotEquivalentError = UnexpectedTypeError = TypeMismatch

@@ -3,10 +3,13 @@
 Every public module asks this table for a name that it does not have (`fedcore.tff_names`). Names are written below
 `fc`, as TFF's users write them below `tff`. A name that is where TFF has it needs no line.
 
+Names of earlier versions that are gone stand in `fedcore.compat.earlier_names`.
+
 Decision 0156.
 """
 
-import attrs
+from fedcore.compat.earlier_names import EARLIER_GONE, OWN_CONTAINERS
+from fedcore.compat.gone_names import Gone, gone_in
 
 
 def _in(module: str, names: str) -> dict[str, str]:
@@ -35,7 +38,7 @@ PLACES: dict[str, str] = {
     "NamedTupleType": "fedcore.types:StructType",
     "ConcreteComputation": "fedcore.computation:Computation",
     "framework.ConcreteComputation": "fedcore.computation:Computation",
-    **_in("fedcore.computation", "framework.Computation framework.PolymorphicComputation"),
+    **_in("fedcore.computation", "framework.PolymorphicComputation"),
     "framework.TypeNotAssignableError": "fedcore.errors:TypeMismatch",
     "framework.TypesNotEquivalentError": "fedcore.errors:TypeMismatch",
     "framework.UnexpectedTypeError": "fedcore.errors:TypeMismatch",
@@ -50,40 +53,21 @@ PLACES: dict[str, str] = {
 """TFF's name -> what it is here, in the notation of `pkgutil.resolve_name`."""
 
 
-@attrs.frozen
-class Gone:
-    """Names of TFF that are not here, for one reason.
-
-    Args:
-        names: the names.
-        why: the reason, a clause without a capital letter.
-        instead: what to use instead, below `fc`; empty if nothing replaces the names.
-    """
-
-    names: tuple[str, ...]
-    why: str
-    instead: str = ""
-
-
-def _gone(module: str, names: str, why: str, instead: str = "") -> Gone:
-    return Gone(tuple(f"{module}.{name}".lstrip(".") for name in names.split()), why, instead)
-
-
 _BY_TEXT = "a program is stored as its text and its graphs (fc.save), without protocol buffers"
 _BY_FUNCTION = "an intrinsic is its function; its `kind` names it in the text of a program"
 _BY_PLAN = "the compiler finds the stages of a computation itself; its text shows them, and so does `fedcore show`"
 
 GONE: tuple[Gone, ...] = (
-    _gone("", "array_from_proto array_from_proto_content array_to_proto array_to_proto_content", _BY_TEXT),
-    _gone("", "array_shape_from_proto array_shape_to_proto", _BY_TEXT),
-    _gone("", "dtype_from_proto dtype_to_proto", f"{_BY_TEXT}; a dtype is stored as its name", "types.as_dtype"),
-    _gone(
+    gone_in("", "array_from_proto array_from_proto_content array_to_proto array_to_proto_content", _BY_TEXT),
+    gone_in("", "array_shape_from_proto array_shape_to_proto", _BY_TEXT),
+    gone_in("", "dtype_from_proto dtype_to_proto", f"{_BY_TEXT}; a dtype is stored as its name", "types.as_dtype"),
+    gone_in(
         "backends.mapreduce",
         "BroadcastForm DistributeAggregateForm MapReduceForm",
         "a planned module holds the stages of the server and of the clients",
         "ir.Module",
     ),
-    _gone(
+    gone_in(
         "backends.mapreduce",
         "check_computation_compatible_with_map_reduce_form get_broadcast_form_for_computation "
         "get_computation_for_broadcast_form get_computation_for_distribute_aggregate_form "
@@ -92,75 +76,75 @@ GONE: tuple[Gone, ...] = (
         f"{_BY_PLAN}: `computation.to_module('planned')`",
         "Computation.to_module",
     ),
-    _gone(
+    gone_in(
         "backends.mapreduce",
         "get_state_initialization_computation",
         "a process has the computation of its first state",
         "templates.IterativeProcess",
     ),
-    _gone(
+    gone_in(
         "backends.mapreduce",
         "consolidate_and_extract_local_processing parse_tff_to_tf",
         "a client's stage of a plan is exported as one SavedModel",
         "export.save_client_work",
     ),
-    _gone(
+    gone_in(
         "backends.native",
         "compile_to_mergeable_comp_form",
         "every plan merges partial results",
         "compiler.compile_module",
     ),
-    _gone(
+    gone_in(
         "backends.native",
         "create_mergeable_comp_execution_context set_mergeable_comp_execution_context",
         "every plan folds clients block by block and merges partial results, so memory does not grow with the cohort",
         "runtime.local",
     ),
-    _gone(
+    gone_in(
         "backends.test",
         "replace_secure_intrinsics_with_bodies",
         "a runtime without `secure_aggregation=` runs secure sums as plain sums",
         "runtime.local",
     ),
-    _gone(
+    gone_in(
         "framework",
         "MergeableCompExecutionContext MergeableCompForm to_call_dominant",
         "one pipeline of passes compiles for every runtime, and every plan merges partial results",
         "compiler.compile_module",
     ),
-    _gone(
+    gone_in(
         "framework",
         "RemoteExecutor RemoteExecutorGrpcStub RemoteExecutorStub",
         "clients run in other processes or on other machines by an executor of client stages",
         "runtime.ClientsExecutor",
     ),
-    _gone(
+    gone_in(
         "framework",
         "AsyncExecutionContext",
         "a call is awaited on the runtime that is installed",
         "invoke_async",
     ),
-    _gone(
+    gone_in(
         "framework",
         "CardinalitiesType Executor ExecutorFactory ExecutorValue ResourceManagingExecutorFactory RetryableError "
         "infer_cardinalities",
         "a runtime takes whole programs, not calls of executors, and counts the clients of each call itself",
         "runtime.Runtime",
     ),
-    _gone(
+    gone_in(
         "framework",
         "deserialize_value serialize_value",
         f"{_BY_TEXT}; values go to files",
         "program.FileProgramStateManager",
     ),
-    _gone(
+    gone_in(
         "framework",
         "Block Call CompiledComputation ComputationBuildingBlock Data Lambda Literal Placement Reference Selection "
         "Struct UnexpectedBlockError",
         "a program is a module of flat functions, not a tree of building blocks",
         "ir.Module",
     ),
-    _gone(
+    gone_in(
         "framework",
         "Path create_federated_aggregate create_federated_apply create_federated_broadcast create_federated_map "
         "create_federated_map_all_equal create_federated_map_or_apply create_federated_mean "
@@ -171,7 +155,7 @@ GONE: tuple[Gone, ...] = (
         "passes write programs by calling intrinsics on traced values",
         "ir.Builder",
     ),
-    _gone(
+    gone_in(
         "framework",
         "AggregationKind FEDERATED_AGGREGATE FEDERATED_APPLY FEDERATED_BROADCAST FEDERATED_EVAL_AT_CLIENTS "
         "FEDERATED_EVAL_AT_SERVER FEDERATED_MAP FEDERATED_MAP_ALL_EQUAL FEDERATED_MAX FEDERATED_MEAN FEDERATED_MIN "
@@ -182,15 +166,15 @@ GONE: tuple[Gone, ...] = (
         _BY_FUNCTION,
         "ir.lookup",
     ),
-    _gone("framework", "Intrinsic IntrinsicDef", _BY_FUNCTION, "ir.Intrinsic"),
-    _gone(
+    gone_in("framework", "Intrinsic IntrinsicDef", _BY_FUNCTION, "ir.Intrinsic"),
+    gone_in(
         "framework",
         "BoundVariableTracker SymbolTree TransformReturnType get_map_of_unbound_references transform_postorder "
         "transform_postorder_with_symbol_bindings transform_preorder",
         "a pass is a function from a module to a module; operations are flat, so nothing nests",
         "compiler.compiler_pass",
     ),
-    _gone(
+    gone_in(
         "framework",
         "NonuniqueNameError check_aggregate_not_dependent_on_aggregate check_broadcast_not_dependent_on_aggregate "
         "check_contains_no_new_unbound_references check_contains_no_unbound_references "
@@ -199,51 +183,49 @@ GONE: tuple[Gone, ...] = (
         "one verifier holds the rules of each stage of a program",
         "ir.verify",
     ),
-    _gone(
+    gone_in(
         "framework",
-        "computation_contains computation_contains_secure_aggregation computation_contains_unsecure_aggregation "
-        "computation_count contains_called_intrinsic find_aggregations_in_tree is_called_aggregation "
-        "is_identity_function visit_postorder visit_preorder",
-        "the operations of a program are a flat list: `computation.module`; `fedcore verify --secure` finds sums that "
-        "are not secure",
+        "computation_contains computation_count contains_called_intrinsic find_aggregations_in_tree "
+        "is_called_aggregation is_identity_function visit_postorder visit_preorder",
+        "the operations of a program are a flat list: `computation.module`",
         "Computation.to_module",
     ),
-    _gone(
+    gone_in(
         "framework",
         "ComputationReturnedNoneError ComputationWrapper "
         "pack_args_into_struct unpack_arg unpack_args_from_struct wrap_as_zero_or_one_arg_callable",
         "one class holds every traced computation",
         "Computation",
     ),
-    _gone(
+    gone_in(
         "framework",
         "AsyncContext ContextError FederatedComputationContext RuntimeErrorContext SymbolBindingContext SyncContext",
         "what a context does is done by a runtime, and tracing needs none",
         "runtime.Runtime",
     ),
-    _gone(
+    gone_in(
         "framework",
         "set_no_default_context",
         "one runtime is installed; it compiles and runs",
         "set_runtime",
     ),
-    _gone("framework", "with_context", "a `with` statement installs a runtime for its body", "use"),
-    _gone(
+    gone_in("framework", "with_context", "a `with` statement installs a runtime for its body", "use"),
+    gone_in(
         "framework",
         "TraceResult TracingProvider propagate_trace_context_task_factory set_tracing_providers span trace "
         "wrap_coroutine_in_current_trace_context wrap_rpc_in_trace_context",
         "the environment variable FEDCORE_TRACE records every call, and a report says what a call did",
         "runtime.Report",
     ),
-    _gone("framework", "PlacementLiteral", "a placement is found by its name", "types.Placement"),
-    _gone("framework", "uri_to_placement_literal", "a placement is found by its name", "types.placement"),
-    _gone(
+    gone_in("framework", "PlacementLiteral", "a placement is found by its name", "types.Placement"),
+    gone_in("framework", "uri_to_placement_literal", "a placement is found by its name", "types.placement"),
+    gone_in(
         "framework",
         "contains_federated_types contains_tensor_types type_contains type_contains_only",
         "a predicate over the parts of a type tells",
         "types.contains",
     ),
-    _gone(
+    gone_in(
         "framework",
         "check_concrete_instance_of check_is_structure_of_integers is_generic_op_compatible_type "
         "is_single_integer_or_matches_structure is_structure_of_floats is_structure_of_integers "
@@ -251,118 +233,57 @@ GONE: tuple[Gone, ...] = (
         "the leaves of a type are a list, and a dtype says whether it is an integer or a float",
         "types.leaves",
     ),
-    _gone(
+    gone_in(
         "framework",
         "structure_with_type to_structure_with_type type_to_py_container",
         "results come back in the Python containers of their types",
         "StructWithPythonType",
     ),
-    _gone("framework", "transform_type_postorder", "a function is applied to each leaf of a type", "types.map_leaves"),
-    _gone(
+    gone_in(
+        "framework", "transform_type_postorder", "a function is applied to each leaf of a type", "types.map_leaves"
+    ),
+    gone_in(
         "framework", "ensure_federated_value", "a structure of placed values becomes one placed value", "federated_zip"
     ),
-    _gone(
+    gone_in(
         "simulation.baselines",
         "landmark landmark.create_landmark_classification_task",
         "the photographs of landmarks are not loaded here; a task of your own data takes the same parts",
         "simulation.baselines.BaselineTask",
     ),
-    _gone(
+    gone_in(
         "simulation.datasets",
         "celeba flair",
         "photographs of people are not loaded here; TFF's SQLite files of them can be read",
         "simulation.datasets.load_and_parse_sql_client_data",
     ),
-    _gone(
-        "",
-        "federated_reduce",
-        "an aggregation has functions that accumulate, merge and report, so that it runs as a tree",
-        "federated_aggregate",
+    gone_in(
+        "simulation.datasets.stackoverflow",
+        "create_synthetic_data_dictionary",
+        "the synthetic client has its data set",
+        "simulation.datasets.stackoverflow.get_synthetic",
     ),
-    _gone("", "jax jax_computation", "clients' work is written in TensorFlow", "tf_computation"),
-    _gone("", "test", "results are plain numpy arrays in Python containers; checks for parts of one's own", "testing"),
-    _gone("", "utils", "processes with state, and factories of aggregators such as EncodedSumFactory", "templates"),
-    _gone("backends", "reference", "a runtime is installed by fc.set_runtime", "runtime.reference"),
-    _gone("backends", "iree xla", "a runtime is installed by fc.set_runtime; XLA is its option", "runtime.local"),
-    _gone(
-        "backends.native",
-        "set_localhost_cpp_execution_context set_thread_debugging_execution_context",
-        "a runtime is installed by fc.set_runtime",
-        "runtime.local",
-    ),
-    _gone(
-        "backends.native",
-        "set_remote_execution_context set_remote_python_execution_context",
-        "clients run on other machines of a Ray cluster",
-        "runtime.ray",
-    ),
-    _gone(
-        "framework",
-        "create_local_executor default_executor",
-        "one runtime is installed; it compiles and runs",
-        "set_runtime",
-    ),
-    _gone("framework", "serialize_computation", _BY_TEXT, "save"),
-    _gone("framework", "deserialize_computation", _BY_TEXT, "load"),
-    _gone(
-        "learning",
-        "assign_weights_to_keras_model",
-        "the weights of a state assign themselves: `state.model.assign_weights_to(keras_model)`",
-        "learning.ModelWeights.assign_weights_to",
-    ),
-    _gone(
-        "learning",
-        "state_with_new_model_weights",
-        "a process takes weights: `process.set_model_weights(state, weights)`",
-        "learning.templates.LearningProcess.set_model_weights",
-    ),
-    _gone("learning", "build_federated_sgd_process", "its arguments are others", "learning.algorithms.build_fed_sgd"),
-    _gone(
-        "learning",
-        "build_personalization_eval build_personalization_eval_computation",
-        "its arguments are others",
-        "learning.algorithms.build_personalization_eval_computation",
-    ),
-    _gone(
-        "learning",
-        "build_local_evaluation",
-        "metrics of each client are an option of the evaluation",
-        "learning.algorithms.build_fed_eval",
-    ),
-    _gone(
-        "learning",
-        "reconstruction",
-        "models with local weights; algorithms.build_fed_recon_eval evaluates them",
-        "learning.models.ReconstructionModel",
-    ),
-    _gone("simulation", "CSVMetricsManager", "metrics of a round are released", "program.CSVFileReleaseManager"),
-    _gone("simulation", "FileCheckpointManager", "states are saved by version", "program.FileProgramStateManager"),
-    _gone("simulation", "MetricsManager", "metrics of a round are released", "program.ReleaseManager"),
-    _gone("simulation", "TensorBoardManager", "metrics of a round are released", "program.TensorBoardReleaseManager"),
-    _gone(
-        "simulation",
-        "build_uniform_client_sampling_fn",
-        "it takes the ids of the clients, and a round's number of them later",
-        "simulation.build_uniform_sampling_fn",
-    ),
-    _gone("simulation", "run_simulation", "its arguments are others", "simulation.run_training_process"),
-    _gone(
+    gone_in("structure", "Struct", OWN_CONTAINERS, "types.make_container"),
+    gone_in("structure", "flatten", OWN_CONTAINERS, "tf.nest.flatten"),
+    gone_in("structure", "to_odict_or_tuple", f"{OWN_CONTAINERS}; its elements by name", "types.elements_and_class"),
+    gone_in(
         "tensorflow",
         "optimize_tensorflow_graphs",
         "the pass `grappler` optimises the graphs of a plan",
         "compiler.run_passes",
     ),
-    _gone(
+    gone_in(
         "tensorflow",
         "replace_intrinsics_with_bodies",
         "the pass `lower-intrinsics` replaces derived intrinsics by core operations",
         "compiler.run_passes",
     ),
-    _gone(
+    gone_in(
         "tensorflow",
         "transform_tf_add_ids transform_tf_call_ops_to_disable_grappler",
         "a graph is named by its content, and nothing optimises it behind your back",
     ),
+    *EARLIER_GONE,
 )
 """Names of TFF that are not here."""
 
@@ -370,7 +291,9 @@ _BY_NAME = {name: gone for gone in GONE for name in gone.names}
 
 
 def gone(name: str) -> Gone | None:
-    """Why a name of TFF is not here; None for every other name."""
+    """Why a name of TFF, or the module that had it, is not here; None for every other name."""
+    while name and name not in _BY_NAME:
+        name = name.rpartition(".")[0]
     return _BY_NAME.get(name)
 
 
@@ -379,6 +302,6 @@ def advice(name: str) -> str:
     replacement = gone(name)
     if replacement is None:
         return ""
-    if not replacement.instead:
+    if not replacement.use:
         return f"\n  TFF's name is not planned here: {replacement.why}"
-    return f"\n  use fc.{replacement.instead} instead of TFF's name: {replacement.why}"
+    return f"\n  use {replacement.use} instead of TFF's name: {replacement.why}"

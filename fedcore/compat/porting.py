@@ -57,7 +57,7 @@ def status(name: str) -> str:
     why = gone(name)
     if why is None:
         return "open"
-    return "replaced" if why.instead else "not planned"
+    return "replaced" if why.use else "not planned"
 
 
 def tables() -> str:
@@ -82,7 +82,7 @@ def _row(title: str, names: list[str]) -> str:
 
 
 def _gone_row(entry: Gone) -> str:
-    instead = f"`fc.{entry.instead}`" if entry.instead else "not planned"
+    instead = f"`{entry.use}`" if entry.use else "not planned"
     return f"| {', '.join(f'`{name}`' for name in entry.names)} | {instead} | {entry.why} |"
 
 

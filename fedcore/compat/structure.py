@@ -1,8 +1,9 @@
 """`fc.structure`: a struct with other elements, by TFF's name."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedcore.errors import FedcoreError, brief
+from fedcore.tff_names import tff_name
 from fedcore.types import fields_of, make_container
 
 
@@ -25,3 +26,9 @@ def update_struct(structure: Any, **kwargs: Any) -> Any:
         raise FedcoreError(f"{brief(structure)} has no element {', '.join(unknown)}")
     elements.update(kwargs)
     return make_container(type(structure), list(elements), list(elements.values()))
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return tff_name("fedcore.structure", name)

@@ -37,6 +37,17 @@ NAMES = _split(
             IbltTensorDecoder IbltTensorEncoder RandomHyperEdgeHasher build_iblt_computation create_chunker
             decode_iblt_tensor_tf decode_iblt_tf
         """,
+        "analytics.count_distinct": """
+            build_client_hyperloglog_computation build_federated_secure_max_computation
+            create_federated_hyperloglog_computation
+        """,
+        "analytics.data_processing": """
+            get_all_elements get_capped_elements get_capped_elements_with_counts get_top_elements
+            get_top_elements_with_counts get_top_multi_elements get_unique_elements get_unique_elements_with_counts
+            to_stacked_tensor
+        """,
+        "analytics.differential_privacy": "analytic_gauss_stddev",
+        "analytics.histogram_processing": "threshold_histogram",
         "backends": "mapreduce native test",
         "backends.mapreduce": """
             BroadcastForm DistributeAggregateForm MapReduceForm check_computation_compatible_with_map_reduce_form
@@ -135,7 +146,20 @@ NAMES = _split(
             build_dataset_mixture build_single_label_dataset build_synthethic_iid_datasets celeba cifar100 emnist
             flair gldv2 inaturalist load_and_parse_sql_client_data save_to_sql_client_data shakespeare stackoverflow
         """,
+        "simulation.datasets.celeba": "load_data",
+        "simulation.datasets.cifar100": "get_synthetic load_data",
+        "simulation.datasets.emnist": "get_synthetic load_data",
+        "simulation.datasets.flair": "download_data load_data write_data",
+        "simulation.datasets.gldv2": "get_synthetic load_data",
+        "simulation.datasets.inaturalist": "INaturalistSplit get_synthetic load_data",
+        "simulation.datasets.shakespeare": "get_synthetic load_data",
+        "simulation.datasets.stackoverflow": """
+            create_synthetic_data_dictionary get_synthetic get_synthetic_tag_counts get_synthetic_word_counts
+            load_data load_tag_counts load_word_counts
+        """,
         "simulation.models": "mnist",
+        "simulation.models.mnist": "create_keras_model create_simple_keras_model keras_dataset_from_emnist",
+        "structure": "Struct flatten to_odict_or_tuple",
         "templates": """
             AggregationProcess EstimationProcess IterativeProcess MeasuredProcess MeasuredProcessOutput
             chain_measured_processes concatenate_measured_processes
@@ -190,23 +214,126 @@ COMPILER_INTERNALS = _split(
 
 EARLIER = _split(
     {
-        "": "ConcreteComputation NamedTupleType federated_reduce jax jax_computation test utils",
+        "": """
+            ConcreteComputation NamedTupleType async_utils check_returns_type data experimental
+            experimental_tf_fn_computation federated_reduce federated_secure_modular_sum jax jax_computation
+            profiler structure_from_tensor_type_tree test tf_computation type_at_clients type_at_server types
+            utils
+        """,
+        "aggregators": "EliasGammaEncodedSumFactory EncodedSumFactory federated_max federated_min",
+        "analytics.data_processing": "get_clipped_elements_with_counts",
+        "analytics.heavy_hitters.iblt": "UTF8Chunker",
+        "async_utils": "AsyncThreadRunner OrderedTasks SharedAwaitable",
         "backends": "iree reference xla",
+        "backends.mapreduce": """
+            check_iterative_process_compatible_with_map_reduce_form get_iterative_process_for_map_reduce_form
+            get_map_reduce_form_for_iterative_process get_state_initialization_computation_for_map_reduce_form
+        """,
         "backends.native": """
-            set_localhost_cpp_execution_context set_remote_execution_context set_remote_python_execution_context
+            DistributedConfiguration create_async_experimental_distributed_cpp_execution_context
+            create_local_async_python_execution_context create_local_python_execution_context
+            create_localhost_cpp_execution_context create_remote_python_execution_context
+            create_sizing_execution_context create_sync_experimental_distributed_cpp_execution_context
+            create_thread_debugging_execution_context set_async_experimental_distributed_cpp_execution_context
+            set_local_async_python_execution_context set_local_python_execution_context
+            set_localhost_cpp_execution_context set_remote_execution_context
+            set_remote_python_execution_context set_sync_experimental_distributed_cpp_execution_context
             set_thread_debugging_execution_context
         """,
-        "framework": "create_local_executor default_executor deserialize_computation serialize_computation",
+        "backends.test": """
+            DistributedConfiguration create_async_experimental_distributed_cpp_execution_context
+            create_sync_experimental_distributed_cpp_execution_context create_test_execution_context
+            create_test_python_execution_context set_async_experimental_distributed_cpp_execution_context
+            set_sync_experimental_distributed_cpp_execution_context set_test_execution_context
+            set_test_python_execution_context
+        """,
+        "backends.xla": "create_local_python_execution_context set_local_python_execution_context",
+        "experimental": "jax_computation learning",
+        "experimental.learning": "build_jax_federated_averaging_process",
+        "framework": """
+            CardinalityCarrying CardinalityFreeDataDescriptor ComposingExecutorFactory Context
+            CreateDataDescriptor DataBackend DataDescriptor DataExecutor EagerTFExecutor ExecutionContext
+            ExecutorService FederatedComposingStrategy FederatedResolvingStrategy FederatingExecutor
+            FederatingStrategy Ingestable ReconstructOnChangeExecutorFactory ReferenceResolvingExecutor
+            SizeInfo SizingExecutorFactory ThreadDelegatingExecutor TransformingExecutor
+            UnplacedExecutorFactory building_block_to_computation check_allowed_ops check_disallowed_ops
+            create_local_executor default_executor deserialize_computation deserialize_type executors_errors
+            get_session_token local_executor_factory merge_cardinalities remote_executor_factory
+            remote_executor_factory_from_stubs replace_intrinsics_with_bodies serialize_computation
+            serialize_type sizing_executor_factory thread_debugging_executor_factory type_from_tensors
+            type_to_tf_tensor_specs
+        """,
+        "framework.executors_errors": """
+            CardinalityError RetryableAbslStatusError RetryableError RetryableGRPCError
+            get_absl_status_retryable_error_codes get_grpc_retryable_error_codes
+            is_absl_status_retryable_error
+        """,
+        "jax": "computation",
         "learning": """
-            assign_weights_to_keras_model build_federated_sgd_process build_local_evaluation
-            build_personalization_eval build_personalization_eval_computation reconstruction
+            BatchOutput ClientFedAvg MetricFinalizersType Model ModelWeights assign_weights_to_keras_model
+            build_federated_averaging_process build_federated_evaluation build_federated_sgd_process
+            build_local_evaluation build_personalization_eval build_personalization_eval_computation
+            compression_aggregator ddp_secure_aggregator deprecation entropy_compression_aggregator
+            federated_aggregate_keras_metric framework from_keras_model reconstruction
             state_with_new_model_weights
         """,
+        "learning.algorithms": "build_fed_recon build_fed_recon_eval build_personalization_eval",
+        "learning.deprecation": "deprecated",
+        "learning.framework": """
+            ClientDeltaFn ClientOutput ModelWeights ServerState build_encoded_broadcast_process_from_model
+            build_model_delta_optimizer_process build_stateless_broadcaster deprecation
+            parameter_count_from_model weights_type_from_model
+        """,
+        "learning.framework.deprecation": "deprecated",
+        "learning.models": "ReconstructionDatasetSplitFn ReconstructionModel",
+        "learning.programs": "train_model_with_vizier",
+        "learning.reconstruction": """
+            BatchOutput ClientOutput DatasetSplitFn Model build_dataset_split_fn build_federated_evaluation
+            build_training_process from_keras_model get_global_variables get_local_variables
+            simple_dataset_split_fn
+        """,
+        "profiler": """
+            LoggingTracingProvider ThreadLocalSpanYields TracedFunctionReturned TracedFunctionThrew TracedSpan
+            TracingProvider add_tracing_provider propagate_trace_context_task_factory set_tracing_providers
+            span trace with_trace_context_from_rpc wrap_coroutine_in_current_trace_context
+            wrap_rpc_in_trace_context
+        """,
+        "program": """
+            AwaitableValueReference Capability CoroValueReference FetchedValue
+            FileReleaseManagerIncompatibleFileError FileReleaseManagerPermissionDeniedError
+            FilterMismatchError MaterializablePythonType MaterializableTffType PrefetchingDataSource
+            PrefetchingDataSourceIterator ProgramStateManagerStateAlreadyExistsError
+            ProgramStateManagerStateNotFoundError ProgramStateManagerStructureError ServerArrayReference
+            TensorboardReleaseManager
+        """,
         "simulation": """
-            CSVMetricsManager ClientData FileCheckpointManager FilePerUserClientData FromTensorSlicesClientData
-            HDF5ClientData MetricsManager SqlClientData TensorBoardManager TestClientData TransformingClientData
-            build_uniform_client_sampling_fn run_simulation
+            CSVMetricsManager ClientData FileCheckpointManager FilePerUserClientData
+            FromTensorSlicesClientData HDF5ClientData MetricsManager SqlClientData TensorBoardManager
+            TestClientData TransformingClientData build_uniform_client_sampling_fn run_server run_simulation
+            run_stateless_simulation server_context
+        """,
+        "structure": """
+            from_container has_field is_same_structure iter_elements map_structure name_list
+            name_list_with_nones name_to_index_map pack_sequence_as to_container_recursive to_elements
+            to_odict update_struct
+        """,
+        "test": """
+            TestCase assert_contains_secure_aggregation assert_contains_unsecure_aggregation
+            assert_not_contains_secure_aggregation assert_not_contains_unsecure_aggregation
+            assert_type_assignable_from assert_types_equivalent assert_types_identical
+            create_runtime_error_context main set_no_default_context with_context with_contexts
+        """,
+        "types": """
+            AbstractType ArrayShape FederatedType FunctionType PlacementType SequenceType StructType
+            StructWithPythonType TensorType Type TypeNotAssignableError TypeRelation TypesNotEquivalentError
+            TypesNotIdenticalError UnexpectedTypeError at_clients at_server clear_disallowed_cache
+            clear_intern_pool contains contains_only count deserialize_type infer_type infer_unplaced_type
+            is_shape_fully_defined is_structure_of_floats is_structure_of_integers is_structure_of_tensors
+            is_tensorflow_compatible_type num_elements_in_shape serialize_type structure_from_tensor_type_tree
+            tensorflow_to_type to_type type_from_tensors type_mismatch_error_message type_to_py_container
+            type_to_tf_tensor_specs
         """,
     }
 )
-"""Names of earlier versions of TFF, which older programs and tutorials have."""
+"""Names that TFF 0.20 to 0.89, and some before, had in their packages and in the modules that these export, and that
+are not in its last version. Constants of modules are not among them."""

@@ -39,11 +39,8 @@ def disclosures(module: Module) -> list[Disclosure]:
         NotFollowed: the plan has a way of client values that the analysis does not follow.
     """
     is_plan = module.stage == "planned"
-    if not is_plan:
-        lowering = f"{LOWERING}," if module.stage == "traced" else ""
-        module = compile_module(module, f"{lowering}partition,dead-leaf-elimination")
+    outputs = _outputs(module)
     unique: dict[tuple, Disclosure] = {}
-    outputs = ClientOutputs(module)
     for name in outputs.folds:
         for o in outputs.of(name, masked=outputs.is_secure(name)):
             # A value that nothing adds is sent by a plan only: the compiler removes it.
@@ -53,3 +50,21 @@ def disclosures(module: Module) -> list[Disclosure]:
                 if key not in unique or disclosure.grows:
                     unique[key] = disclosure
     return list(unique.values())
+
+
+def has_secure_sums(module: Module) -> bool:
+    """Whether a tensor of clients crosses in a secure sum, where there is a protocol for it.
+
+    Raises:
+        NotFollowed: as for `disclosures`.
+    """
+    outputs = _outputs(module)
+    return any(map(outputs.is_secure, outputs.folds))
+
+
+def _outputs(module: Module) -> ClientOutputs:
+    """The outputs of clients in the plan of a module."""
+    if module.stage != "planned":
+        lowering = f"{LOWERING}," if module.stage == "traced" else ""
+        module = compile_module(module, f"{lowering}partition,dead-leaf-elimination")
+    return ClientOutputs(module)

@@ -669,6 +669,12 @@ def replace_function_call(wrap: Callable[[Callable], Callable]) -> None:
     polymorphic_function.Function.__call__ = wrap(polymorphic_function.Function.__call__)
 
 
+@part("tf.data.Dataset: zip")
+def replace_dataset_zip(wrap: Callable[[Callable], Callable]) -> None:
+    """Replaces `tf.data.Dataset.zip` by `wrap(original function)` in the whole process."""
+    tf.data.Dataset.zip = staticmethod(wrap(tf.data.Dataset.zip))
+
+
 # --- lookup tables ---
 
 

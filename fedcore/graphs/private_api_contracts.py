@@ -559,6 +559,27 @@ def ignore_warnings_in_conversions() -> None:
 
 
 @contract
+def replace_dataset_zip() -> None:
+    calls = []
+
+    def wrap(original: Callable) -> Callable:
+        def call(*args: object, datasets: object = None, name: object = None) -> object:
+            calls.append(args)
+            return original(*args, datasets=datasets, name=name)
+
+        return call
+
+    original = tf.data.Dataset.zip
+    private_api.replace_dataset_zip(wrap)
+    try:
+        zipped = tf.data.Dataset.zip((tf.data.Dataset.range(2), tf.data.Dataset.range(3)))
+        _require([tuple(map(int, pair)) for pair in zipped] == [(0, 0), (1, 1)], "pairs of a replaced zip")
+    finally:
+        tf.data.Dataset.zip = staticmethod(original)
+    _require(len(calls) == 1, "tf.data.Dataset.zip runs its replacement")
+
+
+@contract
 def replace_function_call() -> None:
     called = []
 

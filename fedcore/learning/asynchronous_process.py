@@ -54,6 +54,8 @@ class AsynchronousProcess(LearningProcess):
         np.int64(1)
     """
 
+    _is_given_more = True
+
     def __init__(self, initialize_fn: Computation, next_fn: Computation, *args: Any, **functions: Any) -> None:
         super().__init__(initialize_fn, next_fn, *args, **functions)
         parameters = next_fn.module.main.parameters

@@ -52,6 +52,8 @@ class ClientStateProcess(LearningProcess):
         (-> <float32[2,1],float32[1]>)
     """
 
+    _is_given_more = True
+
     def __init__(
         self,
         initialize_fn: Computation,

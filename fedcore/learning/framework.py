@@ -1,5 +1,7 @@
 """`fc.learning.framework`: parts of learning processes, by the names of TFF's tutorials."""
 
+from typing import TYPE_CHECKING
+
 from fedcore.aggregators.encoders.encoded_values import EncoderFn, value_codec
 from fedcore.computation import federated_computation
 from fedcore.intrinsics import (
@@ -15,6 +17,7 @@ from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import changing_type
 from fedcore.learning.models.traced import ModelFn
 from fedcore.templates import MeasuredProcess, MeasuredProcessOutput
+from fedcore.tff_names import tff_name
 from fedcore.types import SERVER, FederatedType, Type, to_type
 
 __all__ = ["build_encoded_broadcast_process", "build_encoded_broadcast_process_from_model"]
@@ -79,3 +82,9 @@ def build_encoded_broadcast_process_from_model(model_fn: ModelFn, encoder_fn: En
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
     return build_encoded_broadcast_process(changing_type(trace_model(model_fn)), encoder_fn)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return tff_name("fedcore.learning.framework", name)

@@ -15,7 +15,19 @@ from fedcore.learning.models.model_weights import ModelWeights, ModelWithVariabl
 from fedcore.scalars import real_number
 from fedcore.seeds import fold_in
 from fedcore.templates import IterativeProcess
-from fedcore.types import Type, explain, fits, member_of
+from fedcore.templates.iterative import label
+from fedcore.types import (
+    CLIENTS,
+    SERVER,
+    FederatedType,
+    Placement,
+    StructType,
+    Type,
+    contains,
+    explain,
+    fits,
+    member_of,
+)
 
 
 @attrs.frozen
@@ -62,6 +74,12 @@ class LearningAlgorithmState(HtmlDisplay):
             changes["global_model_weights"] = changes.pop("model")
         return attrs.evolve(self, **changes)
 
+    _replace = replace
+
+    def _asdict(self) -> dict[str, Any]:
+        """The parts by name, as of TFF's state, which is a named tuple; so is `_replace`."""
+        return attrs.asdict(self, recurse=False)
+
 
 class LearningProcessOutput(NamedTuple):
     """The result of `next`.
@@ -104,12 +122,16 @@ class LearningProcess(IterativeProcess):
         hyperparameters: for parts of the state (client_work, finalizer) the names of the hyperparameters there.
             Default: none.
     Raises:
-        TypeMismatch: `next_fn` does not take what `initialize_fn` gives, or does not return it; one of the other
-            computations does not take the state, or does not give it.
+        TypeMismatch: `next_fn` does not take what `initialize_fn` gives, or does not return it, or takes other than a
+            server state and data at the clients; the metrics are not at the server; one of the other computations does
+            not take the state, or does not give it.
     Example:
         >>> same = fc.learning.LearningProcess(process.initialize, process.next)
         >>> after, metrics = same.next(same.initialize(), [client_a, client_b])
     """
+
+    _is_given_more = False
+    """Whether `next` takes more of the clients than their data."""
 
     def __init__(
         self,
@@ -123,6 +145,7 @@ class LearningProcess(IterativeProcess):
         hyperparameters: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         super().__init__(initialize_fn, next_fn)  # refuses what is no computation
+        self._check_placements(next_fn)
         if isinstance(get_model_weights, Mapping):  # an older form of the third argument
             get_model_weights, hyperparameters = None, get_model_weights
         self._next = _Next(next_fn.module, next_fn.__name__)
@@ -132,6 +155,21 @@ class LearningProcess(IterativeProcess):
         self._set_model_weights = _check_function("set_model_weights", set_model_weights, state, gives=state)
         self._get_hparams = _check_function("get_hparams_fn", get_hparams_fn, state)
         self._set_hparams = _check_function("set_hparams_fn", set_hparams_fn, state, gives=state)
+
+    def _check_placements(self, next_fn: Computation) -> None:
+        """Refuses a round that is no function of a server state and clients' data to a server state and metrics."""
+        who, parameters = f"{type(self).__name__}: {label('next_fn', next_fn)}", next_fn.module.main.parameters
+        if not _is_at(parameters[0].type, SERVER):
+            raise TypeMismatch(f"{who} takes the state at the server, not {parameters[0].type}")
+        if len(parameters) != 2 and not self._is_given_more:
+            raise TypeMismatch(f"{who} takes a state and data, not {next_fn.type_signature.parameter}")
+        for parameter in parameters[1:]:
+            if not _is_at(parameter.type, CLIENTS):
+                raise TypeMismatch(f"{who} takes {parameter.name} at the clients, not {parameter.type}")
+        result = next_fn.type_signature.result
+        metrics = result.types[1] if isinstance(result, StructType) and len(result) > 1 else None
+        if metrics is None or contains(metrics, lambda t: isinstance(t, FederatedType) and t.placement != SERVER):
+            raise TypeMismatch(f"{who} returns a state and metrics at the server, not {result}")
 
     @property
     def hyperparameters(self) -> Mapping[str, Sequence[str]]:
@@ -210,6 +248,10 @@ class LearningProcess(IterativeProcess):
 
     def _names(self) -> str:
         return ", ".join(f"{part}.{name}" for part, names in self._hyperparameters.items() for name in names) or "none"
+
+
+def _is_at(type_: Type, placement: Placement) -> bool:
+    return isinstance(type_, FederatedType) and type_.placement == placement
 
 
 def _as_dtype(name: str, value: object, dtype: np.dtype) -> Any:

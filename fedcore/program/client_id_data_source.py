@@ -48,14 +48,14 @@ class ClientIdDataSourceIterator(FederatedDataSourceIterator):
         return json.dumps([self._client_ids, self._seed, self._selections]).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "ClientIdDataSourceIterator":
+    def from_bytes(cls, buffer: bytes) -> "ClientIdDataSourceIterator":
         """The iterator of these bytes, which goes on where it was.
 
         Raises:
             InvalidValue: they are not the bytes of an iterator.
         """
         try:
-            client_ids, seed, selections = json.loads(data)
+            client_ids, seed, selections = json.loads(buffer)
             iterator = cls(client_ids, seed)
             iterator._selections = whole_number("selections", selections, at_least=0)
         except (ValueError, TypeError, RecursionError) as error:

@@ -67,13 +67,13 @@ class DatasetDataSourceIterator(FederatedDataSourceIterator):
         return json.dumps([len(manifest), len(tensors)]).encode() + b"\n" + manifest + tensors
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "DatasetDataSourceIterator":
+    def from_bytes(cls, buffer: bytes) -> "DatasetDataSourceIterator":
         """The iterator of these bytes, which goes on where it was.
 
         Raises:
             InvalidValue: they are not the bytes of an iterator.
         """
-        head, _, body = data.partition(b"\n")
+        head, _, body = buffer.partition(b"\n")
         try:
             manifest, tensors = json.loads(head)
             state = from_files(check_manifest(body[:manifest], 0), [body[manifest : manifest + tensors]])

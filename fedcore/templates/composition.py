@@ -13,51 +13,52 @@ from fedcore.templates.measured import MeasuredProcess, MeasuredProcessOutput
 from fedcore.types import FederatedType, StructType, Type, explain, fits
 
 
-def chain_measured_processes(processes: Mapping[str, MeasuredProcess]) -> MeasuredProcess:
+def chain_measured_processes(measured_processes: Mapping[str, MeasuredProcess]) -> MeasuredProcess:
     """One process that hands the result of each to the next.
 
-    Types, for processes a and b: `next : (<state=<a=A,b=B>@SERVER,value=V> ->
+    Types, for measured_processes a and b: `next : (<state=<a=A,b=B>@SERVER,value=V> ->
     <state=<a=A,b=B>@SERVER,result=R of b,measurements=<a=MA,b=MB>@SERVER>)`. The first process may take more
     arguments than a value; then so does the chain.
 
     Args:
-        processes: in the order in which they run; the names are those of the states and measurements.
+        measured_processes: in the order in which they run; the names are those of the states and measurements.
     Raises:
         TypeMismatch: there is none, or the result of one does not fit what the next takes.
     Example:
         >>> process = fc.templates.chain_measured_processes({'clip': clip, 'sum': add_up})
     """
-    _check(processes, "chain_measured_processes")
-    names = list(processes)
+    _check(measured_processes, "chain_measured_processes")
+    names = list(measured_processes)
     for producer, consumer in itertools.pairwise(names):
         result, parameter = (
-            _result(processes[producer]),
-            _only_value(processes[consumer], consumer, "chain_measured_processes"),
+            _result(measured_processes[producer]),
+            _only_value(measured_processes[consumer], consumer, "chain_measured_processes"),
         )
         if not fits(result, parameter):
             title = f"chain_measured_processes: `{consumer}` does not take what `{producer}` gives"
             raise TypeMismatch(explain(title, result, parameter, want_label=consumer, have_label=producer))
-    first = processes[names[0]].next.module.main.parameters[1:]
+    first = measured_processes[names[0]].next.module.main.parameters[1:]
     if not first:
         raise TypeMismatch(f"chain_measured_processes: next of `{names[0]}` takes a state only, and no value")
 
     def chain(state: Value, *values: Value) -> MeasuredProcessOutput:
         outputs = {}
-        for name, process in processes.items():
+        for name, process in measured_processes.items():
             outputs[name] = process.next(state[name], *values)
             values = (outputs[name].result,)
         return _output(outputs, values[0])
 
     next_fn = _with_parameters(chain, [p.name for p in first])
     return MeasuredProcess(
-        _initialize(processes), federated_computation(next_fn, _state_type(processes), *(p.type for p in first))
+        _initialize(measured_processes),
+        federated_computation(next_fn, _state_type(measured_processes), *(p.type for p in first)),
     )
 
 
-def concatenate_measured_processes(processes: Mapping[str, MeasuredProcess]) -> MeasuredProcess:
+def concatenate_measured_processes(measured_processes: Mapping[str, MeasuredProcess]) -> MeasuredProcess:
     """One process that runs several side by side, each on its own value.
 
-    Types, for processes a and b: `next : (<state=<a=A,b=B>@SERVER,value=<a=VA,b=VB>> ->
+    Types, for measured_processes a and b: `next : (<state=<a=A,b=B>@SERVER,value=<a=VA,b=VB>> ->
     <state=<a=A,b=B>@SERVER,result=<a=RA,b=RB>,measurements=<a=MA,b=MB>@SERVER>)`; results that are all at one
     placement are zipped.
 
@@ -66,15 +67,15 @@ def concatenate_measured_processes(processes: Mapping[str, MeasuredProcess]) -> 
     Example:
         >>> process = fc.templates.concatenate_measured_processes({'loss': mean, 'count': add_up})
     """
-    _check(processes, "concatenate_measured_processes")
-    types = [(n, _only_value(p, n, "concatenate_measured_processes")) for n, p in processes.items()]
+    _check(measured_processes, "concatenate_measured_processes")
+    types = [(n, _only_value(p, n, "concatenate_measured_processes")) for n, p in measured_processes.items()]
 
-    @federated_computation(_state_type(processes), StructType(types))
+    @federated_computation(_state_type(measured_processes), StructType(types))
     def next_fn(state: Value, value: Value) -> MeasuredProcessOutput:
-        outputs = {name: process.next(state[name], value[name]) for name, process in processes.items()}
+        outputs = {name: process.next(state[name], value[name]) for name, process in measured_processes.items()}
         return _output(outputs, _zip_placed({n: o.result for n, o in outputs.items()}))
 
-    return MeasuredProcess(_initialize(processes), next_fn)
+    return MeasuredProcess(_initialize(measured_processes), next_fn)
 
 
 def _check(processes: object, name: str) -> None:

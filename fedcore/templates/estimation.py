@@ -22,8 +22,14 @@ class EstimationProcess(IterativeProcess):
         >>> estimate = process.report(process.initialize())
     """
 
-    def __init__(self, initialize_fn: Computation, next_fn: Computation, report_fn: Computation) -> None:
-        super().__init__(initialize_fn, next_fn)
+    def __init__(
+        self,
+        initialize_fn: Computation,
+        next_fn: Computation,
+        report_fn: Computation,
+        next_is_multi_arg: bool | None = None,
+    ) -> None:
+        super().__init__(initialize_fn, next_fn, next_is_multi_arg)
         name = type(self).__name__
         check_computation(name, "report_fn", report_fn)
         state_parameter(name, "report_fn", report_fn, self.state_type)

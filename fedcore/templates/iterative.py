@@ -12,14 +12,17 @@ from fedcore.types import FederatedType, StructType, Type, contains, explain, fi
 class IterativeProcess:
     """`initialize : (-> S)` and `next : (<S,…> -> S or <S,…>)`.
 
+    Args:
+        next_is_multi_arg: whether `next` takes more than the state. Default: it may.
     Raises:
-        TypeMismatch: initialize takes arguments, or its state does not fit what `next` takes and returns.
+        TypeMismatch: initialize takes arguments, its state does not fit what `next` takes and returns, or `next` takes
+            more or fewer arguments than `next_is_multi_arg` says.
     Example:
         >>> process = fc.templates.IterativeProcess(initialize, next_round)
         >>> state = process.next(process.initialize())
     """
 
-    def __init__(self, initialize_fn: Computation, next_fn: Computation) -> None:
+    def __init__(self, initialize_fn: Computation, next_fn: Computation, next_is_multi_arg: bool | None = None) -> None:
         name = type(self).__name__
         check_computation(name, "initialize_fn", initialize_fn)
         check_computation(name, "next_fn", next_fn)
@@ -30,6 +33,12 @@ class IterativeProcess:
             )
         state = initialize_fn.type_signature.result
         state_type = state_parameter(name, "next_fn", next_fn, state)
+        if next_is_multi_arg is not None and next_is_multi_arg != (len(next_fn.module.main.parameters) > 1):
+            more = "more than the state" if next_is_multi_arg else "the state alone"
+            raise TypeMismatch(
+                f"{name}: {label('next_fn', next_fn)} takes {more} (next_is_multi_arg={next_is_multi_arg}), but has "
+                f"the type {next_fn.type_signature}"
+            )
         returned = _returned_state(next_fn.type_signature.result, state_type)
         if not fits(returned, state_type):
             title = f"{name}: {label('next_fn', next_fn)} does not return the state that it takes"

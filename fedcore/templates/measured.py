@@ -1,8 +1,6 @@
 """Measured processes: iterative ones that also give a result and say something about it."""
 
-from collections.abc import Iterator
-
-import attrs
+from typing import NamedTuple
 
 from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
@@ -10,16 +8,12 @@ from fedcore.templates.iterative import IterativeProcess, label
 from fedcore.types import StructType
 
 
-@attrs.frozen
-class MeasuredProcessOutput:
+class MeasuredProcessOutput(NamedTuple):
     """The result of `next` of a measured process: `<state=S@SERVER,result=R,measurements=M@SERVER>`."""
 
     state: object
     result: object
     measurements: object
-
-    def __iter__(self) -> Iterator:
-        return iter((self.state, self.result, self.measurements))
 
 
 class MeasuredProcess(IterativeProcess):
@@ -32,8 +26,8 @@ class MeasuredProcess(IterativeProcess):
         >>> output.result, output.measurements
     """
 
-    def __init__(self, initialize_fn: Computation, next_fn: Computation) -> None:
-        super().__init__(initialize_fn, next_fn)
+    def __init__(self, initialize_fn: Computation, next_fn: Computation, next_is_multi_arg: bool | None = None) -> None:
+        super().__init__(initialize_fn, next_fn, next_is_multi_arg)
         result = next_fn.type_signature.result
         names = result.names if isinstance(result, StructType) else ()
         if names != ("state", "result", "measurements"):

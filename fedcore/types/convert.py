@@ -25,11 +25,11 @@ _NOT_DENSE = ("RaggedTensorSpec", "RaggedTensor", "TensorArraySpec")
 _NAME = re.compile(r"""[^\s<>{}@*(),\[\]?"]+""")
 
 
-def to_type(x: object) -> Type:
-    """Converts x to a type.
+def to_type(obj: object) -> Type:
+    """Converts an object to a type.
 
     Args:
-        x: one of
+        obj: one of
             - a `Type`, or a text in the notation;
             - a dtype, or a pair of a dtype and a list or tuple of sizes: a tensor;
             - an object with a shape and a dtype, such as an array, a variable, a `tf.TensorSpec`: a tensor;
@@ -41,16 +41,16 @@ def to_type(x: object) -> Type:
             - a list, OrderedDict, named tuple, attrs or dataclass instance of these: a struct whose values have that
               class in Python.
     Raises:
-        TypeMismatch: x, or a part of it, is not one of these.
+        TypeMismatch: it, or a part of it, is not one of these.
         ParseError: a text is not in the notation.
         InvalidValue: the containers nest too deep, or have too many parts.
     """
-    if isinstance(x, Type):
-        return x
-    if isinstance(x, str):
-        return parse_type(x)
-    check_nesting(x)
-    return _to_type(x)
+    if isinstance(obj, Type):
+        return obj
+    if isinstance(obj, str):
+        return parse_type(obj)
+    check_nesting(obj)
+    return _to_type(obj)
 
 
 def _to_type(x: Any) -> Type:

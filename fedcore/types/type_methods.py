@@ -20,19 +20,19 @@ class TypeMethods:
 
     __slots__ = ()
 
-    def is_assignable_from(self: Type, source: Type) -> bool:  # type: ignore[misc]
-        """Whether a value of type `source` can be used where this type is expected: `fits(source, self)`."""
+    def is_assignable_from(self: Type, source_type: Type) -> bool:  # type: ignore[misc]
+        """Whether a value of type `source_type` can be used where this type is expected: `fits(source_type, self)`."""
         from fedcore.types.fits import fits  # `fits` imports the types
 
-        return fits(source, self)
+        return fits(source_type, self)
 
-    def check_assignable_from(self: Type, source: Type) -> None:  # type: ignore[misc]
-        """Checks that a value of type `source` can be used where this type is expected.
+    def check_assignable_from(self: Type, source_type: Type) -> None:  # type: ignore[misc]
+        """Checks that a value of type `source_type` can be used where this type is expected.
 
         Raises:
             TypeMismatch: it cannot; the message shows both types.
         """
-        _check_fits("the type is not assignable", source, self)
+        _check_fits("the type is not assignable", source_type, self)
 
     def is_equivalent_to(self: Type, other: Type) -> bool:  # type: ignore[misc]
         """Whether each type is assignable from the other."""
@@ -50,6 +50,15 @@ class TypeMethods:
     def is_identical_to(self: Type, other: Type) -> bool:  # type: ignore[misc]
         """Whether the types are equal, Python containers included."""
         return self == other
+
+    def check_identical_to(self: Type, other: Type) -> None:  # type: ignore[misc]
+        """Checks that the types are equal, Python containers included.
+
+        Raises:
+            TypeMismatch: they are not; the message shows both types.
+        """
+        if self != other:
+            raise TypeMismatch(f"the types are not identical\n  source  {other}\n  target  {self}")
 
     def compact_representation(self: Type) -> str:  # type: ignore[misc]
         """The notation without Python containers."""

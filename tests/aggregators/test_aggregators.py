@@ -307,7 +307,7 @@ def test_an_unweighted_aggregator_as_a_weighted_one_ignores_the_weights():
         (lambda: agg.clipping_factory(1.0, agg.SumFactory()).create(fc.to_type("int32")), "clipping_factory"),
         (lambda: agg.concat_factory(agg.SumFactory()).create(fc.to_type(("int32", "float32"))), "one dtype"),
         (lambda: agg.clipping_factory(1.0, agg.SumFactory), "inner_agg_factory is a factory of fc.aggregators"),
-        (lambda: agg.as_weighted_aggregator(3), "factory is a factory of fc.aggregators, such .*, not 3"),
+        (lambda: agg.as_weighted_aggregator(3), "unweighted_aggregator is a factory of fc.aggregators, such .*, not 3"),
         (lambda: agg.SecureSumFactory(1.0).create(fc.to_type("complex64")), "SecureSumFactory aggregates real values"),
         (
             lambda: agg.UnweightedReservoirSamplingFactory(2).create(fc.to_type(("float32", [None]))),
@@ -367,7 +367,7 @@ def test_an_argument_that_is_no_factory_of_sums_is_named(argument, make, given):
         ("inner_agg_factory", agg.concat_factory),
         ("inner_agg_factory", lambda given: agg.add_measurements(given, lambda value: {})),
         ("aggregation_factory", fc.learning.add_debug_measurements),
-        ("factory", agg.as_weighted_aggregator),
+        ("unweighted_aggregator", agg.as_weighted_aggregator),
     ],
 )
 def test_an_argument_that_is_no_factory_is_named(argument, make, given):

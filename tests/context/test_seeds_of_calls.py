@@ -148,10 +148,14 @@ def test_a_process_draws_from_its_state_and_not_from_the_context():
 
     process = LearningProcess(
         fc.federated_computation(lambda: fc.federated_value({"round": np.int64(0), "seed": np.int64(4)}, fc.SERVER)),
-        fc.federated_computation(lambda state: fc.federated_map(following, state), state_type),
+        fc.federated_computation(
+            lambda state, data: (fc.federated_map(following, state), fc.federated_sum(data)),
+            state_type,
+            fc.FederatedType("int32", fc.CLIENTS),
+        ),
     )
     with fc.use(seed=7):
-        process.next(State(round=2, seed=4))
+        process.next(State(round=2, seed=4), [1])
         assert context.last_report().seed == fold_in(4, 2)
         assert seeds_of(1) == [fold_in(7, 0)]
 

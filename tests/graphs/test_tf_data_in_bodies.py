@@ -180,8 +180,8 @@ REFUSED = {
     "repeat -1": (lambda d: d.repeat(-1), r"repeat\(n\)"),
     "an empty buffer": (lambda d: d.shuffle(0), "the buffer of a shuffle holds at least one element, not 0"),
     "an empty batch": (lambda d: d.batch(0), "a batch has at least one element, not 0"),
-    "zip of tf.data": (
-        lambda d: tf.data.Dataset.zip((d, d)),
+    "an argument of a real dataset": (
+        lambda d: tf.data.Dataset.range(2).concatenate(d),
         r"takes a tf\.data\.Dataset only: give it \.real\(\) of the sequence",
     ),
     "draws in a function of a dataset": (
@@ -203,12 +203,44 @@ def test_no_such_method_is_an_attribute_error():
         fc.tf_computation(ROWS)(lambda ds: ds.fold(0))
 
 
-def test_sequences_are_zipped_as_real_datasets():
-    @fc.tf_computation(ROWS, ROWS)
-    def sums(left, right):
-        return rows(tf.data.Dataset.zip((left.real(), right.real())).map(lambda a, b: a + b))
+ZIPS = {
+    "a pair": lambda a, b: tf.data.Dataset.zip((a, b)).map(lambda x, y: x + y),
+    "arguments": lambda a, b: tf.data.Dataset.zip(a, b).map(lambda x, y: x + y),
+    "a dict": lambda a, b: tf.data.Dataset.zip({"x": a, "y": b.map(lambda v: v * 1)}).map(lambda e: e["x"] + e["y"]),
+    "with a real dataset": lambda a, b: tf.data.Dataset.zip((a, b.real())).map(lambda x, y: x + y),
+    "real datasets": lambda a, b: tf.data.Dataset.zip((a.real(), b.real())).map(lambda x, y: x + y),
+}
 
+
+@pytest.mark.parametrize("name", ZIPS)
+def test_sequences_are_zipped(name):
+    sums = fc.tf_computation(ROWS, ROWS)(lambda a, b: rows(ZIPS[name](a, b)))
     assert sums([1, 2, 3], [10, 20]).tolist() == [11, 22]
+
+
+def test_the_zip_of_sequences_is_a_loop_over_gathers():
+    product = fc.tf_computation(ROWS, ROWS)(
+        lambda a, b: tf.data.Dataset.zip((a, b)).reduce(np.int64(0), lambda s, pair: s + pair[0] * pair[1])
+    )
+    assert not any(b"ZipDataset" in blob for blob in product.module.blobs.values())
+    assert product([1, 2, 3], [4, 5, 6]) == 32
+
+
+def test_a_zip_shuffles_each_of_its_sequences_by_the_seed_of_the_call():
+    pairs = fc.tf_computation(ROWS, ROWS)(
+        lambda a, b: rows(tf.data.Dataset.zip((a.shuffle(9), b)).map(lambda x, y: 10 * x + y))
+    )
+    first, again = (pairs.invoke([1, 2, 3, 4], [5, 6, 7, 8], seed=3).tolist() for _ in range(2))
+    assert first == again
+    assert sorted(x // 10 for x in first) == [1, 2, 3, 4]
+    assert [x % 10 for x in first] == [5, 6, 7, 8]
+
+
+def test_the_zip_of_real_datasets_is_that_of_tf_data():
+    assert [tuple(map(int, p)) for p in tf.data.Dataset.zip(tf.data.Dataset.range(2), tf.data.Dataset.range(9))] == [
+        (0, 0),
+        (1, 1),
+    ]
 
 
 def test_a_named_tuple_is_one_argument_of_a_map():

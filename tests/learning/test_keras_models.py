@@ -7,7 +7,7 @@ import tensorflow as tf
 from onednn_faults import needs_bfloat16
 
 import fedcore as fc
-from fedcore.errors import TracingError
+from fedcore.errors import InvalidValue, TracingError
 from fedcore.learning import algorithms
 
 L = keras.layers
@@ -342,8 +342,6 @@ def bounded():
     [
         (lambda: fc.learning.from_keras_model(sequential(L.Dense(3)), CROSS, (X[:, :5], Y)), r"float32\[\?,5\]"),
         (lambda: fc.learning.from_keras_model(sequential(L.Dense(3)), CROSS, (X, X)), r"the loss of .*labels of type"),
-        (lambda: fc.learning.from_keras_model(sequential(L.Dense(3)), CROSS, X), "a batch is a pair"),
-        (lambda: fc.learning.from_keras_model(sequential(L.Dense(3)), CROSS, {"a": X, "b": Y}), "the keys x and y"),
         (lambda: fc.learning.from_keras_model(Subclassed(), CROSS), "does not tell its inputs; give input_spec"),
         (lambda: fc.learning.from_keras_model(bounded(), CROSS), "kernel has a constraint"),
         (lambda: fc.learning.from_keras_model(L.Dense(3), CROSS), "takes a Keras 3 model"),
@@ -359,3 +357,22 @@ def bounded():
 def test_what_does_not_fit_is_named(make, says):
     with pytest.raises(TracingError, match=says):
         make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((CROSS, X), "a batch is a pair"),
+        ((CROSS, {"a": X, "b": Y}), "the keys x and y"),
+        (
+            ([CROSS, CROSS], (X, (Y, Y, Y))),
+            r"the loss of three is a list of 2 for 3 outputs; give one for each, and None",
+        ),
+        (([CROSS, None, CROSS], (X, (Y, Y, Y)), None, [0.5, 0.5]), "loss_weights of three is a list of 2 for 3 losses"),
+    ],
+)
+def test_a_batch_or_a_list_that_does_not_fit_the_outputs_is_an_invalid_value(arguments, says):
+    inputs = keras.Input((6,))
+    outputs = [L.Dense(3)(inputs) for _ in range(3)]
+    with pytest.raises(InvalidValue, match=says):
+        fc.learning.from_keras_model(keras.Model(inputs, outputs, name="three"), *arguments)

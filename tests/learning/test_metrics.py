@@ -152,7 +152,7 @@ def test_metrics_of_many_kinds_equal_keras_on_the_union():
     for metric in kinds[:4]:
         metric.update_state(y, x @ kernel + bias)
         np.testing.assert_allclose(current[metric.name], metric.result(), rtol=1e-5)
-    assert (current["examples"], current["batches"]) == (22, 6)
+    assert (current["num_examples"], current["num_batches"]) == (22, 6)
 
 
 class Tracked(keras.metrics.Metric):

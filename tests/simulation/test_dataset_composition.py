@@ -69,12 +69,16 @@ def test_a_process_takes_ids_and_keeps_its_state():
 
 
 def test_a_learning_process_stays_one():
-    process = fc.learning.LearningProcess(start, add, hyperparameters={"finalizer": ["learning_rate"]})
+    @fc.federated_computation(AT_SERVER, AT_CLIENTS)
+    def learn(state, datasets):
+        return fc.learning.LearningProcessOutput(add(state, datasets), state)
+
+    process = fc.learning.LearningProcess(start, learn, hyperparameters={"finalizer": ["learning_rate"]})
     by_id = composition.compose_dataset_computation_with_learning_process(DATA.dataset_computation, process)
     assert type(by_id) is fc.learning.LearningProcess
     assert type(by_id.next) is type(process.next)
     assert by_id.hyperparameters == process.hyperparameters
-    assert by_id.next.invoke(by_id.initialize(), ["b"], seed=0) == 3
+    assert by_id.next.invoke(by_id.initialize(), ["b"], seed=0) == (3, 0)
 
 
 @fc.federated_computation(AT_CLIENTS, AT_CLIENTS)

@@ -59,7 +59,7 @@ def trace_function(fn: Callable, parameter: Type | None, *, spread: bool = False
                 raise
             raise TracingError(
                 f"{describe(fn)} gives a sequence of its parameter to a function that takes a tf.data.Dataset only: "
-                f"give it .real() of the sequence, as in tf.data.Dataset.zip((a.real(), b.real())). ({error})"
+                f"give it .real() of the sequence. ({error})"
             ) from None
 
     def run(arguments: list) -> Any:

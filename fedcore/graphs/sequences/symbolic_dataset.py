@@ -7,7 +7,9 @@ index, and each element is computed from its index.
 Decision 0071.
 """
 
+import functools
 import inspect
+import itertools
 import numbers
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Never, TypeAlias
@@ -548,3 +550,49 @@ private_api.register_for(SymbolicDataset, _for)
 private_api.register_for(SymbolicIterator, _for)
 private_api.register_builtins(SymbolicDataset, length=SymbolicDataset.cardinality, enumerated=_enumerate)
 private_api.replace_next(next_element)
+
+
+def _zip_sequences(zip_datasets: Callable) -> Callable:
+    """`tf.data.Dataset.zip` that takes sequences of a trace too; without a real dataset among them the zip is one."""
+
+    @functools.wraps(zip_datasets)
+    def call(*args: Structure, datasets: Structure = None, name: str | None = None) -> Any:
+        structure = datasets if not args else args[0] if len(args) == 1 and datasets is None else args
+        parts = tf.nest.flatten(structure)
+        if not any(isinstance(part, SymbolicDataset) for part in parts):
+            return zip_datasets(*args, datasets=datasets, name=name)
+
+        def real() -> tf.data.Dataset:
+            return zip_datasets(tf.nest.map_structure(_as_real, structure))
+
+        return _zipped(structure, parts, real) if all(isinstance(p, SymbolicDataset) for p in parts) else real()
+
+    return call
+
+
+def _as_real(dataset: Any) -> Any:
+    return dataset.real() if isinstance(dataset, SymbolicDataset) else dataset
+
+
+def _zipped(structure: Structure, parts: "list[SymbolicDataset]", real: Callable) -> SymbolicDataset:
+    """The sequence whose elements are one element of each part, in this structure; as long as the shortest."""
+    ends = list(itertools.accumulate(len(part.sample_specs) for part in parts))
+
+    def element_at(index: tf.Tensor, samples: tuple) -> Structure:
+        starts = [0, *ends[:-1]]
+        elements = [p.element_at(index, samples[i:k]) for p, i, k in zip(parts, starts, ends, strict=True)]
+        return tf.nest.pack_sequence_as(structure, elements)
+
+    return SymbolicDataset(
+        functools.reduce(tf.minimum, (part.count for part in parts)),
+        element_at,
+        tf.nest.pack_sequence_as(structure, [part.element_spec for part in parts]),
+        parts[0].convert,
+        lambda: tuple(itertools.chain.from_iterable(part.sample() for part in parts)),
+        tuple(itertools.chain.from_iterable(part.sample_specs for part in parts)),
+        real,
+        draws=any(part.draws for part in parts),
+    )
+
+
+private_api.replace_dataset_zip(_zip_sequences)

@@ -145,10 +145,19 @@ def _warn_of_noise(argument: str, process: AggregationProcess, roles: WeightRole
 def adapt_unweighted(
     factory: AggregationFactory | None, argument: str = "model_aggregator"
 ) -> WeightedAggregationFactory | None:
-    """The aggregator that an unweighted algorithm was given, for the weighted one that it is built on."""
+    """The aggregator that an unweighted algorithm was given, for the weighted one that it is built on.
+
+    Raises:
+        TypeMismatch: it takes weights, or is no aggregator.
+    """
     if factory is None:
         return None
     check_factory(argument, factory)
+    if isinstance(factory, WeightedAggregationFactory):
+        raise TypeMismatch(
+            f"{argument} of an unweighted algorithm takes weights ({type(factory).__name__}); give a factory without, "
+            "such as fc.aggregators.UnweightedMeanFactory(), or weighted=False to what made it"
+        )
     return as_weighted_aggregator(factory)
 
 

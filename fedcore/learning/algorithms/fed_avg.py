@@ -86,7 +86,6 @@ def build_unweighted_fed_avg(
     model_fn: ModelFn,
     client_optimizer_fn: OptimizerLike,
     server_optimizer_fn: OptimizerLike | None = None,
-    *,
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,

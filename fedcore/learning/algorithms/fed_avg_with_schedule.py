@@ -29,12 +29,12 @@ def build_weighted_fed_avg_with_optimizer_schedule(
     client_learning_rate_fn: Callable,
     client_optimizer_fn: OptimizerLike | Callable[[float], Optimizer | keras.optimizers.Optimizer],
     server_optimizer_fn: OptimizerLike | None = None,
-    *,
-    client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
     loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
+    *,
+    client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
 ) -> LearningProcess:
     """Builds federated averaging with a client learning rate that depends on the round.
 

@@ -23,7 +23,7 @@ from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.learning.templates.training import build_evaluation
 from fedcore.templates import AggregationProcess, MeasuredProcess
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, Type, member_of
 
 
 def build_fed_eval(
@@ -132,13 +132,25 @@ def evaluation_work(
 
     def run(state: Value, weights: Value, data: Value) -> tuple[Value, Value, Value | None]:
         reports = federated_map(evaluate, (whole_weights(model, weights), data))
-        output = process.next(state, reports)
+        output = process.next(state, _wanted_reports(process, reports))
         current, total = output.result[0], output.result[1]
         metrics = federated_zip({"eval": {"current_round_metrics": current, "total_rounds_metrics": total}})
         finalize = tf_computation(lambda report: model.finalize_metrics(report))
         return output.state, metrics, None if per_client is None else federated_map(finalize, reports)
 
     return EvaluationWork(process.initialize, run, model)
+
+
+def _wanted_reports(process: Any, reports: Value) -> Value:
+    """The reports of the metrics that an aggregation of the user's takes, where it leaves some out."""
+    if not isinstance(process, AggregationProcess):
+        return reports
+    wanted, reported = (member_of(t) for t in (process.next.module.main.parameters[1].type, reports.type))
+    if not isinstance(wanted, StructType) or not isinstance(reported, StructType):
+        return reports
+    if not set(wanted.names) < set(reported.names):
+        return reports
+    return federated_map(lambda report: {name: report[name] for name in wanted.names}, reports)
 
 
 @attrs.frozen

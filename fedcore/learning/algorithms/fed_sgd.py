@@ -72,7 +72,6 @@ def build_gradient(model: PureModel, weights_type: Type) -> Computation:
 def build_fed_sgd(
     model_fn: ModelFn,
     server_optimizer_fn: OptimizerLike | None = None,
-    *,
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,

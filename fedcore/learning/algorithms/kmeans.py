@@ -28,11 +28,11 @@ from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, TensorTy
 def build_fed_kmeans(
     num_clusters: int,
     data_shape: Sequence[int],
-    *,
-    initial_centers: ArrayLike | None = None,
     random_seed: int | Sequence[int] | None = 0,
     distributor: MeasuredProcess | None = None,
     sum_aggregator: UnweightedAggregationFactory | None = None,
+    *,
+    initial_centers: ArrayLike | None = None,
 ) -> LearningProcess:
     """Builds k-means: clients add up their points by nearest centre, the server moves the centres.
 

@@ -1,4 +1,4 @@
-"""Keras metrics that count. Every model of fedcore has both counts already, as num_examples and num_batches."""
+"""Keras metrics that count. Every model has both counts, num_examples and num_batches; these take their places."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class NumExamplesCounter(keras.metrics.Sum):
         3
     """
 
-    def __init__(self, name: str = "examples", dtype: str = "int64") -> None:
+    def __init__(self, name: str = "num_examples", dtype: str = "int64") -> None:
         super().__init__(name, dtype)
 
     def update_state(self, y_true: Any, y_pred: Any = None, sample_weight: Any = None) -> Any:
@@ -42,7 +42,7 @@ class NumBatchesCounter(keras.metrics.Sum):
         1
     """
 
-    def __init__(self, name: str = "batches", dtype: str = "int64") -> None:
+    def __init__(self, name: str = "num_batches", dtype: str = "int64") -> None:
         super().__init__(name, dtype)
 
     def update_state(self, y_true: Any, y_pred: Any = None, sample_weight: Any = None) -> Any:

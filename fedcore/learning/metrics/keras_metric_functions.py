@@ -1,5 +1,6 @@
 """Keras metrics as finalizers and as pure functions."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_metrics import metric_result
 from fedcore.learning.models.pure_model import BatchOutput
@@ -28,15 +30,14 @@ def create_keras_metric_finalizer(metric: Any) -> Callable[[Any], Any]:
         >>> float(finalize([tf.constant(6.0), tf.constant(2.0)]))
         3.0
     """
-    with tf.init_scope():
+    with eager_in_plain_graphs(), tf.init_scope():
         keras_metric = _metric(metric)
 
     def finalize(unfinalized_metric_values: Sequence[tf.Tensor]) -> TensorStructure:
-        if not isinstance(unfinalized_metric_values, list | tuple):
-            raise TypeMismatch(
-                f"the state of {keras_metric.name} is a list of tensors, not {brief(unfinalized_metric_values)}"
-            )
-        values = [tf.convert_to_tensor(v) for v in unfinalized_metric_values]
+        values = unfinalized_metric_values
+        if not isinstance(values, list | tuple) or any(map(tf.nest.is_nested, values)):
+            raise TypeMismatch(f"the state of {keras_metric.name} is a list of tensors, not {brief(values)}")
+        values = [tf.convert_to_tensor(v) for v in values]
         expected = [f"{v.dtype}{list(v.shape)}" for v in keras_metric.variables]
         actual = [f"{v.dtype.name}{v.shape.as_list()}" for v in values]
         if actual != expected:
@@ -62,9 +63,11 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
         metrics_constructor: a function () that makes a `keras.metrics.Metric` or a dict of them by name, such as the
             class of a metric; or a dict of such functions. A model needs a dict.
     Returns:
-        The functions. `update` reads the predictions of the `BatchOutput`; `sample_weight` may be left out.
+        The functions, each a `tf.function`. `update` reads the predictions of the `BatchOutput`; `sample_weight` may be
+        left out.
     Raises:
-        TypeMismatch: it makes no metric, or a name is no string; in `update`, the output has no predictions.
+        TypeMismatch: it makes no metric, or a name is no string; in `update`, the output has no predictions, or a
+            metric is one of a single value, such as `keras.metrics.Mean`.
     Example:
         >>> initialize, update, finalize = fc.learning.metrics.create_functional_metric_fns(keras.metrics.Accuracy)
         >>> output = fc.learning.BatchOutput(predictions=[0.0, 1.0])
@@ -76,7 +79,7 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
         raise TypeMismatch(
             f"metrics_constructor is a function that makes metrics, or a dict of them, not {brief(constructor)}"
         )
-    with tf.init_scope():
+    with eager_in_plain_graphs(), tf.init_scope():
         metrics = (
             {name: fn() for name, fn in constructor.items()} if isinstance(constructor, Mapping) else constructor()
         )
@@ -107,6 +110,8 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
         if predictions is None:
             raise TypeMismatch(f"metrics are updated by a BatchOutput with predictions, not {brief(batch_output)}")
         weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+        for metric in by_name.values():
+            _check_takes_predictions(metric)
         return each(
             lambda name, values: tuple(
                 by_name[name].stateless_update_state(list(values), labels, predictions, **weights)
@@ -117,7 +122,20 @@ def create_functional_metric_fns(metrics_constructor: Any) -> tuple[Callable, Ca
     def finalize(state: TensorStructure) -> TensorStructure:
         return each(lambda name, values: metric_result(by_name[name], list(values)), state)
 
-    return initialize, update, finalize
+    return (
+        tf.function(initialize, autograph=False),
+        tf.function(update, autograph=False),
+        tf.function(finalize, autograph=False),
+    )
+
+
+def _check_takes_predictions(metric: keras.metrics.Metric) -> None:
+    """Refuses a metric whose second argument is a weight: it would take predictions for weights."""
+    if list(inspect.signature(metric.update_state).parameters)[1:2] == ["sample_weight"]:
+        raise TypeMismatch(
+            f"{type(metric).__name__} is a metric of one value, not of labels and predictions; "
+            "keras.metrics.MeanMetricWrapper makes one of a function of both"
+        )
 
 
 def _metric(metric_or_fn: Any) -> keras.metrics.Metric:

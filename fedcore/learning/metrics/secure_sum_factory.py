@@ -93,8 +93,9 @@ class SecureSumFactory(UnweightedAggregationFactory):
             raise TypeMismatch(f"metric_value_ranges is a dict by the names of metrics, not {metric_value_ranges!r}")
         self._ranges = metric_value_ranges
 
-    def create(self, value_type: Type) -> AggregationProcess:
-        return _process(value_type, self._ranges, create_default_secure_sum_quantization_ranges(value_type))
+    def create(self, local_unfinalized_metrics_type: Type) -> AggregationProcess:
+        default = create_default_secure_sum_quantization_ranges(local_unfinalized_metrics_type)
+        return _process(local_unfinalized_metrics_type, self._ranges, default)
 
 
 def secure_sum_of_ranges(value_type: Type, ranges: Mapping | None, bound: float) -> AggregationProcess:
@@ -176,11 +177,10 @@ def _chosen(ranges: Any, keys: Sequence, type_: Type) -> Mapping:
 
 
 def _pair(bounds: Any, leaf: Type) -> tuple:
-    if not isinstance(bounds, tuple) or len(bounds) != 2:
-        raise TypeMismatch(
-            f"metric_value_ranges has a pair (lower, upper) for each tensor, not {brief(bounds)} for {leaf}"
-        )
-    return bounds
+    if isinstance(bounds, tuple) and len(bounds) == 2:
+        return bounds
+    error = InvalidValue if isinstance(bounds, tuple) else TypeMismatch
+    raise error(f"metric_value_ranges has a pair (lower, upper) for each tensor, not {brief(bounds)} for {leaf}")
 
 
 def _element(value: Value, at: tuple[int, ...]) -> Value:

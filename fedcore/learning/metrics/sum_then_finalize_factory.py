@@ -50,8 +50,12 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
         inner = sum_or_default("inner_summation_factory", inner_summation_factory)
         self._finalizers, self._initial, self._inner = metric_finalizers, initial_unfinalized_metrics, inner
 
-    def create(self, value_type: Type) -> AggregationProcess:
-        finalize, sums = finalizer(self._finalizers, value_type), self._inner.create(value_type)
+    def create(self, local_unfinalized_metrics_type: Type) -> AggregationProcess:
+        value_type = local_unfinalized_metrics_type
+        finalize, sums = (
+            finalizer(self._finalizers, value_type),
+            self._inner.create(value_type),
+        )
         initial = self._initial
 
         @tf_computation(value_type)

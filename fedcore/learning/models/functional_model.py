@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fedcore.errors import TracingError
+from fedcore.errors import InvalidValue, TracingError
 from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.ir.locations import describe
@@ -50,7 +50,8 @@ class FunctionalModel(HoldsVariables):
             loss (weighted by examples), num_examples and num_batches are always there, unless a state of this name
             takes their place. Default: no others.
     Raises:
-        TracingError: `input_spec` is no batch, or functions are missing; when a graph is traced, `forward_pass_fn`
+        InvalidValue: `input_spec` is no batch.
+        TracingError: functions are missing; when a graph is traced, `forward_pass_fn`
             returns no `BatchOutput` with a scalar loss and a number of examples.
     Example:
         >>> def forward_pass(weights, batch, training):
@@ -112,7 +113,7 @@ class FunctionalModel(HoldsVariables):
 
     def step(self, weights: Any, metrics: Any, batch: Any, training: bool) -> Any:
         result = convert_function(self._forward_pass)(weights, batch, training)
-        output, non_trainable = result if isinstance(result, tuple) else (result, weights.non_trainable)
+        output, non_trainable = (result, weights.non_trainable) if hasattr(result, "loss") else result
         output = checked_output(output, self._forward_pass)
         own = self._next_metrics(dict(metrics["own"] or {}), batch, output)
         return output, tuple(non_trainable), {"own": own, **count_batch(metrics, output)}
@@ -143,9 +144,9 @@ class FunctionalModel(HoldsVariables):
     def report_metrics(self, metrics: Any) -> Any:
         return reported_metrics(metrics, dict(metrics["own"] or {}))
 
-    def finalize_metrics(self, reported: Any) -> Any:
-        own = {name: reported[name] for name in self._start_metrics()}
-        without = {name: state for name, state in reported.items() if name not in own}
+    def finalize_metrics(self, state: Any) -> Any:
+        own = {name: state[name] for name in self._start_metrics()}
+        without = {name: value for name, value in state.items() if name not in own}
         return finalized_metrics(without, convert_function(self._finalize_metrics)(own))
 
 
@@ -184,15 +185,15 @@ def checked_batch_type(type_: Type) -> StructType:
     """The type, where it is one of batches.
 
     Raises:
-        TracingError: it is no (x, y) or (x, y, sample_weight), by position or by name.
+        InvalidValue: it is no (x, y) or (x, y, sample_weight), by position or by name.
     """
     if not isinstance(type_, StructType) or len(type_) not in (2, 3):
-        raise TracingError(
+        raise InvalidValue(
             f"a batch is a pair of inputs and labels (x, y), or with weights (x, y, sample_weight), not {type_}"
         )
     if type_.names not in ((None,) * len(type_), BATCH_PARTS[: len(type_)]):
         names = ", ".join(map(str, type_.names))
-        raise TracingError(
+        raise InvalidValue(
             f"a batch that is a dict has the keys x and y (and sample_weight), in that order, not {names}"
         )
     return type_

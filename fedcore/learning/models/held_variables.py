@@ -63,8 +63,10 @@ class HoldsVariables(PureModel):
 
     @property
     def local_variables(self) -> Sequence[tf.Variable]:
-        """The variables that metrics are counted in."""
-        return tf.nest.flatten(self._counts)
+        """The variables that metrics are counted in, in the order of the reports, then other states of a client."""
+        reported = tf.nest.flatten(list(self.report_metrics(self._counts).values()))
+        listed = set(map(id, reported))
+        return [*reported, *(v for v in tf.nest.flatten(self._counts) if id(v) not in listed)]
 
     @property
     def input_spec(self) -> Any:
@@ -82,23 +84,20 @@ class HoldsVariables(PureModel):
 
     def predict_on_batch(
         self,
-        weights: TensorStructure | None = None,
+        model_weights: TensorStructure | None = None,
         x: TensorStructure | None = None,
         training: bool | None = None,
-        *,
-        model_weights: ModelWeights | Sequence[TensorStructure] | None = None,
     ) -> TensorStructure:
         """The predictions for the inputs of a batch.
 
-        `predict_on_batch(weights, x, training=False)` uses these weights, a `ModelWeights` or a pair;
+        `predict_on_batch(model_weights, x, training=False)` uses these weights, a `ModelWeights` or a pair;
         `predict_on_batch(x, training=True)` those that the variables have.
         """
-        weights_or_x = weights if model_weights is None else model_weights
-        if weights_or_x is not None and x is not None and not isinstance(x, bool):
-            return self._predictions(as_weights(weights_or_x), x, bool(training))
+        if model_weights is not None and x is not None and not isinstance(x, bool):
+            return self._predictions(as_weights(model_weights), x, bool(training))
         if isinstance(x, bool):
             x, training = None, x
-        predictions = self._predictions(self._weights_now(), weights_or_x if x is None else x, training is not False)
+        predictions = self._predictions(self._weights_now(), model_weights if x is None else x, training is not False)
         return tf.nest.map_structure(tf.convert_to_tensor, predictions)
 
     def report_local_unfinalized_metrics(self) -> OrderedDict:
@@ -113,7 +112,7 @@ class HoldsVariables(PureModel):
             others = tf.nest.map_structure(tf.zeros_like, self.report_metrics(self.initial_metrics()))
             return self.finalize_metric({**others, name: tuple(values)}, name)
 
-        names = self.report_local_unfinalized_metrics()
+        names = self.report_metrics(self.initial_metrics())
         return OrderedDict((name, functools.partial(finalize, name)) for name in names)
 
     def reset_metrics(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import keras
 import tensorflow as tf
 
-from fedcore.errors import TracingError, brief
+from fedcore.errors import InvalidValue, TracingError, brief
 from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_outputs import LossLike, output_names
@@ -87,6 +87,23 @@ def check_output_names(what: str, value: object, model: keras.Model, predictions
         return
     has = ", ".join(names) if names else "one output, which has no name: give what is for it alone"
     raise TracingError(f"{what} names the output {unknown[0]!r}, but the model has {has}")
+
+
+def check_number_of_losses(model: keras.Model, predictions: TensorStructure, loss: object, weights: object) -> None:
+    """Checks that a list of losses has one for each output: Keras would leave the other outputs out.
+
+    Raises:
+        InvalidValue: it has not, or a list of loss weights is of another length.
+    """
+    if not isinstance(loss, list | tuple):
+        return
+    if isinstance(predictions, list | tuple) and len(loss) not in (len(predictions), len(tf.nest.flatten(predictions))):
+        raise InvalidValue(
+            f"the loss of {model.name} is a list of {len(loss)} for {len(predictions)} outputs; give one for each, and "
+            "None for an output that is left out"
+        )
+    if isinstance(weights, list | tuple) and len(weights) != len(loss):
+        raise InvalidValue(f"loss_weights of {model.name} is a list of {len(weights)} for {len(loss)} losses")
 
 
 def check_elementwise(who: str, fn: Callable, labels: TensorStructure, predictions: TensorStructure) -> None:

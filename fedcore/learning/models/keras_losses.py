@@ -10,7 +10,7 @@ import tensorflow as tf
 from fedcore.errors import TracingError, TypeMismatch
 from fedcore.graphs import private_api_keras
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.learning.models.keras_checks import check_elementwise, check_output_names
+from fedcore.learning.models.keras_checks import check_elementwise, check_number_of_losses, check_output_names
 from fedcore.learning.models.keras_outputs import LossLike
 from fedcore.scalars import real_number
 
@@ -26,9 +26,11 @@ def compile_losses(
     """The function (y, y_pred, sample_weight) -> a loss that `compile` makes of losses and their weights.
 
     Raises:
+        InvalidValue: a list has not one for each output.
         TracingError: a dict names other outputs, a loss is unknown to Keras, or a weight is no number. When it is
             called: a loss of Keras' own does not compare labels and predictions of these shapes element by element.
     """
+    check_number_of_losses(model, predictions, loss, loss_weights)
     check_output_names("loss", loss, model, predictions)
     check_output_names("loss_weights", loss_weights, model, predictions)
     who = f"the loss of {model.name}"

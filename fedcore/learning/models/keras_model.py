@@ -110,7 +110,8 @@ def from_keras_model(
         loss_weights: of the outputs' losses. Default: 1 each.
         weighted_metrics: as `metrics`, which ignore sample weights; these take them. Default: none.
     Raises:
-        TracingError: there is no loss, the batch is no such batch, the model, the loss or a metric does not take it, a
+        InvalidValue: the batch is no such batch, or a list of losses or of loss weights has not one for each output.
+        TracingError: there is no loss, the model, the loss or a metric does not take it, a
             weight has a constraint or is overwritten by its gradient, a metric has states that cannot be added, or
             `train_step` or `test_step` are the model's own.
     Example:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from fedcore.errors import TypeMismatch, brief
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.graphs.tensors.values import to_python, unflatten
@@ -27,10 +27,11 @@ def model_from_functional(
 
     Args:
         functional_model: a `FunctionalModel`, or another model without variables.
-        metric_constructors: each makes a Keras metric of labels and predictions; these replace the model's metrics.
-            Default: the model's metrics, each of which is finalized from its own state.
+        metric_constructors: each makes a Keras metric of labels and predictions; these and the loss replace the model's
+            metrics. Default: the model's metrics, each of which is finalized from its own state.
     Raises:
         TypeMismatch: `functional_model` is no model of functions.
+        InvalidValue: two metrics have one name.
         TracingError: when a process is built, a metric's state is finalized under another name.
     Example:
         >>> functional = fc.learning.models.functional_model_from_keras(
@@ -39,7 +40,7 @@ def model_from_functional(
         ...     lambda: fc.learning.models.model_from_functional(functional, [keras.metrics.MeanAbsoluteError]))
         >>> _, metrics = process.next(process.initialize(), [client_a, client_b])
         >>> list(metrics['client_work']['eval']['current_round_metrics'])[0]
-        'mean_absolute_error'
+        'loss'
     """
     if not isinstance(functional_model, PureModel):
         raise TypeMismatch(f"{brief(functional_model)} is no model of functions, such as a FunctionalModel")
@@ -64,6 +65,10 @@ class _ModelFromFunctional(VariableModel):
         self._trainable = [tf.Variable(w) for w in first.trainable]
         self._non_trainable = [tf.Variable(w, trainable=False) for w in first.non_trainable]
         self._metrics = [make() for make in metric_constructors]
+        names = ["loss"] * bool(self._metrics) + [metric.name for metric in self._metrics]
+        repeated = [name for name in names if names.count(name) > 1]
+        if repeated:
+            raise InvalidValue(f"metric_constructors make two metrics named {repeated[0]}")
         self._state = tf.nest.map_structure(lambda t: tf.Variable(t, trainable=False), model.initial_metrics())
 
     @property
@@ -81,7 +86,8 @@ class _ModelFromFunctional(VariableModel):
 
     @property
     def local_variables(self) -> list:
-        return [*(v for m in self._metrics for v in m.variables), *tf.nest.flatten(self._state)]
+        others = [v for name, part in self._state.items() if name != "loss" for v in tf.nest.flatten(part)]
+        return [*self._state["loss"], *(v for m in self._metrics for v in m.variables), *others]
 
     @property
     def input_spec(self) -> Any:
@@ -105,12 +111,14 @@ class _ModelFromFunctional(VariableModel):
 
     def report_local_unfinalized_metrics(self) -> dict:
         if self._metrics:
-            return {metric.name: list(metric.variables) for metric in self._metrics}
+            metrics = {metric.name: list(metric.variables) for metric in self._metrics}
+            return {"loss": list(self._state["loss"]), **metrics}
         return {name: list(values) for name, values in self._model.report_metrics(_values(self._state)).items()}
 
     def metric_finalizers(self) -> dict:
         if self._metrics:
-            return {metric.name: _metric_finalizer(metric) for metric in self._metrics}
+            metrics = {metric.name: _metric_finalizer(metric) for metric in self._metrics}
+            return {"loss": lambda values: tf.math.divide_no_nan(*values), **metrics}
         reported = self.report_local_unfinalized_metrics()
         zeros = {name: tuple(map(tf.zeros_like, values)) for name, values in reported.items()}
         return {name: _model_finalizer(self._model, zeros, name) for name in zeros}

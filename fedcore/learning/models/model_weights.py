@@ -81,8 +81,15 @@ class ModelWeights:
     def __getitem__(self, index: int) -> TensorStructure:
         return (self.trainable, self.non_trainable)[index]
 
+    def _asdict(self) -> dict[str, Any]:
+        """The parts by name, as of TFF's weights, which are a named tuple; so is `_replace`."""
+        return {"trainable": self.trainable, "non_trainable": self.non_trainable}
+
+    def _replace(self, **parts: Any) -> "ModelWeights":
+        return ModelWeights(**{**self._asdict(), **parts})
+
     @classmethod
-    def from_model(cls, keras_model: ModelWithVariables) -> "ModelWeights":
+    def from_model(cls, model: ModelWithVariables) -> "ModelWeights":
         """The weights that a Keras model, or one of `fc.learning` with variables, has now, as numpy arrays.
 
         In a graph they are the model's variables, to read and to assign; those of a model that is made outside of a
@@ -92,9 +99,14 @@ class ModelWeights:
             >>> weights = fc.learning.ModelWeights.from_model(keras_model())
             >>> state = process.set_model_weights(state, weights)
         """
-        return cls(*(tuple(map(_variable_or_value, group)) for group in _variables(keras_model)))
+        return cls(*(tuple(map(_variable_or_value, group)) for group in _variables(model)))
 
-    def assign_weights_to(self, keras_model: ModelWithVariables) -> None:
+    @classmethod
+    def from_tff_result(cls, struct: "ModelWeights | Sequence") -> "ModelWeights":
+        """The weights of a result: itself, or those of a pair."""
+        return as_weights(struct)
+
+    def assign_weights_to(self, model: ModelWithVariables) -> None:
         """Writes the weights into a Keras model of the same architecture, or one of `fc.learning` with variables.
 
         Raises:
@@ -106,7 +118,7 @@ class ModelWeights:
             [[2.0]]
         """
         pairs: list[tuple[Any, Any]] = []
-        for variables, values in zip(_variables(keras_model), self, strict=True):
+        for variables, values in zip(_variables(model), self, strict=True):
             if len(variables) != len(values):
                 hint = "\n  fix: process.get_model_weights(state) has the frozen weights too, a state has not"
                 raise InvalidValue(
@@ -213,6 +225,7 @@ class weights_and_values:
 class _InitialWeights(ModelWeights):
     python_function: Callable
     _model: Any
+    __class__ = property(lambda self: ModelWeights)  # so it has the type of weights
 
     def __new__(cls, *args: Any) -> Any:
         if args and callable(args[0]):

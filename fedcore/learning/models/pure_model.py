@@ -2,10 +2,9 @@
 
 import abc
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-import attrs
 import tensorflow as tf
 
 from fedcore.computation import Computation, tf_computation
@@ -17,9 +16,8 @@ from fedcore.learning.models.weight_roles import WeightRoles, trace_roles
 from fedcore.types import Type
 
 
-@attrs.frozen
-class BatchOutput:
-    """The result of one forward pass; the loss is the batch's mean. The parts are also items 0, 1 and 2.
+class BatchOutput(NamedTuple):
+    """The result of one forward pass; the loss is the batch's mean.
 
     Types: `<loss=float32,predictions=…,num_examples=int64>`.
 
@@ -34,15 +32,6 @@ class BatchOutput:
     loss: Any = None
     predictions: Any = None
     num_examples: Any = None
-
-    def __iter__(self) -> Iterator:
-        return iter((self.loss, self.predictions, self.num_examples))
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> TensorStructure:
-        return (self.loss, self.predictions, self.num_examples)[index]
 
 
 class PureModel(abc.ABC):
@@ -59,9 +48,9 @@ class PureModel(abc.ABC):
     The metrics' state S is a dict. Of every model it has `loss`, a tuple (sum of the batches' mean losses, each times
     its examples; examples) of float32, and `num_examples` and `num_batches`, tuples of one int64. Beside them a Keras
     model has `own`, for each of its metrics by name the tuple of that metric's variables, and `layer_states`; other
-    models have what their `initial_metrics` makes. What clients report, R, is a dict from a metric's name to a tuple;
-    reports are added. A metric of the user's own that is named as a
-    count is reported in its place.
+    models have what their `initial_metrics` makes. What clients report, R, is a dict from a metric's name to
+    tensors, of which reports are added: a tuple, or in what structure a `VariableModel` reports them. A metric of the
+    user's own that is named as a count is reported in its place.
 
     Example:
         >>> model = fc.learning.models.trace_model(model_fn)

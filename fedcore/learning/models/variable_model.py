@@ -98,7 +98,7 @@ class VariableModel(abc.ABC):
         """The type of a batch: TensorSpecs, as `dataset.element_spec`."""
 
     @abc.abstractmethod
-    def predict_on_batch(self, x: TensorStructure, training: bool = True) -> TensorStructure:
+    def predict_on_batch(self, batch_input: TensorStructure, training: bool = True) -> TensorStructure:
         """The predictions for the inputs of a batch."""
 
     @abc.abstractmethod
@@ -156,9 +156,9 @@ class TracedVariableModel(PureModel):
         return trace_roles(self, self._names)
 
     def _read_metrics(self, model: VariableModel) -> None:
-        """Keeps how each metric's tensors are nested and how it is finalized; both are the same for every instance."""
+        """Keeps the names of the metrics and how each is finalized; both are the same for every instance."""
         with tf.init_scope():
-            self._reported = dict(model.report_local_unfinalized_metrics())
+            self._reported = list(model.report_local_unfinalized_metrics())
             self._finalizers = dict(_python(model.metric_finalizers)())
         different = set(self._reported) ^ set(self._finalizers)
         if different:
@@ -233,10 +233,11 @@ class TracedVariableModel(PureModel):
     def report_metrics(self, metrics: dict) -> dict:
         with self._instance(self._zeros(0), self._zeros(1), metrics["local"], ()) as (model, _):
             unfinalized = model.report_local_unfinalized_metrics()
-            return reported_metrics(metrics, {name: _tensors(value) for name, value in unfinalized.items()})
+            own = {name: tf.nest.map_structure(tf.convert_to_tensor, value) for name, value in unfinalized.items()}
+            return reported_metrics(metrics, tf.nest.map_structure(tf.identity, own))
 
     def finalize_metrics(self, reported: dict) -> dict:
-        states = {n: tf.nest.pack_sequence_as(value, reported[n]) for n, value in self._reported.items()}
+        states = {name: reported[name] for name in self._reported}
         without = {name: state for name, state in reported.items() if name not in states}
         return finalized_metrics(without, {n: finalize(states[n]) for n, finalize in self._finalizers.items()})
 
@@ -290,10 +291,6 @@ def _name(variable: tf.Variable | keras.Variable) -> str:
 
 def _values(variables: Iterable[tf.Variable | keras.Variable]) -> tuple[tf.Tensor, ...]:
     return tuple(tf.identity(_tensorflow(v)) for v in variables)
-
-
-def _tensors(value: TensorStructure) -> tuple[tf.Tensor, ...]:
-    return tuple(tf.identity(tf.convert_to_tensor(v)) for v in tf.nest.flatten(value))
 
 
 def _python(method: Callable) -> Callable:

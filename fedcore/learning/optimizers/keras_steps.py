@@ -246,8 +246,8 @@ class KerasSteps(Optimizer):
     def _for_weights(self, weights: TensorStructure) -> _Built:
         return self._built(tuple((tuple(w.shape), w.dtype.name) for w in tf.nest.flatten(weights)))
 
-    def initialize(self, weights: TensorStructure) -> dict:
-        built, flat = self._for_weights(weights), tf.nest.flatten(weights)
+    def initialize(self, specs: TensorStructure) -> dict:
+        built, flat = self._for_weights(specs), tf.nest.flatten(specs)
         rates = {name: tf.constant(value, tf.float32) for name, value in self._rates.items()}
         return {**rates, "variables": tuple(start.tensor(flat) for start in built.starts)}
 

@@ -47,9 +47,9 @@ class LossScaled(Optimizer):
     def set_hparams(self, state: dict, hparams: Mapping) -> dict:
         return {**state, "inner": self.inner.set_hparams(state["inner"], hparams)}
 
-    def initialize(self, weights: TensorStructure) -> dict:
+    def initialize(self, specs: TensorStructure) -> dict:
         first = {"loss_scale": tf.constant(self.initial_scale, tf.float32), "finite_steps": tf.constant(0, tf.int32)}
-        return {**first, "inner": self.inner.initialize(weights)}
+        return {**first, "inner": self.inner.initialize(specs)}
 
     def scale_loss(self, state: dict, loss: tf.Tensor) -> tf.Tensor:
         return loss * tf.cast(state["loss_scale"], loss.dtype)

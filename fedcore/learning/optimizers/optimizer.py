@@ -28,7 +28,7 @@ class Optimizer(abc.ABC):
 
     Example:
         >>> class SignDescent(fc.learning.optimizers.Optimizer):
-        ...     def initialize(self, weights):
+        ...     def initialize(self, specs):
         ...         return ()
         ...     def next(self, state, weights, gradients):
         ...         return state, tf.nest.map_structure(lambda w, g: w - 0.1 * tf.sign(g), weights, gradients)
@@ -38,7 +38,7 @@ class Optimizer(abc.ABC):
     """
 
     @abc.abstractmethod
-    def initialize(self, weights: TensorStructure) -> TensorStructure:
+    def initialize(self, specs: TensorStructure) -> TensorStructure:
         """The state before the first step, for weights (or TensorSpecs) of these shapes and dtypes."""
 
     @abc.abstractmethod
@@ -126,13 +126,13 @@ class LeafwiseOptimizer(Optimizer):
             step: the number of this step from 1, as float32; None where the optimizer does not count.
         """
 
-    def initialize(self, weights: TensorStructure) -> dict:
+    def initialize(self, specs: TensorStructure) -> dict:
         state: dict = {name: tf.constant(value, tf.float32) for name, value in self._hyperparameters.items()}
         if self.counts_steps:
             state["step"] = tf.constant(0, tf.int64)
-        slots = [self.slots(_tensor(w)) for w in tf.nest.flatten(weights)] if self.has_slots else []
+        slots = [self.slots(_tensor(w)) for w in tf.nest.flatten(specs)] if self.has_slots else []
         names = slots[0] if slots else ()
-        return {**state, **{name: tf.nest.pack_sequence_as(weights, [k[name] for k in slots]) for name in names}}
+        return {**state, **{name: tf.nest.pack_sequence_as(specs, [k[name] for k in slots]) for name in names}}
 
     def next(self, state: dict, weights: TensorStructure, gradients: TensorStructure) -> tuple[dict, TensorStructure]:
         new_state = dict(state)
@@ -243,8 +243,8 @@ class WrappedOptimizer(Optimizer):
     def hyperparameters(self) -> Mapping[str, float]:
         return self.inner.hyperparameters
 
-    def initialize(self, weights: TensorStructure) -> TensorStructure:
-        return self.inner.initialize(weights)
+    def initialize(self, specs: TensorStructure) -> TensorStructure:
+        return self.inner.initialize(specs)
 
     def get_hparams(self, state: TensorStructure) -> dict:
         return self.inner.get_hparams(state)
@@ -283,8 +283,8 @@ class Decayed(WrappedOptimizer):
     def hyperparameters(self) -> Mapping[str, float]:
         return {**self.inner.hyperparameters, "weight_decay": self.weight_decay}
 
-    def initialize(self, weights: TensorStructure) -> dict:
-        return {"weight_decay": tf.constant(self.weight_decay, tf.float32), **self.inner.initialize(weights)}
+    def initialize(self, specs: TensorStructure) -> dict:
+        return {"weight_decay": tf.constant(self.weight_decay, tf.float32), **self.inner.initialize(specs)}
 
     def get_hparams(self, state: dict) -> dict:
         return Optimizer.get_hparams(self, state)

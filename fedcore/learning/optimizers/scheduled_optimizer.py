@@ -27,8 +27,8 @@ class ScheduledOptimizer(Optimizer):
     def hyperparameters(self) -> Mapping[str, float]:
         return {name: value for name, value in self.inner.hyperparameters.items() if name != "learning_rate"}
 
-    def initialize(self, weights: tuple) -> dict:
-        return {"schedule_step": tf.constant(0, tf.int64), **self.inner.initialize(weights)}
+    def initialize(self, specs: tuple) -> dict:
+        return {"schedule_step": tf.constant(0, tf.int64), **self.inner.initialize(specs)}
 
     def next(self, state: dict, weights: tuple, gradients: tuple) -> tuple[dict, tuple]:
         step = state["schedule_step"]

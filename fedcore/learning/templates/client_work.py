@@ -1,8 +1,6 @@
 """The clients' part of a learning process."""
 
-from typing import Any
-
-import attrs
+from typing import Any, NamedTuple
 
 from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
@@ -11,8 +9,7 @@ from fedcore.templates.iterative import label
 from fedcore.types import CLIENTS, SequenceType, StructType, Type, member_of
 
 
-@attrs.frozen
-class ClientResult:
+class ClientResult(NamedTuple):
     """The result of a client's work.
 
     Types, for updates U: `<update=U,update_weight=float32>`.

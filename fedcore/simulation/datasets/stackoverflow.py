@@ -10,6 +10,7 @@ import collections
 import itertools
 import json
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from fedcore.scalars import whole_number
 from fedcore.simulation.datasets.client_data import ClientData, TestClientData
 from fedcore.simulation.datasets.downloads import Archive, cached_members
 from fedcore.simulation.datasets.published import Published
+from fedcore.tff_names import tff_name
 
 _PUBLISHED = Published(
     Archive(
@@ -141,3 +143,9 @@ def _count_parts(field: str, separator: str) -> collections.OrderedDict[str, int
 
 def _most_frequent_first(counts: dict[str, int]) -> collections.OrderedDict[str, int]:
     return collections.OrderedDict(sorted(counts.items(), key=lambda item: item[1], reverse=True))
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        return tff_name("fedcore.simulation.datasets.stackoverflow", name)

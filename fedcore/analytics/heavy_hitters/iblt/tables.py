@@ -126,10 +126,10 @@ class _Table:
             chunks = cells[:, :n] * inverse(counts)[:, None] % size
             strings = self.chunker.decode_tensorflow(chunks)
             there = tf.range(self.table_size, dtype=tf.int64)
-            single = (
-                (counts != 0)
-                & (cells[:, n + 1] == counts * self.checksums(strings) % size)
-                & (tf.gather(self.hasher.cells(strings), repetition, axis=1) == there)
+            single = (  # in a `tf.Graph()` == compares objects
+                tf.not_equal(counts, 0)
+                & tf.equal(cells[:, n + 1], counts * self.checksums(strings) % size)
+                & tf.equal(tf.gather(self.hasher.cells(strings), repetition, axis=1), there)
             )
             where = tf.where(single)[:, 0]
             strings, counts, chunks = tf.gather(strings, where), tf.gather(counts, where), tf.gather(chunks, where)
@@ -314,6 +314,10 @@ class IbltDecoder:
         nothing = tf.zeros([*self._table.shape[:2], 1], tf.int64)
         strings, counts, _, left = self._table.peel(self._sums, nothing)
         return strings, counts, left
+
+    def decode_string_from_chunks(self, chunks: tf.types.experimental.TensorLike) -> tf.Tensor:
+        """The string of the integers that an encoder's `compute_chunks` makes of it."""
+        return self._table.chunker.decode_tensorflow(chunks)[0]
 
     def get_freq_estimates(self) -> dict[str | None, int]:
         """The counts by string, in Python; what was not decoded is at None, if there is any."""

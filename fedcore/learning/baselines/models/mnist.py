@@ -31,7 +31,7 @@ def create_simple_keras_model(learning_rate: float = 0.1) -> keras.Model:
     model.compile(
         loss=keras.losses.SparseCategoricalCrossentropy(),
         optimizer=keras.optimizers.SGD(float(real_number("learning_rate", learning_rate, at_least=0))),
-        metrics=[keras.metrics.SparseCategoricalAccuracy(), NumExamplesCounter("num_examples")],
+        metrics=[keras.metrics.SparseCategoricalAccuracy(), NumExamplesCounter()],
     )
     return model
 
