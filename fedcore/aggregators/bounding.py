@@ -11,13 +11,13 @@ from fedcore.aggregators.factory import aggregation_process as process_of
 from fedcore.aggregators.rechecking import SLACK, adds_in_the_clear, recheck, weight_in_bounds, zero_or_one
 from fedcore.aggregators.sum import sum_or_default
 from fedcore.computation import federated_computation, tf_computation
-from fedcore.errors import FedcoreError, brief
+from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_value, federated_zip
 from fedcore.ir.values import Value
 from fedcore.scalars import python_scalar
 from fedcore.templates import AggregationProcess, EstimationProcess, MeasuredProcessOutput
-from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType, Type
+from fedcore.types import CLIENTS, SERVER, FederatedType, TensorType, Type, fits
 
 _EXPONENTS = {tf.float32: (40, 80), tf.float64: (300, 600)}
 """Elements whose largest is beyond 2^±first are multiplied by 2^∓second: their squares stay finite and above 0."""
@@ -100,9 +100,11 @@ def _bounding_factory(
     Where values cross in the clear, the server applies it once more, to values whose norm exceeds the limit by more
     than rounding does, as those of a client that lies.
     """
-    adaptive = hasattr(norm, "report")
+    adaptive = isinstance(norm, EstimationProcess)
     norm = python_scalar(norm)
-    if not adaptive and not (isinstance(norm, int | float) and norm >= 0):
+    if adaptive:
+        _check_norm_process(f"{name}_norm", norm)
+    elif not (isinstance(norm, int | float) and norm >= 0):
         raise FedcoreError(f"{name}_norm is a number of at least 0 or an estimation process, not {brief(norm)}")
     counts = sum_or_default(f"{count}_sum_factory", count_sum_factory).create(TensorType("int32"))
 
@@ -129,13 +131,16 @@ def _bounding_factory(
         def recheck_value(bounded_values: Value, limit: Value) -> Value:
             return recheck(bounded_values.bounded, apply_again, limit)
 
+        def states(norm_state: Value, inner_state: Value, count_state: Value) -> dict[str, Value]:
+            return {f"{name}_norm": norm_state, "inner_agg": inner_state, f"{count}_agg": count_state}
+
         is_rechecked, is_counted = adds_in_the_clear(process.next), adds_in_the_clear(counts.next)
 
         @federated_computation
         def initialize() -> Value:
-            state = {"inner_agg": process.initialize(), f"{count}_agg": counts.initialize()}
-            state[f"{name}_norm"] = norm.initialize() if adaptive else federated_value((), SERVER)
-            return federated_zip(state)
+            inner_state, count_state = process.initialize(), counts.initialize()
+            norm_state = norm.initialize() if adaptive else federated_value((), SERVER)
+            return federated_zip(states(norm_state, inner_state, count_state))
 
         def body(state: Value, value: Value, weights: tuple[Value, ...]) -> MeasuredProcessOutput:
             norm_state = state[f"{name}_norm"]
@@ -149,14 +154,37 @@ def _bounding_factory(
             aggregated = process.next(inner_state, bounded, *weights)
             hit = bounded_values[count]
             counted = counts.next(state[f"{count}_agg"], recheck(hit, zero_or_one) if is_counted else hit)
-            next_state = {"inner_agg": aggregated.state, f"{count}_agg": counted.state}
-            next_state[f"{name}_norm"] = norm.next(norm_state, bounded_values.norm) if adaptive else norm_state
+            next_norm = norm.next(norm_state, bounded_values.norm) if adaptive else norm_state
+            next_state = federated_zip(states(next_norm, aggregated.state, counted.state))
             measurements = {name: aggregated.measurements, f"{name}_norm": limit, count: counted.result}
-            return MeasuredProcessOutput(federated_zip(next_state), aggregated.result, federated_zip(measurements))
+            return MeasuredProcessOutput(next_state, aggregated.result, federated_zip(measurements))
 
         return process_of(initialize, value_type, weight_type, body)
 
     return wrapping_factory(inner, build)
+
+
+def _check_norm_process(argument: str, process: EstimationProcess) -> None:
+    """Refuses a process that does not estimate a norm of the norms of clients.
+
+    Raises:
+        TypeMismatch: `next` does not take a state and a float32 of each client, or returns more than a state; or
+            `report` gives no float32 at the server.
+    """
+    norm, parameters = TensorType("float32"), process.next.module.main.parameters
+    if len(parameters) != 2 or not fits(FederatedType(norm, CLIENTS), parameters[1].type):
+        raise TypeMismatch(
+            f"{argument}: next of the process takes a state and {{float32}}@CLIENTS, but has the type "
+            f"{process.next.type_signature}"
+        )
+    if not fits(process.next.type_signature.result, parameters[0].type):
+        raise TypeMismatch(
+            f"{argument}: next of the process returns the state alone, but has the type {process.next.type_signature}"
+        )
+    if not fits(process.report.type_signature.result, FederatedType(norm, SERVER)):
+        raise TypeMismatch(
+            f"{argument}: report of the process gives float32@SERVER, but has the type {process.report.type_signature}"
+        )
 
 
 def clipping_factory(
@@ -168,7 +196,7 @@ def clipping_factory(
 
     A value that is not finite stays so: put a `zeroing_factory` around this one.
 
-    Types: those of the inner process, with state <inner_agg=…,clipped_count_agg=…,clipping_norm=…> and measurements
+    Types: those of the inner process, with state <clipping_norm=…,inner_agg=…,clipped_count_agg=…> and measurements
     <clipping=those of the inner process,clipping_norm=float32,clipped_count=int32>.
 
     Args:
@@ -178,7 +206,7 @@ def clipping_factory(
         clipped_count_sum_factory: counts the clients that were clipped. Default: `SumFactory`.
     Raises:
         FedcoreError: the norm is negative.
-        TypeMismatch: the value is not inexact.
+        TypeMismatch: the value is not inexact, or the process estimates no norm.
     Source: McMahan et al. 2018, "Learning differentially private recurrent language models", arXiv:1710.06963, flat
         clipping; by an estimated norm, Andrew et al. 2021, arXiv:1905.03871, Algorithm 1. Both without noise.
     Example:
@@ -207,7 +235,7 @@ def zeroing_factory(
 
     Its weight still counts: zeroing guards against values that are corrupt, and those are few.
 
-    Types: those of the inner process, with state <inner_agg=…,zeroed_count_agg=…,zeroing_norm=…> and measurements
+    Types: those of the inner process, with state <zeroing_norm=…,inner_agg=…,zeroed_count_agg=…> and measurements
     <zeroing=those of the inner process,zeroing_norm=float32,zeroed_count=int32>.
 
     Args:
@@ -217,7 +245,7 @@ def zeroing_factory(
         zeroed_count_sum_factory: counts the clients that were zeroed. Default: `SumFactory`.
     Raises:
         FedcoreError: the norm is negative, or of another order.
-        TypeMismatch: the value is not inexact.
+        TypeMismatch: the value is not inexact, or the process estimates no norm.
     Example:
         >>> factory = fc.aggregators.zeroing_factory(10.0, fc.aggregators.SumFactory())
         >>> process = factory.create(fc.to_type('float32'))

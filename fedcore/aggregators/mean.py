@@ -123,7 +123,7 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
     Types, for inexact V:
         next  (<state=S@SERVER,value={V}@CLIENTS> ->
                <state=S@SERVER,result=V@SERVER,measurements=<mean_value=M,mean_count=N>@SERVER>)
-        S is <value_sum_process=…,count_sum_process=…>.
+        S is <that of the sum of the values,that of the sum of the counts>.
 
     Args:
         value_sum_factory: adds the values. Default: `SumFactory`.
@@ -154,13 +154,13 @@ class UnweightedMeanFactory(UnweightedAggregationFactory):
 
         @federated_computation
         def initialize() -> Value:
-            return federated_zip({"value_sum_process": values.initialize(), "count_sum_process": counts.initialize()})
+            return federated_zip((values.initialize(), counts.initialize()))
 
         def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
-            total = values.next(state.value_sum_process, _wide(value, wide))
-            count = counts.next(state.count_sum_process, federated_eval(count_client, CLIENTS))
+            total = values.next(state[0], _wide(value, wide))
+            count = counts.next(state[1], federated_eval(count_client, CLIENTS))
             return MeasuredProcessOutput(
-                federated_zip({"value_sum_process": total.state, "count_sum_process": count.state}),
+                federated_zip((total.state, count.state)),
                 _mean(quotient, total.result, count.result, value_type),
                 federated_zip({"mean_value": total.measurements, "mean_count": count.measurements}),
             )

@@ -1,10 +1,18 @@
 """Further measurements of an aggregation: functions of the clients' values, and of the result."""
 
+import inspect
 from collections.abc import Callable, Mapping
 
-from fedcore.aggregators.factory import CreateInner, FactoryT, aggregation_process, wrapping_factory
-from fedcore.errors import TypeMismatch, brief
+from fedcore.aggregators.factory import (
+    CreateInner,
+    FactoryT,
+    WeightedAggregationFactory,
+    aggregation_process,
+    wrapping_factory,
+)
+from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.intrinsics import federated_zip
+from fedcore.ir.locations import describe
 from fedcore.ir.values import Value
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import StructType, Type, member_of
@@ -26,6 +34,7 @@ def add_measurements(
             from names to server values, or a server value with names. Default: measures nothing.
         server_measurement_fn: traced; takes the result at the server and returns the same. Default: measures nothing.
     Raises:
+        InvalidValue: a function takes other arguments.
         TypeMismatch: neither function is given, one returns no dict, or a name is taken.
     Example:
         >>> factory = fc.aggregators.add_measurements(
@@ -36,6 +45,9 @@ def add_measurements(
     """
     if client_measurement_fn is None and server_measurement_fn is None:
         raise TypeMismatch("add_measurements: give client_measurement_fn, server_measurement_fn or both")
+    is_weighted = isinstance(inner_agg_factory, WeightedAggregationFactory)
+    _check_takes("client_measurement_fn", client_measurement_fn, ("value", "weight") if is_weighted else ("value",))
+    _check_takes("server_measurement_fn", server_measurement_fn, ("result",))
 
     def build(value_type: Type, weight_type: Type | None, create_inner: CreateInner) -> AggregationProcess:
         process = create_inner(value_type)
@@ -60,6 +72,17 @@ def add_measurements(
         return aggregation_process(process.initialize, value_type, weight_type, body)
 
     return wrapping_factory(inner_agg_factory, build)
+
+
+def _check_takes(argument: str, fn: Callable | None, parameters: tuple[str, ...]) -> None:
+    """Checks that a function takes these arguments by position."""
+    if fn is None:
+        return
+    try:
+        inspect.signature(fn).bind(*parameters)
+    except TypeError:
+        takes = " and ".join(f"a {name}" for name in parameters)
+        raise InvalidValue(f"add_measurements: {argument} takes {takes}, but is {describe(fn)}") from None
 
 
 def _add(measurements: dict, more: object) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require
 from fedcore.computation import federated_computation
-from fedcore.errors import TypeMismatch
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import (
     federated_map,
     federated_secure_modular_sum,
@@ -33,7 +33,8 @@ class SecureModularSumFactory(UnweightedAggregationFactory):
             2 · modulus - 1.
     Raises:
         FedcoreError: the modulus is less than 1.
-        TypeMismatch: V is not integer, or a dtype of V does not hold the modulus of the sum.
+        TypeMismatch: `symmetric_range` is no bool, V is not integer, or a dtype of V does not hold the modulus of the
+            sum.
     Source: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning", section 4.
     Example:
         >>> factory = fc.aggregators.SecureModularSumFactory(4, symmetric_range=True)
@@ -43,6 +44,8 @@ class SecureModularSumFactory(UnweightedAggregationFactory):
     """
 
     def __init__(self, modulus: int, symmetric_range: bool = False) -> None:
+        if not isinstance(symmetric_range, bool | np.bool_):
+            raise TypeMismatch(f"symmetric_range is True or False, not {brief(symmetric_range)}")
         self._symmetric = bool(symmetric_range)
         self._largest = whole_number("modulus", modulus, at_least=1) - 1
         self._modulus = 2 * self._largest + 1 if self._symmetric else self._largest + 1

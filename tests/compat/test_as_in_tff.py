@@ -210,6 +210,73 @@ def test_an_unweighted_algorithm_refuses_an_aggregator_with_weights():
         fc.learning.algorithms.build_unweighted_fed_avg(keras_model, SGD, model_aggregator=fc.aggregators.MeanFactory())
 
 
+@fc.federated_computation
+def norm_of_one():
+    return fc.federated_value(np.float32(1), fc.SERVER)
+
+
+NORM, NORMS = fc.FederatedType(np.float32, fc.SERVER), fc.FederatedType(np.float32, fc.CLIENTS)
+keep_norm = fc.federated_computation(lambda state, norms: state, NORM, NORMS)
+norm_of_state = fc.federated_computation(lambda state: state, NORM)
+
+
+@pytest.mark.parametrize("factory", [fc.aggregators.clipping_factory, fc.aggregators.zeroing_factory])
+@pytest.mark.parametrize(
+    ("next_fn", "report_fn", "says"),
+    [
+        (
+            fc.federated_computation(lambda s: s, NORM),
+            norm_of_state,
+            r"next of the process takes a state and \{",
+        ),
+        (
+            fc.federated_computation(lambda s, x: s, NORM, fc.FederatedType(np.str_, fc.CLIENTS)),
+            norm_of_state,
+            "next of the process takes a state and",
+        ),
+        (
+            fc.federated_computation(lambda s, x: (s, s), NORM, NORMS),
+            norm_of_state,
+            "next of the process returns the state alone",
+        ),
+        (
+            keep_norm,
+            fc.federated_computation(lambda s: fc.federated_value(1, fc.SERVER), NORM),
+            "report of the process gives float32@SERVER",
+        ),
+    ],
+)
+def test_a_process_that_estimates_no_norm_is_refused(factory, next_fn, report_fn, says):
+    process = fc.templates.EstimationProcess(norm_of_one, next_fn, report_fn)
+    with pytest.raises(TypeMismatch, match=f"^(clipping|zeroing)_norm: {says}"):
+        factory(process, fc.aggregators.SumFactory())
+
+
+def test_a_process_that_estimates_a_norm_bounds_values():
+    process = fc.templates.EstimationProcess(norm_of_one, keep_norm, norm_of_state)
+    clipped = fc.aggregators.clipping_factory(process, fc.aggregators.SumFactory()).create(fc.to_type(np.float32))
+    assert list(fc.types.member_of(clipped.state_type).names) == ["clipping_norm", "inner_agg", "clipped_count_agg"]
+    assert clipped.next(clipped.initialize(), [0.5, 7.0]).result == 1.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((fc.aggregators.SumFactory(), lambda v, w: {}), "client_measurement_fn takes a value, but is `<lambda>`"),
+        ((fc.aggregators.SumFactory(), None, lambda: {}), "server_measurement_fn takes a result, but is `<lambda>`"),
+        ((fc.aggregators.MeanFactory(), lambda v: {}), "client_measurement_fn takes a value and a weight, but is"),
+    ],
+)
+def test_a_measurement_function_of_other_arguments_is_refused(arguments, says):
+    with pytest.raises(InvalidValue, match=f"add_measurements: {says}"):
+        fc.aggregators.add_measurements(*arguments)
+
+
+def test_whether_a_range_is_symmetric_is_a_bool():
+    with pytest.raises(TypeMismatch, match="symmetric_range is True or False, not 'True'"):
+        fc.aggregators.SecureModularSumFactory(8, symmetric_range="True")
+
+
 STATE, DATA = fc.FederatedType(np.int32, fc.SERVER), fc.FederatedType(fc.SequenceType(np.int32), fc.CLIENTS)
 VALUES = fc.FederatedType(np.int32, fc.CLIENTS)
 Output = templates.LearningProcessOutput
