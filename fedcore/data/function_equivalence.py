@@ -105,7 +105,7 @@ def _refuse(value: object, names: list[str], above: tuple) -> Hashable:
 
 
 def _content(value: object, names: list[str], above: tuple) -> Hashable:
-    """What an object holds: entries of a container, bytes of an array, attributes of an instance."""
+    """The entries of a container, the bytes of an array, or the attributes of an instance."""
     if any(value is v for v in above):
         return _Itself(value)
     above = (*above, value)

@@ -1,4 +1,4 @@
-"""Keras optimizers as functional ones: Keras' own classes by their configuration. See decisions 0255 and 0290."""
+"""Keras optimizers as functional ones: Keras' own classes by their attributes. See decisions 0255 and 0290."""
 
 import inspect
 from collections.abc import Callable, Sequence
