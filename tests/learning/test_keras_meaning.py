@@ -436,7 +436,6 @@ def test_steps_that_no_algorithm_calls_are_refused(kind, says):
         ),
         ({"loss": "mse", "metrics": ["mae"]}, r"the metrics of .* expected: 2, got: 1"),
         ({"loss": "mse", "metrics": {"height": "mae"}}, "metrics names the output 'height', but the model has kind, s"),
-        ({"loss": ["mse", "mse"], "loss_weights": [1.0]}, "`loss_weights` must match the number of losses"),
         ({"loss": [None, None]}, r"is None for each of its outputs; give one, such as loss=\{'kind': …\}"),
     ],
 )
