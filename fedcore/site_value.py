@@ -11,7 +11,7 @@ class SiteValue:
 
     Args:
         site: the owner.
-        source: which of the owner's values: `data`, or the name of a value that it has computed in this call.
+        source: which of the owner's values: `data`, `held out`, or the name of a value that it has computed.
         path: positions of the element within the value.
     """
 

@@ -25,6 +25,7 @@ def slow_step(step: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join()
 
 
 def _tell(step: str) -> None:

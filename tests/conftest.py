@@ -18,6 +18,11 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray names it so
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Bytecode is kept, as in the Makefile: each process that a test starts would compile all of TensorFlow.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 # No deadline: the first example of a test may trace a graph.
 settings.register_profile(
     "default", derandomize=True, deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]

@@ -9,6 +9,7 @@ Decision 0172.
 """
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -17,7 +18,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import attrs
 
@@ -38,6 +41,41 @@ class Ended:
     stderr: bytes
 
 
+class Process:
+    """A forked process that runs beside the test; its output is a pipe."""
+
+    def __init__(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self._stderr = stderr
+        self.is_awaited = False
+
+    def wait(self) -> Ended:
+        """Waits for its end; gives what was not read of its output."""
+        rest = self.stdout.read()
+        self.is_awaited = True
+        return Ended(_exit_code(self.pid), rest, _content(self._stderr))
+
+
+@contextlib.contextmanager
+def start(request: dict, *, cwd: Path, env: dict[str, str]) -> Iterator[Process]:
+    """Starts a forked process, one at a time; the end of the `with` block kills it.
+
+    Args:
+        request: as of `run`; `"sigint": "SIG_IGN"` ignores SIGINT, as `nohup` does.
+    """
+    reading, writing = os.pipe()
+    with open(reading, "rb") as stdout, tempfile.TemporaryFile() as stderr:
+        with open(writing, "wb") as out, open(os.devnull) as given:
+            process = Process(_fork(request, cwd, env, [given, out, stderr]), stdout, stderr)
+        try:
+            yield process
+        finally:
+            if not process.is_awaited:
+                os.kill(process.pid, signal.SIGKILL)
+                _exit_code(process.pid)
+
+
 def run(request: dict, *, cwd: Path, env: dict[str, str], stdin: bytes = b"", timeout_s: float = 300) -> Ended:
     """Runs a forked process to its end.
 
@@ -47,27 +85,39 @@ def run(request: dict, *, cwd: Path, env: dict[str, str], stdin: bytes = b"", ti
     Raises:
         TimeoutError: it was killed after `timeout_s`.
     """
-    server = _server()
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin)
         given.seek(0)
-        message = json.dumps({**request, "cwd": str(cwd), "env": env}).encode()
-        assert len(message) < _MOST_BYTES
-        socket.send_fds(server, [message], [given.fileno(), out.fileno(), err.fileno()])
-        process = json.loads(server.recv(_MOST_BYTES))
-        server.settimeout(timeout_s)
-        try:
-            ended = server.recv(_MOST_BYTES)
-        except TimeoutError:
-            os.kill(process, signal.SIGKILL)
-            server.settimeout(None)
-            server.recv(_MOST_BYTES)
-            raise
-        finally:
-            server.settimeout(None)
-        out.seek(0)
-        err.seek(0)
-        return Ended(json.loads(ended), out.read(), err.read())
+        code = _exit_code(_fork(request, cwd, env, [given, out, err]), timeout_s)
+        return Ended(code, _content(out), _content(err))
+
+
+def _fork(request: dict, cwd: Path, env: dict[str, str], streams: list[IO]) -> int:
+    """The id of a new process with these standard streams."""
+    message = json.dumps({**request, "cwd": str(cwd), "env": env}).encode()
+    assert len(message) < _MOST_BYTES
+    socket.send_fds(_server(), [message], [stream.fileno() for stream in streams])
+    return json.loads(_server().recv(_MOST_BYTES))
+
+
+def _exit_code(process: int, timeout_s: float | None = None) -> int:
+    """Waits for the end of a process; kills it after `timeout_s`."""
+    server = _server()
+    server.settimeout(timeout_s)
+    try:
+        return json.loads(server.recv(_MOST_BYTES))
+    except TimeoutError:
+        os.kill(process, signal.SIGKILL)
+        server.settimeout(None)
+        server.recv(_MOST_BYTES)
+        raise
+    finally:
+        server.settimeout(None)
+
+
+def _content(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def environment() -> dict[str, str]:
@@ -90,7 +140,7 @@ def python(what: dict, *arguments: object, cwd: Path | None = None) -> str:
 def _server() -> socket.socket:
     """A connection to the warm process, which ends when this process does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_CPP")} | {"PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}  # as commands set it
     with theirs:
         process = subprocess.Popen(
             [sys.executable, str(Path(__file__)), str(theirs.fileno())], pass_fds=[theirs.fileno()], env=environment
@@ -160,7 +210,7 @@ def _become(request: dict, descriptors: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, getattr(signal, request.get("sigint", "default_int_handler")))
     random.seed()
     np.random.seed()
     sys.path[0] = request["cwd"]

@@ -1,11 +1,11 @@
 """The facts that `fedcore doctor` prints."""
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 
 from fedcore import __version__
+from fedcore.program.optional_packages import is_installed
 
 _PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "attrs", "lark", "click", "rich", "safetensors")
 _EXTRAS = {
@@ -18,7 +18,7 @@ _EXTRAS = {
     "mlflow": ("mlflow",),
     "networkx": ("networkx",),
     "notebooks": ("ipykernel", "ipywidgets"),
-    "nvflare": ("nvflare", "cryptography"),
+    "nvflare": ("nvflare", "cryptography", "dp_accounting"),
     "optuna": ("optuna",),
     "pandas": ("pandas",),
     "secure": ("cryptography",),
@@ -38,7 +38,7 @@ _SETTINGS = (
 def examine() -> dict:
     """Versions, devices, limits, settings, extras, and notes for the user, by the title of their section."""
     devices, threads, notes = _tensorflow()
-    missing = {name: [m for m in modules if not _is_installed(m)] for name, modules in _EXTRAS.items()}
+    missing = {name: [m for m in modules if not is_installed(m)] for name, modules in _EXTRAS.items()}
     return {
         "versions": {
             "fedcore": __version__,
@@ -65,12 +65,6 @@ def _private_parts() -> dict:
         failed = broken()
     contracts = {name: failed.get(name, f"holds: {relies_on}") for name, relies_on in PARTS.items()}
     return {"tested with": tested_versions(), **contracts}
-
-
-def _is_installed(module: str) -> bool:
-    """A directory of this name, such as the one that wandb writes, is a module without a file, not a package."""
-    spec = importlib.util.find_spec(module)
-    return spec is not None and spec.origin is not None
 
 
 def _version(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -174,16 +175,18 @@ def _lines_of_bindings(text: str) -> dict[tuple[str, str], tuple[int, int, str]]
 def import_computation(target: str) -> Any:
     """The computation `MODULE:NAME`, whose module can be imported from the current directory.
 
+    A function without arguments stands for what it returns: `server:build_process.next`.
+
     Raises:
         click.BadParameter: the name does not exist, or is no computation.
-        FedcoreError: the import of the module raises.
+        FedcoreError: the import of the module, or the function, raises.
     """
     module_name, _, name = target.partition(":")
     value = import_extension(module_name)
     for part in name.split("."):
         if not hasattr(value, part):
             raise click.BadParameter(f"{module_name} has no {name}; {_computations(module_name)}")
-        value = getattr(value, part)
+        value = _result_of(getattr(value, part), part)
     if hasattr(value, "to_module"):
         return value
     if hasattr(value, "for_types"):
@@ -192,6 +195,14 @@ def import_computation(target: str) -> Any:
     if inner:
         raise click.BadParameter(f"{target} holds computations: name {' or '.join(f'{target}.{p}' for p in inner)}")
     raise click.BadParameter(f"{target} is no computation but a {type(value).__name__}; {_computations(module_name)}")
+
+
+def _result_of(value: Any, name: str) -> Any:
+    """The value that a function without arguments returns; any other value as it is."""
+    if not inspect.isfunction(value) or any(p.default is p.empty for p in inspect.signature(value).parameters.values()):
+        return value
+    with _own_errors(name), quiet_start():
+        return value()
 
 
 def computations_of(module_name: str) -> dict:
@@ -238,15 +249,26 @@ def import_extension(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise click.BadParameter(f"{name!r} is no name of a Python module, such as my_module or package.my_module")
     sys.path.insert(0, os.getcwd())
-    try:
-        with quiet_start():
+    with _own_errors(f"importing {name}"), quiet_start():
+        try:
             return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == name.split(".")[0]:
+        except ModuleNotFoundError as error:
+            if error.name != name.split(".")[0]:
+                raise
             raise click.BadParameter(f"no module {name!r} in the current directory or installed") from None
+
+
+@contextlib.contextmanager
+def _own_errors(what: str) -> Iterator[None]:
+    """Makes an error of the user's code a FedcoreError with their line."""
+    try:
+        yield
+    except click.BadParameter:
+        raise
+    except (Exception, SystemExit) as error:
         own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(os.getcwd() + os.sep)]
         at = f"\n  at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}: {own[-1].line}" if own else ""
-        raise FedcoreError(f"importing {name} fails: {type(error).__name__}: {error}{at}") from error
+        raise FedcoreError(f"{what} fails: {type(error).__name__}: {error}{at}") from error
 
 
 # Lines on stderr in which absl and TensorFlow report information, or that there is no GPU.

@@ -6,7 +6,6 @@ secure sums masks its partial, it sends that partial. What a stage keeps for a c
 Decision 0299.
 """
 
-import functools
 from collections.abc import Container, Iterator
 
 import attrs
@@ -83,11 +82,6 @@ class ClientOutputs:
     def cached(cls, plan: Module) -> "ClientOutputs":
         """The outputs of a plan, computed once."""
         return plan.fact("client outputs", cls)
-
-    @functools.cached_property
-    def draws(self) -> bool:
-        """Whether a client stage returns something that depends on random numbers that it draws."""
-        return any(self._draws.inside(flow.stage)[flow.stage.result.name] for flow in self.data.stages.values())
 
     def is_secure(self, operation: str) -> bool:
         """Whether a tensor of the stage's partial crosses in a secure sum, where there is a protocol for it."""

@@ -4,6 +4,8 @@ In: a plan after `partition`, in which values cross as parameters and results of
 function, and inside of a stage for some leaves of its result, the set of leaves on which the program's result depends.
 If clients read only `a` of a broadcast `<a=float32,b=float32>`, its live leaves are `{0}`. The analysis walks the
 operations backwards; around a fold and its merge it repeats until no leaf is added.
+
+Policies of sites rely on it: what it misses could leave a client unseen (decision 0312).
 """
 
 import functools
@@ -27,7 +29,7 @@ from fedcore.compiler.leaf_sets import (
 )
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.purity import effectful_symbols
-from fedcore.types import SequenceType, StructType, TensorType, Type, contains
+from fedcore.types import SequenceType, TensorType, Type, contains, fits
 
 LEAFWISE = (
     "append_rows",
@@ -148,7 +150,7 @@ class Liveness:
             return [
                 live_leaves if count(t) == count(op.type) else everything(t) for t in operand_types if t is not None
             ]
-        if op.kind == "call" and not self.has_effect(op):
+        if op.kind == "call" and isinstance(op.operands[0], Symbol) and not self.has_effect(op):
             return [NOTHING, *self._call_needs(op, live_leaves, operand_types[1:])]
         if op.kind == "bind" and isinstance(op.operands[0], Symbol):
             return [NOTHING, *self._capture_needs(op.operands[0].name, operand_types[1:])]
@@ -186,24 +188,26 @@ class Liveness:
             )
         return self._reads[graph.name]
 
-    def argument_reads(self, symbol: str) -> list[Leaves]:
-        """For each argument of a function or a graph the leaves that its whole result depends on."""
+    def argument_reads(self, symbol: str) -> list[bool]:
+        """For each leaf of the arguments of a function or a graph, in order, whether its result depends on it."""
         callee = self.symbols[symbol]
         if isinstance(callee, Function):
-            return self._parameter_needs(callee, everything(callee.result_type))
-        parameter, reads = callee.type.parameter, self._reads_of(callee)
+            reads = zip(self._parameter_needs(callee, everything(callee.result_type)), callee.parameters, strict=True)
+            return [leaf in read for read, parameter in reads for leaf in range(count(parameter.type))]
+        parameter, known = callee.type.parameter, self._reads_of(callee)
         if parameter is None:
             return []
-        read = everything(parameter) if reads is None else reads.of(everything(callee.type.result))
-        types = elements_of(parameter) if isinstance(parameter, StructType) else (parameter,)
-        return [within(read, start_of(parameter, i) if len(types) > 1 else 0, t) for i, t in enumerate(types)]
+        read = everything(parameter) if known is None else known.of(everything(callee.type.result))
+        return [leaf in read for leaf in range(count(parameter))]
 
     def _capture_needs(self, name: str, operand_types: list) -> list[Leaves]:
         """The needed leaves of captured values; of its other arguments the function gets all leaves."""
         callee = self.symbols[name]
-        if not isinstance(callee, Function) or len(operand_types) > len(callee.parameters):
-            return [everything(t) for t in operand_types]
-        return self._parameter_needs(callee, everything(callee.result_type))[: len(operand_types)]
+        if isinstance(callee, Function) and len(operand_types) <= len(callee.parameters):
+            pairs = zip(operand_types, callee.parameters, strict=False)
+            if all(t is not None and fits(t, p.type) for t, p in pairs):  # else a struct may hold several arguments
+                return self._parameter_needs(callee, everything(callee.result_type))[: len(operand_types)]
+        return [NOTHING if t is None else everything(t) for t in operand_types]
 
     # The main function of a plan.
 

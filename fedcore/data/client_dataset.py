@@ -7,13 +7,13 @@ import functools
 import operator
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeAlias
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.data.function_equivalence import equivalence_key
+from fedcore.data.function_equivalence import equivalence_key, values_held
 from fedcore.data.tf_data_draws import has_seeds_of_its_own
 from fedcore.errors import FedcoreError, TracingError
 from fedcore.graphs import private_api
@@ -44,7 +44,8 @@ class ClientDataset(private_api.LazyDataset):
 
     Guarantees:
       - Immutable: a step returns a new dataset over the same columns.
-      - A map's function is traced once for all clients whose elements have one type.
+      - A map's function is traced once for all clients whose elements have one type, and again when what it refers to
+        has changed. Decision 0314.
 
     Example:
         >>> client = fc.data.ClientDataset.from_columns({'x': images, 'y': labels}).repeat(5).shuffle(100).batch(20)
@@ -311,21 +312,25 @@ def _element_of(form: tuple) -> Type | None:
     return to_type(make_container(container, names, types))
 
 
-_traced_maps: "weakref.WeakKeyDictionary[Callable, dict[Type, TracedGraph | None]]" = weakref.WeakKeyDictionary()
+_TracedMaps: TypeAlias = "weakref.WeakKeyDictionary[Callable, dict[Type, tuple[Hashable, TracedGraph | None]]]"
+_traced_maps: _TracedMaps = weakref.WeakKeyDictionary()
+"""Functions -> by element type the values that the function referred to, and its graph."""
 
 
 def traced_map(fn: Callable, element: Type) -> TracedGraph | None:
-    """The graph of a map's function for an element type, cached while the function lives; None if only `tf.data` can
-    run the function as TensorFlow means it.
+    """The graph of a map's function for an element type, cached while the function lives and refers to equal values;
+    None if only `tf.data` can run the function as TensorFlow means it.
 
     Functions with equal equivalence keys share a graph: preprocessing code often creates a new function for each
     client.
     """
     graphs = _traced_maps.setdefault(fn, {})
-    if element not in graphs:
+    held, graph = graphs.get(element, (None, None))
+    if held is None or held != values_held(fn):
         key = equivalence_key(fn)
-        graphs[element] = _trace(fn, element) if key is None else _traced_once(_Function(fn, key), element)
-    return graphs[element]
+        graph = _trace(fn, element) if key is None else _traced_once(_Function(fn, key), element)
+        graphs[element] = values_held(fn), graph
+    return graph
 
 
 @attrs.frozen(cache_hash=True)
@@ -341,7 +346,7 @@ def _traced_once(function: _Function, element: Type) -> TracedGraph | None:
 
 def _trace(fn: Callable, element: Type) -> TracedGraph | None:
     try:
-        traced = trace_function(fn, element, spread_tuples=True)
+        traced = trace_function(fn, element, as_map=True)
     except TiedToProcess:
         return None
     if traced.returns is not None:

@@ -1,10 +1,13 @@
 """Equivalence of Python functions, decided by their code and the values that they refer to.
 
-Preprocessing code often creates a new but equivalent function for each client. Equivalent functions share a graph.
+Preprocessing code often creates a new but equivalent function for each client. Equivalent functions share a graph. A
+function that is used again shares its own graph as long as the values that it refers to have not changed.
 """
 
+import functools
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import attrs
 import numpy as np
@@ -14,6 +17,9 @@ _CONSTANT = (bool, int, float, complex, str, bytes, type(None), tf.DType, np.dty
 
 
 _FIXED = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, np.ufunc)
+
+
+_LONGEST = 1000  # entries of a container that are compared
 
 
 class _Changing(Exception):
@@ -27,6 +33,10 @@ class _Itself:
     value: object = attrs.field(eq=id)
 
 
+_Others: TypeAlias = Callable[[object, list[str], tuple], Hashable]
+"""(an object that may change, names in the code, the objects that lead to it) -> its part of a key."""
+
+
 def equivalence_key(fn: Callable) -> Hashable | None:
     """Key that is equal for functions that share a code object and have equal references; None if a reference may
     change.
@@ -35,12 +45,23 @@ def equivalence_key(fn: Callable) -> Hashable | None:
     attributes whose names occur in the code. Functions of libraries count as immutable.
     """
     try:
-        return _of(fn, ()) if isinstance(fn, types.FunctionType) else None
+        return _of(fn, (), _refuse) if isinstance(fn, types.FunctionType) else None
     except _Changing:
         return None
 
 
-def _of(fn: types.FunctionType, above: tuple) -> Hashable:
+def values_held(fn: Callable) -> Hashable:
+    """The values that a function refers to, as they are now: equal to those of an earlier use if none has changed.
+
+    Objects other than those of `equivalence_key` count by their identity, containers and arrays by their content, and
+    instances by what their attributes hold directly.
+    """
+    if isinstance(fn, functools.partial):
+        return values_held(fn.func), _content((*fn.args, *fn.keywords.items()), [], ())
+    return _of(fn, (), _content) if isinstance(fn, types.FunctionType) else _content(fn, [], ())
+
+
+def _of(fn: types.FunctionType, above: tuple, others: _Others) -> Hashable:
     if fn in above:
         return _Itself(fn.__code__)
     above = (*above, fn)
@@ -49,31 +70,54 @@ def _of(fn: types.FunctionType, above: tuple) -> Hashable:
     defaults = (*(fn.__defaults__ or ()), *sorted((fn.__kwdefaults__ or {}).items()))
     return (
         _Itself(fn.__code__),
-        _values((*cells, *defaults), names, above),
-        _attributes_of(fn.__globals__, names, above),
+        _values((*cells, *defaults), names, above, others),
+        _attributes_of(fn.__globals__, names, above, others),
     )
 
 
-def _attributes_of(held: Mapping[str, object], names: list[str], above: tuple) -> Hashable:
-    return tuple((name, _value(held[name], names, above)) for name in names if name in held)
+def _attributes_of(held: Mapping[str, object], names: list[str], above: tuple, others: _Others) -> Hashable:
+    return tuple((name, _value(held[name], names, above, others)) for name in names if name in held)
 
 
-def _values(values: Iterable, names: list[str], above: tuple) -> Hashable:
-    return tuple(_value(v, names, above) for v in values)
+def _values(values: Iterable, names: list[str], above: tuple, others: _Others) -> Hashable:
+    return tuple(_value(v, names, above, others) for v in values)
 
 
-def _value(value: object, names: list[str], above: tuple) -> Hashable:
+def _value(value: object, names: list[str], above: tuple, others: _Others) -> Hashable:
+    if isinstance(value, float | complex):
+        return type(value), repr(value)  # tells 0.0 and -0.0 apart
     if isinstance(value, _CONSTANT):
         return type(value), value
     if isinstance(value, tuple):
-        return _values(value, names, above)
+        return _values(value, names, above, others)
     if isinstance(value, types.FunctionType) and not any(isinstance(v, types.ModuleType) for v in above):
-        return _of(value, above)
+        return _of(value, above, others)
     if isinstance(value, types.ModuleType | type):
-        return _Itself(value), () if value in above else _attributes_of(vars(value), names, (*above, value))
+        is_above = any(value is v for v in above)
+        return _Itself(value), () if is_above else _attributes_of(vars(value), names, (*above, value), others)
     if isinstance(value, _FIXED):
         return _Itself(value)
+    return others(value, names, above)
+
+
+def _refuse(value: object, names: list[str], above: tuple) -> Hashable:
     raise _Changing
+
+
+def _content(value: object, names: list[str], above: tuple) -> Hashable:
+    """What an object holds: entries of a container, bytes of an array, attributes of an instance."""
+    if any(value is v for v in above):
+        return _Itself(value)
+    above = (*above, value)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, dict):
+        value = tuple(value.items())
+    if isinstance(value, tuple | list | set | frozenset) and len(value) <= _LONGEST:
+        return type(value), _values(value, names, above, _content)
+    directly = (*_CONSTANT, tuple, list, dict, set, np.ndarray, np.generic)
+    held = [(k, v) for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, directly)]
+    return _Itself(value), tuple((name, _value(v, names, above, _content)) for name, v in held)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -13,14 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import function_pb2
 
 from fedcore.data.client_dataset import ClientDataset
+from fedcore.data.function_equivalence import equivalence_key
 from fedcore.data.tf_data_draws import draws, why_elements_vary
 from fedcore.data.tf_data_end import is_endless
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
+from fedcore.graphs.graphdef.form.canonical_form import canonical_functions
 from fedcore.graphs.sequences import streams
 from fedcore.graphs.sequences.columns import Columns
+from fedcore.lru_cache import LruCache
 from fedcore.types import to_type
 
 MAX_BYTES = 1 << 30
@@ -210,20 +214,49 @@ def _batch(dataset: tf.data.Dataset) -> Callable:
     return lambda d: d.batch(size, drop_remainder=drop)
 
 
-def _function(dataset: tf.data.Dataset, name: str) -> Callable:
-    fn = private_api.dataset_function(dataset, name)
-    if fn is None:
+def _function(dataset: tf.data.Dataset, name: str, method: str) -> Callable:
+    """The function of a step, or what calls its graph where the user's function gives another one by now.
+
+    Decision 0314.
+    """
+    function = private_api.dataset_function(dataset, name)
+    if function is None:
         raise _Unknown(f"the function of its step {type(dataset).__name__.strip('_')} is not accessible")
-    return fn
+
+    def gives_its_graph() -> bool:
+        try:
+            again = getattr(private_api.dataset_part(dataset, "_input_dataset"), method)(function.python)
+        except Exception:  # the user's function raises
+            return False
+        now = private_api.dataset_function(again, name)
+        return now is not None and _content(now) == _content(function)
+
+    key = None if function.graph_function.captured_inputs else equivalence_key(function.python)
+    graph = function.graph_function.graph.as_graph_def().SerializeToString()
+    same = gives_its_graph() if key is None else _SAME.get((key, graph, function.result), gives_its_graph)
+    return function.python if same else function.traced
+
+
+_SAME: LruCache[tuple, bool] = LruCache(256)
+"""By keys and graphs of users' functions whether functions of the key give the graph."""
+
+
+def _content(function: private_api.DatasetFunction) -> tuple:
+    """What tells a traced function apart: its operations, what it reads, and its result's type."""
+    traced = function.graph_function
+    definition = function_pb2.FunctionDef.FromString(traced.function_def.SerializeToString())
+    called = {f.signature.name: f for f in traced.graph.as_graph_def().library.function}
+    name, _ = canonical_functions({**called, definition.signature.name: definition}, definition.signature.name)
+    return name, tuple(map(id, traced.captured_inputs)), function.result
 
 
 def _map(dataset: tf.data.Dataset) -> Callable:
-    fn = _function(dataset, "_map_func")
+    fn = _function(dataset, "_map_func", "map")
     return lambda d: d.map(fn)
 
 
 def _filter(dataset: tf.data.Dataset) -> Callable:
-    predicate = _function(dataset, "_predicate")
+    predicate = _function(dataset, "_predicate", "filter")
     return lambda d: d.filter(predicate)
 
 

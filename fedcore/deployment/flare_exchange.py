@@ -35,7 +35,7 @@ from fedcore.deployment.closing import ClosedAtExit, Ending
 from fedcore.deployment.ports import check_port_is_free, wait_until_listening
 from fedcore.errors import FedcoreError, brief
 from fedcore.runtime.network.exchange import NoReply
-from fedcore.runtime.network.messages import MAX_MESSAGE_BYTES
+from fedcore.runtime.network.messages import MAX_MESSAGE_BYTES, remark
 from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.whole_files import write_whole
 
@@ -48,6 +48,9 @@ _PROCESS = re.compile(rb"[0-9a-f]{32}")
 _LOG = logging.getLogger(__name__)
 
 HELLO_S, HELLO_TIMEOUT_S = 2.0, 5.0
+TELL_S = 10.0
+"""Seconds after which a server tells for which sites it waits."""
+
 SILENT_S = 15.0
 """A process that has not said hello for so many seconds has lost its place to a further one of its site."""
 
@@ -196,7 +199,8 @@ class FlareExchange(ClosedAtExit):
         if time.monotonic() > deadline or code == ReturnCode.TIMEOUT:
             raise NoReply(site, f"it did not reply within {timeout_s:g} s")
         if code != ReturnCode.OK or not isinstance(reply.payload, bytes | bytearray | memoryview):
-            raise NoReply(site, f"the network has no reply: {reply.get_header(MessageHeaderKey.ERROR, '') or code}")
+            why = remark(str(reply.get_header(MessageHeaderKey.ERROR, "") or code))  # may be the site's text
+            raise NoReply(site, f"the network has no reply: {why}")
         return bytes(reply.payload)
 
     def _ask_once(self, site: str, payload: bytes, deadline: float, stop: Stop) -> Message:
@@ -308,10 +312,13 @@ def connect(kit: str | os.PathLike, sites: Sequence[str], wait_s: float, least: 
             "NVIDIA FLARE has one server in a process, also after it was closed\n"
             "  fix: use the exchange of the first call of fc.deployment.flare, or start another process"
         )
-    exchange = FlareExchange(server, sites)
+    exchange, number = FlareExchange(server, sites), len(sites) if least is None else least
     try:
-        offline = exchange.wait(wait_s, least)
-        if len(sites) - len(offline) < (len(sites) if least is None else least):
+        offline = exchange.wait(min(wait_s, TELL_S), number)
+        if len(sites) - len(offline) < number and wait_s > TELL_S:
+            _LOG.warning("%s: waits %g s for %s to connect", server.address, wait_s, ", ".join(offline))
+            offline = exchange.wait(wait_s - TELL_S, number)
+        if len(sites) - len(offline) < number:
             raise FedcoreError(
                 f"{', '.join(offline)}: not connected to {server.address} within {wait_s:g} s\n"
                 "  fix: start them (fedcore site site.toml), or give least= to begin with fewer"

@@ -7,6 +7,7 @@ and what would leave is checked before it does. Each rule has a name, which a re
 
 import math
 import os
+import threading
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,15 +18,17 @@ import numpy as np
 
 from fedcore.compiler.client_data import ARGUMENT, NotFollowed
 from fedcore.compiler.client_outputs import ClientOutput, ClientOutputs
-from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, flat
+from fedcore.compiler.leaf_sets import NOTHING, Leaves, count, everything, flat
 from fedcore.deployment.record_privacy import NoisyPasses, epsilon, mechanisms_of, passes_in
 from fedcore.deployment.site_log import MAX_TEXTS, SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.form.parsed_graph import operations_of
 from fedcore.intrinsics.sent_names import readable_list
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
+from fedcore.privacy.events import dp_accounting
 from fedcore.runtime.client_work import SliceResult
 from fedcore.runtime.network.plan_runner import ClientStageOf
+from fedcore.runtime.stopping import GRACE_S
 from fedcore.types import FederatedType, SequenceType, StructType, TensorType, Type, leaves
 from fedcore.types.dtypes import find_dtype
 
@@ -48,6 +51,10 @@ RULES = {
     "failures_per_day": "few enough runs of a day have failed, since each tells whether a value makes the plan fail",
     "max_epsilon": "the privacy loss of the site's records, over all runs, has a bound",
 }
+
+
+LEAST_REPLY_S = 5.0
+"""The least `reply_s` of a policy's file: a run that is stopped ends `GRACE_S` seconds later at most."""
 
 
 class Refusal(FedcoreError):
@@ -91,9 +98,12 @@ class Policy:
         bits: most bits that leave in a run.
         bits_per_day, rounds_per_day: most bits and runs of a day, in UTC. A run counts when it starts.
         failures_per_day: most runs of a day that start and do not end, where `aggregated` holds.
+        reply_s: the reply to a run, whatever it is, leaves so many seconds after the run could start, so that its time
+            tells nothing. A run that takes longer has failed. None for replies at once. Decision 0310.
         max_epsilon: largest epsilon of a record, over all runs in the log, by the noise that plans say
             (`build_dp_sgd`). Stages without such noise read no data. A run that would exceed it does not start. That
-            the plan adds the noise, and that nothing else leaves, a reader of the plan decides (see `signers`).
+            the plan adds the noise, and that nothing else leaves, a reader of the plan decides: without `digests` or
+            `signers` no plan reads data. Decision 0311.
         delta: of `max_epsilon`, and of the epsilons in the log; below 1 over the number of records.
         digests: of plans that may run; None for all.
         signers: Ed25519 public keys (raw bytes), one of which must have signed the plan; None for none.
@@ -112,6 +122,7 @@ class Policy:
     bits_per_day: int | None = None
     rounds_per_day: int | None = None
     failures_per_day: int | None = 4
+    reply_s: float | None = None
     max_epsilon: float | None = None
     delta: float = 1e-5
     digests: frozenset[str] | None = None
@@ -162,7 +173,7 @@ class Policy:
                 yield Refusal("aggregated", f"{at}{o} leaves outside of a secure sum")
             if self.draws_seed and o.depends and not o.draws and self._needs_noise(o, plan_outputs):
                 yield Refusal("noise", f"{at}{o} leaves without noise")
-            if o.bits is None and (self.aggregated or self.bits is not None):
+            if o.bits is None and self._fixes_size(o):
                 yield Refusal("sizes", f"{at}{o} has no fixed size")
             if o.depends and not _is_number(o.type):
                 if self.clip is not None:
@@ -172,6 +183,16 @@ class Policy:
         bits = sum(o.bits or 0 for o in outputs)
         if self.bits is not None and bits > self.bits:
             yield Refusal("bits", f"{_at(fold.location)}a client sends {bits} bits; at most {self.bits} may leave")
+
+    def _fixes_size(self, output: ClientOutput) -> bool:
+        """Whether the type of a value that leaves has to fix its size, which could else hold what a rule is against."""
+        bounds = (self.bits, self.clip, self.noise_std)
+        return (
+            self.aggregated
+            or self.draws_seed
+            or any(bound is not None for bound in bounds)
+            or (self.bits_per_day is not None and not _is_code(output.type))  # the size of codes is counted
+        )
 
     def _needs_noise(self, output: ClientOutput, outputs: ClientOutputs) -> bool:
         """Whether a value has to have noise: all, or those of the policy's names and what leaves outside of masks.
@@ -218,16 +239,24 @@ class Policy:
             yield Refusal("values", f"{_at(checked.line_of_result())}the result has values of single clients")
 
     def _check_noise_for_records(self, checked: "_Plan") -> Iterator[Refusal]:
-        for flow in checked.flows.values() if self.max_epsilon is not None else ():
+        for flow in checked.flows.values():
+            if all(source.kind != ARGUMENT for source in flow.sources):
+                continue
             try:
-                if all(source.kind != ARGUMENT for source in flow.sources) or mechanisms_of(
-                    checked.plan, flow.stage.name
-                ):
+                if not mechanisms_of(checked.plan, flow.stage.name):
+                    why = "" if self.max_epsilon is None else "reads the site's data without noise for its records"
+                elif self.max_epsilon is not None and self.digests is None and self.signers is None:
+                    why = (
+                        "says its noise itself, which holds if somebody has read the plan\n"
+                        f'  fix: digests = ["{checked.plan.digest()}"] in the policy, or signers'
+                    )
+                else:
+                    dp_accounting()  # a run counts its noise, also without a bound
                     continue
-                why = "reads the site's data without noise for its records"
-            except InvalidValue as error:
+            except FedcoreError as error:
                 why = str(error)
-            yield Refusal("max_epsilon", f"{_at(flow.op.location)}{why}")
+            if why:
+                yield Refusal("max_epsilon", f"{_at(flow.op.location)}{why}")
 
     def count_epsilon(self, new: Sequence[NoisyPasses], log: SiteLog, facts: Mapping[str, Any]) -> None:
         """Counts a run's privacy loss before it begins, in the log.
@@ -281,14 +310,20 @@ class Policy:
         measured = 0 if masked else sum(int(size) for sizes in result.sent_bits.values() for size in sizes)
         return self.planned_bits(plan, stage, masked=masked) + measured
 
-    def check_sent(self, bits: int) -> None:
+    def check_sent(self, bits: int, log: SiteLog, planned_bits: int) -> None:
         """Checks the size of a result before it leaves.
 
+        Args:
+            planned_bits: of the run, which the log counts already.
         Raises:
             Refusal: it is too large.
         """
         if self.bits is not None and bits > self.bits:
             raise Refusal("bits", f"the client would send {bits} bits; at most {self.bits} may leave")
+        if self.bits_per_day is not None and bits > planned_bits:  # codes
+            before = _Runs(log).bits - planned_bits
+            if before + bits > self.bits_per_day:
+                raise Refusal("bits_per_day", f"{before} bits have left this day, and {bits} more would")
 
     def check_numbers(
         self,
@@ -329,18 +364,23 @@ class Policy:
         outputs = ClientOutputs.cached(plan).of(stage.work.operation, masked=masked)
         return readable_list((output.name, output.type) for output in outputs)
 
-    def seed(self, plan: Module, seed: int, *, masked: bool, is_private: bool) -> int:
+    def seed(self, seed: int, *, masked: bool, is_private: bool) -> int:
         """The seed of a run: the server's, or one that nobody else knows.
 
-        Where sums are masked, the site draws it for plans whose client stages draw random numbers: they may be noise
-        against the server, and a server that chooses the seed could choose whose values they let through.
+        Where values leave in masked sums only, the site draws it: random numbers may be noise against the server, and a
+        server that chooses the seed could choose whose values a plan lets through, or which rows a shuffle puts first.
         Decision 0302.
 
         Args:
             is_private: the run's noise protects records, so that nobody else may know it.
         """
-        own = self.draws_seed or is_private or ((masked or self.aggregated) and ClientOutputs.cached(plan).draws)
+        own = self.draws_seed or is_private or masked or self.aggregated
         return int.from_bytes(os.urandom(8), "little", signed=True) if own else seed
+
+    @property
+    def run_s(self) -> float:
+        """Seconds after which a run is stopped, so that it has ended when its reply leaves."""
+        return math.inf if self.reply_s is None else max(self.reply_s / 2, self.reply_s - 2 * GRACE_S)
 
     @property
     def draws_seed(self) -> bool:
@@ -356,7 +396,7 @@ class _Runs:
         ended: dict[Any, int] = {}
         for line in log.today():
             table, bits = (started, "planned_bits") if line["what"] == "started" else (ended, "bits")
-            table[line.get("number")] = int(line.get(bits, 0))
+            table[line.get("number")] = int(line.get(bits) or 0)  # the log has no number beyond 64 bits
         self.count = len(started)
         self.failures = len(started.keys() - ended.keys())
         self.bits = sum(max(bits, ended.get(number, 0)) for number, bits in started.items())
@@ -389,6 +429,10 @@ def measured_std(array: np.ndarray, other: np.ndarray) -> float | None:
 def _is_number(type_: Type) -> bool:
     """Whether a tensor of the type has numbers of which a norm is computed; codes and texts have none."""
     return isinstance(type_, TensorType) and (type_.dtype.is_numeric or type_.dtype.name == "bool")
+
+
+def _is_code(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.dtype.name == "code"
 
 
 def _is_numeric(array: np.ndarray) -> bool:
@@ -467,15 +511,19 @@ class _Plan:
             if i not in used:
                 continue
             if isinstance(leaf, SequenceType):
-                read = self._element_reads(stage, parameter)
+                read = self._element_reads(stage, parameter, count(leaf.element))
                 solid = [j for j, part in enumerate(flat(leaf.element)) if not isinstance(part, StructType)]
                 names = zip(solid, leaves(leaf.element), strict=True)
                 yield from (name for j, (name, _) in names if read is None or j in read)
             else:
                 yield path
 
-    def _element_reads(self, stage: Function, parameter: Parameter) -> Leaves | None:
-        """The leaves of a sequence's elements that the stage uses; None for all, also where that is not known."""
+    def _element_reads(self, stage: Function, parameter: Parameter, size: int) -> Leaves | None:
+        """The leaves of a sequence's elements that the stage uses; None for all, also where that is not known.
+
+        Args:
+            size: number of leaves of an element.
+        """
         read: Leaves = NOTHING
         for op in stage.operations:
             if not any(isinstance(o, Ref) and o.name == parameter.name for o in op.operands):
@@ -483,7 +531,8 @@ class _Plan:
             symbols = [o.name for o in op.operands if isinstance(o, Symbol)]
             if op.kind not in ("sequence_reduce", "sequence_map") or len(symbols) != 1:
                 return None
-            read |= self.live.argument_reads(symbols[0])[-1]
+            reads = self.live.argument_reads(symbols[0])[-size:]  # the element is the last argument, or all of them
+            read |= frozenset(leaf for leaf, is_read in enumerate(reads) if is_read)
         return read
 
     def line_of_result(self) -> Location | None:
@@ -549,6 +598,10 @@ def _parse_setting(file: Path, key: str, value: Any) -> Any:
     elif key == "delta":
         is_right = isinstance(value, float) and 0 < value < 1
         wants = "a number above 0 and below 1"
+    elif key == "reply_s":
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_right = is_number and LEAST_REPLY_S <= value <= threading.TIMEOUT_MAX
+        wants = f"a number of seconds, {LEAST_REPLY_S:g} or more"
     elif key in ("noise_std", "clip", "max_epsilon"):
         is_right = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         wants = "a number above 0"

@@ -1,9 +1,9 @@
 """Privacy of a site's records: the noise that a plan's stages add to gradients, and the epsilon of all runs so far.
 
-A plan says its noise beside each noisy gradient (`ExampleMechanism.mark`). That is the plan's word: whether it clips
+A plan says its noise at the noise of each step (`ExampleMechanism.mark`). That is the plan's word: whether it clips
 and draws as it says, and what else it lets leave, a reader of the plan finds out (`digests`, `signers`).
 
-Decision 0307.
+Decisions 0307 and 0311.
 """
 
 import collections
@@ -14,11 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fedcore.deployment.site_log import SiteLog
 from fedcore.errors import InvalidValue
+from fedcore.graphs.graphdef.form.function_calls import with_callers
 from fedcore.graphs.graphdef.form.parsed_graph import Node, body_of
 from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.sequences.steps import INFINITE
 from fedcore.graphs.tensors.values import Nested, flatten
 from fedcore.ir import Function, Graph, Module, Symbol
 from fedcore.learning.models.example_gradients import MARK, ExampleMechanism
@@ -49,7 +52,7 @@ class NoisyPasses:
 
 
 def mechanisms_of(plan: Module, stage: str) -> tuple[ExampleMechanism, ...]:
-    """The mechanisms of a client stage, one for each call of a graph with noisy gradients.
+    """The mechanisms of a client stage, one for each step of a graph, for each of its calls.
 
     Raises:
         InvalidValue: a mark is malformed, or its step is in a loop of a graph, whose number of steps no plan tells.
@@ -66,16 +69,29 @@ def _mechanisms_in(plan: Module, function: Function) -> Iterator[ExampleMechanis
 
 def _mechanisms_of_graph(plan: Module, graph: Graph) -> list[ExampleMechanism]:
     body = body_of(graph.digest, plan.blob(graph.digest))
-    marks = _marks(body.inline().nodes)
-    if not _marks(node for each in body.library() for node in each.nodes) <= marks:
+    bodies = {name: function.node_def for name, function in body.functions.items()}
+    noisy = {name for name, nodes in bodies.items() if any(map(_is_marked, nodes))}
+    nodes = body.inline().nodes  # the calls that remain are loops, branches and others
+    if not with_callers(bodies, noisy).isdisjoint(name for node in nodes for name in _named_by(node)):
         raise InvalidValue("noisy gradients stand in a loop of a graph, whose steps cannot be counted")
-    return [_parse_mark(mark) for mark in sorted(marks)]
+    return [_parse_mark(mark) for mark in sorted(_marks(nodes))]
 
 
-def _marks(nodes: Iterable[Node]) -> set[str]:
+def _is_marked(node: node_def_pb2.NodeDef) -> bool:
+    return "message" in node.attr and node.attr["message"].s.startswith(MARK.encode())
+
+
+def _named_by(node: Node) -> Iterator[str]:
+    """The functions that a node calls."""
+    for value in node.attributes.values():
+        for each in value if isinstance(value, list) else [value]:
+            yield from [each.name] if isinstance(each, attr_value_pb2.NameAttrList) else []
+
+
+def _marks(nodes: Iterable[Node]) -> Iterator[str]:
     messages = (node["message"] for node in nodes if node.op == "PreventGradient")
     texts = (m.decode(errors="replace") if isinstance(m, bytes) else str(m) for m in messages)
-    return {text for text in texts if text.startswith(MARK)}
+    return (text for text in texts if text.startswith(MARK))
 
 
 def _parse_mark(mark: str) -> ExampleMechanism:
@@ -104,7 +120,8 @@ def _passes_over(sequence: object) -> int | None:
     kinds = [step.kind for step in sequence.steps]
     if "repeat" in kinds and "batch" in kinds[kinds.index("repeat") :]:
         return None
-    return math.prod(step.number for step in sequence.steps if step.kind == "repeat")
+    counts = [step.number for step in sequence.steps if step.kind == "repeat"]
+    return None if INFINITE in counts else math.prod(counts)
 
 
 def passes_in(log: SiteLog) -> Iterator[NoisyPasses]:

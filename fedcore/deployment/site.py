@@ -7,6 +7,7 @@ imported in a process of its own first, and holds allow-listed operations only. 
 import contextlib
 import functools
 import hashlib
+import math
 import secrets
 import threading
 import time
@@ -45,7 +46,7 @@ from fedcore.runtime.cluster.shipping import array_digest
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MAX_REMARKS, MalformedMessage, Message, remark
 from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
-from fedcore.runtime.network.transcript import DATA, SERVER_VALUE, KeptName, Transcript
+from fedcore.runtime.network.transcript import HELD_OUT, NAMED_SOURCES, SERVER_VALUE, KeptName, Sources, Transcript
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
 from fedcore.types import Type
@@ -74,7 +75,9 @@ class Site:
       - The reply is what the plan says that the client sends, or a refusal, or that the client failed. Why it failed
         stands in the log, under the number in the reply: the class of an error may depend on a value.
       - A run is in the log before it starts, and counts, whatever its end.
-      - Where the policy has `aggregated`, a client that fails is inputs of at the deadline of the round.
+      - Where the policy has `aggregated`, the server learns of a client that fails at its own deadline of the round.
+      - Where it has `reply_s`, runs that take long and short, end and fail, are answered at one time, and no request is
+        answered before.
       - A request that comes again, after a reply was lost, is answered as before and computed once.
       - One client stage runs at a time.
 
@@ -127,7 +130,7 @@ class Site:
             reply, hold_s = self._answer(payload)
         finally:
             self._waiting.release()
-        time.sleep(max(0.0, min(arrived + hold_s - time.monotonic(), MAX_HOLD_S)))
+        _sleep_until(arrived + min(hold_s, MAX_HOLD_S))
         return reply
 
     def stop(self) -> None:
@@ -174,7 +177,8 @@ class Site:
                 self.log.write("failed", **facts, number=failure.number, error=f"{type(error).__name__}: {error}")
             if isinstance(error, Refusal) and not self._policy.aggregated:
                 return Message({"kind": "refused", "rule": error.rule, "why": remark(str(error))}), 0
-            return Message({"kind": "failed", "number": failure.number}), hold_s if self._policy.aggregated else 0
+            is_late = self._policy.aggregated and self._policy.reply_s is None
+            return Message({"kind": "failed", "number": failure.number}), hold_s if is_late else 0
         except Exception as error:
             number = new_number()
             self.log.write("failed", **facts, number=number, error=f"{type(error).__name__}: {error}")
@@ -219,8 +223,9 @@ class Site:
             return Message({"kind": "missing", "plan": False})
         stage, inputs = _stage_of(plan, operation), RunRequest.of(request, *arrays)
         sources = check_sources(plan, inputs, ClientOutputs.cached(plan).data)
+        self._check_held_out(inputs.sources)
         for source in inputs.sources:
-            if source.name not in (DATA, SERVER_VALUE):
+            if source.name not in NAMED_SOURCES:
                 self._values.find(digest, KeptName.parse(source.name))  # a name that is wrong is no failure of a run
         masking = self._sums.find((digest, operation, run), None)
         if masking is not None:
@@ -236,14 +241,22 @@ class Site:
         self.log.write(
             "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **own_seed
         )
+        began = time.monotonic()
         try:
             return self._run_stage(plan, stage, inputs, sources, masking, seed, number, clients)
         except Exception as error:
             raise _ClientFailed(number, inputs.reply_by_s, error) from error
+        finally:
+            if self._policy.reply_s is not None:  # further requests wait too
+                _sleep_until(_next_multiple(began, self._policy.reply_s))
+
+    def _check_held_out(self, sources: Sources) -> None:
+        if not self._data.holds_out and any(source.name == HELD_OUT for source in sources):
+            raise MalformedMessage("no rows are held out here: site.toml has no data.held_out_every")
 
     def _seed(self, plan: Module, stage: ClientStageOf, inputs: RunRequest, *, masked: bool) -> int:
         protects_records = bool(mechanisms_of(plan, stage.work.stage))
-        return self._policy.seed(plan, inputs.seed, masked=masked, is_private=protects_records)
+        return self._policy.seed(inputs.seed, masked=masked, is_private=protects_records)
 
     def _run_stage(
         self,
@@ -284,7 +297,7 @@ class Site:
                 stop=stop,
             )
 
-        with stopping(stop, self._run_timeout_s):
+        with stopping(stop, min(self._run_timeout_s, self._policy.run_s)):
             result, again = run_with(seed), None
             if self._policy.noise_std is not None and stage.partial_type is not None:
                 again = numbers_of(run_with(self._seed(plan, stage, inputs, masked=masked)))
@@ -312,7 +325,7 @@ class Site:
             self._values.store(inputs.plan, inputs.kept_name, result.kept[inputs.index], stage.kept_type)
             facts["provenance"] = inputs.provenance
         bits = self._policy.count_bits(plan, stage, result, masked=masked)
-        self._policy.check_sent(bits)
+        self._policy.check_sent(bits, self.log, self._policy.planned_bits(plan, stage, masked=masked))
         self.log.write(
             "ran",
             number=number,
@@ -352,6 +365,7 @@ class Site:
                 request.array("server_key", _KEY_BYTES),
                 stage.work,
             )
+            self._check_held_out(joined.transcript.sources[joined.index])
             self._policy.check_run(plan, stage, joined.least_clients, self.log, masks=True)
             self._sums.put(key, joined)
             reply["peers"] = np.frombuffer(b"".join(joined.peers), np.uint8)
@@ -387,7 +401,8 @@ class Site:
     def _value(
         self, inputs: RunRequest, position: int, type_: Type, source: Source, report: Report, *, whole_passes: bool
     ) -> Any:
-        """A client's value: the site's data, a value that an earlier stage has left here, or one of the request.
+        """A client's value: the site's data, those held out, a value that an earlier stage has left here, or one of the
+        request.
 
         Args:
             whole_passes: as for `Batches.of`.
@@ -395,11 +410,12 @@ class Site:
         name, path = inputs.sources[position].name, inputs.sources[position].path
         if name == SERVER_VALUE:
             return self._on_device(from_arrays(inputs.arrays, type_, f"v{position}."), type_)
-        if name == DATA:
-            key = f"{self._data.version}/{source.type}/{whole_passes}"
+        if name in NAMED_SOURCES:
+            held_out = name == HELD_OUT
+            key = f"{self._data.version}/{source.type}/{whole_passes}/{held_out}"
             dataset = self._datasets.find(key, None)
             if dataset is None:
-                dataset = self._data.dataset(source.type, whole_passes=whole_passes)
+                dataset = self._data.dataset(source.type, whole_passes=whole_passes, held_out=held_out)
                 self._datasets.put(key, dataset)
             whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
             return element_of(whole, path)
@@ -407,7 +423,16 @@ class Site:
 
 
 MAX_HOLD_S = 3600.0
-"""Seconds for which a reply is held back at most."""
+"""Seconds for which a reply is held back at most, where the server says how long."""
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _next_multiple(began: float, period_s: float) -> float:
+    """The moment a whole number of periods after another moment, at least one, that comes next."""
+    return began + period_s * max(1, math.ceil((time.monotonic() - began) / period_s))
 
 
 class _ClientFailed(Exception):

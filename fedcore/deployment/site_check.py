@@ -1,5 +1,6 @@
 """Checks a site's settings, data, policy, keys and connection, without training: `fedcore site check`."""
 
+import collections
 import os
 import socket
 import ssl
@@ -12,10 +13,11 @@ import attrs
 import numpy as np
 
 from fedcore.deployment.policy import Policy
-from fedcore.deployment.site_data import FunctionData, TableData, is_blank
+from fedcore.deployment.site_data import FunctionData, TableData, is_blank, text_of
 from fedcore.deployment.site_settings import SiteSettings
 from fedcore.deployment.site_tables import parse_texts
-from fedcore.errors import FedcoreError, brief
+from fedcore.errors import FedcoreError, TypeMismatch, brief
+from fedcore.privacy.events import dp_accounting
 from fedcore.types import Type
 
 if TYPE_CHECKING:
@@ -40,18 +42,19 @@ class Finding:
     text: str
 
 
-def check_site(settings: SiteSettings, element: Type | None = None) -> Iterator[Finding]:
+def check_site(settings: SiteSettings, element: Type | None = None, *, connects: bool = True) -> Iterator[Finding]:
     """The findings about a site.
 
     Args:
         element: the type of a data set that a plan asks for, such as `<x=float32[?,4],y=int32[?]>*`.
+        connects: whether the server is asked for a connection.
     """
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("data", lambda: _check_data(settings.data, element)),
         ("policy", lambda: _check_policy(settings)),
         ("keys", lambda: _check_keys(settings)),
         ("log", lambda: _check_log(settings.log)),
-        ("connection", lambda: _check_connection(settings)),
+        *([("connection", lambda: _check_connection(settings))] if connects else []),
     ]
     for part, check in checks:
         try:
@@ -62,7 +65,10 @@ def check_site(settings: SiteSettings, element: Type | None = None) -> Iterator[
 
 def _check_data(data: TableData | FunctionData, element: Type | None) -> Iterator[Finding]:
     if isinstance(data, TableData):
-        yield from _check_table(data)
+        findings = [*_check_table(data)]
+        yield from findings
+        if not has_passed(findings):
+            return
     elif element is None:
         yield Finding("data", "note", "a function of yours; --element TYPE has it called and its value checked")
     if element is not None:
@@ -79,18 +85,32 @@ def _check_table(data: TableData) -> Iterator[Finding]:
     total, number = (len(next(iter(table.values()))) for table in (whole, rows))
     dropped = f"; {total - number} with blank cells are left out" if total > number else ""
     yield Finding("data", "ok" if number else "wrong", f"{number} rows of {data.file}{dropped}")
+    if data.held_out_every is not None:
+        yield Finding("data", "ok", f"{number // data.held_out_every} of these are held out for evaluations")
     for name in names:
         column = rows[name]
         if name in texts:
-            distinct = sorted({str(v) for v in column[~is_blank(column)].tolist()})
-            listed = ", ".join(f'"{text}"' for text in distinct[:SHOWN]) + (", …" if len(distinct) > SHOWN else "")
-            fix = f"a plan that asks for numbers needs [data.categories], {name} = [{listed}]"
+            distinct = {text_of(v) for v in column[~is_blank(column)].tolist()}
+            fix = f"a plan that asks for numbers needs [data.categories], {name} = [{_listed(distinct)}]"
             yield Finding("data", "note", f"column {name} has {len(distinct)} different texts; {fix}")
         elif name in data.categories:
-            counts = [(text, sum(str(v).strip() == text for v in column.tolist())) for text in data.categories[name]]
-            yield Finding("data", "ok", f"column {name}: {', '.join(f'{text} {count}' for text, count in counts)}")
+            yield _check_categories(name, column, data.categories[name])
         else:
             yield Finding("data", "ok", f"column {name}: {_range(column)}")
+
+
+def _check_categories(name: str, column: np.ndarray, categories: tuple[str, ...]) -> Finding:
+    counts = collections.Counter(text_of(v).strip() for v in column.tolist())
+    unknown = {text for text in counts if text not in categories}
+    if unknown:
+        cells = sum(counts[text] for text in unknown)
+        where = f"column {name}: {cells} of {len(column)} cells are none of data.categories.{name}"
+        return Finding("data", "wrong", f"{where}\n  fix: add {_listed(unknown)} there, at all sites in equal places")
+    return Finding("data", "ok", f"column {name}: {', '.join(f'{text} {counts[text]}' for text in categories)}")
+
+
+def _listed(texts: set[str]) -> str:
+    return ", ".join(f'"{text}"' for text in sorted(texts)[:SHOWN]) + (", …" if len(texts) > SHOWN else "")
 
 
 def _is_text(column: np.ndarray) -> bool:
@@ -116,11 +136,25 @@ def _check_policy(settings: SiteSettings) -> Iterator[Finding]:
         yield Finding("policy", "ok", f"digest {settings.policy_file.newest.digest}, as the log has it")
     if policy.aggregated and settings.identity is None:
         yield Finding("policy", "wrong", "aggregated = true needs key and peers in site.toml, for masked sums")
+    if policy.max_epsilon is not None and policy.digests is None and policy.signers is None:
+        yield Finding(
+            "policy", "wrong", "max_epsilon needs digests or signers: a plan that nobody has read trains nothing"
+        )
     if policy.columns is not None and isinstance(settings.data, TableData):
-        data = settings.data
-        unread = {name for leaf in data.elements for name in data.columns_of(leaf)} - policy.columns
-        if unread:
-            yield Finding("policy", "note", f"columns leaves out {', '.join(sorted(unread))}: plans may not read them")
+        yield from _check_columns(settings.data, policy.columns)
+    if policy.max_epsilon is not None:
+        dp_accounting()
+
+
+def _check_columns(data: TableData, columns: frozenset[str]) -> Iterator[Finding]:
+    own = {name for leaf in data.elements for name in data.columns_of(leaf)}
+    if unread := sorted(own - columns):
+        yield Finding("policy", "note", f"columns leaves out {', '.join(unread)}: plans may not read them")
+    for name in sorted(columns - own):
+        try:
+            data.read([name])
+        except TypeMismatch as error:
+            yield Finding("policy", "note", f"of columns: {error}")
 
 
 def _rule(value: Any) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from fedcore.deployment.site_tables import Columns, modified_ns, parse_texts
 from fedcore.errors import TypeMismatch
 from fedcore.types import SequenceType, StructType, TensorType, Type, leaves
+from fedcore.types.walk import element_path
 
 
 @attrs.frozen
@@ -48,11 +49,12 @@ class TableData:
     Args:
         read: reads columns by name.
         file: the table's file.
-        elements: name of an element's leaf -> its column, or the columns that are its vector; a name of `""` is the
-            whole element.
+        elements: path of an element's leaf, such as `x.numbers` -> its column, or the columns that are its vector; a
+            path of `""` is the whole element.
         batches: how rows become a data set.
         drops_missing: leave out rows that have a blank cell in a column of the element.
         categories: by column the texts that its cells may have, which become numbers from 0.
+        held_out_every: each so many rows one, the last, is for evaluations only. None for none.
     """
 
     read: Callable[[Sequence[str]], Columns] = attrs.field(repr=False)
@@ -61,22 +63,29 @@ class TableData:
     batches: Batches = Batches()
     drops_missing: bool = False
     categories: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+    held_out_every: int | None = None
 
     @property
     def version(self) -> int:
         """Changes when the file does."""
         return modified_ns(self.file)
 
+    @property
+    def holds_out(self) -> bool:
+        """Whether rows are for evaluations only."""
+        return self.held_out_every is not None
+
     def columns_of(self, leaf: str) -> tuple[str, ...]:
         """The table's columns that a leaf of the element is made of."""
         columns = self.elements[leaf]
         return (columns,) if isinstance(columns, str) else columns
 
-    def dataset(self, type_: Type, *, whole_passes: bool = False) -> Any:
+    def dataset(self, type_: Type, *, whole_passes: bool = False, held_out: bool = False) -> Any:
         """The data set of a type.
 
         Args:
             whole_passes: as for `Batches.of`.
+            held_out: the rows for evaluations, each once; else the others.
         Raises:
             TypeMismatch: the site has no such elements, a cell is blank, or a column does not convert to the dtype.
         """
@@ -89,10 +98,19 @@ class TableData:
             has = ", ".join(self.elements)
             raise TypeMismatch(f"the elements of the plan and of the site differ\n  plan  {type_}\n  site  has {has}")
         texts = {name for leaf, want in wants.items() if _is_text(want) for name in self.columns_of(leaf)}
-        rows = self.rows(texts)
+        rows = self._part_of(self.rows(texts), held_out=held_out)
         arrays = {name: self._leaf(name, leaf, rows) for name, leaf in wants.items()}
-        columns = arrays[""] if list(arrays) == [""] else _build_element(arrays, type_.element)
-        return self.batches.of(ClientDataset.from_columns(columns), whole_passes=whole_passes)
+        columns = _build_element(arrays, type_.element)
+        batches = Batches(self.batches.size) if held_out else self.batches
+        return batches.of(ClientDataset.from_columns(columns), whole_passes=whole_passes)
+
+    def _part_of(self, rows: Columns, *, held_out: bool) -> Columns:
+        """The rows that are held out, or the others. Decision 0313."""
+        if self.held_out_every is None:
+            return rows
+        places = np.arange(len(next(iter(rows.values())))) % self.held_out_every
+        is_of_part = (places == self.held_out_every - 1) == held_out
+        return {name: column[is_of_part] for name, column in rows.items()}
 
     def rows(self, texts: Container[str] = ()) -> Columns:
         """The columns of the element, without the rows that have blank cells if `drops_missing`.
@@ -138,14 +156,15 @@ def is_blank(column: np.ndarray, *, is_text: bool = False) -> np.ndarray:
         return np.isnan(column.reshape(len(column), -1)).any(1)
     if column.dtype.kind not in "OUS":
         return np.zeros(len(column), bool)
-    return np.array([_is_missing(v) or (not is_text and not _text(v).strip()) for v in column.tolist()], bool)
+    return np.array([_is_missing(v) or (not is_text and not text_of(v).strip()) for v in column.tolist()], bool)
 
 
 def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A cell as a text."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
@@ -160,7 +179,7 @@ def _numbers_of(column: np.ndarray, name: str, categories: tuple[str, ...]) -> n
         TypeMismatch: a cell is none of them.
     """
     positions = {text: position for position, text in enumerate(categories)}
-    numbers = [positions.get(_text(v).strip(), -1) for v in column.tolist()]
+    numbers = [positions.get(text_of(v).strip(), -1) for v in column.tolist()]
     unknown = numbers.count(-1)
     if unknown:
         raise TypeMismatch(
@@ -169,12 +188,12 @@ def _numbers_of(column: np.ndarray, name: str, categories: tuple[str, ...]) -> n
     return np.array(numbers, np.int64)
 
 
-def _build_element(arrays: Mapping[str, np.ndarray], type_: Type) -> Any:
-    if not isinstance(type_, StructType) or any(isinstance(t, StructType) for t in type_.types):
-        raise TypeMismatch(f"a site's elements are one struct of columns, not {type_}")
-    names = [name or f"[{i}]" for i, (name, _) in enumerate(type_.items())]
-    columns = [arrays[name] for name in names]
-    return dict(zip(names, columns, strict=True)) if all(n for n, _ in type_.items()) else tuple(columns)
+def _build_element(arrays: Mapping[str, np.ndarray], type_: Type, path: str = "") -> Any:
+    if not isinstance(type_, StructType):
+        return arrays[path]
+    parts = [_build_element(arrays, part, element_path(path, i, n)) for i, (n, part) in enumerate(type_.elements)]
+    names = [name for name, _ in type_.elements if name]
+    return dict(zip(names, parts, strict=True)) if len(names) == len(parts) else tuple(parts)
 
 
 def _as_dtype(column: np.ndarray, type_: TensorType, name: str) -> np.ndarray:
@@ -221,6 +240,7 @@ class FunctionData:
     """
 
     version = 0
+    holds_out = False
 
     def __init__(self, function: Callable[[], Any], batches: Batches) -> None:
         self._function = function
@@ -229,7 +249,7 @@ class FunctionData:
     def columns_of(self, leaf: str) -> tuple[str, ...]:
         return (leaf,)
 
-    def dataset(self, type_: Type, *, whole_passes: bool = False) -> Any:
+    def dataset(self, type_: Type, *, whole_passes: bool = False, held_out: bool = False) -> Any:
         """The client's value of a type; `whole_passes` as for `Batches.of`."""
         return self._part(self._function(), type_, whole_passes)
 

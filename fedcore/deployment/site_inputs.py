@@ -10,7 +10,7 @@ from fedcore.compiler.client_data import KEPT, ClientData, Source
 from fedcore.ir import Module
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.transcript import (
-    DATA,
+    NAMED_SOURCES,
     SERVER_VALUE,
     KeptName,
     Sources,
@@ -99,13 +99,13 @@ def check_sources(plan: Module, request: RunRequest, data: ClientData) -> tuple[
 
 def _is_allowed(source: Source, claim: ValueSource, request: RunRequest, data: ClientData) -> bool:
     if source.kind == KEPT:
-        if claim.name in (DATA, SERVER_VALUE) or claim.path != source.path:
+        if claim.name in NAMED_SOURCES or claim.path != source.path:
             return False
         name = KeptName.parse(claim.name)
         return (name.operation, name.run, name.index) == (source.name, request.run, request.index)
     if claim.name == SERVER_VALUE:
         return claim.path == ()
-    if claim.name == DATA:
+    if claim.name in NAMED_SOURCES:
         return claim.path == source.path
     is_part = claim.path[len(claim.path) - len(source.path) :] == source.path
     return is_part and KeptName.parse(claim.name).operation in data.returned

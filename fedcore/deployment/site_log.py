@@ -3,7 +3,7 @@
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class SiteLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.tell: Callable[[dict[str, Any]], object] = lambda line: None
+        """Gets each line that is written, for who watches the site."""
         self.policy = ""
         """Digest of the policy in force, which each line has."""
         self._lock = threading.Lock()
@@ -66,6 +68,7 @@ class SiteLog:
             file.write("\n" * is_cut + json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        self.tell(line)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The lines, oldest first; a line that a crash has cut is left out."""

@@ -2,13 +2,13 @@
 
 import importlib.util
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from fedcore.deployment.policy import Policy
+from fedcore.deployment.policy import Policy, read_policy
 from fedcore.deployment.policy_file import PolicyFile
 from fedcore.deployment.site_data import Batches, FunctionData, SiteData, TableData
 from fedcore.deployment.site_sums import Identity
@@ -48,12 +48,7 @@ def read_settings(file: Path) -> SiteSettings:
     Raises:
         FedcoreError: the file cannot be read, or a setting is wrong; the message names it.
     """
-    try:
-        content = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidValue(f"{file} is no TOML: {error}") from None
+    content = _content(file)
     place = {"name", "socket"} if "socket" in content else {"kit"}
     keys = {*place, "policy", "log", "data", "key", "peers", "run_timeout_s"}
     _check_keys(file, "", content, keys, {*place, "policy", "data"})
@@ -74,6 +69,28 @@ def read_settings(file: Path) -> SiteSettings:
     )
 
 
+def read_rules(file: Path) -> tuple[Policy, SiteData | None]:
+    """The policy of a file of rules; of a `site.toml` that policy which it names, and the data.
+
+    Raises:
+        FedcoreError: the file cannot be read, or a rule or a setting is wrong.
+    """
+    content = _content(file)
+    if "data" not in content:
+        return read_policy(file), None
+    policy = _text(file, "policy", content.get("policy", ""))
+    return read_policy(file.parent / policy), _data(file, content["data"])
+
+
+def _content(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidValue(f"{file} is no TOML: {error}") from None
+
+
 def _identity(file: Path, content: dict) -> Identity | None:
     if "key" not in content and "peers" not in content:
         return None
@@ -84,7 +101,7 @@ def _identity(file: Path, content: dict) -> Identity | None:
 def _data(file: Path, table: Any) -> SiteData:
     if not isinstance(table, dict):
         raise InvalidValue(f"{file}: [data] is a table")
-    table_keys = {"labels", "missing", "categories"}
+    table_keys = {"labels", "missing", "categories", "held_out_every"}
     keys = {*table_keys, "file", "table", "image_size", "elements", "function", "batch", "repeat", "shuffle"}
     _check_keys(file, "data.", table, keys, set())
     batches = Batches(
@@ -102,16 +119,17 @@ def _data(file: Path, table: Any) -> SiteData:
         raise InvalidValue(
             f'{file}: [data.elements] says of which columns an element is made, such as x = ["age", "weight"]'
         )
-    by_leaf = {"": elements} if isinstance(elements, str) else elements
     source = file.parent / _text(file, "data.file", table["file"])
-    columns = {name: _columns(file, name, value) for name, value in by_leaf.items()}
+    columns = dict(_columns(file, "", elements))
     labels = table.get("labels")
     if labels is not None:
         labels = _texts(file, "data.labels", labels)
     if labels is not None and not source.is_dir():
         raise InvalidValue(f"{file}: data.labels are the folders of a folder of images; {source} is none")
     reader = table_reader(source, table.get("table"), _image_size(file, table.get("image_size")), labels)
-    return TableData(reader, columns, source, batches, _missing(file, table), _categories(file, table, columns))
+    categories = _categories(file, table, columns)
+    held_out_every = _number(file, "data.held_out_every", table.get("held_out_every"), 2)
+    return TableData(reader, columns, source, batches, _missing(file, table), categories, held_out_every)
 
 
 def _missing(file: Path, table: dict) -> bool:
@@ -150,12 +168,19 @@ def _image_size(file: Path, value: Any) -> tuple[int, int] | None:
     return height, width
 
 
-def _columns(file: Path, name: str, value: Any) -> str | tuple[str, ...]:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
-        return tuple(value)
-    raise InvalidValue(f"{file}: data.elements.{name} is a column, or a list of columns, not {brief(value)}")
+def _columns(file: Path, leaf: str, value: Any) -> Iterator[tuple[str, str | tuple[str, ...]]]:
+    """The columns of each leaf of an element, by the path of the leaf."""
+    if isinstance(value, dict) and value:
+        for name, part in value.items():
+            yield from _columns(file, f"{leaf}.{name}" if leaf else name, part)
+    elif isinstance(value, str):
+        yield leaf, value
+    elif isinstance(value, list) and value and all(isinstance(v, str) for v in value):
+        yield leaf, tuple(value)
+    else:
+        raise InvalidValue(
+            f"{file}: data.elements.{leaf} is a column, a list of columns, or a table of such, not {brief(value)}"
+        )
 
 
 def _function(file: Path, text: str) -> Callable[[], Any]:

@@ -52,7 +52,8 @@ class Identity:
             private = load_pem_private_key(key.read_bytes(), None)
             public = {name: bytes.fromhex(text) for name, text in tomllib.loads(peers.read_text()).items()}
         except OSError as error:
-            raise FedcoreError(f"cannot read {error.filename}: {error.strerror}") from None
+            fix = f"\n  fix: fedcore site key {key} makes a key" if error.filename == str(key) else ""
+            raise FedcoreError(f"cannot read {error.filename}: {error.strerror}{fix}") from None
         except (ValueError, TypeError, AttributeError) as error:
             raise FedcoreError(f"{key} or {peers} has no keys: {error}") from None
         if not isinstance(private, Ed25519PrivateKey) or any(len(raw) != 32 for raw in public.values()):

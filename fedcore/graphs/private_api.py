@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import attrs
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2
@@ -732,16 +733,54 @@ def dataset_part(dataset: tf.data.Dataset, name: str) -> Any:
     return getattr(dataset, name, None)
 
 
-@part("tf.data's classes: _map_func._func, _predicate._func")
-def dataset_function(dataset: tf.data.Dataset, name: str) -> Callable | None:
-    """The Python function that a dataset applies, by the attribute that holds it; None if there is none."""
-    return getattr(getattr(dataset, name, None), "_func", None)
+@part(
+    "tf.data's classes: _map_func and _predicate with _func, function, _input_structure and output_structure; "
+    "structure.to_tensor_list, from_tensor_list"
+)
+def dataset_function(dataset: tf.data.Dataset, name: str) -> "DatasetFunction | None":
+    """The function that a dataset applies, by the attribute that holds it; None if there is none, or none is traced."""
+    from tensorflow.python.data.util import structure
+
+    wrapper: Any = getattr(dataset, name, None)
+    if getattr(wrapper, "_func", None) is None:
+        return None
+    takes, gives, graph_function = wrapper._input_structure, wrapper.output_structure, wrapper.function
+
+    def call(*parts: Any) -> Any:
+        element = parts if type(takes) is tuple else parts[0]
+        return structure.from_tensor_list(gives, graph_function(*structure.to_tensor_list(takes, element)))
+
+    return DatasetFunction(wrapper._func, call, graph_function, str(gives))
+
+
+@attrs.frozen(eq=False)
+class DatasetFunction:
+    """A function of a dataset, which was traced when the dataset was made.
+
+    Args:
+        python: the user's function. What it refers to may have changed since.
+        traced: calls the graph function, of flat tensors, with elements.
+        result: the text of the result's type.
+    """
+
+    python: Callable
+    traced: Callable
+    graph_function: tf.types.experimental.ConcreteFunction
+    result: str
 
 
 @part("tf.data.Dataset._functions, and the graphs of these functions")
 def dataset_function_graphs(dataset: tf.data.Dataset) -> list:
     """The GraphDefs of the functions that the last step of a dataset applies."""
     return [wrapper.function.graph.as_graph_def() for wrapper in dataset._functions()]
+
+
+@part("tensorflow.python.data.util.nest: lists are leaves of an element")
+def map_element(fn: Callable, element: Any) -> Any:
+    """Applies a function to the leaves of an element of `tf.data`, which are tensors and what becomes one tensor."""
+    from tensorflow.python.data.util import nest
+
+    return nest.map_structure(fn, element)
 
 
 PARTS["dataset_part"] = (

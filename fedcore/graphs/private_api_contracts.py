@@ -652,11 +652,23 @@ def dataset_part() -> None:
 
 @contract
 def dataset_function() -> None:
-    def fn(x: tf.Tensor) -> tf.Tensor:
-        return x
+    added = 1
 
-    mapped = tf.data.Dataset.range(3).map(fn)
-    _require(private_api.dataset_function(mapped, "_map_func") is not None, "a map does not tell its function")
+    def fn(x: tf.Tensor) -> tuple:
+        return x + added, {"a": x}
+
+    function = private_api.dataset_function(tf.data.Dataset.range(3).map(fn), "_map_func")
+    added = 2
+    if function is None or function.python is not fn:
+        raise BrokenContract("a map does not tell its function")
+    total, others = function.traced(tf.constant(1, tf.int64))
+    _require(int(total) == 2 and int(others["a"]) == 1, "a map does not tell the graph of its function")
+
+
+@contract
+def map_element() -> None:
+    leaves = private_api.map_element(type, ([1, 2], {"a": (3, None)}))
+    _require(leaves == (list, {"a": (int, type(None))}), "a list within an element of tf.data is no leaf")
 
 
 @contract

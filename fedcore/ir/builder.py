@@ -246,7 +246,7 @@ class Builder:
             type_ = TensorType(type(x) if np.ndim(x) == 0 and not hasattr(x, "dtype") else array.dtype, array.shape)
         except Exception as error:
             raise TracingError(f"{brief(x)} is no value of a computation: {error}") from None
-        return self.literal(x, type_)
+        return self.literal(array, type_)
 
     def literal(self, x: ArrayLike, type_: TensorType) -> Value:
         return self.append("literal", [], type_, {"value": Constant.of(x, type_.dtype)})

@@ -36,7 +36,7 @@ def dp_accounting() -> Any:
         import dp_accounting.pld
         import dp_accounting.rdp
     except ImportError:
-        raise FedcoreError("privacy accounting needs dp-accounting: pip install fedcore[dp]") from None
+        raise FedcoreError("privacy accounting needs dp-accounting: pip install 'fedcore[dp]'") from None
     return dp_accounting
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.file_errors import as_os_errors
+from fedcore.program.optional_packages import optional_package
 from fedcore.program.release_manager import ReleaseManager
 from fedcore.program.structures import leaves_with_names
 from fedcore.program.type_variables import ReleasableStructure
@@ -25,15 +26,15 @@ class TensorBoardReleaseManager(ReleaseManager[ReleasableStructure, int]):
         hparams: the settings that this was computed with, by name: numbers, texts, true or false. TensorBoard's tab
             HPARAMS shows them beside the metrics. Default: none.
     Raises:
-        InvalidValue: `summary_dir` is empty.
+        InvalidValue: `summary_dir` is empty, or tensorboard is not installed.
         TypeMismatch: a setting is of another kind.
-        ModuleNotFoundError: tensorboard is not installed.
         OSError: the directory cannot be written.
     """
 
     def __init__(self, summary_dir: str | os.PathLike, *, hparams: Mapping[str, Any] | None = None) -> None:
         if not os.fspath(summary_dir):
             raise InvalidValue("summary_dir is the path of a directory, not empty")
+        optional_package("tensorboard", "TensorBoardReleaseManager", extra="tensorboard")  # tf.summary imports it
         import tensorflow as tf
 
         os.makedirs(summary_dir, exist_ok=True)

@@ -1,6 +1,7 @@
 """How the operands of a batching rule may stand: per client, shared, constant, or padded along an axis."""
 
 import enum
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -52,7 +53,7 @@ class Layout:
     entries_per_row: int = 1
     padding: Padding = Padding.UNKNOWN
 
-    @property
+    @functools.cached_property
     def sizes(self) -> list[int]:
         """Rows of the batches of `CLIENTS` clients; the first has one row, the second has all."""
         if self.rows is None:

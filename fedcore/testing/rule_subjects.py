@@ -22,12 +22,12 @@ from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value, new_region
-from fedcore.graphs.emission.realize import emit_body
+from fedcore.graphs.emission.realize import region_function
 from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.graphs.graphdef.form.checked_operations import add_operation, emit
 from fedcore.graphs.graphdef.form.operand_checks import CHECKED
 from fedcore.graphs.graphdef.form.parsed_graph import Node, body_of, operations_of
-from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
+from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import tensor_type
 from fedcore.testing.rule_layouts import Form, Layout
 from fedcore.testing.trial_process import run_trial
@@ -143,7 +143,9 @@ class Function:
     def _client(self) -> Callable:
         graph = self.graph
         return tf.function(
-            lambda *tensors: call_leaves(graph.with_name("client"), graph.data, tensors), autograph=False
+            lambda *tensors: call_leaves(graph.with_name("client"), graph.data, tensors),
+            input_signature=self.specs,
+            autograph=False,
         )
 
     def alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -222,11 +224,9 @@ def run_batched(runs: Sequence[BatchedRun]) -> list[Results | Exception]:
         return tensors
 
     try:
-        with private_api.quick_operations(), without_function_optimisation():  # as the runtime traces and runs it
-            tensors = [*itertools.chain(*arguments)]
-            specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
-            function = tf.function(lambda *values: emit_body(body, values), autograph=False)
-            results = iter(function.get_concrete_function(*specs)(*tensors))
+        tensors = [*itertools.chain(*arguments)]
+        region = new_region([(t.dtype, t.shape) for t in tensors], body)
+        results = iter(Cancellation().call(region_function(region, name="batched"), tensors))
     except Exception as error:
         return [error] if len(runs) == 1 else [run_batched([run])[0] for run in runs]
     return [b if isinstance(b, Exception) else [(next(results).numpy(), value) for value in b] for b in built]

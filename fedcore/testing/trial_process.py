@@ -38,20 +38,25 @@ def run_trial(trial: Trial, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     Raises:
         OperandsRefused: it raises, or it ends the process.
     """
-    request = pickle.dumps(trial), list(arrays)
-    with _lock:
-        # What ended the process may be memory that an earlier trial wrote; the second process has run no other.
-        outcome = _exchange(request) or _exchange(request) or "TensorFlow ends the process"
+    outcome = _outcome(pickle.dumps(trial), pickle.dumps(list(arrays)))
     if isinstance(outcome, str):
         raise OperandsRefused(outcome)
     (results,) = outcome
-    return results
+    return list(results)
 
 
-def _exchange(request: tuple[bytes, list[np.ndarray]]) -> Any:
+@functools.lru_cache(4096)  # layouts of a case have equal operands
+def _outcome(trial: bytes, arrays: bytes) -> Any:
+    """A tuple of the results, or the text of the error."""
+    with _lock:
+        # What ended the process may be memory that an earlier trial wrote; the second process has run no other.
+        return _exchange(trial, arrays) or _exchange(trial, arrays) or "TensorFlow ends the process"
+
+
+def _exchange(trial: bytes, arrays: bytes) -> Any:
     """A tuple of the results, or the text of the error; None if the process ended."""
     connection = _connection()
-    connection.send(request)
+    connection.send((trial, arrays))
     return connection.recv()
 
 
@@ -101,11 +106,11 @@ def _answer(connection: Connection) -> None:
     load = functools.lru_cache(64)(pickle.loads)  # a trial with checks keeps its graph
     while True:
         try:
-            data, arrays = connection.recv()
+            trial, arrays = connection.recv()
         except EOFError:
             return
         try:
-            outcome: Any = (load(data).run(arrays),)
+            outcome: Any = (load(trial).run(pickle.loads(arrays)),)
         except Exception as error:
             outcome = str(error) or type(error).__name__
         connection.send(outcome)

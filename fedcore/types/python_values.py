@@ -25,7 +25,8 @@ def as_array(value: object) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (ValueError, UnicodeDecodeError):
-        array = _objects(value)
+        numpy = getattr(value, "numpy", None)  # NumPy refuses the `__array__` of TensorFlow's bfloat16 scalars
+        array = _objects(value) if numpy is None else np.asarray(numpy())
     if array.dtype.kind in "biufc" or array.dtype.name == "bfloat16":
         if array.dtype.kind != "b" and isinstance(value, list | tuple) and _has_bool(value):
             raise InvalidValue("bools stand among numbers")

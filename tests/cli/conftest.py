@@ -6,14 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_processes
 from command_line import MEAN, plain_environment, run_fedcore
-
-COMMAND = """
-import signal
-signal.signal(signal.SIGINT, signal.{sigint})
-from fedcore.cli import main
-main(prog_name="fedcore")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +25,11 @@ def fedcore(tmp_path):
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts `fedcore ...` in `tmp_path`, as a terminal does or as `nohup` does; the process has pipes."""
+    """Starts `fedcore ...` in `tmp_path`, as a terminal does or as `nohup` does (`sigint="SIG_IGN"`)."""
 
-    def run(*arguments: str, sigint: str = "default_int_handler") -> subprocess.Popen:
-        return subprocess.Popen(
-            [sys.executable, "-u", "-c", COMMAND.format(sigint=sigint), *arguments],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=plain_environment(),
-        )
+    def run(*arguments: str, sigint: str = "default_int_handler"):
+        request = {"arguments": arguments, "sigint": sigint}
+        return warm_processes.start(request, cwd=tmp_path, env=plain_environment())
 
     return run
 

@@ -1,7 +1,10 @@
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
+from command_line import plain_environment
 
 from fedcore import __version__
 from fedcore.compiler import all_passes
@@ -305,10 +308,13 @@ def test_check_each_generates_arguments(fedcore, mean_fed, differences):
     assert parse_module(ran.out).stage == "planned"
 
 
-def test_a_reader_that_leaves_early_is_no_error(start, tmp_path):
+def test_a_reader_that_leaves_early_is_no_error(tmp_path):
+    """Of the child in which the command runs."""
     body = "".join(f"  %{i} = literal() : int32 {{value={i}}}\n" for i in range(20_000))
     (tmp_path / "long.fed").write_text(f"fedcore 1 traced\n\nfn @main() -> int32 {{\n{body}  return %0\n}}\n")
-    with start("opt", "long.fed") as process:
+    command = [sys.executable, "-m", "fedcore", "opt", "long.fed"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, env=plain_environment(), **pipes) as process:
         assert process.stdout.readline() == b"fedcore 1 traced\n"
         process.stdout.close()
         assert process.stderr.read() == b""

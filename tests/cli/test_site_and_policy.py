@@ -21,6 +21,20 @@ def plain(values):
 @fc.federated_computation(fc.FederatedType("int32", fc.CLIENTS))
 def masked(values):
     return fc.federated_secure_sum(values, 100)
+
+def build():
+    return masked
+
+def build_wrong(rounds=3):
+    raise ValueError("no model")
+
+@fc.tf_computation(fc.SequenceType("int32"))
+def total(ages):
+    return ages.reduce(0, lambda x, y: x + y)
+
+@fc.federated_computation(fc.FederatedType(fc.SequenceType("int32"), fc.CLIENTS))
+def rows(ages):
+    return fc.federated_secure_sum(fc.federated_map(total, ages), 1000)
 """
 
 
@@ -50,6 +64,25 @@ def test_a_refused_plan_is_shown_with_rule_and_line(fedcore):
 
 def test_an_accepted_plan_is_shown_by_its_digest(fedcore):
     assert fedcore("policy", "check", "owned_sums:masked", "policy.toml").endswith(": accepted\n")
+
+
+def test_a_function_without_arguments_stands_for_the_computation_that_it_returns(fedcore):
+    assert fedcore("policy", "check", "owned_sums:build", "policy.toml") == fedcore(
+        "policy", "check", "owned_sums:masked", "policy.toml"
+    )
+    text = fedcore("policy", "check", "owned_sums:build_wrong", "policy.toml", code=1)
+    assert text.startswith("fedcore: build_wrong fails: ValueError: no model")
+
+
+def test_the_columns_of_an_element_are_those_of_site_toml(fedcore):
+    Path("policy.toml").write_text('clients = 3\ncolumns = ["age"]\n')
+    site = 'kit = "kit"\npolicy = "policy.toml"\n[data]\nfile = "table.csv"\nelements = "age"\n'
+    Path("site.toml").write_text(site)
+
+    assert fedcore("policy", "check", "owned_sums:rows", "site.toml").endswith(": accepted\n")
+    text = fedcore("policy", "check", "owned_sums:rows", "policy.toml", code=1)
+    assert "rule columns: " in text
+    assert "note: the columns of an element stand in site.toml" in text
 
 
 def test_a_plan_is_accepted_once_a_reviewer_has_signed_it(fedcore):

@@ -218,6 +218,16 @@ def test_an_array_is_a_constant():
     np.testing.assert_array_equal(result[0], [11, 22])
 
 
+@pytest.mark.parametrize("value", [1.5, [1.5, 2.0]])
+def test_a_tensor_of_bfloat16_is_a_constant(value):
+    placed = fc.federated_computation(lambda: fc.federated_value(tf.constant(value, tf.bfloat16), fc.SERVER))
+    assert placed.type_signature.result.member.dtype == "bfloat16"
+    np.testing.assert_array_equal(np.asarray(placed(), np.float32), value)
+    clients = fc.types.at_clients(placed.type_signature.result.member)
+    total = fc.federated_computation(fc.federated_sum, clients)([tf.constant(value, tf.bfloat16)] * 2)
+    np.testing.assert_array_equal(np.asarray(total, np.float32), 2 * np.float32(value))
+
+
 @pytest.mark.parametrize("left", [np.float32([1, 2]), tf.constant([1.0, 2.0])], ids=["numpy", "TensorFlow"])
 def test_an_array_is_a_constant_on_the_left(left):
     result = fc.federated_computation(lambda x: (left + x, left - x), ("float32", (2,)))(np.float32([10, 20]))

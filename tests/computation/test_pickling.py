@@ -1,12 +1,11 @@
 """Modules and computations pickle, to copies that are equal and run alike in other processes."""
 
-import concurrent.futures
-import multiprocessing
 import pickle
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import warm_processes
 
 import fedcore as fc
 from fedcore.ir import Module
@@ -25,10 +24,6 @@ def average(xs):
 
 
 VALUES = [[1.0, 2.0, 3.0], [0.0, 5.0, 0.5], [2.0, 2.0, 2.0]]
-
-
-def _in_child(computation, values):
-    return computation.digest, np.asarray(computation(values)).tobytes()
 
 
 def _pickled(value):
@@ -79,10 +74,14 @@ def test_the_next_of_a_learning_process_stays_one():
     assert copy.__name__ == "next"
 
 
-@pytest.mark.slow
-def test_a_computation_runs_in_a_spawned_process():
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        digest, result = pool.submit(_in_child, average, VALUES).result(timeout=110)
+def test_a_computation_runs_in_another_process(tmp_path):
+    """Its main module and its modules of tests are other ones; tests/examples/test_process_pool.py spawns processes."""
+    (tmp_path / "average").write_bytes(pickle.dumps((average, VALUES)))
+    code = """
+import pickle
+average, values = pickle.load(open("average", "rb"))
+print(average.digest, average(values).tobytes().hex())
+"""
+    digest, result = warm_processes.python({"code": code}, cwd=tmp_path).split()
     assert digest == average.digest
-    assert result == np.asarray(average(VALUES)).tobytes()
+    assert result == average(VALUES).tobytes().hex()

@@ -248,6 +248,47 @@ def test_a_map_is_traced_once_for_many_clients():
     assert len({d.columns.layout for d in datasets}) == 1
 
 
+def test_maps_of_one_graph_keep_their_own_names():
+    pairs = fc.data.ClientDataset.from_columns({"a": np.float32([1]), "b": np.float32([2])})
+    results = [
+        pairs.map(lambda e: (e["a"], e["b"])),
+        pairs.map(lambda e: {"x": e["a"], "y": e["b"]}),
+        pairs.map(lambda e: {"y": e["a"], "x": e["b"]}),
+    ]
+    assert [str(r.element_type) for r in results] == [
+        "<float32,float32>",
+        "<x=float32,y=float32>",
+        "<y=float32,x=float32>",
+    ]
+    assert [float(r.map(lambda e: e["x"]).reduce(0.0, lambda _, x: x)) for r in results[1:]] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda e: [e["x"], e["y"]],
+        lambda e: ([e["y"], e["y"] + 1], e["x"]),
+        lambda e: {"a": [e["x"], e["x"]], "b": (1, 2.5, "c", np.arange(3))},
+        lambda e: e["y"],
+    ],
+)
+def test_a_map_makes_the_elements_of_tf_data(fn):
+    columns = {"x": np.ones((2, 3), np.float32), "y": np.arange(2, dtype=np.int32)}
+    real = tf.data.Dataset.from_tensor_slices(columns).map(fn)
+    ours = fc.data.ClientDataset.from_columns(columns).map(fn)
+    assert ours.element_spec == real.element_spec
+    count = lambda *element: len(element)  # noqa: E731
+    assert list(ours.map(count)) == list(real.map(count))
+
+    @fc.tf_computation(fc.SequenceType(fc.to_type(fc.data.ClientDataset.from_columns(columns).element_spec)))
+    def inside(dataset):
+        mapped = dataset.map(fn)
+        assert mapped.element_spec == real.element_spec
+        return mapped.map(count).reduce(0, lambda total, n: total + n)
+
+    assert inside(tf.data.Dataset.from_tensor_slices(columns)) == sum(real.map(count).as_numpy_iterator())
+
+
 ELEMENT = {"x": fc.TensorType("float32", (2,)), "y": "int32"}
 CLIENTS_DATA = fc.FederatedType(fc.SequenceType(ELEMENT), fc.CLIENTS)
 RAGGED = fc.FederatedType(fc.SequenceType(fc.TensorType("float32", (None,))), fc.CLIENTS)

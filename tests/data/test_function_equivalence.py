@@ -1,5 +1,6 @@
 """Functions that are made again for every client are traced once, where they do the same."""
 
+import functools
 import types
 
 import numpy as np
@@ -35,7 +36,9 @@ def test_equivalent_functions_are_traced_once():
     assert traced_map(by(3.0), FLOAT) is not traced_map(by(4.0), FLOAT)
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, 1.0), (1, True), (0, None), ((1, 2), (1, 3)), (scaled, abs)])
+@pytest.mark.parametrize(
+    ("one", "other"), [(1, 1.0), (1, True), (0, None), (0.0, -0.0), ((1, 2), (1, 3)), (scaled, abs)]
+)
 def test_what_a_function_holds_tells_it_apart(one, other):
     assert equivalence_key(by(one)) == equivalence_key(by(one))
     assert equivalence_key(by(one)) != equivalence_key(by(other))
@@ -69,6 +72,48 @@ def test_what_may_change_unseen_is_never_the_same(held):
     assert equivalence_key(lambda x: x + NAMES[0]) is None
     assert equivalence_key(by) is not None
     assert equivalence_key(np.add) is None
+
+
+class Scale:
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x):
+        return x * self.factor
+
+
+def of_container(held, key):
+    return lambda x: x * held[key], lambda patch: held.__setitem__(key, 3.0)
+
+
+def of_instance(scale):
+    return scale, lambda patch: patch.setattr(scale, "factor", 3.0)
+
+
+def of_partial(held):
+    return functools.partial(lambda c, x: x * c[0], held), lambda patch: held.__setitem__(0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("fn", "change"),
+    [
+        (scaled, lambda patch: patch.setitem(globals(), "SCALE", 3.0)),
+        (lambda x: x + SETTINGS.shift, lambda patch: patch.setattr(SETTINGS, "shift", 2.0)),
+        of_container([2.0], 0),
+        of_container({"a": 2.0}, "a"),
+        of_container(np.float32([2.0]), 0),
+        of_instance(Scale(2.0)),
+        of_partial([2.0]),
+    ],
+    ids=["global", "module", "list", "dict", "array", "instance", "partial"],
+)
+def test_a_function_is_traced_again_when_what_it_refers_to_has_changed(monkeypatch, fn, change):
+    dataset = fc.data.ClientDataset.from_columns(np.float32([1]))
+    assert traced_map(fn, FLOAT) is traced_map(fn, FLOAT)
+    (before,) = dataset.map(fn).as_numpy_iterator()
+    change(monkeypatch)
+    (after,) = dataset.map(fn).as_numpy_iterator()
+    assert after == before + 1
 
 
 def countdown(x):

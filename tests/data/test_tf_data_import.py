@@ -56,6 +56,53 @@ IMPORTED = {
 }
 
 
+LATE = {
+    "map": lambda k: source().repeat(2).map(lambda x: x * k()).batch(4),
+    "filter": lambda k: source().repeat(2).filter(lambda x: x > k()).batch(4),
+    "a map that draws": lambda k: source().map(lambda x: x * k() + 0.0 * tf.random.uniform([])).batch(4),
+    "containers": lambda k: (
+        source()
+        .shuffle(ROWS, seed=1)
+        .map(lambda x: {"a": (x, [k(), k()])})
+        .map(lambda e: e["a"][0] + tf.reduce_sum(e["a"][1]))
+        .batch(4)
+    ),
+    "a branch": lambda k: source().repeat(2).map(lambda x: tf.cond(x > k(), lambda: x, lambda: -x)).batch(4),
+    "a tensor": lambda k: source().repeat(2).map(lambda x: x * tf.constant([k()] * 99)[3]).batch(4),
+    "a loop variable": lambda k: source().repeat(2).map(k.times).batch(4),
+}
+
+
+class Factor:
+    """A number that changes, as the variable of a loop does in the functions that read it."""
+
+    value = 1.0
+
+    def __call__(self):
+        return self.value
+
+    def times(self, x):
+        return x * self.value
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_function_means_what_it_meant_when_the_dataset_was_made(name):
+    factor, datasets = Factor(), []
+    for factor.value in (2.0, 3.0, 5.0):
+        datasets.append(LATE[name](factor))
+    want = [by_hand(dataset.as_numpy_iterator()) for dataset in datasets]
+    assert len(set(want)) == 3
+    assert [float(folded(dataset)) for dataset in datasets] == pytest.approx(want)
+
+
+def test_unchanged_functions_of_several_clients_share_a_layout():
+    def pipeline():
+        return source().repeat(2).map(lambda x: tf.cond(x > 1, lambda: x * 2, lambda: x)).batch(4)
+
+    first, second = (tf_data_import.imported_columns(d, _whole).columns.layout for d in (pipeline(), pipeline()))
+    assert first is second
+
+
 def in_python() -> tf.data.Dataset:
     return tf.data.Dataset.from_generator(lambda: iter(X), output_signature=tf.TensorSpec([], tf.float32))
 

@@ -63,13 +63,13 @@ def plan(*lines: str, parameters: str = "%x: {int32}@CLIENTS", result: str = "in
     return verify(parse_module(f"{STAGES}fn @main({parameters}) -> {result} {{\n{body}\n}}\n"))
 
 
-def masked_sites(folder: Path, values: list, policy: Policy | None = None) -> DirectExchange:
+def masked_sites(folder: Path, values: list, policy: Policy | None = None, *, shuffle: int = 0) -> DirectExchange:
     """Sites whose owners' functions return the values, with the default policy or another."""
     sites, peers = {}, {}
     for i, value in enumerate(values):
         name = f"site-{i:02}"
         (folder / name).mkdir()
-        key, data = Ed25519PrivateKey.generate(), FunctionData(lambda value=value: value, Batches())
+        key, data = Ed25519PrivateKey.generate(), FunctionData(lambda value=value: value, Batches(shuffle=shuffle))
         peers[name] = key.public_key().public_bytes_raw()
         log = SiteLog(folder / name / "site.log")
         sites[name] = Site(name, data, policy or Policy(), log, Identity(key, peers), executor())

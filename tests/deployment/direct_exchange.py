@@ -43,7 +43,8 @@ class DirectExchange:
     def restart(self, name: str) -> None:
         """Replaces a site by one of its files, as after a restart of its process."""
         site = self.answering[name]
-        self.answering[name] = Site(name, site._data, site._policy, site.log, site._identity, executor())
+        policy = site._policy_file or site._policy
+        self.answering[name] = Site(name, site._data, policy, site.log, site._identity, executor())
 
     def close(self) -> None:
         """Does nothing."""
@@ -65,7 +66,7 @@ def open_sites(folder: Path, number: int, policy: str) -> tuple[DirectExchange, 
         settings = read_settings(write_site(folder / name, folder, 6, policy))
         keys[name] = Ed25519PrivateKey.generate()
         identity = Identity(keys[name], peers)
-        sites[name] = Site(name, settings.data, settings.policy, SiteLog(settings.log), identity, executor())
+        sites[name] = Site(name, settings.data, settings.policy_file, SiteLog(settings.log), identity, executor())
         peers[name] = keys[name].public_key().public_bytes_raw()
         datasets.append(fc.data.ClientDataset.from_columns(columns).batch(4))
     return DirectExchange(sites), datasets

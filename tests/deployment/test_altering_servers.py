@@ -2,7 +2,9 @@
 
 import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import altering_server
 import attrs
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from altering_server import (
     with_facts,
 )
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tensorflow.core.framework import graph_pb2, types_pb2
 from test_masked_sites import Recorded
 
 import fedcore as fc
@@ -26,6 +29,7 @@ from fedcore.compiler import compile_module
 from fedcore.deployment.policy import Policy
 from fedcore.errors import ClientError, FedcoreError, SecureSumError
 from fedcore.ir import verify
+from fedcore.ir.module import digest_of
 from fedcore.runtime.network.executor import NetworkClientsExecutor
 from fedcore.runtime.network.messages import Message
 from fedcore.runtime.network.plan_runner import ClientStageOf
@@ -101,6 +105,82 @@ def test_a_fold_that_no_merge_reads_counts(tmp_path):
     reply = ask(site, run_request(module, "2", RUN, [DATA]))
 
     assert reply.facts["rule"] == "bits_per_day"
+
+
+FUNCTION_VALUES = """fn @first(%a: int32, %b: int32) -> int32 {
+  return %a
+}
+
+fn @last(%a: int32, %b: int32) -> int32 {
+  return %b
+}
+
+stage @bound(%partial: int32, %shared: int32, %x: int32) -> int32 at CLIENTS {
+  %0 = bind(@first, %x) : (int32 -> int32)
+  %1 = call(%0, %shared) : int32
+  %2 = generic_plus(%partial, %1) : int32
+  return %2
+}
+
+stage @bound_whole(%partial: int32, %shared: int32, %x: int32) -> int32 at CLIENTS {
+  %0 = struct(%shared, %x) : <int32,int32>
+  %1 = bind(@last, %0) : ( -> int32)
+  %2 = call(%1) : int32
+  %3 = generic_plus(%partial, %2) : int32
+  return %3
+}
+
+"""
+
+
+@pytest.mark.parametrize("stage", ["bound", "bound_whole"])
+def test_a_value_that_a_function_holds_is_found(five, monkeypatch, stage):
+    monkeypatch.setattr(altering_server, "STAGES", altering_server.STAGES + FUNCTION_VALUES)
+    lines = (
+        "%0 = broadcast(%w) : int32@CLIENTS {bits=32}",
+        f"%1 = fold(@zero_of, @{stage}, %0, %x) : {{int32}}@CLIENTS",
+        "%2 = merge(@join, %1) : int32@SERVER {bits=32}",
+        "return %2",
+    )
+    module = plan(*lines, parameters="%w: int32@SERVER, %x: {int32}@CLIENTS")
+    reply = ask(five.answering["site-00"], plan_request(module))
+
+    assert (reply.facts["kind"], reply.facts.get("rule")) == ("refused", "aggregated")
+
+
+@fc.tf_computation("int32", "int32")
+def first_of_two(weight, x):
+    return weight + 0 * x
+
+
+@fc.federated_computation(fc.FederatedType("int32", fc.SERVER), NUMBERS)
+def total_in_the_clear(weight, x):
+    return fc.federated_sum(fc.federated_map(first_of_two, (fc.federated_broadcast(weight), x)))
+
+
+def identity(graph_def, name, operand):
+    graph_def.node.add(name=name, op="Identity", input=[operand]).attr["T"].type = types_pb2.DT_INT32
+
+
+@pytest.mark.parametrize("nodes", [{"arg00": "arg1", "ret0": "arg00"}, {"ret00": "arg0", "ret0": "arg1"}])
+def test_a_graph_does_not_hide_a_value_by_the_names_of_its_nodes(five, nodes):
+    """The analysis of a graph knows arguments and results by the numbers in their names; 00 is a second 0."""
+    module = compile_module(
+        total_in_the_clear.to_module("traced"), "inline,lower-intrinsics,canonicalize,partition,plan"
+    )
+    graph = next(g for g in module.graphs if g.type.parameter is not None and len(g.type.parameter) == 2)
+    graph_def = graph_pb2.GraphDef.FromString(module.blob(graph.digest))
+    placeholders = [node for node in graph_def.node if node.op == "Placeholder"]
+    crafted = graph_pb2.GraphDef(node=placeholders, versions=graph_def.versions)
+    for name, operand in nodes.items():
+        identity(crafted, name, operand)
+    data = crafted.SerializeToString(deterministic=True)
+    graphs = tuple(attrs.evolve(g, digest=digest_of(data)) if g is graph else g for g in module.graphs)
+    module = verify(attrs.evolve(module, graphs=graphs, blobs={**module.blobs, digest_of(data): data}))
+    reply = ask(five.answering["site-00"], plan_request(module))
+
+    assert reply.facts["kind"] == "refused"
+    assert "has the name of an argument or a result" in reply.facts["why"]
 
 
 @pytest.mark.parametrize("operation", ["0", "2"])
@@ -568,6 +648,49 @@ def test_failures_of_a_day_are_bounded_where_sums_are_masked(tmp_path):
     assert rules == ["failures_per_day"]
 
 
+def test_the_time_of_a_reply_tells_neither_how_long_a_run_took_nor_that_it_failed(tmp_path):
+    """A server that says that it waits for no reply, and asks for something else meanwhile, hears at the same time."""
+    site, module, fold = failing_plan(Policy(reply_s=2.0, rounds_per_day=9), tmp_path)
+    request = run_request(module, fold, RUN, [DATA])
+    module = plan("%0 = collect(@same, %x) : {int32}@CLIENTS", "return %w",
+                  parameters="%w: int32@SERVER, %x: {int32}@CLIENTS")  # fmt: skip
+    assert ask(site, plan_request(module)).facts["kind"] == "plan"
+    succeeding, began = run_request(module, "0", RUN, [DATA]), time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        run = pool.submit(ask, site, succeeding)
+        while not [line for line in site.log if line["what"] == "started"]:
+            pass
+        other = pool.submit(ask, site, plan_request(module))
+        kinds = run.result().facts["kind"], other.result().facts["kind"]
+    ended = time.monotonic()
+
+    assert kinds == ("result", "plan")
+    assert 2.0 <= ended - began < 3.5
+    assert ask(site, request).facts["rule"] == "aggregated"  # without masks, before it starts
+    assert time.monotonic() - ended < 1.0
+
+
+def test_a_run_that_takes_longer_than_its_reply_has_failed(tmp_path):
+    @fc.tf_computation("int32")
+    def endless(x):
+        return tf.while_loop(lambda n: n >= 0, lambda n: tf.maximum(n, 0), [tf.abs(x)])[0]
+
+    @fc.federated_computation(NUMBERS)
+    def value(x):
+        return fc.federated_map(endless, x)
+
+    module = value.to_module("planned")
+    (collect,) = (op.name for op in module.main.operations if op.kind == "collect")
+    exchange = masked_sites(tmp_path, [np.int32(7)], Policy(client_values=True, reply_s=2.0))
+    site = exchange.answering["site-00"]
+    assert ask(site, plan_request(module)).facts["kind"] == "plan"
+    began = time.monotonic()
+    reply = ask(site, run_request(module, collect, RUN, [DATA]))
+
+    assert reply.facts["kind"] == "failed"
+    assert time.monotonic() - began >= 2.0
+
+
 # Noise against the server.
 
 
@@ -612,13 +735,29 @@ def test_a_server_that_chooses_the_seed_does_not_choose_whose_value_is_let_throu
     assert len(totals) > 1
 
 
+def test_a_server_that_chooses_the_seed_does_not_choose_the_rows_that_a_shuffle_puts_first(tmp_path):
+    """By seeds that move the first row of one site only, a server would read the differences of its rows."""
+
+    @fc.tf_computation(fc.SequenceType("int32"))
+    def first(rows):
+        return rows.take(1).reduce(np.int32(0), lambda total, row: total + row)
+
+    @fc.federated_computation(fc.FederatedType(fc.SequenceType("int32"), fc.CLIENTS))
+    def total(rows):
+        return fc.federated_secure_sum_bitwidth(fc.federated_map(first, rows), 30)
+
+    exchange = masked_sites(tmp_path, [np.arange(50, dtype=np.int32)] * 3, shuffle=100)
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
+        totals = {int(total.invoke(cohort(exchange), seed=7)) for _ in range(4)}
+
+    assert len(totals) > 1
+
+
 def test_masked_runs_without_random_numbers_have_the_bits_of_the_local_runtime(five):
     with fc.use(fc.runtime.local(secure_aggregation="masked")):
         expected = weighted_total.invoke(3, SECRETS, seed=7)
     with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
         assert weighted_total.invoke(3, cohort(five), seed=7) == expected
-    started = [line for line in five.answering["site-00"].log if line["what"] == "started"]
-    assert "seed" not in started[0]
 
 
 def test_the_number_of_a_clients_values_does_not_leave_beside_masks(tmp_path):

@@ -89,6 +89,17 @@ def test_a_port_that_is_free_is_none_in_use():
         check_port_is_free(port)
 
 
+def test_a_server_tells_for_which_sites_it_waits(federation):
+    _, kits, port = federation
+    program = "import fedcore as fc\nfrom fedcore.deployment import flare_exchange\nflare_exchange.TELL_S = 0.1\n"
+    process = start(f"{program}fc.deployment.flare({str(kits['server'])!r}, ['east'], wait_s=1)\n")
+    _, errors = process.communicate(timeout=END_S)
+
+    waits, _, error = errors.partition(": waits 1 s for east to connect\n")
+    assert waits.endswith(f"localhost:{port}")
+    assert f"east: not connected to localhost:{port} within 1 s" in error
+
+
 class Running:
     """A process of a site, with the lines that it has printed."""
 

@@ -2,10 +2,12 @@
 
 import functools
 
+import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
 from direct_exchange import ELEMENT, open_sites
+from federations import examples
 from learning_programs import build_model
 
 import fedcore as fc
@@ -64,6 +66,32 @@ def test_an_evaluation_by_masked_sums_is_that_of_plain_sums(four):
     assert np.isclose(total["loss"], expected["loss"], atol=1e-3)
 
 
+def test_an_evaluation_reads_the_rows_that_sites_hold_out(four):
+    exchange, _ = four
+    for site in exchange.answering.values():
+        site._data = attrs.evolve(site._data, held_out_every=4)
+    rows = [examples(12 + i, 6, i) for i in range(CLIENTS)]
+    every_fourth = [fc.data.ClientDataset.from_columns({k: v[3::4] for k, v in r.items()}).batch(4) for r in rows]
+    with fc.use(fc.runtime.local()):
+        expected = label_counts(every_fourth)
+
+    held_out = fc.deployment.sites(exchange, ELEMENT, held_out=True)
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
+        assert np.array_equal(label_counts(held_out.cohort(held_out.client_ids)), expected)
+
+
+@pytest.mark.parametrize("masks", ["masked", None])
+def test_a_site_that_holds_out_no_rows_says_so_and_has_no_failed_run(tmp_path, masks):
+    exchange, _ = open_sites(tmp_path, 3, f"aggregated = {str(masks is not None).lower()}\nclients = 3\n")
+    held_out = fc.deployment.sites(exchange, ELEMENT, held_out=True)
+    with (
+        fc.use(fc.runtime.network(exchange, secure_aggregation=masks)),
+        pytest.raises(fc.errors.ExecutionError, match="no rows are held out here: site"),
+    ):
+        label_counts(held_out.cohort(held_out.client_ids))
+    assert not [line for line in exchange.answering["site-00"].log if line["what"] == "started"]
+
+
 def test_no_clients_integers_reach_the_server(four):
     exchange, _ = four
     replies = []
@@ -89,23 +117,59 @@ class Recorded:
         return reply
 
 
+class Ending:
+    """A site that ends at each run."""
+
+    def __init__(self, site):
+        self._site = site
+
+    def answer(self, payload):
+        if Message.from_bytes(payload).facts["kind"] == "run":
+            raise fc.deployment.NoReply("site-02", "its process ended")
+        return self._site.answer(payload)
+
+
 def test_a_site_that_ends_before_it_masks_is_left_out_of_an_exact_sum(four):
     exchange, datasets = four
-    site = exchange.answering["site-02"]
-
-    class Ending:
-        def answer(self, payload):
-            if Message.from_bytes(payload).facts["kind"] == "run":
-                raise fc.deployment.NoReply("site-02", "its process ended")
-            return site.answer(payload)
-
-    exchange.answering["site-02"] = Ending()
+    exchange.answering["site-02"] = Ending(exchange.answering["site-02"])
     with fc.use(fc.runtime.local()):
         expected = label_counts([*datasets[:2], datasets[3]])
     dropping = fc.runtime.network(exchange, secure_aggregation="masked", on_client_failure=fc.runtime.drop())
     with fc.use(dropping):
         assert np.array_equal(label_counts(sites_of(exchange)), expected)
         assert list(fc.context.last_report().dropped) == [2]
+
+
+def test_a_site_that_ends_while_it_is_asked_is_told_with_the_networks_reason(four):
+    exchange, _ = four
+    exchange.answering["site-02"] = Ending(exchange.answering["site-02"])
+    with (
+        fc.use(fc.runtime.network(exchange, secure_aggregation="masked")),
+        pytest.raises(fc.errors.ClientError, match="client 2 failed: site-02: its process ended"),
+    ):
+        label_counts(sites_of(exchange))
+
+
+def test_a_site_that_has_restarted_gets_the_plan_again(four):
+    exchange, datasets = four
+    with fc.use(fc.runtime.local()):
+        expected = label_counts(datasets)
+
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
+        label_counts(sites_of(exchange))
+        exchange.restart("site-02")
+        assert np.array_equal(label_counts(sites_of(exchange)), expected)
+
+
+def test_a_policy_that_changes_between_masked_sums_decides_about_the_next(four, tmp_path):
+    exchange, _ = four
+    policy = tmp_path / "site-02" / "policy.toml"
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
+        label_counts(sites_of(exchange))
+        policy.write_text(policy.read_text() + "rounds_per_day = 2\n")
+        label_counts(sites_of(exchange))
+        with pytest.raises(fc.errors.ClientError, match="site-02 declined: rule rounds_per_day: this day has had 2"):
+            label_counts(sites_of(exchange))
 
 
 def test_a_policy_of_masked_sums_refuses_a_sum_without_masks(four):

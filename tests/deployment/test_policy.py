@@ -77,6 +77,26 @@ def reduced_total(data):
     return fc.federated_sum(fc.federated_map(reduced_label, data))
 
 
+@fc.tf_computation(ROWS.element)
+def both(batch):
+    return tf.reduce_sum(batch["x"], 1) + tf.cast(batch["y"], tf.float32)
+
+
+@fc.tf_computation(np.float32, ("float32", [None]))
+def add_all(total, numbers):
+    return total + tf.reduce_sum(numbers)
+
+
+@fc.federated_computation(ROWS)
+def mapped(rows):
+    return fc.sequence_reduce(fc.sequence_map(both, rows), np.float32(0), add_all)
+
+
+@fc.federated_computation(DATA)
+def mapped_total(data):
+    return fc.federated_sum(fc.federated_map(mapped, data))
+
+
 @fc.federated_computation(DATA)
 def client_values(data):
     return fc.federated_map(total_label, data)
@@ -119,6 +139,11 @@ def rules(policy, computation, **facts):
         (Policy(aggregated=False, bits=8), plain_total, "bits"),
         (Policy(aggregated=False, bits=10**6), all_labels, "sizes"),
         (Policy(aggregated=False, columns=frozenset({"x"})), reduced_total, "columns"),
+        (Policy(aggregated=False, columns=frozenset({"x"})), mapped_total, "columns"),
+        (Policy(aggregated=False, columns=frozenset({"y"})), mapped_total, "columns"),
+        (Policy(aggregated=False, bits_per_day=10**6), all_labels, "sizes"),
+        (Policy(aggregated=False, noise=True), all_labels, "sizes"),
+        (Policy(aggregated=False, clip=1.0), all_labels, "sizes"),
         (Policy(aggregated=False, without=frozenset({"Sum"})), plain_total, "operations"),
         (Policy(aggregated=False, operations=frozenset({"AddV2"})), plain_total, "operations"),
         (Policy(aggregated=False, noise=True), plain_total, "noise"),
@@ -368,4 +393,7 @@ def test_a_policy_file_names_its_mistakes(tmp_path):
         read_policy(file)
     file.write_text("clients = -1\n")
     with pytest.raises(FedcoreError, match="clients is a whole number, 0 or more, not -1"):
+        read_policy(file)
+    file.write_text("reply_s = 0.5\n")
+    with pytest.raises(FedcoreError, match=r"reply_s is a number of seconds, 5 or more, not 0\.5"):
         read_policy(file)

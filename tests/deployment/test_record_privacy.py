@@ -1,10 +1,12 @@
 """The epsilon of a site's records: in its log, and bounded by its policy."""
 
 import json
+import sys
 
 import attrs
 import numpy as np
 import pytest
+import tensorflow as tf
 from direct_exchange import ELEMENT, open_sites
 from learning_programs import build_fed_avg, build_model
 
@@ -22,6 +24,11 @@ POLICY = "aggregated = false\nclients = 1\n"
 def build_private(noise=1.5, rate=1.0):
     private = fc.learning.optimizers.build_dp_sgd(1.0, noise, batch_size=4, sampling_rate=rate)
     return fc.learning.algorithms.build_unweighted_fed_avg(build_model, private)
+
+
+def bounded(process, bound):
+    """A policy by which somebody has read the plan."""
+    return f'{POLICY}max_epsilon = {bound}\ndigests = ["{process.next.to_module("planned").digest()}"]\n'
 
 
 def rounds(exchange, process, number):
@@ -50,8 +57,8 @@ def test_the_log_has_the_epsilon_of_all_runs_of_a_site(tmp_path):
 
 def test_a_run_that_would_exceed_the_bound_does_not_start_also_after_a_restart(tmp_path):
     bound = fc.privacy.example_epsilon(1.5, passes=2, delta=1e-5) + 1e-6
-    exchange, _ = open_sites(tmp_path, 2, f"{POLICY}max_epsilon = {bound}\n")
     process = build_private()
+    exchange, _ = open_sites(tmp_path, 2, bounded(process, bound))
     run(exchange, process, 2)
     exchange.restart("site-00")
     with pytest.raises(fc.errors.FedcoreError, match=r"epsilon of the site's records is .*; at most"):
@@ -86,6 +93,7 @@ def test_no_batch_of_a_site_has_a_record_twice():
         (lambda data: data.shuffle(9).batch(4).repeat(3), 3),
         (lambda data: data.batch(100).repeat(2).repeat(3), 6),
         (lambda data: data.repeat(3).batch(4), None),
+        (lambda data: data.batch(4).repeat().take(6), None),
     ],
 )
 def test_passes_are_known_where_batches_are_repeated_whole(pipeline, passes):
@@ -95,22 +103,38 @@ def test_passes_are_known_where_batches_are_repeated_whole(pipeline, passes):
     assert (counted.noise_multiplier, counted.passes) == ((2.0, passes) if passes else (0.0, 1))
 
 
-def test_a_plan_without_noise_for_records_is_refused(tmp_path):
-    def refusals(process):
+def test_a_plan_without_noise_for_records_that_somebody_has_read_is_refused():
+    def refusals(process, *, is_read=True):
         plan = compile_module(process.next.to_module("traced"), pipeline_with({"secure": "masked"}, "default"))
-        policy = Policy(aggregated=False, max_epsilon=1.0)
-        return [(refusal.rule, str(refusal)) for refusal in policy.refusals(plan)]
+        digest = plan.digest()
+        policy = Policy(aggregated=False, max_epsilon=1.0, digests=frozenset({digest}) if is_read else None)
+        return [(refusal.rule, str(refusal).replace(digest, "DIGEST")) for refusal in policy.refusals(plan)]
 
     assert refusals(build_private()) == []
     ((rule, why),) = refusals(build_fed_avg())
     assert rule == "max_epsilon"
     assert "reads the site's data without noise for its records" in why
+    ((rule, why),) = refusals(build_private(), is_read=False)
+    assert rule == "max_epsilon"
+    assert why.endswith(
+        "says its noise itself, which holds if somebody has read the plan\n"
+        '  fix: digests = ["DIGEST"] in the policy, or signers'
+    )
+
+
+def test_without_dp_accounting_a_site_declines_noisy_plans_and_none_fails(tmp_path, monkeypatch):
+    exchange, _ = open_sites(tmp_path, 2, POLICY)
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(fc.errors.FedcoreError, match=r"rule max_epsilon: .*dp-accounting: pip install 'fedcore\[dp\]'"):
+        run(exchange, build_private())
+    assert {line["what"] for line in exchange.answering["site-00"].log} == {"refused"}
 
 
 def test_noise_of_multiplier_zero_has_no_bound(tmp_path):
-    exchange, _ = open_sites(tmp_path, 1, POLICY + "max_epsilon = 1000\n")
-    with pytest.raises(fc.errors.FedcoreError, match="max_epsilon"):
-        run(exchange, build_private(noise=0.0))
+    process = build_private(noise=0.0)
+    exchange, _ = open_sites(tmp_path, 1, bounded(process, 1000))
+    with pytest.raises(fc.errors.FedcoreError, match=r"rule max_epsilon: with this run the epsilon .* is inf"):
+        run(exchange, process)
     assert spent(exchange) == []
 
 
@@ -134,6 +158,29 @@ def test_a_mark_that_says_no_noise_is_refused(monkeypatch):
     (fold,) = [op for op in plan.main.operations if op.kind == "fold"]
     with pytest.raises(InvalidValue, match="says no noise"):
         mechanisms_of(plan, fold.operands[1].name)
+
+
+def stage_of(step):
+    """A plan whose client stage calls a function of a number, and the stage's name."""
+
+    @fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+    def total(x):
+        return fc.federated_sum(fc.federated_map(fc.tf_computation(step, "float32"), x))
+
+    plan = total.to_module("planned")
+    (fold,) = [op for op in plan.main.operations if op.kind == "fold"]
+    return plan, fold.operands[1].name
+
+
+def test_each_step_of_a_graph_counts():
+    mechanism = example_gradients.ExampleMechanism(1.0, 2.0, 4.0, 1.0)
+
+    def step(x):
+        return 2 * tf.raw_ops.PreventGradient(input=x + tf.random.normal([]), message=mechanism.mark)
+
+    assert mechanisms_of(*stage_of(lambda x: step(step(x)))) == (mechanism, mechanism)
+    with pytest.raises(InvalidValue, match="in a loop of a graph"):
+        mechanisms_of(*stage_of(lambda x: step(tf.while_loop(lambda y: y < 9, step, [x])[0])))
 
 
 @pytest.mark.parametrize("text", ["max_epsilon = 0", "max_epsilon = true", "delta = 1", 'delta = "small"'])

@@ -1,6 +1,7 @@
 """`fedcore site check`: what a site's owner is told before anything runs, without a network."""
 
 import json
+import sys
 import tomllib
 
 import pytest
@@ -82,6 +83,59 @@ def test_texts_are_noted_with_categories_that_work(folder):
     assert "column sex: f 1, m 1" in [text for _, _, text in check(folder)]
 
 
+def test_cells_that_are_no_category_are_wrong_and_shown(folder):
+    (folder / "site.toml").write_text(SITE.replace('["f", "m"]', '["f"]'))
+
+    ((part, text),) = wrong(folder, "--element", "<x=float32[2],y=int32>")
+
+    assert (part, *text.splitlines()) == (
+        "data",
+        "column sex: 1 of 2 cells are none of data.categories.sex",
+        '  fix: add "m" there, at all sites in equal places',
+    )
+
+
+def test_a_column_of_the_policy_that_the_table_lacks_is_noted(folder):
+    (folder / "policy.toml").write_text('columns = ["age", "sexx", "outcome"]\n')
+
+    notes = [text for _, state, text in check(folder) if state == "note"]
+
+    assert notes[0] == "columns leaves out sex: plans may not read them"
+    assert notes[1].endswith("table.csv has no column sexx; it has 'age', 'sex', 'outcome'")
+
+
+def test_a_bound_on_epsilon_without_dp_accounting_is_wrong(folder, monkeypatch):
+    (folder / "policy.toml").write_text("max_epsilon = 2.0\n")
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+
+    assert ("policy", "privacy accounting needs dp-accounting: pip install 'fedcore[dp]'") in wrong(folder)
+
+
+def test_a_site_without_a_key_is_told_how_to_make_one(folder):
+    (folder / "key.pem").unlink()
+    result = CliRunner().invoke(main, ["site", "check", str(folder / "site.toml")], prog_name="fedcore")
+
+    key = folder / "key.pem"
+    assert result.exit_code == 1
+    assert f"cannot read {key}: No such file or directory\n  fix: fedcore site key {key} makes a key" in result.output
+
+
+def test_a_site_that_is_wrong_does_not_start_and_shows_no_values(folder):
+    (folder / "site.toml").write_text(SITE.replace('["f", "m"]', '["f"]').replace('"outcome"', '"outcom"', 1))
+    result = CliRunner().invoke(main, ["site", str(folder / "site.toml")], prog_name="fedcore")
+    assert result.exit_code == 1
+    assert "data: " in result.output
+    assert "has no column outcom; it has 'age', 'sex', 'outcome'" in result.output
+
+    (folder / "site.toml").write_text(SITE.replace('["f", "m"]', '["f"]'))
+    result = CliRunner().invoke(main, ["site", str(folder / "site.toml")], prog_name="fedcore")
+
+    assert result.output.splitlines()[1:] == [
+        "  data: column sex: 1 of 2 cells are none of data.categories.sex",
+        f"  fix: fedcore site check {folder / 'site.toml'} tells more",
+    ]
+
+
 def test_a_type_that_the_site_does_not_have_is_wrong(folder):
     ((part, text),) = wrong(folder, "--element", "<x=float32[2],z=int32>")
 
@@ -119,3 +173,10 @@ def test_values_are_shown_without_control_characters(folder):
     result = CliRunner().invoke(main, ["site", "check", str(folder / "site.toml")], prog_name="fedcore")
 
     assert "\x1b" not in result.output
+
+
+def test_a_bound_of_epsilon_for_plans_that_nobody_has_read_is_wrong(folder):
+    (folder / "policy.toml").write_text("max_epsilon = 4.0\n")
+
+    text = "max_epsilon needs digests or signers: a plan that nobody has read trains nothing"
+    assert ("policy", text) in wrong(folder)

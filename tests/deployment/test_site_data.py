@@ -125,6 +125,28 @@ def test_texts_are_counted_with_a_remedy_that_works(tmp_path):
     assert [label for batch in batches for label in batch["y"].numpy().tolist()] == [0, 1, 2]
 
 
+def test_an_element_has_structs_as_a_model_of_several_inputs_takes_them(tmp_path):
+    elements = '[data.elements]\nx = { both = ["age", "height"], age = "age" }\ny = "label"\n'
+    data = read(tmp_path, ["41,1.5,0", "25,2.25,1"], elements=elements)
+
+    (batch,) = data.dataset(to_type("<x=<both=float32[?,2],age=int32[?]>,y=int32[?]>*"))
+
+    assert batch["x"]["both"].numpy().tolist() == [[41, 1.5], [25, 2.25]]
+    assert batch["x"]["age"].numpy().tolist() == [41, 25]
+    assert data.columns_of("x.both") == ("age", "height")
+
+
+def test_rows_that_are_held_out_are_those_that_training_does_not_read_each_once(tmp_path):
+    rows = [f"{age},1.5,0" for age in (1, 2, 3, 4, "", 5, 6)]
+    data = read(tmp_path, rows, 'missing = "drop"\nheld_out_every = 3\nrepeat = 2\nshuffle = 9\n')
+
+    def ages(**options):
+        return [age for batch in data.dataset(ROWS, **options) for age in batch["x"].numpy()[:, 0].tolist()]
+
+    assert sorted(ages()) == [1, 1, 2, 2, 4, 4, 5, 5]
+    assert ages(held_out=True) == [3, 6]
+
+
 def test_a_text_that_is_no_category_is_counted(tmp_path):
     data = read(tmp_path, ["41,1.5,well", "2,2,dead"], elements=f'{ELEMENTS}[data.categories]\nlabel = ["well"]\n')
 
@@ -208,6 +230,7 @@ def test_an_unknown_column_is_told_with_those_that_there_are(tmp_path):
         ("", "has a file .a table., or a function"),
         ('function = "own.py:load"\n', "data.function is a file and a function"),
         ('file = "table.csv"\nmissing = "zero"\n', 'data.missing is "drop", not'),
+        ('file = "table.csv"\nheld_out_every = 1\n', "data.held_out_every is a whole number, 2 or more, not 1"),
         ('file = "table.csv"\nlabels = ["a"]\n', "data.labels are the folders of a folder of images"),
         ('file = "table.csv"\ncategories = {weight = ["a"]}\n', "data.categories.weight is of no column"),
         ('file = "table.csv"\ncategories = {age = ["a", "a"]}\n', "data.categories.age is a list of different texts"),

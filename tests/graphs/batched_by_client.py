@@ -2,6 +2,7 @@
 
 import functools
 import os
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -15,10 +16,12 @@ from fedcore.graphs.batched.own_rows import EACH, JOINED
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.emission.realize import emit_body
+from fedcore.graphs.dataflow.graph import new_region
+from fedcore.graphs.emission.realize import region_function
 from fedcore.graphs.frontend.function_tracing import trace_function
-from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
-from fedcore.types import StructType, TensorType
+from fedcore.graphs.tensors.cancellation import Cancellation
+from fedcore.graphs.tensors.specs import spec
+from fedcore.types import StructType, TensorType, tensor_leaves
 
 WIDTHS = (2, 3, 4, 5, 6, 7) if os.environ.get("FEDCORE_SOAK") else (3, 5)
 """Each is compared with width 8: 3 floats are less than a vector of the processor, 5 are a vector and a rest."""
@@ -47,6 +50,11 @@ def run_batched(
         per_client: positions of the values with a client axis.
         padded: position of a value -> its padded axis.
     """
+    return batched_runs(graph, values, per_client, padded=padded, sizes=sizes, seeds=seeds)(values)
+
+
+def batched_runs(graph: TracedGraph, values, per_client, *, padded=None, sizes=None, seeds=None) -> Callable:
+    """`run_batched` for values of the shapes of these, by one TensorFlow function."""
     results: list[BatchedValue] = []
     padded = padded or {}
 
@@ -59,16 +67,22 @@ def run_batched(
         results[:] = batched_call(graph, graph.data, arguments, given, of_clients, products=PRODUCTS)
         return [x.tensor for x in results]
 
-    lengths = np.zeros(1, np.int64) if sizes is None else np.asarray(sizes, np.int64)
-    with private_api.quick_operations(), without_function_optimisation():  # as the runtime traces and runs it
-        call = tf.function(lambda *tensors: emit_body(body, tensors), autograph=False)
-        tensors = call(tf.constant(lengths), *(tf.constant(v) for v in values))
-    return [(t.numpy(), value) for t, value in zip(tensors, results, strict=True)]
+    lengths = tf.constant(np.zeros(1) if sizes is None else sizes, tf.int64)
+    arguments = [lengths, *map(tf.constant, values)]
+    function = region_function(new_region([(t.dtype, t.shape) for t in arguments], body), name="batched")
+
+    def run(values) -> list[tuple[np.ndarray, BatchedValue]]:
+        tensors = Cancellation().call(function, [lengths, *map(tf.constant, values)])
+        return [(t.numpy(), value) for t, value in zip(tensors, results, strict=True)]
+
+    return run
 
 
 @functools.lru_cache(maxsize=4)
 def _one_client(graph: TracedGraph):
-    return tf.function(lambda seed, *t: call_leaves(graph.with_name("client"), graph.data, t, seed), autograph=False)
+    specs = [tf.TensorSpec([], tf.int64), *map(spec, tensor_leaves(graph.type.parameter))]
+    call = lambda seed, *tensors: call_leaves(graph.with_name("client"), graph.data, tensors, seed)  # noqa: E731
+    return tf.function(call, input_signature=specs, autograph=False)
 
 
 def run_one_client(graph: TracedGraph, values, seed: int = 0) -> list[np.ndarray]:
@@ -99,7 +113,8 @@ def check(fn, *arguments, shared=(), tolerance=2e-6, widths=WIDTHS):
     def of_first_clients(width):
         return [a[:width] if i in per_client else a for i, a in enumerate(arguments)]
 
-    widest = run_batched(graph, of_first_clients(8), per_client)
+    run_eight = batched_runs(graph, of_first_clients(8), per_client)
+    widest = run_eight(of_first_clients(8))
     for k in range(8):
         alone = run_one_client(graph, [a[k] if i in per_client else a for i, a in enumerate(arguments)])
         for (have, value), want in zip(widest, alone, strict=True):
@@ -111,7 +126,7 @@ def check(fn, *arguments, shared=(), tolerance=2e-6, widths=WIDTHS):
             assert have.tobytes() == want.tobytes(), f"other bits at width {width}"
     for places in PLACES:
         moved = [np.roll(a, places, 0) if i in per_client else a for i, a in enumerate(arguments)]
-        for (have, value), (want, _) in zip(run_batched(graph, moved, per_client), widest, strict=True):
+        for (have, value), (want, _) in zip(run_eight(moved), widest, strict=True):
             want = np.roll(want, places, 0) if value.batched else want
             assert have.tobytes() == want.tobytes(), f"other bits {places} places on"
 

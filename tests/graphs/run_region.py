@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs import private_api
-from fedcore.graphs.emission.realize import emit_body
-from fedcore.graphs.graphdef.rewrites.grappler import without_function_optimisation
+from fedcore.graphs.dataflow.graph import new_region
+from fedcore.graphs.emission.realize import region_function
+from fedcore.graphs.tensors.cancellation import Cancellation
 
 
 def run_region(body: Callable, *arrays: np.ndarray, shapes: dict[int, tuple] | None = None) -> list[np.ndarray]:
@@ -18,7 +18,6 @@ def run_region(body: Callable, *arrays: np.ndarray, shapes: dict[int, tuple] | N
         shapes: position of an array -> the shape that is known while the region is built. Default: all of it.
     """
     shapes = shapes or {}
-    specs = [tf.TensorSpec(shapes.get(i, a.shape), a.dtype) for i, a in enumerate(map(np.asarray, arrays))]
-    with private_api.quick_operations(), without_function_optimisation():  # as the runtime traces and runs it
-        function = tf.function(lambda *tensors: emit_body(body, tensors), input_signature=specs, autograph=False)
-        return [t.numpy() for t in function(*map(tf.constant, arrays))]
+    tensors = [*map(tf.constant, arrays)]
+    region = new_region([(t.dtype, tf.TensorShape(shapes.get(i, t.shape))) for i, t in enumerate(tensors)], body)
+    return [t.numpy() for t in Cancellation().call(region_function(region, name="region"), tensors)]

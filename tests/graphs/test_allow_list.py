@@ -276,6 +276,16 @@ def without_argument(graph_def):
     graph_def.node.remove(placeholder)
 
 
+def renamed(name):
+    """Adds a node of the name."""
+
+    def add(graph_def):
+        graph_def.node.add().CopyFrom(node(graph_def, "Const"))
+        graph_def.node[-1].name = name
+
+    return add
+
+
 def old_variable(graph_def):
     """A variable of TensorFlow 1, whose result is a reference."""
     made = graph_def.node.add(name="old", op="VariableV2")
@@ -313,6 +323,9 @@ CHANGES = {
         lambda g: g.node.add(name="arg1", op="Placeholder").attr["dtype"].__setattr__("type", 1),
         "the placeholder 'arg1' is no argument",
     ),
+    "a node called as an argument": (renamed("arg00"), "'arg00' has the name of an argument or a result, and is none"),
+    "a node called as a result": (renamed("ret00"), "'ret00' has the name of an argument or a result, and is none"),
+    "a node called as the seed": (renamed("seed"), "'seed' has the name of an argument or a result, and is none"),
     "an argument too few": (without_argument, "it lacks the argument 'arg0'"),
     "gradients": (lambda g: g.library.gradient.add(function_name="f", gradient_func="g"), "registers gradients"),
     "a function of open types": (

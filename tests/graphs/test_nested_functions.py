@@ -56,6 +56,29 @@ def test_deep_functions_have_a_canonical_form_and_dependencies():
     assert dependencies_of(canonical(nested(DEEP - 1))) == [0b01, 0b10]
 
 
+def test_results_of_a_function_are_known_by_their_names():
+    """A node whose operation is the function has outputs by the names of its results, one of them `output`."""
+    graph = nested(1)
+    (function,) = graph.library.function
+    for result, name in zip(function.signature.output_arg, ("r0", "output"), strict=True):
+        result.name = name
+    function.ret["output"] = function.ret.pop("r1")
+    caller = graph.library.function.add()
+    caller.signature.name = "caller"
+    for k in range(2):
+        caller.signature.input_arg.add(name=f"a{k}", type=types_pb2.DT_FLOAT)
+        caller.signature.output_arg.add(name=f"r{k}", type=types_pb2.DT_FLOAT)
+    caller.node_def.add(name="call", op="f0", input=["a0", "a1"])
+    caller.ret.update({"r0": "call:output:0", "r1": "call:r0:0"})
+    graph.node[-1].attr["f"].func.name = "caller"
+    for k in range(2):
+        graph.node[k].name = graph.node[2].input[k] = f"arg{k}"
+    for k in range(2):
+        graph.node.add(name=f"ret{k}", op="Identity", input=[f"main:{k}"]).attr["T"].type = types_pb2.DT_FLOAT
+
+    assert dependencies_of(graph.SerializeToString()) == [0b10, 0b01]
+
+
 def test_the_dependencies_of_a_sum_of_many_arguments_take_little_memory():
     """4,000 arguments added one by one: 8 million dependencies, 500 MB as sets of numbers and 1 MB as bit masks."""
     n = 4000

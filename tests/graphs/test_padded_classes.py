@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from batched_by_client import run_batched, run_one_client, traced
+from onednn_faults import needs_bfloat16
 
 from fedcore.graphs.batched.batching_rules import matmul
 
@@ -33,8 +34,11 @@ def outputs(x, labels, probabilities):
     ]
 
 
+DTYPES = [np.float32, np.float64, np.float16, pytest.param(tf.bfloat16.as_numpy_dtype, marks=needs_bfloat16)]
+
+
 @pytest.mark.parametrize("classes", [3, 40, 300])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, tf.bfloat16.as_numpy_dtype])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_padded_classes_win_no_row(dtype, classes, monkeypatch):
     monkeypatch.setattr(matmul, "LONG_RUN", 0)  # all rows are padded, as those of 257 classes and more
     x = rows_of_extremes(dtype, classes)

@@ -18,6 +18,11 @@ def rows(dataset):
     return dataset.reduce(tf.zeros([0], tf.int64), lambda found, x: tf.concat([found, tf.reshape(x, [-1])], 0))
 
 
+def draws(dataset):
+    """The first parts of the elements, one after the other."""
+    return dataset.reduce(tf.zeros([0]), lambda found, element: tf.concat([found, tf.reshape(element[0], [-1])], 0))
+
+
 def inside(pipeline) -> fc.Computation:
     return fc.tf_computation(ROWS)(lambda ds: rows(pipeline(ds)))
 
@@ -138,6 +143,27 @@ def test_a_fixed_order_is_that_of_every_epoch_and_part(method):
 
     whole, left, right = (found.tolist() for found in parts.invoke(np.arange(COUNT), seed=1))
     assert whole == 2 * (left + right)
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        lambda d: d.map(lambda x: (tf.random.uniform([x]), x)).cache(),
+        lambda d: d.map(lambda x: (tf.random.uniform([x]), x)).shuffle(3).cache().map(lambda a, x: (a, x)),
+        lambda d: d.map(lambda x: tf.random.uniform([])).map(lambda a: (a, 1)).batch(2).cache().unbatch(),
+    ],
+    ids=["map", "shuffle", "batch"],
+)
+def test_a_cache_keeps_what_a_map_drew(pipeline):
+    @fc.tf_computation(ROWS)
+    def twice(ds):
+        cached = pipeline(ds)
+        return draws(cached), draws(cached.repeat(2)), draws(pipeline(ds))
+
+    first, epochs, others = twice.invoke(np.arange(COUNT), seed=1)
+    assert len(set(first.tolist())) == len(first) > 0
+    assert epochs.tolist() == 2 * first.tolist()
+    assert sorted(others.tolist()) != sorted(first.tolist())
 
 
 REFUSED = {

@@ -1,5 +1,6 @@
 """DP-SGD: gradients of examples are clipped one by one, summed, and get noise once."""
 
+import attrs
 import keras
 import numpy as np
 import pytest
@@ -365,3 +366,27 @@ def test_weights_of_half_precision_are_clipped_in_single():
     norm = np.sqrt(sum(np.square(m).sum() for m in moved))
     assert 0 < norm <= ROWS / BATCH * CLIP * 1.001
     assert metrics["client_work"]["train"]["num_non_finite_clients"] == 0
+
+
+def test_a_gradient_whose_factors_are_huge_and_tiny_is_clipped():
+    """A server chooses weights by which a gradient is the product of activations of 10^18 and errors of 10^-19.
+
+    Each square of such an error is 0 in float32.
+    """
+    sizes = (6, 5), 5, (5, 1024), 1024, (1024, 3), 3
+
+    def make():
+        dense = keras.layers.Dense
+        hidden = [dense(5, activation="relu"), dense(1024, activation="relu")]
+        return keras.Sequential([keras.Input((6,)), *hidden, dense(3)])
+
+    process, _ = build(make, private())
+    state = process.initialize()
+    weights = [np.zeros(size, np.float32) for size in sizes]
+    weights[1][:], weights[3][:], weights[4][:, 0] = 2e18, 1e-3, 1e-19
+    start = attrs.evolve(process.get_model_weights(state), trainable=tuple(weights))
+    new_state, _ = process.next(process.set_model_weights(state, start), [dataset(make(), 1)])
+    pairs = zip(new_state.global_model_weights.trainable, weights, strict=True)
+    norm = BATCH * np.sqrt(sum(np.square(np.float64(new) - old).sum() for new, old in pairs))
+
+    assert 0.99 * CLIP < norm < 1.01 * CLIP

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from onednn_faults import needs_bfloat16
 
 import fedcore as fc
 from fedcore.errors import TracingError
@@ -267,7 +268,9 @@ def run(model, weights, columns, *, training):
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=needs_bfloat16) if n == "mixed precision" else n for n in CASES]
+)
 def test_it_means_what_it_means_for_compile(name):
     make, columns, options = CASES[name]
     batches = tf.data.Dataset.from_tensor_slices(columns).batch(BATCH)

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from onednn_faults import needs_bfloat16
 
 import fedcore as fc
 from fedcore.errors import InvalidValue, TracingError
@@ -198,7 +199,7 @@ def test_several_inputs_and_outputs_with_losses_weights_and_metrics():
     assert 0 <= metrics["client_work"]["train"]["kind_accuracy"] <= 1
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", [pytest.param("mixed_bfloat16", marks=needs_bfloat16), "mixed_float16"])
 def test_mixed_precision_keeps_float32_weights_and_learns(policy):
     def model_fn():
         layers = [L.Dense(16, activation="relu", dtype=policy), L.Dense(3, dtype="float32")]

@@ -1,5 +1,6 @@
 """Types whose sizes are open: models know the sizes of examples, and a step is traced for any number of them."""
 
+import functools
 from collections import OrderedDict
 
 import keras
@@ -18,6 +19,8 @@ X = RNG.normal(size=(8, 6)).astype(np.float32)
 Y = RNG.normal(size=(8, 3)).astype(np.float32)
 IMAGES = RNG.normal(size=(8, 8, 8, 1)).astype(np.float32)
 LARGE = np.tile(IMAGES, (1, 2, 2, 1))
+KINDS = RNG.integers(0, 3, (8, 1)).astype(np.int32)
+CROSS = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
 STEPS = RNG.normal(size=(10, 5, 1)).astype(np.float32)
 
 
@@ -68,6 +71,26 @@ def two_inputs():
     return keras.Model({"a": a, "b": b}, L.Dense(3)(L.Concatenate()([a, b])))
 
 
+class Flipped(L.Layer):
+    """A layer that asks for the size of an example as a number of Python."""
+
+    def call(self, x):
+        return tf.reshape(x[:, ::-1], [-1, x.shape[1]]) * tf.ones([x.shape[1]])
+
+
+def asks_for_the_size():
+    return keras.Sequential([keras.Input((6,)), Flipped(), L.Dense(3)])
+
+
+def two_outputs():
+    x = keras.Input((6,))
+    return keras.Model(x, {"kind": L.Dense(3, name="kind")(x), "size": L.Dense(2, name="size")(x)})
+
+
+def two_labels():
+    return opened(X, KINDS, Y[:, :2]).map(lambda x, kind, size: (x, {"kind": kind, "size": size}))
+
+
 class ByLength(keras.Model):
     """Decides by a size that is known while a step is traced only where the type tells it."""
 
@@ -91,6 +114,21 @@ def halves(labels, predictions):
 CASES = {
     "windows": (lambda: dense(12, 1), windows, "mse"),
     "labels like the outputs": (lambda: dense(6, 3), lambda: opened(X, Y), "mse"),
+    "a layer that asks for a size": (asks_for_the_size, lambda: opened(X, Y), "mse"),
+    "classes": (lambda: dense(6, 3), lambda: opened(X, KINDS[:, 0]), CROSS()),
+    "classes in a column": (lambda: dense(6, 3), lambda: opened(X, KINDS), CROSS()),
+    "classes in a column, one ignored": (lambda: dense(6, 3), lambda: opened(X, KINDS), CROSS(ignore_class=0)),
+    "classes of a known number of examples": (
+        lambda: dense(6, 3),
+        lambda: opened(X, KINDS).map(lambda x, y: (x, tf.ensure_shape(y, [4, None]))),
+        CROSS(),
+    ),
+    "classes of time steps": (
+        lambda: keras.Sequential([keras.Input((5, 1)), L.Dense(3)]),
+        lambda: opened(STEPS[:8], np.tile(KINDS[:, None], (1, 5, 1))),
+        CROSS(),
+    ),
+    "classes of one output": (two_outputs, two_labels, {"kind": CROSS(), "size": "mse"}),
     "sample weights": (lambda: dense(6, 3), lambda: opened(X, Y, np.abs(X[:, 0])), "mse"),
     "images of a fixed size": (convolution, lambda: opened(IMAGES, Y), "mse"),
     "images of any size": (
@@ -129,7 +167,8 @@ def test_a_model_trains_as_by_fit(name):
     if not model.built:
         model.build((None, 6))
     process.get_model_weights(state).assign_weights_to(model)
-    model.compile(keras.optimizers.SGD(0.05), loss, jit_compile=False)
+    in_a_graph = name == "a branch by an open size"  # Keras' graphs of a step leave open what the type does
+    model.compile(keras.optimizers.SGD(0.05), loss, jit_compile=False, run_eagerly=not in_a_graph)
     history = model.fit(data(), shuffle=False, verbose=0).history
     state, metrics = process.next(state, [data()])
     for weights, expected in zip(state.global_model_weights.trainable, model.trainable_variables, strict=True):
@@ -146,6 +185,23 @@ def test_sizes_that_nothing_tells_are_refused_with_a_fix():
 def test_metrics_of_open_labels_are_made_for_the_sizes_of_the_outputs():
     model = fc.learning.from_keras_model(dense(6, 3), "mse", opened(X, Y).element_spec, [keras.metrics.R2Score()])
     assert (3,) in [v.shape for v in model.initial_metrics()["own"]["r2_score"]]
+
+
+def test_accuracy_of_open_classes_counts_classes():
+    data = opened(X, KINDS)
+    model = dense(6, 3)
+    make = functools.partial(fc.learning.from_keras_model, model, CROSS(), data.element_spec, ["accuracy"])
+    process = algorithms.build_fed_eval(make)
+    metrics = process.next(process.initialize(), [data]).metrics["client_work"]["eval"]["current_round_metrics"]
+    model.compile(loss=CROSS(), metrics=["accuracy"], jit_compile=False)
+    assert metrics["accuracy"] == pytest.approx(model.evaluate(X, KINDS, verbose=0, return_dict=True)["accuracy"])
+
+
+def test_an_input_of_another_size_than_the_models_is_an_error():
+    model = asks_for_the_size()
+    process = algorithms.build_fed_eval(lambda: fc.learning.from_keras_model(model, "mse", opened(X, Y).element_spec))
+    with pytest.raises(ClientError, match=r"\[4,5\] is not compatible with expected shape \[\?,6\]"):
+        process.next(process.initialize(), [opened(X[:, :5], Y)])
 
 
 def stateful():

@@ -15,6 +15,14 @@ from fedcore.learning.optimizers import as_optimizer
 K = keras.optimizers
 STEPS = 20
 
+
+class Halves(K.schedules.LearningRateSchedule):
+    """A schedule without a configuration."""
+
+    def __call__(self, step):
+        return 0.1 * 0.5 ** keras.ops.cast(step, "float32")
+
+
 SAME_AS_KERAS = {
     "sgd": lambda: K.SGD(0.1),
     "momentum": lambda: K.SGD(0.1, momentum=0.9),
@@ -42,6 +50,7 @@ SAME_AS_KERAS = {
     "inverse time": lambda: K.RMSprop(K.schedules.InverseTimeDecay(0.1, 3, 0.5)),
     "cosine, warmup": lambda: K.AdamW(K.schedules.CosineDecay(0.0, 15, warmup_target=0.1, warmup_steps=5)),
     "cosine restarts": lambda: K.SGD(K.schedules.CosineDecayRestarts(0.1, 4), weight_decay=0.1, clipnorm=0.5),
+    "a schedule of one's own": lambda: K.SGD(Halves(), momentum=0.9),
     "adafactor, schedule": lambda: K.Adafactor(K.schedules.ExponentialDecay(0.1, 5, 0.5)),
 }
 

@@ -254,6 +254,17 @@ def test_a_saved_model_that_is_replaced_is_whole_if_the_program_ends_meanwhile(t
     assert asyncio.run(manager.get_value(1)) == {"a": 2}
 
 
+@pytest.mark.parametrize("name", ["TensorBoard", "MLflow", "Wandb"])
+def test_a_manager_whose_package_is_not_installed_names_the_extra(name, tmp_path, monkeypatch):
+    package = name.lower()
+    monkeypatch.setitem(sys.modules, package, None)
+    arguments = [tmp_path] if name == "TensorBoard" else []
+    with pytest.raises(
+        InvalidValue, match=rf"{name}ReleaseManager needs {package}, .*\n  fix: pip.*'fedcore\[{package}\]'"
+    ):
+        getattr(fc.program, f"{name}ReleaseManager")(*arguments)
+
+
 def test_numbers_go_to_mlflow_and_to_weights_and_biases(monkeypatch):
     logged = []
     mlflow, wandb = types.ModuleType("mlflow"), types.ModuleType("wandb")

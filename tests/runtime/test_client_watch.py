@@ -54,6 +54,18 @@ def test_each_client_prints_with_its_index_and_line(printing, capsys):
     assert all("test_client_watch.py:" in line for line in lines)
 
 
+def test_functions_of_one_graph_print_under_each_name(capsys):
+    def other(x):
+        fc.debug.print(tf.sqrt(x), "root")
+        return x / 2.0
+
+    for function in (halve_and_print, other):
+        total_of(function)([4.0])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("   ")[0] for line in lines] == 2 * ["client 0: root = 2."]
+    assert lines[0] != lines[1]
+
+
 def test_a_program_that_prints_has_the_digest_and_so_the_plan_of_the_program_without(printing):
     quiet = total_of(halve)
     assert printing.to_module("planned").digest() == quiet.to_module("planned").digest()

@@ -20,7 +20,7 @@ def policy() -> None:
 
     \b
     Examples:
-      fedcore policy check train:process.next policy.toml
+      fedcore policy check server:build_process.next site.toml
       fedcore policy check plan.fed policy.toml
       fedcore policy sign plan.fed reviewer.pem
     """
@@ -31,26 +31,32 @@ _plan = click.argument("plan", metavar="FILE.fed|MODULE:NAME")
 
 @policy.command(cls=FileCommand, short_help="Says what a site with this policy would refuse.")
 @_plan
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="POLICY.toml")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="SITE.toml|POLICY.toml")
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.fed", help="Write the plan.")
 @click.pass_context
 def check(ctx: click.Context, plan: str, file: Path, save: Path | None) -> None:
     """Checks a plan against the policy of a site, as the site does when the plan arrives.
 
-    A program is compiled as fc.runtime.network does it for masked sums. Each line that the policy is against is shown
-    with the rule; the exit code is then 1.
+    A program is compiled as fc.runtime.network does it for masked sums; build_process.next is that of what the function
+    build_process returns. Each line that the policy is against is shown with the rule; the exit code is then 1.
+
+    Of which columns an element is made stands in site.toml. With a policy alone, the names of an element's parts count
+    as columns.
     """
     with quiet_start():
-        from fedcore.deployment.policy import read_policy
+        from fedcore.deployment.site_settings import read_rules
 
+        rules, data = read_rules(file)
         module = _read_plan(plan)
-        refusals = [*read_policy(file).refusals(module, signature=_signature(plan))]
+        refusals = [*rules.refusals(module, data, _signature(plan))]
     if save is not None:
         from fedcore.ir import bundle
 
         bundle.write(module, save)
     for refusal in refusals:
         click.echo(f"rule {refusal.rule}: {refusal}")
+    if data is None and any(refusal.rule == "columns" for refusal in refusals):
+        click.echo("note: the columns of an element stand in site.toml: fedcore policy check PLAN site.toml reads them")
     click.echo(f"plan {module.digest()}: {f'{len(refusals)} refusals' if refusals else 'accepted'}")
     if refusals:
         ctx.exit(WRONG_PROGRAM)

@@ -1,7 +1,7 @@
 """`fedcore site`: a client's own process, and its log."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,8 @@ def run(file: Path, while_open: bool) -> None:
     """Runs the site that a file describes, until Ctrl-C or SIGTERM.
 
     The file names the kit (a folder of `nvflare provision`) or a socket, the policy, the data and the log;
-    docs/deployment.md has all settings.
+    docs/deployment.md has all settings. A site of which `fedcore site check` finds something wrong does not start,
+    whether its server is there or not. What the site accepts, refuses, and fails at is printed, as in its log.
     """
     import sys
     import threading
@@ -52,11 +53,18 @@ def run(file: Path, while_open: bool) -> None:
 
     with quiet_start():
         from fedcore.deployment.site import open_site
+        from fedcore.deployment.site_check import check_site, has_passed
         from fedcore.deployment.site_settings import read_settings
 
         settings = read_settings(file)
+        findings = [*check_site(settings, connects=False)]
+        if not has_passed(findings):
+            wrong = [f"  {f.part}: {f.text.splitlines()[0]}" for f in findings if f.state == "wrong"]
+            fix = f"  fix: fedcore site check {file} tells more"  # also texts of cells, which are in no service's log
+            raise FedcoreError("\n".join([f"{file}: the site does not start", *wrong, fix]))
         name, serving = _network(settings)
         site = open_site(name, settings)
+    site.log.tell = _print_for_owner
     click.echo(f"{name}: answers by {file}; log {settings.log}")
     with serving(site.answer, lambda text: click.echo(f"{name}: {text}")) as ending:
         if while_open:
@@ -142,10 +150,8 @@ def log(file: Path, format_: str) -> None:
     if format_ == "json":
         click.echo(json.dumps(lines, indent=2))
         return
-    from fedcore.errors import printable
-
     for line in lines:
-        click.echo(printable(_format_line(line)).replace("\n", " "))
+        click.echo(_text_of(line))
     bits = sum(line["bits"] for line in lines if isinstance(line.get("bits"), int))
     runs, refusals = (sum(line.get("what") == what for line in lines) for what in ("ran", "refused"))
     click.echo(f"{runs} runs; {bits} bits have left, {refusals} refusals")
@@ -168,6 +174,20 @@ def key(file: Path) -> None:
     with quiet_start():
         from fedcore.deployment.site_sums import write_key
     click.echo(write_key(file))
+
+
+def _print_for_owner(line: dict) -> None:
+    """Prints what a site accepts, refuses and fails at; runs are in its log."""
+    if line["what"] not in ("started", "ran", "spent"):
+        with suppress(OSError):  # nobody reads the output
+            click.echo(_text_of(line))
+
+
+def _text_of(line: dict) -> str:
+    """A line of a log for its owner."""
+    from fedcore.errors import printable
+
+    return printable(_format_line(line)).replace("\n", " ")
 
 
 def _format_line(line: dict) -> str:

@@ -35,17 +35,6 @@ def emit_region(region: Region, arguments: Sequence[tf.Tensor]) -> list[tf.Tenso
         return _emit_nodes(region, arguments, {})
 
 
-def emit_body(body: Callable, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The results of a function of values, emitted into the graph being built.
-
-    Args:
-        body: values -> values.
-        tensors: its arguments, of that graph.
-    """
-    region = new_region([(t.dtype, t.shape) for t in tensors], body)
-    return emit_region(region, tensors)
-
-
 def realized_function(
     body: Callable, specs: Sequence[tf.TensorSpec], *, name: str, without: Collection[str] = ()
 ) -> tf.types.experimental.ConcreteFunction:

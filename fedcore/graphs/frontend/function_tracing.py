@@ -13,7 +13,7 @@ from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.graphs.graphdef.analysis.sequence_operands import IndexedSequence
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.sequences.sequence_results import from_dataset, result_tensors
-from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
+from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset, mapped_element
 from fedcore.graphs.tensors.specs import tensor_type
 from fedcore.graphs.tensors.values import to_python, unflatten
 from fedcore.intrinsics.rows import in_columns, why_no_columns
@@ -32,15 +32,14 @@ from fedcore.types import (
 )
 
 
-def trace_function(
-    fn: Callable, parameter: Type | None, *, spread: bool = False, spread_tuples: bool = False
-) -> TracedGraph:
+def trace_function(fn: Callable, parameter: Type | None, *, spread: bool = False, as_map: bool = False) -> TracedGraph:
     """The graph of `fn` for one type of parameter.
 
     Args:
         fn: takes tensors in the containers that the type names, and returns tensors and sequences in containers.
         spread: the elements of the parameter, a struct, are passed as separate arguments.
-        spread_tuples: a struct without names is passed as separate arguments, as in `tf.data`.
+        as_map: `fn` is called as a map of `tf.data` calls its function: a struct without names is passed as separate
+            arguments, and the result becomes an element (`mapped_element`).
     Raises:
         TracingError: fn returns None, or uses resources of this process.
     """
@@ -70,9 +69,7 @@ def trace_function(
         value = to_python(unflatten(user_leaves, parameter), parameter)
         if spread:
             return called(*(value.values() if isinstance(value, dict) else value))
-        if spread_tuples and type(value) is tuple:
-            return called(*value)
-        return called(value)
+        return mapped_element(called, value) if as_map else called(value)
 
     name = getattr(fn, "__name__", "graph")
     traced = trace_leaves(body, parameter, name=name, describe=describe(fn))

@@ -19,10 +19,6 @@ GraphCall: TypeAlias = Callable[..., list]
 """(graph, its bytes, leaves of its parameter) -> leaves of its result, such as `call_leaves`."""
 
 
-def _digests(graphs: tuple[TracedGraph, ...]) -> tuple[str, ...]:
-    return tuple(g.digest for g in graphs)
-
-
 @attrs.frozen(cache_hash=True)
 class Layout:
     """The part of a sequence that decides the graph which reads it; part of the key of an executable.
@@ -39,9 +35,9 @@ class Layout:
     """
 
     element: Type
-    before: tuple[TracedGraph, ...] = attrs.field(default=(), eq=_digests)
+    before: tuple[TracedGraph, ...] = ()
     batched: bool = False
-    after: tuple[TracedGraph, ...] = attrs.field(default=(), eq=_digests)
+    after: tuple[TracedGraph, ...] = ()
     grouped: bool = False
     ragged: bool = False
     streamed: bool = False

@@ -25,7 +25,7 @@ class RandomMap:
     """
 
     layout: Layout
-    graph: TracedGraph = attrs.field(eq=lambda graph: graph.digest)
+    graph: TracedGraph
 
     def __call__(self, tensors: list, seeds: np.ndarray) -> list[np.ndarray]:
         """The ragged columns of the mapped elements; see `Layout.ragged`.

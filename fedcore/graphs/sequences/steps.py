@@ -29,7 +29,7 @@ class Step:
     drop_remainder: bool = False
     reshuffles: bool = True
     seeds: tuple[int, int] | None = None
-    graph: TracedGraph | None = attrs.field(default=None, eq=lambda g: g and g.digest)
+    graph: TracedGraph | None = None
     mask: np.ndarray | None = attrs.field(default=None, eq=False, repr=False)
 
     @property

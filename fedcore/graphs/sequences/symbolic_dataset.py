@@ -10,14 +10,18 @@ Decision 0071.
 import functools
 import inspect
 import itertools
+import numbers
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Never, TypeAlias
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.analysis.sequence_operands import IndexedSequence
+from fedcore.graphs.graphdef.analysis.side_effects import is_stateful
 from fedcore.graphs.sequences.reading_order import UNKNOWN
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import to_python
@@ -74,6 +78,7 @@ class SymbolicDataset:
         sample: computes the samples of one iteration. Default: no samples.
         sample_specs: the TensorSpecs of the samples.
         as_real: creates the equivalent real dataset; needed where there are samples.
+        draws: whether a map draws random numbers or reads a variable, so that an element differs at each access.
     """
 
     # No attrs class, since tf.function flattens attrs objects among its arguments.
@@ -87,6 +92,7 @@ class SymbolicDataset:
         sample: Callable[[], tuple] = tuple,
         sample_specs: tuple = (),
         as_real: Callable[[], tf.data.Dataset] | None = None,
+        draws: bool = False,
     ) -> None:
         self.count = count
         self.element_at = element_at
@@ -95,6 +101,7 @@ class SymbolicDataset:
         self.sample = sample
         self.sample_specs = sample_specs
         self.as_real = as_real
+        self.draws = draws
 
     @classmethod
     def of(cls, sequence: IndexedSequence, element: Type, convert: Convert) -> "SymbolicDataset":
@@ -106,7 +113,11 @@ class SymbolicDataset:
         if not self.sample_specs:
             return self
         samples = self.sample()
-        return SymbolicDataset(self.count, lambda i, _: self.element_at(i, samples), self.element_spec, self.convert)
+        return self._fixed(lambda i, _: self.element_at(i, samples), draws=self.draws)
+
+    def _fixed(self, element_at: Callable, *, draws: bool) -> "SymbolicDataset":
+        """The dataset with other elements of the same type, without samples."""
+        return SymbolicDataset(self.count, element_at, self.element_spec, self.convert, draws=draws)
 
     def element(self, index: tf.Tensor) -> Structure:
         """The element at an index; only for a dataset without samples, see `sampled`."""
@@ -203,14 +214,14 @@ class SymbolicDataset:
         fn = self.convert(map_func)
 
         def element_at(i: tf.Tensor, samples: tuple) -> Structure:
-            element = self.element_at(i, samples)
-            return fn(*element) if type(element) is tuple else fn(element)  # as tf.data: a named tuple is one argument
+            return mapped_element(fn, self.element_at(i, samples))
 
         traced = tf.function(element_at, autograph=False).get_concrete_function(
             tf.TensorSpec([], tf.int64), self.sample_specs
         )
         specs = tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)
-        return self._with(lambda d: d.map(fn), element_at=element_at, element_spec=specs)
+        draws = self.draws or _has_state(traced.graph.as_graph_def())
+        return self._with(lambda d: d.map(fn), element_at=element_at, element_spec=specs, draws=draws)
 
     def enumerate(self, start: Number = 0, name: str | None = None) -> "SymbolicDataset":
         spec = (tf.TensorSpec([], tf.int64), self.element_spec)
@@ -321,10 +332,28 @@ class SymbolicDataset:
         return self
 
     def cache(self, filename: str = "", name: str | None = None) -> "SymbolicDataset":
-        """Fixes the samples, so that every iteration has one order."""
+        """Fixes the samples, so that every iteration has one order, and elements that differ at each access."""
         if filename:
             raise TracingError("a sequence inside a graph is not cached in a file: .cache() keeps it in memory")
-        return self.with_samples()
+        dataset = self.with_samples()
+        return dataset._stored() if self.draws else dataset
+
+    def _stored(self) -> "SymbolicDataset":
+        """The dataset with elements that are computed now."""
+        specs = _flat(self.element_spec)
+        size = tf.cast(self.count, tf.int32)
+        arrays = [tf.TensorArray(s.dtype, size, element_shape=s.shape, infer_shape=False) for s in specs]
+
+        def body(i: tf.Tensor, arrays: list[tf.TensorArray]) -> tuple[tf.Tensor, list[tf.TensorArray]]:
+            tensors = _flat(self.element(tf.cast(i, tf.int64)))
+            return i + 1, [array.write(i, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
+
+        _, arrays = tf.while_loop(lambda i, _: i < size, body, (tf.constant(0), arrays))
+
+        def element_at(i: tf.Tensor, _: tuple) -> Structure:
+            return _packed_like(self.element_spec, [array.read(tf.cast(i, tf.int32)) for array in arrays])
+
+        return self._fixed(element_at, draws=False)
 
     def _with(self, step: Callable[[tf.data.Dataset], tf.data.Dataset] | None, **changes: Any) -> "SymbolicDataset":
         """A copy with changed attributes.
@@ -339,6 +368,23 @@ class SymbolicDataset:
 
 Dataset: TypeAlias = tf.data.Dataset | SymbolicDataset
 """A `tf.data.Dataset`, or a parameter `T*` inside a `fc.tf_computation`."""
+
+
+def mapped_element(fn: Callable, element: Structure) -> Structure:
+    """The element that a map of `tf.data` makes: a tuple is spread over the parameters of its function, a named tuple
+    is not; a list that it returns is a tuple, and each list within the result, number and array is one tensor."""
+    result = fn(*element) if type(element) is tuple else fn(element)
+    return private_api.map_element(_as_tensor, tuple(result) if isinstance(result, list) else result)
+
+
+def _as_tensor(leaf: Any) -> Any:
+    is_value = isinstance(leaf, list | str | bytes | numbers.Number | np.ndarray | np.generic)
+    return tf.convert_to_tensor(leaf) if is_value else leaf
+
+
+def _has_state(graph_def: graph_pb2.GraphDef) -> bool:
+    bodies = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
+    return any(is_stateful(node.op) for nodes in bodies for node in nodes)
 
 
 def _shuffled_order(count: tf.Tensor, size: Number, static: int | None) -> tf.Tensor:
@@ -545,6 +591,7 @@ def _zipped(structure: Structure, parts: "list[SymbolicDataset]", real: Callable
         lambda: tuple(itertools.chain.from_iterable(part.sample() for part in parts)),
         tuple(itertools.chain.from_iterable(part.sample_specs for part in parts)),
         real,
+        draws=any(part.draws for part in parts),
     )
 
 

@@ -34,7 +34,7 @@ from fedcore.ir.module import Graph, NodeSource, Operation, Symbol, digest_of
 from fedcore.lru_cache import LruCache
 from fedcore.types import Type
 
-_regions: LruCache[str, dict[str, Region] | None] = LruCache(64)
+_regions: LruCache[tuple, dict[str, Region] | None] = LruCache(64)
 """The regions of a graph by its digest; None for a graph that cannot be run node by node."""
 
 _CASE = frozenset({"Case", "StatelessCase"})
@@ -275,7 +275,7 @@ def _regions_of(graph: Graph, data: bytes) -> dict[str, Region] | None:
         named = {s.name for region in regions.values() for s in _symbols_of_cases(region)}
         return regions if named == regions.keys() - {graph.name} else None
 
-    return _regions.get(graph.digest, convert)
+    return _regions.get((graph.name, graph.digest, frozenset(graph.sources.items())), convert)
 
 
 def _symbols_of_cases(region: Region) -> Iterator[Symbol]:

@@ -117,6 +117,8 @@ def tensor_leaf(value: Any, type_: TensorType, path: str = "value") -> Any:
         if type(value).__name__ == "RaggedTensor":
             raise TypeMismatch(f"{path}: {not_dense(value)}")
         have, array, note = _tensor_type(value.dtype, tuple(value.shape)), value, ""
+        if have.dtype.name == "bfloat16" and not have.shape:
+            array = np.asarray(value.numpy())  # NumPy refuses the `__array__` of these tensors
     else:
         array, note = _array(value, type_, path)
         have = _tensor_type(array.dtype if array.dtype != object else "str", array.shape)

@@ -24,7 +24,7 @@ from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.pure_model import PureModel
 
 MARK = "fedcore.learning private gradients: "
-"""Begins the text that marks noisy gradients in a plan, by which a site knows their mechanism."""
+"""Begins the text that marks the noise of a step in a plan, by which a site knows the mechanism."""
 
 
 @attrs.frozen
@@ -45,7 +45,7 @@ class ExampleMechanism:
 
     @property
     def mark(self) -> str:
-        """The text that stands beside the noisy gradients in a plan."""
+        """The text that stands at the noise of a step in a plan."""
         return MARK + json.dumps(attrs.asdict(self))
 
 
@@ -100,17 +100,17 @@ def private_gradients_of(
 def _add_noise(
     mechanism: ExampleMechanism, sums: Sequence[tf.Tensor | None], weights: Sequence[tf.Tensor]
 ) -> Iterator[tf.Tensor | None]:
-    """The means with noise. Their operations in a plan bear the mark of the mechanism."""
+    """The means with noise. The operation that gives the noise of a step bears the mark of the mechanism."""
     stddev = mechanism.noise_multiplier * mechanism.clip
     sizes = [0 if total is None else math.prod(total.shape) for total in sums]
-    noise = tf.split(stddev * smooth_normal(sum(sizes)), sizes) if stddev else [None] * len(sums)
-    for total, added, weight in zip(sums, noise, weights, strict=True):
+    noise = stddev * smooth_normal(sum(sizes)) if stddev else tf.zeros([sum(sizes)])
+    parts = tf.split(tf.raw_ops.PreventGradient(input=noise, message=mechanism.mark), sizes)
+    for total, part, weight in zip(sums, parts, weights, strict=True):
         if total is None:
             yield None
             continue
-        noisy = total if added is None else total + tf.reshape(added, total.shape)
-        mean = tf.cast(noisy / mechanism.batch_size, weight.dtype)
-        yield tf.raw_ops.PreventGradient(input=mean, message=mechanism.mark)
+        noisy = total + tf.reshape(part, total.shape)
+        yield tf.cast(noisy / mechanism.batch_size, weight.dtype)
 
 
 def clipped_sums(
@@ -147,9 +147,9 @@ def clipped_sums(
 
     def clipped(tensors: list, changes: list) -> list[tf.Tensor]:
         gradients = _gradients_by_weight(kinds, iter(tensors), trainable)
-        squares = tf.add_n([g.squared_norms() for g in gradients])
+        squares = tf.add_n([tf.cast(g.squared_norms(), tf.float64) for g in gradients])
         is_finite = tf.math.is_finite(squares)
-        scales = tf.where(is_finite, tf.minimum(clip / tf.sqrt(squares), 1.0), 0.0)
+        scales = tf.cast(tf.where(is_finite, tf.minimum(clip / tf.sqrt(squares), 1.0), 0.0), tf.float32)
         return [*(g.sum(scales, is_finite) for g in gradients), *(tf.reduce_sum(c, 0) for c in changes)]
 
     def add_example(number: tf.Tensor, totals: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -205,14 +205,16 @@ class _OuterProducts:
     """Gradients of examples by the kernel of a dense layer: left[i] outer right[i].
 
     Args:
-        left, right: float32 [examples, n] and [examples, m].
+        left, right: float32 [examples, n] and [examples, m]. Whoever chooses the weights can make one huge and the
+            other tiny, so that squares in float32 would be 0 where the product is not.
     """
 
     left: tf.Tensor
     right: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        return tf.reduce_sum(tf.square(self.left), 1) * tf.reduce_sum(tf.square(self.right), 1)
+        left, right = (tf.square(tf.cast(factor, tf.float64)) for factor in (self.left, self.right))
+        return tf.reduce_sum(left, 1) * tf.reduce_sum(right, 1)
 
     def sum(self, scales: tf.Tensor, is_finite: tf.Tensor) -> tf.Tensor:
         left = tf.where(is_finite[:, None], self.left, 0.0)

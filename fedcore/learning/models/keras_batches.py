@@ -1,6 +1,7 @@
 """Batches of a Keras model: inputs and labels with the sizes that the model knows."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -22,26 +23,51 @@ def _stateful_layers(model: keras.Model) -> list[keras.layers.Layer]:
     return [layer for layer in private_api.layers_within(model) if getattr(layer, "stateful", False)]
 
 
-def label_specs(type_: Type, predictions: TensorStructure) -> TensorStructure:
-    """Specs of labels, whose open sizes are those of the predictions that they are compared with."""
-    specs = element_spec(type_)
+def label_specs(type_: Type, predictions: TensorStructure, indices: Sequence[bool]) -> TensorStructure:
+    """Specs of labels, whose open sizes are those of the predictions that they are compared with.
+
+    Args:
+        indices: for each of the flattened predictions whether its labels are indices of classes.
+    """
+    specs = fit_labels(element_spec(type_), predictions, indices)
     leaves, outputs = tf.nest.flatten(specs), keras.tree.flatten(predictions)
     if len(leaves) != len(outputs):
         return specs
     return tf.nest.pack_sequence_as(specs, [_sized_like(*pair) for pair in zip(leaves, outputs, strict=True)])
 
 
+def fit_labels(labels: TensorStructure, predictions: TensorStructure, indices: Sequence[bool]) -> TensorStructure:
+    """Labels with a last size of 1 where it is open and they are indices: Keras drops it, and others no index has.
+
+    Args:
+        labels: tensors, or their specs.
+        predictions, indices: as of `label_specs`.
+    """
+    leaves, outputs = tf.nest.flatten(labels), keras.tree.flatten(predictions)
+    if len(leaves) != len(outputs):
+        return labels
+
+    def fit(leaf: tf.Tensor | tf.TensorSpec, output: tf.TensorSpec) -> tf.Tensor | tf.TensorSpec:
+        shape = getattr(leaf, "shape", None)  # a sparse tensor has no index
+        if shape is None or not shape.rank or shape.rank != len(output.shape) or shape[-1] is not None:
+            return leaf
+        return _with_shape(leaf, [*shape[:-1], 1])
+
+    fitted = [fit(*pair) if is_index else pair[0] for *pair, is_index in zip(leaves, outputs, indices, strict=True)]
+    return tf.nest.pack_sequence_as(labels, fitted)
+
+
 def fit_to_inputs(model: keras.Model, batch: Sequence[TensorStructure], batch_size: int | None) -> list:
-    """The parts of a batch with static sizes: those of sparse inputs, whose type has none, and a fixed batch size.
+    """The parts of a batch with the sizes that the model knows: those of its inputs, and a fixed batch size.
 
     Raises:
-        InvalidArgumentError: when the graph runs, a batch has not the fixed number of examples.
+        InvalidArgumentError: when the graph runs, an input has another size, or a batch has not the fixed number of
+            examples.
     """
     x, *others = batch
     leaves = tf.nest.flatten(x)
-    if any(isinstance(leaf, tf.SparseTensor) for leaf in leaves):
-        pairs = zip(leaves, _inputs_like(model, x), strict=True)
-        x = tf.nest.pack_sequence_as(x, [_with_sizes(*pair) for pair in pairs])
+    pairs = zip(leaves, _inputs_like(model, x), strict=True)
+    x = tf.nest.pack_sequence_as(x, [_with_sizes(*pair) for pair in pairs])
     if batch_size is None or all(leaf.shape[0] == batch_size for leaf in tf.nest.flatten([x, others])):
         return [x, *others]
     layer, examples = _stateful_layers(model)[0], tf.shape(leaves[0])[0]
@@ -65,11 +91,19 @@ def sized_inputs(model: keras.Model, specs: TensorStructure) -> TensorStructure:
     return tf.nest.pack_sequence_as(specs, sized)
 
 
-def _sized_like(spec: tf.TensorSpec, other: tf.TensorSpec | keras.KerasTensor) -> tf.TensorSpec:
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None or spec.shape.rank != len(other.shape):
-        return spec
-    pairs = zip(spec.shape, other.shape, strict=True)
-    return tf.TensorSpec([b if a is None else a for a, b in pairs], spec.dtype)
+def _sized_like(leaf: tf.Tensor | tf.TensorSpec, other: tf.TensorSpec | keras.KerasTensor) -> Any:
+    """A tensor, or a spec, whose open sizes are those of another one of its rank."""
+    if not isinstance(leaf, tf.Tensor | tf.TensorSpec) or leaf.shape.rank is None:
+        return leaf
+    if leaf.shape.rank != len(other.shape):
+        return leaf
+    return _with_shape(leaf, [b if a is None else a for a, b in zip(leaf.shape, other.shape, strict=True)])
+
+
+def _with_shape(leaf: tf.Tensor | tf.TensorSpec, shape: list) -> tf.Tensor | tf.TensorSpec:
+    if isinstance(leaf, tf.TensorSpec):
+        return tf.TensorSpec(shape, leaf.dtype)
+    return leaf if shape == [*leaf.shape] else tf.ensure_shape(leaf, shape)
 
 
 def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
@@ -86,8 +120,10 @@ def _inputs_like(model: keras.Model, x: TensorStructure) -> list:
 
 
 def _with_sizes(leaf: tf.Tensor | tf.SparseTensor, tensor: keras.KerasTensor | None) -> tf.Tensor | tf.SparseTensor:
-    if not isinstance(leaf, tf.SparseTensor) or tensor is None:
+    if tensor is None:
         return leaf
+    if not isinstance(leaf, tf.SparseTensor):
+        return _sized_like(leaf, keras.KerasTensor((None, *tensor.shape[1:])))
     sizes = [
         leaf.dense_shape[i] if size is None else tf.constant(size, tf.int64) for i, size in enumerate(tensor.shape)
     ]

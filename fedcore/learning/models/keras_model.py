@@ -21,6 +21,7 @@ from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_w
 from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, batch_type, checked_batch_type
 from fedcore.learning.models.held_variables import HoldsVariables, variables_of
 from fedcore.learning.models.keras_batches import (
+    fit_labels,
     fit_to_inputs,
     fixed_batch_size,
     input_spec_of,
@@ -38,7 +39,7 @@ from fedcore.learning.models.keras_checks import (
 )
 from fedcore.learning.models.keras_compiled import compile_model
 from fedcore.learning.models.keras_lengths import check_lengths
-from fedcore.learning.models.keras_outputs import LossLike, labels_type, structure_of
+from fedcore.learning.models.keras_outputs import LossLike, index_labels, labels_type, structure_of
 from fedcore.learning.models.keras_purity import check_pure
 from fedcore.learning.models.keras_scope import StepScope
 from fedcore.learning.models.model_weights import (
@@ -173,7 +174,9 @@ class _KerasModel(HoldsVariables):
         self.batch_type = checked_batch_type(_batch_type(model, arguments["loss"], input_spec))
         self.batch_size = fixed_batch_size(model)
         predictions = self._build()
-        labels_and_weights = [label_specs(self.batch_type.types[1], predictions), *self._specs()[2:]]
+        self._predictions_of_labels = predictions, index_labels(model, predictions, arguments["loss"])
+        labels = label_specs(self.batch_type.types[1], *self._predictions_of_labels)
+        labels_and_weights = [labels, *self._specs()[2:]]
         sample = None if input_spec is None else dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"]
         self.compiled = compile_model(model, labels_and_weights, self.batch_type, predictions, arguments, sample)
         self.metrics = self.compiled.metrics
@@ -200,7 +203,10 @@ class _KerasModel(HoldsVariables):
         return self.keras_model(x, **self._training(training))
 
     def _fit(self, batch: Sequence[TensorStructure]) -> list:
-        return fit_to_inputs(self.keras_model, batch, self.batch_size)
+        x, *labels_and_weights = fit_to_inputs(self.keras_model, batch, self.batch_size)
+        if labels_and_weights:
+            labels_and_weights[0] = fit_labels(labels_and_weights[0], *self._predictions_of_labels)
+        return [x, *labels_and_weights]
 
     def _specs(self) -> list:
         """The specs of the parts of a batch."""

@@ -29,12 +29,7 @@ def labels_type(model: keras.Model, loss: LossLike | None) -> TensorStructure:
     """Specs of labels like the model's outputs: integers without the last dimension for a sparse loss."""
 
     def spec(output: keras.KerasTensor, output_loss: LossLike | None) -> tf.TensorSpec:
-        name = (
-            output_loss
-            if isinstance(output_loss, str)
-            else getattr(output_loss, "name", None) or getattr(output_loss, "__name__", "")
-        )
-        if "sparse" in str(name).lower():
+        if _takes_indices(output_loss):
             return tf.TensorSpec(output.shape[:-1], tf.int32)
         return tf.TensorSpec(output.shape, tf.float32)
 
@@ -45,6 +40,21 @@ def labels_type(model: keras.Model, loss: LossLike | None) -> TensorStructure:
         names = model.output_names
         return tuple(spec(output, _loss_of(loss, names[i], i)) for i, output in enumerate(outputs))
     return spec(outputs, next(iter(loss.values())) if isinstance(loss, Mapping) and loss else _loss_of(loss, "", 0))
+
+
+def index_labels(model: keras.Model, predictions: TensorStructure, loss: LossLike | None) -> list[bool]:
+    """For each of the flattened predictions whether its labels are indices of classes."""
+    flat = keras.tree.flatten(predictions)
+    if isinstance(loss, Mapping) and len(flat) == 1:
+        return [any(map(_takes_indices, loss.values()))]
+    names = sorted(predictions) if isinstance(predictions, Mapping) else output_names(model, predictions)
+    names = [*names, *[""] * len(flat)][: len(flat)]
+    return [_takes_indices(_loss_of(loss, name, i)) for i, name in enumerate(names)]
+
+
+def _takes_indices(loss: LossLike | None) -> bool:
+    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
+    return "sparse" in str(name).lower()
 
 
 def _loss_of(loss: LossLike | None, name: str, place: int) -> LossLike | None:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -24,18 +24,18 @@ OptimizerLike: TypeAlias = Optimizer | keras.optimizers.Optimizer | Callable[[],
 """An optimizer of `fc.learning.optimizers`, a Keras 3 optimizer, or a function that makes either."""
 
 # By exact class, since a subclass may step otherwise.
-_RULES: dict[type, Callable[[float, dict], Optimizer]] = {
+_RULES: dict[type, Callable[[float, Any], Optimizer]] = {
     keras.optimizers.SGD: lambda rate, c: build_sgdm(
         rate,
-        c["momentum"],
-        bool(c["nesterov"] and c["momentum"]),  # Keras ignores nesterov without momentum
+        c.momentum,
+        bool(c.nesterov and c.momentum),  # Keras ignores nesterov without momentum
     ),
-    keras.optimizers.Adam: lambda rate, c: build_adam(rate, c["beta_1"], c["beta_2"], c["epsilon"], c["amsgrad"]),
-    keras.optimizers.AdamW: lambda rate, c: build_adam(rate, c["beta_1"], c["beta_2"], c["epsilon"], c["amsgrad"]),
-    keras.optimizers.Adagrad: lambda rate, c: build_adagrad(rate, c["initial_accumulator_value"], c["epsilon"]),
-    keras.optimizers.RMSprop: lambda rate, c: build_rmsprop(rate, c["rho"], c["epsilon"], c["momentum"], c["centered"]),
+    keras.optimizers.Adam: lambda rate, c: build_adam(rate, c.beta_1, c.beta_2, c.epsilon, c.amsgrad),
+    keras.optimizers.AdamW: lambda rate, c: build_adam(rate, c.beta_1, c.beta_2, c.epsilon, c.amsgrad),
+    keras.optimizers.Adagrad: lambda rate, c: build_adagrad(rate, c.initial_accumulator_value, c.epsilon),
+    keras.optimizers.RMSprop: lambda rate, c: build_rmsprop(rate, c.rho, c.epsilon, c.momentum, c.centered),
     keras.optimizers.Adafactor: lambda rate, c: build_adafactor(
-        rate, c["beta_2_decay"], c["epsilon_1"], c["epsilon_2"], c["clip_threshold"]
+        rate, c.beta_2_decay, c.epsilon_1, c.epsilon_2, c.clip_threshold
     ),
 }
 
@@ -161,18 +161,19 @@ def _from_keras(keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str
     rule = _RULES.get(type(keras_optimizer)) if is_of_keras else None
     if rule is None or excludes or any(getattr(keras_optimizer, option) for option in _BY_KERAS):
         return KerasSteps(keras_optimizer, names)
-    config = keras_optimizer.get_config()
-    optimizer = rule(0.0 if scheduled else float(config["learning_rate"]), config)
-    if config["weight_decay"] is not None:
-        optimizer = Decayed(optimizer, float(config["weight_decay"]))
-    clip = _clipping(config)
+    # Attributes, since a schedule of one's own need not have a configuration.
+    rate = schedule.numpy() if isinstance(schedule, keras.Variable) else schedule
+    optimizer = rule(0.0 if scheduled else float(rate), keras_optimizer)
+    if keras_optimizer.weight_decay is not None:
+        optimizer = Decayed(optimizer, float(keras_optimizer.weight_decay))
+    clip = _clipping(keras_optimizer)
     if clip is not None:
         optimizer = Clipped(optimizer, clip)
     return ScheduledOptimizer(optimizer, schedule) if scheduled else optimizer
 
 
-def _clipping(config: dict) -> Callable[[tuple], tuple] | None:
-    norm, total, value = config["clipnorm"], config["global_clipnorm"], config["clipvalue"]
+def _clipping(given: keras.optimizers.Optimizer) -> Callable[[tuple], tuple] | None:
+    norm, total, value = given.clipnorm, given.global_clipnorm, given.clipvalue
     if norm and norm > 0:  # Keras clips by positive bounds only
         return lambda gradients: tuple(tf.clip_by_norm(g, norm) for g in gradients)
     if total and total > 0:

@@ -38,6 +38,7 @@ from fedcore.program import (
     SQLiteClientStates,
     TensorBoardReleaseManager,
 )
+from fedcore.program.optional_packages import is_installed
 from fedcore.program.run_directory import CHECKPOINTS, CLIENT_STATES, METRICS, SUMMARIES, used_alone
 from fedcore.scalars import seed_number, whole_number
 from fedcore.seeds import fold_in
@@ -99,7 +100,8 @@ def train(
             `process.initialize.invoke(seed=seed)`, and the round after r rounds has the clients
             `build_uniform_sampling_fn(data.client_ids, seed=seed)(r, clients_per_round)`. Default: the seed of the
             directory's checkpoint, or drawn; `history.seed` has it.
-        directory: gets the checkpoints, `metrics.csv` and the directory `tensorboard`. Default: nothing is written.
+        directory: gets the checkpoints, `metrics.csv` and, with the extra `tensorboard`, the directory `tensorboard`.
+            Default: nothing is written.
         initial_state: the state to begin with. Default: that of `process.initialize`.
         evaluation, evaluation_data: computes metrics `val_…` of the global model, on clients of their own.
             Default: no evaluation.
@@ -114,8 +116,8 @@ def train(
         client_states: keeps the states of the clients of a `ClientStateProcess`, such as a
             `fc.program.SQLiteClientStates`. Default: the file `client_states.sqlite` of the directory; in memory
             where there is none, and then in the checkpoints of `program_state_manager`.
-        retries: how often a round is run again that raises an `ExecutionError` or an `OSError`: with the same clients,
-            from the same state. Default: never.
+        retries: how often a round, or an evaluation, is run again that raises an `ExecutionError` or an `OSError`: with
+            the same clients, from the same state. Default: never.
         should_retry_round: whether the result of a round is refused; the round is then run again, up to `retries`
             times, with other clients. Default: none is refused. Not for a process that adds noise: each result that it
             looks at would be a release, and all of a round would have the same noise.
@@ -215,6 +217,8 @@ def _files(directory: Path, hparams: Mapping[str, bool | int | float | str] | No
             f"{path} is damaged: it is no table of a training's rounds\n"
             "  fix: move it away; the training goes on with a new one, of the rounds to come"
         ) from error
+    if not is_installed("tensorboard"):
+        return [table]
     return [table, TensorBoardReleaseManager(directory / SUMMARIES, hparams=hparams)]
 
 

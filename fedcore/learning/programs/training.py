@@ -168,7 +168,7 @@ class Training:
         last = self.round == self.rounds
         evaluated = None
         if self._evaluate is not None and (last or self.round % self._settings.evaluate_every == 0):
-            evaluated = self._evaluate(self.state, self.round)
+            evaluated = self._evaluation(self._evaluate)
         row = row_of(self.round, output.metrics, evaluated, counts)
         self.history.rows.append(row)
         self.history.seconds.append(time.perf_counter() - began)
@@ -211,6 +211,15 @@ class Training:
             logging.getLogger("fedcore").warning("round %d runs again with other clients", self.round)
             cohort = self._cohorts.draw(self.round - 1, draws)
         raise ExecutionError(f"round {self.round}: should_retry_round refused the results of all {attempts} attempts")
+
+    def _evaluation(self, evaluate: Callable[[Any, int], Any]) -> Any:
+        """The metrics of the round's model; the round, which has a result, does not run again."""
+        for _ in range(self._settings.retries):
+            try:
+                return evaluate(self.state, self.round)
+            except (ExecutionError, OSError) as error:
+                logging.getLogger("fedcore").warning("the evaluation of round %d runs again: %s", self.round, error)
+        return evaluate(self.state, self.round)
 
     def _counts(self, clients: int, broadcast_bits: int, aggregate_bits: int) -> dict[str, Any]:
         """Costs of the round, and its time on the clock. Drops the models from which no client is at work."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from fedcore.errors import FedcoreError
+from fedcore.runtime.clients.faults import QuotesNoValue
 from fedcore.runtime.stopping import Stop
 
 
@@ -38,8 +38,8 @@ class Exchange(Protocol):
         """Disconnects; ends threads and closes ports."""
 
 
-class NoReply(FedcoreError):
-    """A site did not reply.
+class NoReply(QuotesNoValue):
+    """A site did not reply, so that the network's reason has no value of its data.
 
     Args:
         site: its id.

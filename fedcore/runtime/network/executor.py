@@ -139,8 +139,7 @@ class NetworkClientsExecutor(SlicedClientsExecutor):
         def ask(client: int, message: Message) -> Message:
             if message.facts.get("phase") == PHASES[0]:
                 self._sites.wait_online(transcript.names[client], stop)
-            stage.send_plan_once(transcript.names[client])
-            return self._sites.ask(transcript.names[client], message, stop)
+            return stage.ask(transcript.names[client], message)
 
         stage.sums = NetworkSums(self.secure, work, transcript, ask, self._pool, report)
         return stage.sums
@@ -365,12 +364,9 @@ class _Stage:
 
     def _answer(self, site: str, index: int, sources: list, client_arrays: dict[str, np.ndarray]) -> Message:
         """The site's result; what the site lacks is sent to it."""
-        self.send_plan_once(site)
         missing = {name for name, digest in self._digests.items() if not self._sites.has(site, digest)}
         reply = self._ask(site, index, sources, client_arrays, missing)
         if reply.facts["kind"] == "missing":
-            if reply.fact("plan", bool):
-                self._send_plan(site)
             reply = self._ask(site, index, sources, client_arrays, {*self._digests})
         if reply.facts["kind"] != "result":
             raise MalformedMessage(f"{site} replies with {remark(reply.facts['kind'])!r}, not with a result")
@@ -398,7 +394,7 @@ class _Stage:
             "digests": digests,
             "reply_by_s": REPLY_BY * self._sites.timeout_s,
         }
-        return self._sites.ask(site, Message(facts, {**arrays, **client_arrays}), self._stop, self._max_reply_bytes)
+        return self.ask(site, Message(facts, {**arrays, **client_arrays}), self._max_reply_bytes)
 
     @functools.cached_property
     def _max_reply_bytes(self) -> int:
@@ -411,10 +407,20 @@ class _Stage:
             return MAX_MESSAGE_BYTES
         return MAX_REPLY_BYTES + 3 * sum(size for size in bits if size is not None) // 8
 
-    def send_plan_once(self, site: str) -> None:
-        """Sends the plan to a site that has not been sent it."""
+    def ask(self, site: str, message: Message, max_bytes: int = MAX_REPLY_BYTES) -> Message:
+        """The reply of a site, which is sent the plan first if it has not been.
+
+        A site that has restarted, or whose policy has changed, has the plan no more; it gets it again.
+
+        Args, Raises: as for `_Sites.ask`.
+        """
         if not self._sites.has(site, self._work.digest):
             self._send_plan(site)
+        reply = self._sites.ask(site, message, self._stop, max_bytes)
+        if reply.facts["kind"] == "missing" and reply.fact("plan", bool):
+            self._send_plan(site)
+            reply = self._sites.ask(site, message, self._stop, max_bytes)
+        return reply
 
     def _send_plan(self, site: str) -> None:
         arrays = {"bundle": np.frombuffer(to_bytes(self._work.module, has_sources=False), np.uint8)}

@@ -34,7 +34,7 @@ SHOWN = 3
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Ask = Callable[[int, Message], Message]
-"""Asks the site of a client, which it has sent the plan."""
+"""Asks the site of a client, which gets the plan if it lacks it."""
 
 
 class NetworkSums:

@@ -13,8 +13,8 @@ import attrs
 
 from fedcore.runtime.network.messages import MalformedMessage, Message
 
-DATA, SERVER_VALUE = "data", "server"
-"""Sources of a client value beside a `KeptName`: the site's data, and the server."""
+DATA, HELD_OUT, SERVER_VALUE = NAMED_SOURCES = "data", "held out", "server"
+"""Sources of a client value beside a `KeptName`: the site's data, the rows that it holds out of these, the server."""
 
 MAX_PATH = 64
 """Steps to an element of a value."""
@@ -58,7 +58,7 @@ class ValueSource:
     """Where a client value of a stage comes from.
 
     Args:
-        name: DATA, SERVER_VALUE, or the text of a `KeptName`.
+        name: one of NAMED_SOURCES, or the text of a `KeptName`.
         path: positions of the element within that value.
     """
 
@@ -84,7 +84,7 @@ class ValueSource:
     @property
     def kind(self) -> tuple:
         """Equal for clients that compute with equal values, or each with values of its own that have one provenance."""
-        if self.name in (DATA, SERVER_VALUE):
+        if self.name in NAMED_SOURCES:
             return self.name, self.path
         name = KeptName.parse(self.name)
         return name.operation, name.provenance, self.path

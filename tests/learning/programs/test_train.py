@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,13 @@ def test_a_directory_has_checkpoints_a_table_and_summaries(process, data, tmp_pa
     assert lines[0].split(",") == list(history.rows[0])
     assert [float(line.split(",")[1]) for line in lines[1:]] == history["loss"]
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_without_tensorboard_a_directory_has_all_but_summaries(process, data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    history = train(process, data, 2, directory=tmp_path, hparams={"lr": 0.1})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "metrics.csv"]
+    assert train(process, data, 2, directory=tmp_path).rows == history.rows
 
 
 def test_a_resumed_training_is_an_unbroken_one_bit_for_bit(process, data, tmp_path):
@@ -224,6 +232,30 @@ def test_a_round_that_fails_runs_again_with_the_same_clients(process, data):
     failures += [OSError("gone")] * 3
     with pytest.raises((OSError, ExecutionError), match="gone"):
         train(process, flaky, 2, retries=1)
+
+
+def test_an_evaluation_that_fails_runs_again_and_its_round_does_not(process, data):
+    failures = [OSError("the network is gone"), OSError("still")]
+
+    def load(client_id):
+        if failures:
+            raise failures.pop()
+        return data.create_tf_dataset_for_client(client_id)
+
+    flaky = fc.simulation.datasets.ClientData.from_clients_and_tf_fn(data.client_ids, load)
+    rounds = []
+
+    class Counting(programs.Callback):
+        def on_result(self, round_number):
+            rounds.append(round_number)
+
+    history = train(process, data, 2, evaluation=process, evaluation_data=flaky, retries=2, callbacks=[Counting()])
+    assert not failures
+    assert history.rows == train(process, data, 2, evaluation=process, evaluation_data=data).rows
+    assert rounds == [1, 2]
+    failures += [OSError("gone")] * 50
+    with pytest.raises((OSError, ExecutionError), match="gone"):
+        train(process, data, 1, evaluation=process, evaluation_data=flaky, retries=1)
 
 
 def test_a_refused_round_runs_again_with_other_clients_up_to_a_bound(process, data):

@@ -15,8 +15,8 @@ from fedcore.graphs.graphdef.form.canonical_form import inputs_first
 Dependencies = int
 """Bit mask of the arguments that a tensor depends on."""
 
-Ports = Dependencies | list[Dependencies]
-"""Dependencies of a node: a list by result, or one set for all its results."""
+Ports = Dependencies | dict[str, Dependencies]
+"""Dependencies of a node: by what follows its name in the names of its results, or one set for all its results."""
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
@@ -76,8 +76,13 @@ class _Walk:
             if called not in self._of_functions:  # no call, or a recursive call
                 dependencies[name] = controls | _union(operands)
                 continue
-            reads = self._of_functions[called]
-            dependencies[name] = [controls | _union(operands[i] for i in positions(mask)) for mask in reads]
+            results = [p.name for p in self.functions[called].signature.output_arg]
+            ports: dict[str, Dependencies] = {}
+            for number, (result, mask) in enumerate(zip(results, self._of_functions[called], strict=True)):
+                reads = controls | _union(operands[i] for i in positions(mask))
+                suffix = f"output:{number}" if node.op in _CALLS else f"{result}:0"  # in a function
+                ports |= {suffix: reads, str(number): reads} | ({"": reads} if number == 0 else {})
+            dependencies[name] = ports
         return dependencies
 
     def follow(self, nodes: Iterable[node_def_pb2.NodeDef]) -> None:
@@ -102,7 +107,7 @@ class _Walk:
     def _function_dependencies(self, function: function_pb2.FunctionDef) -> list[Dependencies]:
         argument_ports = {arg.name: 1 << i for i, arg in enumerate(function.signature.input_arg)}
         ports = self.ports(function.node_def, argument_ports)
-        controls = _union(_tensor_ports(ports, node) for node in function.control_ret.values())
+        controls = _union(_tensor_ports(ports, f"^{node}") for node in function.control_ret.values())
         return [controls | _tensor_ports(ports, function.ret[result.name]) for result in function.signature.output_arg]
 
 
@@ -118,9 +123,6 @@ def _tensor_ports(ports: Mapping[str, Ports], tensor: str) -> Dependencies:
     """The dependencies of a tensor: `node`, `node:1`, or in a function `node:output:1`."""
     node, _, port = tensor.removeprefix("^").partition(":")
     node_ports = ports[node]
-    if not isinstance(node_ports, list):
+    if not isinstance(node_ports, dict):
         return node_ports
-    *output, index = port.split(":")
-    if tensor.startswith("^") or (output and output[0] != "output"):
-        return _union(node_ports)
-    return node_ports[int(index or 0)]
+    return _union(node_ports.values()) if tensor.startswith("^") else node_ports[port]

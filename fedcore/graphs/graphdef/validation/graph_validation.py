@@ -5,6 +5,7 @@ function calls form cycles. The arguments and results of the graph are those of 
 """
 
 import collections
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -54,6 +55,9 @@ _DATASET_RESULTS = {  # the attributes that hold the types of the results of the
     "ReduceDataset": ("Tstate",),
     "ScanDataset": ("Tstate", "output_types"),
 }
+_RESERVED = re.compile(r"arg|ret|seed$")
+"""Names that the canonical form gives to arguments, results and the seed only. Decision 0312."""
+
 _DTYPES = frozenset(types_pb2.DataType.values()) - {types_pb2.DT_INVALID}
 
 
@@ -171,16 +175,20 @@ class _Validator:
         arguments = {f"arg{i}": dtype for i, dtype in enumerate(dtypes)}
         if graph.attributes.get("seeded"):
             arguments["seed"] = types_pb2.DT_INT64
-        for node in self.graph_def.node:
-            if node.op in ("Placeholder", "PlaceholderV2") and arguments.get(node.name) != types[node.name, 0]:
-                raise _Malformed(f"the placeholder {node.name!r} is no argument of {graph.type}")
         placeholders = {n.name for n in self.graph_def.node if n.op in ("Placeholder", "PlaceholderV2")}
+        for name in sorted(placeholders):
+            if arguments.get(name) != types[name, 0]:
+                raise _Malformed(f"the placeholder {name!r} is no argument of {graph.type}")
         missing = sorted(set(arguments) - placeholders - {"seed"})
         if missing:
             raise _Malformed(f"it lacks the argument {missing[0]!r}")
-        for i, leaf in enumerate(tensor_leaves(graph.type.result)):
-            if types.get((f"ret{i}", 0)) != spec(leaf).dtype.as_datatype_enum:
-                raise _Malformed(f"'ret{i}' is not its result of type {leaf}")
+        results = {f"ret{i}": leaf for i, leaf in enumerate(tensor_leaves(graph.type.result))}
+        for name, leaf in results.items():
+            if types.get((name, 0)) != spec(leaf).dtype.as_datatype_enum:
+                raise _Malformed(f"{name!r} is not its result of type {leaf}")
+        for node in self.graph_def.node:  # analyses know arguments and results by their names
+            if _RESERVED.match(node.name) and node.name not in placeholders | results.keys():
+                raise _Malformed(f"{node.name!r} has the name of an argument or a result, and is none")
 
     def _check_function(self, name: str, function: function_pb2.FunctionDef) -> None:
         where = f"the function {name!r}"
