@@ -7,7 +7,8 @@ from typing import TypeAlias, TypeVar
 from fedcore.computation import Computation, federated_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.ir.values import Value
-from fedcore.templates import AggregationProcess, MeasuredProcessOutput
+from fedcore.templates import AggregationProcess
+from fedcore.templates.composition import with_parameters
 from fedcore.templates.iterative import check_computation
 from fedcore.types import CLIENTS, KINDS, FederatedType, TensorType, Type, leaves
 
@@ -157,7 +158,11 @@ def refuse_weights(factory: object, who: str) -> None:
 
 
 def aggregation_process(
-    initialize: Computation, value_type: Type, weight_type: Type | None, body: Callable
+    initialize: Computation,
+    value_type: Type,
+    weight_type: Type | None,
+    body: Callable,
+    value_name: str = "value",
 ) -> AggregationProcess:
     """The process with or without a weight whose `next` is `body(state, value, weights)`.
 
@@ -171,6 +176,7 @@ def aggregation_process(
         weight_type: W; None for a process without a weight.
         body: traced once; `weights` is a tuple of the weight, or () where there is none. Returns a
             `fc.templates.MeasuredProcessOutput`.
+        value_name: the name of the second parameter of `next`.
     Raises:
         TypeMismatch: `initialize` is no computation; `body` does not return a state that it takes, or not at the
             server.
@@ -183,19 +189,13 @@ def aggregation_process(
         np.float32(3.0)
     """
     check_computation("aggregation_process", "initialize", initialize)
-    state_type, client_value = initialize.type_signature.result, FederatedType(value_type, CLIENTS)
-    if weight_type is None:
-
-        @federated_computation(state_type, client_value)
-        def next_fn(state: Value, value: Value) -> Value | MeasuredProcessOutput:
-            return body(state, value, ())
-    else:
-
-        @federated_computation(state_type, client_value, FederatedType(weight_type, CLIENTS))
-        def next_fn(state: Value, value: Value, weight: Value) -> Value | MeasuredProcessOutput:
-            return body(state, value, (weight,))
-
-    return AggregationProcess(initialize, next_fn)
+    types = [value_type] if weight_type is None else [value_type, weight_type]
+    next_fn = with_parameters(
+        lambda state, value, *weights: body(state, value, weights), [value_name, "weight"][: len(types)]
+    )
+    values = [FederatedType(type_, CLIENTS) for type_ in types]
+    state_type = initialize.type_signature.result
+    return AggregationProcess(initialize, federated_computation(next_fn, state_type, *values))
 
 
 CreateInner: TypeAlias = Callable[[Type], AggregationProcess]

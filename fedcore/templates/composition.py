@@ -16,7 +16,7 @@ from fedcore.types import FederatedType, StructType, Type, explain, fits
 def chain_measured_processes(measured_processes: Mapping[str, MeasuredProcess]) -> MeasuredProcess:
     """One process that hands the result of each to the next.
 
-    Types, for measured_processes a and b: `next : (<state=<a=A,b=B>@SERVER,value=V> ->
+    Types, for processes a and b: `next : (<state=<a=A,b=B>@SERVER,value=V> ->
     <state=<a=A,b=B>@SERVER,result=R of b,measurements=<a=MA,b=MB>@SERVER>)`. The first process may take more
     arguments than a value; then so does the chain.
 
@@ -48,7 +48,7 @@ def chain_measured_processes(measured_processes: Mapping[str, MeasuredProcess]) 
             values = (outputs[name].result,)
         return _output(outputs, values[0])
 
-    next_fn = _with_parameters(chain, [p.name for p in first])
+    next_fn = with_parameters(chain, [p.name for p in first])
     return MeasuredProcess(
         _initialize(measured_processes),
         federated_computation(next_fn, _state_type(measured_processes), *(p.type for p in first)),
@@ -58,7 +58,7 @@ def chain_measured_processes(measured_processes: Mapping[str, MeasuredProcess]) 
 def concatenate_measured_processes(measured_processes: Mapping[str, MeasuredProcess]) -> MeasuredProcess:
     """One process that runs several side by side, each on its own value.
 
-    Types, for measured_processes a and b: `next : (<state=<a=A,b=B>@SERVER,value=<a=VA,b=VB>> ->
+    Types, for processes a and b: `next : (<state=<a=A,b=B>@SERVER,value=<a=VA,b=VB>> ->
     <state=<a=A,b=B>@SERVER,result=<a=RA,b=RB>,measurements=<a=MA,b=MB>@SERVER>)`; results that are all at one
     placement are zipped.
 
@@ -125,7 +125,7 @@ def _zip_placed(values: dict) -> Any:
     return federated_zip(values) if len(placements) == 1 and None not in placements else values
 
 
-def _with_parameters(fn: Callable, names: list[str]) -> Callable:
+def with_parameters(fn: Callable, names: list[str]) -> Callable:
     """`fn(state, *values)` as a function of a state and named values."""
     import inspect
 

@@ -68,6 +68,13 @@ def test_weights_are_made_of_a_result():
     assert models.ModelWeights.from_tff_result(([1.0], [])) == weights
 
 
+def test_weights_become_arrays_outside_of_graphs_only():
+    weights = models.ModelWeights([tf.Variable(1.0)], [])
+    assert weights.convert_variables_to_arrays().trainable == [np.float32(1.0)]
+    with tf.Graph().as_default(), pytest.raises(InvalidValue, match="a graph that is being built has none"):
+        weights.convert_variables_to_arrays()
+
+
 def test_the_initial_weights_of_a_model_are_an_argument_of_a_computation():
     model = keras_model()
     predict = fc.tf_computation(lambda x, weights: model.predict_on_batch(weights, x))
@@ -76,10 +83,10 @@ def test_the_initial_weights_of_a_model_are_an_argument_of_a_computation():
 
 
 def test_local_variables_are_those_of_the_metrics_then_of_the_loss_then_the_counts():
-    model = keras_model(metrics=[keras.metrics.MeanAbsoluteError()])
-    assert [v.dtype.name for v in model.local_variables] == ["float32"] * 4 + ["int64"] * 2
+    model = keras_model(metrics=[metrics.NumExamplesCounter("z"), keras.metrics.MeanAbsoluteError()])
+    assert [v.dtype.name for v in model.local_variables] == ["int64", *["float32"] * 4, "int64", "int64"]
     model.forward_pass(BATCH)
-    assert [float(v) for v in model.local_variables] == [2.0, 2.0, 2.0, 2.0, 2.0, 1.0]
+    assert [float(v) for v in model.local_variables] == [2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0]
 
 
 def test_counters_have_the_names_of_the_counts_that_they_replace():
@@ -187,6 +194,27 @@ def test_an_aggregation_of_metrics_gets_the_metrics_that_it_takes():
     state, result = evaluation.next(evaluation.initialize(), [[np.float32([1.0, 2.0])], [np.float32([4.0])]])
     assert state.client_work == {"seen": 7.0}
     assert result["client_work"]["eval"]["current_round_metrics"] == {"seen": 7.0}
+
+
+def double_the_sums(metric_finalizers):
+    @fc.federated_computation
+    def aggregate(client_states):
+        @fc.tf_computation
+        def finalize(states):
+            return OrderedDict((name, fn(states[name]) * 2) for name, fn in metric_finalizers.items())
+
+        return fc.federated_map(finalize, fc.federated_sum(client_states))
+
+    return aggregate
+
+
+@pytest.mark.parametrize("model_fn", [keras_model, Distance])
+def test_an_aggregator_of_metrics_finds_the_finalizers_by_the_names_of_the_metrics(model_fn):
+    process = fc.learning.algorithms.build_fed_sgd(model_fn, metrics_aggregator=double_the_sums)
+    data = [BATCH] if model_fn is keras_model else [np.float32([1.0, 2.0])]
+    train = process.next(process.initialize(), [data, data]).metrics["client_work"]["train"]
+    assert (train["num_examples"], train["num_batches"], train["num_non_finite_clients"]) == (8, 4, 0)
+    assert train.get("seen", 12.0) == 12.0
 
 
 def test_secure_and_open_sums_of_a_computation_are_told():

@@ -61,7 +61,7 @@ class FinalizeThenSampleFactory:
             samples = federated_zip((federated_map(rows, current), federated_map(rows, total)))
             return MeasuredProcessOutput(total, samples, federated_sum(federated_map(non_finite, metrics)))
 
-        return aggregation_process(initialize, local_unfinalized_metrics_type, None, body)
+        return aggregation_process(initialize, local_unfinalized_metrics_type, None, body, "client_unfinalized_metrics")
 
 
 def _is_not_finite(metric: tf.Tensor) -> tf.Tensor:

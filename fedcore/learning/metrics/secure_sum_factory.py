@@ -143,7 +143,7 @@ def _process(value_type: Type, ranges: Mapping | None, default: Any) -> Aggregat
             federated_zip({key: entry.measurements for key, entry in outputs.items()}),
         )
 
-    return aggregation_process(initialize, value_type, None, body)
+    return aggregation_process(initialize, value_type, None, body, "client_local_unfinalized_metrics")
 
 
 def _map_leaves(type_: Type, fn: Callable[[str, TensorType], Any], path: str = "the state") -> Any:

@@ -77,7 +77,7 @@ class SumThenFinalizeFactory(UnweightedAggregationFactory):
             metrics = federated_zip((federated_map(finalize, added.result), federated_map(finalize, total)))
             return MeasuredProcessOutput(federated_zip((added.state, total)), metrics, added.measurements)
 
-        return aggregation_process(initialize, value_type, None, body)
+        return aggregation_process(initialize, value_type, None, body, "unfinalized_metrics")
 
 
 def _cast(zero: tf.Tensor, value: ArrayLike) -> tf.Tensor:

@@ -63,10 +63,11 @@ class HoldsVariables(PureModel):
 
     @property
     def local_variables(self) -> Sequence[tf.Variable]:
-        """The variables that metrics are counted in, in the order of the reports, then other states of a client."""
-        reported = tf.nest.flatten(list(self.report_metrics(self._counts).values()))
-        listed = set(map(id, reported))
-        return [*reported, *(v for v in tf.nest.flatten(self._counts) if id(v) not in listed)]
+        """The variables of the model's own metrics, of its loss and its counts, then of other states of a client."""
+        first = [name for name in ("own", "loss", "num_examples", "num_batches") if name in self._counts]
+        parts = [self._counts[name] for name in (*first, *(name for name in self._counts if name not in first))]
+        in_order = [list(part.values()) if isinstance(part, dict) else part for part in parts]  # not sorted by name
+        return tf.nest.flatten(in_order)
 
     @property
     def input_spec(self) -> Any:
@@ -104,16 +105,6 @@ class HoldsVariables(PureModel):
         """By a metric's name the list of tensors that clients add."""
         reported = self.report_metrics(tf.nest.map_structure(tf.convert_to_tensor, self._counts))
         return OrderedDict((name, list(v) if isinstance(v, tuple) else v) for name, v in reported.items())
-
-    def metric_finalizers(self) -> "OrderedDict[str, Callable]":
-        """By a metric's name the function that computes it of its added tensors."""
-
-        def finalize(name: str, values: Iterable[tf.Tensor]) -> TensorStructure:
-            others = tf.nest.map_structure(tf.zeros_like, self.report_metrics(self.initial_metrics()))
-            return self.finalize_metric({**others, name: tuple(values)}, name)
-
-        names = self.report_metrics(self.initial_metrics())
-        return OrderedDict((name, functools.partial(finalize, name)) for name in names)
 
     def reset_metrics(self) -> None:
         """Sets the local variables to what a client starts with."""

@@ -139,11 +139,16 @@ class ModelWeights:
     def convert_variables_to_arrays(self) -> "ModelWeights":
         """The weights as numpy arrays: variables by the values that they have now.
 
+        Raises:
+            InvalidValue: a graph is being built, in which variables have no values.
         Example:
             >>> weights = fc.learning.ModelWeights((tf.Variable([1.0, 2.0]),), ())
             >>> weights.convert_variables_to_arrays().trainable[0].tolist()
             [1.0, 2.0]
         """
+
+        if not tf.executing_eagerly():
+            raise InvalidValue("convert_variables_to_arrays reads values, and a graph that is being built has none")
 
         def array(leaf: tf.types.experimental.TensorLike | tf.Variable) -> np.ndarray:
             return np.array(leaf.numpy() if hasattr(leaf, "numpy") else leaf)

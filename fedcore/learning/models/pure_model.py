@@ -2,6 +2,7 @@
 
 import abc
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -113,6 +114,22 @@ class PureModel(abc.ABC):
     @abc.abstractmethod
     def finalize_metrics(self, reported: dict) -> dict:
         """The metrics of reports that were added."""
+
+    @functools.cached_property
+    def metric_names(self) -> tuple[str, ...]:
+        """The names in a report, in order."""
+        reported: Any = tf_computation(lambda: self.report_metrics(self.initial_metrics())).type_signature.result
+        return reported.names
+
+    def metric_finalizers(self) -> OrderedDict[str, Callable]:
+        """By a metric's name the function that computes it of its part of added reports."""
+
+        def finalize(name: str, state: TensorStructure) -> TensorStructure:
+            others = tf.nest.map_structure(tf.zeros_like, self.report_metrics(self.initial_metrics()))
+            own = tuple(state) if isinstance(state, list) else state
+            return self.finalize_metric({**others, name: own}, name)
+
+        return OrderedDict((name, functools.partial(finalize, name)) for name in self.metric_names)
 
     def finalize_metric(self, reported: dict, name: str) -> TensorStructure:
         """The metric of one state in reports that were added.

@@ -3,7 +3,7 @@
 Decision 0218.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from typing import Any
 
 import attrs
@@ -69,7 +69,10 @@ def finite_or_nothing(
 
 
 class CountingModel:
-    """A model as metrics aggregators see it: its reports and metrics hold the clients whose work is not finite too."""
+    """A model as metrics aggregators see it: its reports and metrics hold the clients whose work is not finite too.
+
+    An aggregator that is written for TFF finds the finalizers in it, by the names of the metrics, as in a dict.
+    """
 
     def __init__(self, model: PureModel) -> None:
         self._model = model
@@ -82,6 +85,27 @@ class CountingModel:
         return {**self._model.finalize_metrics(own), NON_FINITE_CLIENTS: reported[NON_FINITE_CLIENTS][0]}
 
     __call__ = finalize_metrics
+
+    def metric_finalizers(self) -> dict[str, Callable]:
+        return {**self._model.metric_finalizers(), NON_FINITE_CLIENTS: lambda state: state[0]}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.metric_finalizers())
+
+    def __len__(self) -> int:
+        return len(self.metric_finalizers())
+
+    def __getitem__(self, name: str) -> Callable:
+        return self.metric_finalizers()[name]
+
+    def keys(self) -> KeysView[str]:
+        return self.metric_finalizers().keys()
+
+    def values(self) -> ValuesView[Callable]:
+        return self.metric_finalizers().values()
+
+    def items(self) -> ItemsView[str, Callable]:
+        return self.metric_finalizers().items()
 
 
 def aggregation_of_metrics(metrics_aggregator: Any, model: PureModel) -> Callable:
