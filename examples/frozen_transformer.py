@@ -14,7 +14,7 @@ import numpy as np
 
 import fedcore as fc
 
-WORDS, LENGTH, WIDTH, CLIENTS = 100, 16, 64, 40
+WORDS, LENGTH, WIDTH, CLIENTS, PRETRAINING = 100, 16, 64, 40, 6_000
 
 
 def transformer() -> keras.Model:
@@ -39,7 +39,7 @@ def pretrain(path: Path) -> None:
     model = transformer()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(3e-3), loss)
-    model.fit(*sequences(6_000, 0, 0.5), epochs=3, batch_size=50, verbose=0)  # pyright: ignore  Keras: a str by default
+    model.fit(*sequences(PRETRAINING, 0, 0.5), epochs=3, batch_size=50, verbose=0)  # pyright: ignore  Keras: a str by default
     model.save_weights(path)
 
 

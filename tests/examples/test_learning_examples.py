@@ -108,7 +108,7 @@ def test_compression_sends_less_and_draws_it(tmp_path):
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras with numpy 2
 def test_adapters_of_a_small_frozen_transformer_are_trained_and_saved(capsys):
     example = load("frozen_transformer")
-    example.LENGTH, example.WIDTH, example.CLIENTS = 4, 8, 4
+    example.LENGTH, example.WIDTH, example.CLIENTS, example.PRETRAINING = 4, 8, 4, 100
     assert len(example.main(rounds=1)) == 2
     assert re.search(r"adapters: \d+ KiB; base: \d+ KiB", capsys.readouterr().out)
 

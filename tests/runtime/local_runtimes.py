@@ -1,6 +1,7 @@
-"""Local runtimes for a `with` block."""
+"""Local runtimes for a `with` block, and ones that stay."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
 import fedcore as fc
@@ -16,3 +17,9 @@ def local_runtime(**settings) -> Iterator[LocalRuntime]:
             yield runtime
     finally:
         runtime.close()
+
+
+@functools.cache
+def shared_runtime(**settings) -> LocalRuntime:
+    """A local runtime that tests share, with what it has compiled; each kind of settings has one."""
+    return fc.runtime.local(**settings)

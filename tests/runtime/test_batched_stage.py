@@ -94,8 +94,13 @@ def test_batches_in_order_give_the_bits_of_gathered_ones(drop_remainder):
     assert steps(in_order) == steps(gathered)
 
 
-@pytest.mark.parametrize("start", [0.0, 0.5], ids=["from zero", "from another number"])
-@pytest.mark.parametrize("count", [77, 64, 9, 1])
+@pytest.mark.parametrize(
+    ("count", "start"),
+    [
+        *((77, 0.0), (77, 0.5), (64, 0.5), (9, 0.0), (1, 0.5)),
+        *(pytest.param(*more, marks=pytest.mark.soak) for more in ((64, 0.0), (9, 0.5), (1, 0.0))),
+    ],
+)
 def test_clients_in_order_add_up_to_the_bits_of_the_fold(count, start):
     @fc.tf_computation("float32")
     def spread(x):

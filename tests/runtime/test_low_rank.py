@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from equal_rows import needs_equal_rows
+from local_runtimes import shared_runtime
 
 import fedcore as fc
 from fedcore import context
@@ -66,8 +67,9 @@ def built(algorithm: str):
     return ALGORITHMS[algorithm](model_fn)
 
 
-def trained(algorithm: str, data: list, *, rounds: int = 2, **settings) -> list[np.ndarray]:
-    with fc.use(fc.runtime.local(**settings), seed=3):
+def trained(algorithm: str, data: list, *, rounds: int = 2, runtime=None, **settings) -> list[np.ndarray]:
+    """The weights after some rounds, by default in a runtime that tests share: not with data that are not finite."""
+    with fc.use(runtime or shared_runtime(**{"workers_per_device": 1, **settings}), seed=3):
         process = built(algorithm)
         state = process.initialize()
         for _ in range(rounds):
@@ -76,7 +78,7 @@ def trained(algorithm: str, data: list, *, rounds: int = 2, **settings) -> list[
 
 
 def client_stage(algorithm: str, **settings) -> str:
-    with fc.use(fc.runtime.local(**settings)):
+    with fc.use(shared_runtime(**settings)):
         text = str(plan_of(built(algorithm).next.module))
     return next(line for line in text.splitlines() if "strategy=" in line)
 
@@ -114,7 +116,7 @@ def test_low_rank_training_agrees_with_dense_training(algorithm, sizes):
 def test_the_bits_of_a_last_batch_of_one_row_do_not_depend_on_the_group(algorithm):
     """Other kernels multiply a single row."""
     data = clients((21, 30, 21, 39, 21, 33), batch=20)
-    expected = trained(algorithm, data, workers_per_device=1)
+    expected = trained(algorithm, data)
     for width in (2, 3):
         assert same_bits(expected, trained(algorithm, data, vectorize=width)), width
 
@@ -149,7 +151,7 @@ def test_an_evaluation_of_clients_that_were_trained_reads_its_own_groups():
 )
 def test_the_bits_depend_neither_on_workers_nor_on_widths_nor_on_the_calls_of_other_clients(algorithm, sizes):
     data = clients(sizes)
-    expected = trained(algorithm, data, workers_per_device=1)
+    expected = trained(algorithm, data)
     for width, workers in ((2, 4), (3, 1)):
         found = trained(algorithm, data, vectorize=width, workers_per_device=workers)
         assert same_bits(expected, found), (width, workers)
@@ -186,7 +188,8 @@ def test_a_client_that_is_not_finite_does_not_reach_the_others():
     data = clients((20, 33, 7))
     x, y = np.full((7, INPUTS), np.inf, "f"), np.zeros(7, "i")
     poisoned = [data[0], data[1], fc.data.ClientDataset.from_columns((x, y)).batch(BATCH)]
-    assert same_bits(trained("sgd", poisoned, rounds=1), trained("sgd", [*data[:2]], rounds=1))
+    found = trained("sgd", poisoned, rounds=1, runtime=fc.runtime.local())
+    assert same_bits(found, trained("sgd", [*data[:2]], rounds=1))
 
 
 def test_the_first_layers_inputs_are_known_behind_rescaling_too(monkeypatch):
@@ -225,7 +228,7 @@ def test_rows_of_another_client_that_are_not_finite_do_not_reach_one_without_exa
     if shuffled:
         data = [d.shuffle(50, seed=1) for d in data]
     expected = trained("sgd", data[1:4], rounds=1)
-    found = trained("sgd", data, rounds=1)
+    found = trained("sgd", data, rounds=1, runtime=fc.runtime.local())
     assert np.isfinite(expected[0]).all()
     if "products=" in client_stage("sgd"):  # the rows of a block are those of all its clients, and decide bits
         for x, y in zip(found, expected, strict=True):
@@ -240,7 +243,8 @@ def test_the_bits_of_a_client_do_not_depend_on_whether_another_one_takes_more_st
     x, y = np.zeros((61, INPUTS), "f"), np.zeros(61, "i")
     x[-1] = np.inf  # found in its last step, behind those whose factors are added up
     longer = fc.data.ClientDataset.from_columns((x, y)).batch(BATCH)
-    assert same_bits(trained("sgd", [*data, longer], rounds=1), trained("sgd", data, rounds=1))
+    found = trained("sgd", [*data, longer], rounds=1, runtime=fc.runtime.local())
+    assert same_bits(found, trained("sgd", data, rounds=1))
 
 
 @own_plans
@@ -320,7 +324,7 @@ def one_step_process(name: str):
 def one_step_round(name: str, sizes: tuple[int, ...], runtime=None, **settings) -> list[np.ndarray]:
     process = one_step_process(name)
     data = clients([2 * n for n in sizes], 40) if name == "large batches" else clients(sizes, 20)
-    with fc.use(runtime or fc.runtime.local(**settings), seed=3):
+    with fc.use(runtime or shared_runtime(**{"workers_per_device": 1, **settings}), seed=3):
         state = process.next(process.initialize(), data).state
     return [np.asarray(w) for w in state.global_model_weights.trainable]
 
@@ -361,7 +365,7 @@ def test_clients_of_one_step_keep_factors_and_others_dense_kernels(name, kind):
 )
 def test_the_bits_of_clients_of_one_step_depend_on_no_other_client(name, kind):
     sizes = ONE_STEP[kind]
-    expected = one_step_round(name, sizes, workers_per_device=1)
+    expected = one_step_round(name, sizes)
     for settings in ({"vectorize": 2, "block_size": 8}, {"vectorize": 3, "block_size": 8, "workers_per_device": 3}):
         assert same_bits(expected, one_step_round(name, sizes, **settings)), settings
     runtime = fc.runtime.local(workers_per_device=1)
@@ -380,10 +384,10 @@ def test_wide_groups_of_clients_of_one_step_have_the_bits_of_narrow_ones(name, m
     widths = []
     build = client_calls.realize_batched
     monkeypatch.setattr(client_calls, "realize_batched", lambda *a, **kw: widths.append(a[1].width) or build(*a, **kw))
-    wide = one_step_round(name, sizes)
+    wide = one_step_round(name, sizes, fc.runtime.local())
     assert widths == [128]
-    assert same_bits(wide, one_step_round(name, sizes, vectorize=4))
-    assert same_bits(wide[:1], one_step_round(name, sizes, client_devices=["CPU:0"] * 4)[:1])
+    assert same_bits(wide, one_step_round(name, sizes, fc.runtime.local(vectorize=4)))
+    assert same_bits(wide[:1], one_step_round(name, sizes, fc.runtime.local(client_devices=["CPU:0"] * 4))[:1])
     assert set(widths) == {128, 4, 32}  # 32 clients a device: a wide group would be empty for the most part
 
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from local_runtimes import shared_runtime
 
 import fedcore as fc
 from fedcore.context import last_report, plan_of
@@ -66,7 +67,7 @@ def same_bits(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
 
 
 def plan(process, **settings) -> str:
-    with fc.use(fc.runtime.local(**settings)):
+    with fc.use(shared_runtime(**settings)):
         return str(plan_of(process.next.module))
 
 
@@ -80,11 +81,11 @@ def test_the_plan_of_a_loop_says_what_its_options_chose(processes):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_low_rank_training_agrees_with_dense_training(processes, optimizer):
     process, data = processes[optimizer], clients()
-    with fc.use(fc.runtime.local()):
+    with fc.use(shared_runtime()):
         plan = plan_of(process.next.module).function("clients").attributes
     assert (plan["strategy"], plan["low_rank"]) == ("loop", 33)
-    low = one_round(process, data, fc.runtime.local())
-    dense = one_round(process, data, fc.runtime.local(low_rank=False))
+    low = one_round(process, data, shared_runtime())
+    dense = one_round(process, data, shared_runtime(low_rank=False))
     assert not same_bits(low, dense)  # it is another strategy
     for x, y in zip(low, dense, strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
@@ -104,8 +105,8 @@ NO_MORE_STEPS = (30, 12, 4, 0, 20)  # the factors of a block stay factors
 )
 def test_the_bits_depend_neither_on_workers_nor_on_memory(processes, sizes, block):
     process, data = processes["sgd"], clients(sizes)
-    expected = one_round(process, data, fc.runtime.local(workers_per_device=2, block_size=block))
-    devices = fc.runtime.local(client_devices=["CPU:0"] * 3, workers_per_device=1, block_size=block)
+    expected = one_round(process, data, shared_runtime(workers_per_device=2, block_size=block))
+    devices = shared_runtime(client_devices=("CPU:0",) * 3, workers_per_device=1, block_size=block)
     assert same_bits(expected, one_round(process, data, devices))
     if block == 1:
         return
@@ -126,15 +127,15 @@ def test_a_block_whose_client_is_dropped_has_the_bits_of_the_others(processes, a
     poisoned[at] = clients((9,), scale=np.nan)[0]
     emptied = list(data)
     emptied[at] = clients((0,))[0]
-    expected = one_round(processes["sgd"], emptied, fc.runtime.local())
+    expected = one_round(processes["sgd"], emptied, shared_runtime())
     assert same_bits(one_round(processes["sgd"], poisoned, fc.runtime.local()), expected)
 
 
 def test_clients_of_other_layouts_run_dense_in_their_blocks(processes):
     data = clients((30, 12, 20, 7, 9, 15))
     data[5] = data[5].map(lambda x, y: (x * 1.0, y))
-    low = one_round(processes["sgd"], data, fc.runtime.local())
-    dense = one_round(processes["sgd"], data, fc.runtime.local(low_rank=False))
+    low = one_round(processes["sgd"], data, shared_runtime())
+    dense = one_round(processes["sgd"], data, shared_runtime(low_rank=False))
     for x, y in zip(low, dense, strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
     devices = fc.runtime.local(client_devices=["CPU:0"] * 2, workers_per_device=1)
@@ -168,9 +169,9 @@ def printed(x, y):
 )
 def test_clients_train_on_mapped_examples_and_batches(processes, of_examples, of_batches, notes):
     data = [of_client.map(of_examples).batch(BATCH).map(of_batches) for of_client in examples((30, 12, 4))]
-    low = one_round(processes["sgd"], data, fc.runtime.local())
+    low = one_round(processes["sgd"], data, shared_runtime())
     assert len(last_report().notes) == notes
-    dense = one_round(processes["sgd"], data, fc.runtime.local(low_rank=False))
+    dense = one_round(processes["sgd"], data, shared_runtime(low_rank=False))
     assert same_bits(low, dense) == bool(notes)
     for x, y in zip(low, dense, strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
@@ -178,7 +179,7 @@ def test_clients_train_on_mapped_examples_and_batches(processes, of_examples, of
 
 def test_a_client_that_is_not_finite_is_left_out(processes):
     poisoned = [*clients((12,)), *clients((7,), scale=np.inf)]
-    expected = one_round(processes["sgd"], clients((12,)), fc.runtime.local())
+    expected = one_round(processes["sgd"], clients((12,)), shared_runtime())
     assert same_bits(one_round(processes["sgd"], poisoned, fc.runtime.local()), expected)
 
 

@@ -1,10 +1,12 @@
 """Devices that run out of memory, or have a budget: less runs at once, the bits stay."""
 
+import functools
 import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from local_runtimes import shared_runtime
 from separate_process import in_process
 
 import fedcore as fc
@@ -95,13 +97,11 @@ def bits(result) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(result)]
 
 
-def of_settings(computation, clients, **settings):
-    """The result with all memory there is."""
-    runtime = fc.runtime.local(workers_per_device=1, **settings)
-    with fc.use(runtime):
-        result = computation(clients)
-    runtime.close()
-    return bits(result)
+@functools.cache
+def with_all_memory(computation, count: int, **settings) -> list[bytes]:
+    """The result for so many clients."""
+    with fc.use(shared_runtime(workers_per_device=1, **settings)):
+        return bits(computation(cohort(count)))
 
 
 def test_half_as_many_calls_run_at_once_where_they_do_not_fit():
@@ -113,7 +113,7 @@ def test_half_as_many_calls_run_at_once_where_they_do_not_fit():
         assert context.last_report().notes == [
             "/device:CPU:0 ran out of memory: at most 2 of its calls run at once now"
         ]
-        assert bits(result) == of_settings(average_and_largest, clients, vectorize=False)
+        assert bits(result) == with_all_memory(average_and_largest, len(clients), vectorize=False)
         assert context.last_report().notes == []
     runtime.close()
 
@@ -139,7 +139,7 @@ def test_calls_are_cut_until_they_fit_and_the_bits_stay(computation, vectorize, 
         cut = len(failed)
         again = computation(clients)
     runtime.close()
-    assert bits(result) == of_settings(computation, clients, **settings)
+    assert bits(result) == with_all_memory(computation, len(clients), **settings)
     assert bits(again) == bits(result)
     assert len(failed) == cut  # what fits was learned
     assert bool(cut) == (block != 3)
@@ -157,7 +157,7 @@ def test_large_leaves_keep_their_bits_when_clients_run_one_by_one(block):
     assert "in calls of 1 client" in context.last_report().notes[-1]
     runtime.close()
     assert len(failed) == sizes
-    assert bits(result) == of_settings(large_sum, clients, block_size=block)
+    assert bits(result) == with_all_memory(large_sum, len(clients), block_size=block)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_calls_fit_into_the_memory_budget_and_the_bits_stay(settings, memory_byt
     runtime.close()
     assert any(says in note and "to fit into" in note for note in report.notes)
     assert 0 < report.memory["clients"].needed_bytes <= memory_bytes == report.memory["clients"].budget_bytes
-    assert bits(result) == of_settings(average_and_largest, clients, **settings)
+    assert bits(result) == with_all_memory(average_and_largest, len(clients), **settings)
 
 
 def test_a_budget_without_room_for_one_client_is_an_error_with_what_it_needs():
@@ -225,7 +225,7 @@ def test_values_of_clients_come_back_from_clients_one_by_one(computation):
         result = computation(clients)
     runtime.close()
     assert failed
-    assert bits(result) == of_settings(computation, clients)
+    assert bits(result) == with_all_memory(computation, len(clients))
 
 
 @pytest.mark.parametrize("block", [4, "auto"])
@@ -237,7 +237,7 @@ def test_values_that_are_kept_come_back_from_cut_calls(block):
         result = sum_and_values(clients)
     runtime.close()
     assert bool(failed) == (block == 4)
-    assert bits(result) == of_settings(sum_and_values, clients, **settings)
+    assert bits(result) == with_all_memory(sum_and_values, len(clients), **settings)
 
 
 @pytest.mark.parametrize("vectorize", ["auto", False])
@@ -351,8 +351,10 @@ for vectorize, calls in (("auto", [0, 1, 2, 3]), (False, [0, 4])):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["raise", _soak("nan")])
-def test_neither_devices_nor_workers_nor_the_order_show_in_the_survivors_bits(kind):
+@pytest.mark.parametrize(
+    ("kind", "places"), [("raise", [(1, 1), (2, 3), (4, 8)]), _soak("nan", [(1, 1), (1, 8), (2, 3), (4, 1), (4, 8)])]
+)
+def test_neither_devices_nor_workers_nor_the_order_show_in_the_survivors_bits(kind, places):
     told = in_process(
         FOUR
         + f"""
@@ -360,7 +362,7 @@ faults = Faults(2, {kind!r}, 0.3)
 clients = list(zip(values, faults.flags(150)))
 for vectorize in ("auto", False):
     found = set()
-    for devices, workers in ((1, 1), (1, 8), (2, 3), (4, 1), (4, 8)):
+    for devices, workers in {places}:
         runtime = stack(devices, workers, vectorize)
         with fc.use(runtime):
             found.add(digest(average(clients)))

@@ -275,17 +275,25 @@ class Block:
 _source: contextvars.ContextVar[NodeSource | None] = contextvars.ContextVar("fedcore_node_source", default=None)
 
 
-@contextlib.contextmanager
-def from_source(source: NodeSource | None) -> Iterator[None]:
+class _FromSource:
+    """Context of `from_source`; a generator would take ten times as long, for each node of each copy."""
+
+    __slots__ = ("_source", "_token")
+
+    def __init__(self, source: NodeSource | None) -> None:
+        self._source = source
+
+    def __enter__(self) -> None:
+        self._token = None if self._source is None else _source.set(self._source)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _source.reset(self._token)
+
+
+def from_source(source: NodeSource | None) -> contextlib.AbstractContextManager[None]:
     """Context in which new nodes come from this code of the user; None: from that of the context around it."""
-    if source is None:
-        yield
-        return
-    token = _source.set(source)
-    try:
-        yield
-    finally:
-        _source.reset(token)
+    return _FromSource(source)
 
 
 _block: contextvars.ContextVar[Block | None] = contextvars.ContextVar("fedcore_dataflow_block", default=None)
