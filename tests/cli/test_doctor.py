@@ -9,29 +9,37 @@ from command_line import ROOT
 pytestmark = pytest.mark.slow  # imports TensorFlow in another process
 
 
-def test_doctor_tells_versions_devices_limits_settings_and_extras(fedcore):
-    settings = {"FEDCORE_TRACE": "here", "FEDCORE_TARGET": "avx2/small-l2/slow-memory/no-gpu"}
-    ran = fedcore("doctor", "--format", "json", **settings)
+SETTINGS = {"FEDCORE_TRACE": "here", "FEDCORE_TARGET": "avx2/small-l2/slow-memory/no-gpu"}
+NAMESAKES = {"wandb": "wandb", "mlflow": "mlflow", "torch": "torch", "huggingface": "datasets"}
+"""Extra -> a module of its package, of which name the doctor meets a directory."""
+
+
+@pytest.fixture(scope="module")
+def told(fedcore_in, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("doctor")
+    for name in NAMESAKES.values():
+        (folder / name).mkdir()
+    ran = fedcore_in(folder, "doctor", "--format", "json", **SETTINGS)
     assert (ran.code, ran.err) == (0, "")
-    found = json.loads(ran.out)
-    assert found["versions"]["tensorflow"] == tf.__version__
-    assert any(device.startswith("CPU") for device in found["devices"])
-    assert settings.items() <= found["settings"].items()
+    return json.loads(ran.out)
+
+
+def test_doctor_tells_versions_devices_limits_settings_and_extras(told):
+    assert told["versions"]["tensorflow"] == tf.__version__
+    assert any(device.startswith("CPU") for device in told["devices"])
+    assert SETTINGS.items() <= told["settings"].items()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(found["extras"]) == set(project["optional-dependencies"])
-    parts = found["private parts of TensorFlow and Keras"]
+    assert set(told["extras"]) == set(project["optional-dependencies"])
+    parts = told["private parts of TensorFlow and Keras"]
     assert parts["define_function"] == "holds: tensorflow.python.eager.context: Context.add_function_def"
     assert all(text.startswith("holds: ") for name, text in parts.items() if name != "tested with")
-    assert {"cores", "memory", "open files"} <= set(found["limits"])
+    assert {"cores", "memory", "open files"} <= set(told["limits"])
 
 
-def test_a_directory_with_the_name_of_a_package_is_not_the_package(fedcore, tmp_path):
-    for name in ("wandb", "mlflow", "torch", "datasets"):
-        (tmp_path / name).mkdir()
-    extras = json.loads(fedcore("doctor", "--format", "json").out)["extras"]
-    for extra, module in (("wandb", "wandb"), ("mlflow", "mlflow"), ("torch", "torch"), ("huggingface", "datasets")):
+def test_a_directory_with_the_name_of_a_package_is_not_the_package(told):
+    for extra, module in NAMESAKES.items():
         installed = importlib.metadata.packages_distributions().get(module)
-        assert extras[extra] == ("there" if installed else f"lacks {module}")
+        assert told["extras"][extra] == ("there" if installed else f"lacks {module}")
 
 
 def test_doctor_prints_a_heading_for_each_subject(fedcore):

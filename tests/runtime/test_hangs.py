@@ -258,11 +258,7 @@ def mean(xs):
     return fc.federated_mean(xs)
 """
 
-
-def test_a_pass_is_not_met_half_imported_by_another_thread_or_a_signal_handler():
-    body = (
-        PROGRAM
-        + """
+COMPILED_IN_IMPORTS = """
 module = mean.to_module("traced")
 found = []
 
@@ -288,14 +284,8 @@ compile_now()
 thread.join()
 tell(found)
 """
-    )
-    assert in_process(body, cold=True) == [["planned"] * 3]
 
-
-def test_first_calls_come_from_many_threads_and_from_a_signal_handler():
-    body = (
-        PROGRAM
-        + """
+CALLED_BY_MANY = """
 results, handled = [], []
 barrier = threading.Barrier(8)
 
@@ -321,8 +311,28 @@ while not handled:
     signal.pause()
 tell([results, handled])
 """
+
+
+@pytest.fixture(scope="module")
+def told_by_first_uses() -> list:
+    """What programs tell that are the first to import fedcore, in forks of a process that has imported TensorFlow."""
+    forks = "".join(
+        "if not os.fork():\n"
+        "    faulthandler.dump_traceback_later(240, exit=True)\n"
+        f"    exec({PROGRAM + program!r})\n"
+        "    os._exit(0)\n"
+        "assert os.wait()[1] == 0\n"
+        for program in (COMPILED_IN_IMPORTS, CALLED_BY_MANY)
     )
-    assert in_process(body, cold=True) == [[[1.5] * 8, [3.0]]]
+    return in_process("import faulthandler, os, keras, tensorflow\n" + forks, cold=True)
+
+
+def test_a_pass_is_not_met_half_imported_by_another_thread_or_a_signal_handler(told_by_first_uses):
+    assert told_by_first_uses[0] == ["planned"] * 3
+
+
+def test_first_calls_come_from_many_threads_and_from_a_signal_handler(told_by_first_uses):
+    assert told_by_first_uses[1] == [[1.5] * 8, [3.0]]
 
 
 def test_a_forked_process_is_told_to_spawn():

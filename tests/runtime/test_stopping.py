@@ -6,9 +6,11 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
+import warm_processes
 from separate_process import command, environment, told
 
 import fedcore as fc
@@ -156,25 +158,19 @@ def test_ctrl_c_comes_back_soon_and_the_stack_goes_on():
         "tell([float(endless_sum([0.0] * 5)), float(endless_server(0.0))])\n"
         for waiting in WAITING.values()
     )
-    process = subprocess.Popen(
-        [*command(body)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
     took = {}
-    try:
-        assert process.stdout is not None
+    with warm_processes.start({"code": command(body)[-1]}, cwd=Path.cwd(), env=environment()) as process:
         for where in WAITING:
             for line in process.stdout:
-                if told(line) == ["waiting"]:
+                if told(line.decode()) == ["waiting"]:
                     break
             sent = time.monotonic()
-            process.send_signal(signal.SIGINT)
-            assert told(process.stdout.readline()) == ["interrupted"], where
+            os.kill(process.pid, signal.SIGINT)
+            assert told(process.stdout.readline().decode()) == ["interrupted"], where
             took[where] = time.monotonic() - sent
-            assert told(process.stdout.readline()) == [[0.0, 0.0]], where
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 0, errors
+            assert told(process.stdout.readline().decode()) == [[0.0, 0.0]], where
+        ended = process.wait()
+    assert ended.returncode == 0, ended.stderr
     assert max(took.values()) < 2, took
 
 
