@@ -1,4 +1,6 @@
-"""Learning processes that tests run at sites."""
+"""Learning processes that tests run at sites, each built once."""
+
+import functools
 
 import keras
 from direct_exchange import ELEMENT
@@ -17,7 +19,18 @@ def build_model():
     )
 
 
+@functools.cache
 def build_fed_avg(**settings):
     return fc.learning.algorithms.build_weighted_fed_avg(
         build_model, client_optimizer_fn=fc.learning.optimizers.build_sgdm(0.1), **settings
     )
+
+
+@functools.cache
+def build_fed_eval():
+    return fc.learning.algorithms.build_fed_eval(build_model)
+
+
+@functools.cache
+def build_scaffold():
+    return fc.learning.algorithms.build_scaffold(build_model, 0.1, num_clients=3)

@@ -1,5 +1,7 @@
 """A site that sends past its own clipping and zeroing moves the model no further than its bound allows."""
 
+import functools
+
 import attrs
 import numpy as np
 import pytest
@@ -44,26 +46,32 @@ def build_unweighted(aggregator):
     )
 
 
+@functools.cache
 def clipped():
     return build_fed_avg(model_aggregator=fc.aggregators.clipping_factory(CLIP, fc.aggregators.MeanFactory()))
 
 
+@functools.cache
 def clipped_unweighted():
     return build_unweighted(fc.aggregators.clipping_factory(CLIP, fc.aggregators.UnweightedMeanFactory()))
 
 
+@functools.cache
 def zeroed():
     return build_fed_avg(model_aggregator=fc.aggregators.zeroing_factory(CLIP, fc.aggregators.MeanFactory()))
 
 
+@functools.cache
 def robust():
     return build_fed_avg(model_aggregator=fc.learning.robust_aggregator())
 
 
+@functools.cache
 def private():
     return build_unweighted(fc.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(0.0, SITES, CLIP))
 
 
+@functools.cache
 def private_adaptive():
     return build_unweighted(fc.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(0.0, SITES, CLIP))
 

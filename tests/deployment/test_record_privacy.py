@@ -1,5 +1,6 @@
 """The epsilon of a site's records: in its log, and bounded by its policy."""
 
+import functools
 import json
 import sys
 
@@ -31,6 +32,9 @@ def bounded(process, bound):
     return f'{POLICY}max_epsilon = {bound}\ndigests = ["{process.next.to_module("planned").digest()}"]\n'
 
 
+private_process = functools.cache(build_private)
+
+
 def rounds(exchange, process, number):
     data = fc.deployment.sites(exchange, ELEMENT)
     return fc.learning.programs.train(process, data, rounds=number, clients_per_round=len(exchange.sites))
@@ -47,7 +51,7 @@ def spent(exchange, name="site-00"):
 
 def test_the_log_has_the_epsilon_of_all_runs_of_a_site(tmp_path):
     exchange, _ = open_sites(tmp_path, 2, POLICY)
-    run(exchange, build_private(), 3)
+    run(exchange, private_process(), 3)
     lines = spent(exchange)
     expected = [fc.privacy.example_epsilon(1.5, passes=n, delta=1e-5) for n in (1, 2, 3)]
     assert [line["epsilon"] for line in lines] == pytest.approx(expected)
@@ -57,7 +61,7 @@ def test_the_log_has_the_epsilon_of_all_runs_of_a_site(tmp_path):
 
 def test_a_run_that_would_exceed_the_bound_does_not_start_also_after_a_restart(tmp_path):
     bound = fc.privacy.example_epsilon(1.5, passes=2, delta=1e-5) + 1e-6
-    process = build_private()
+    process = private_process()
     exchange, _ = open_sites(tmp_path, 2, bounded(process, bound))
     run(exchange, process, 2)
     exchange.restart("site-00")
@@ -72,7 +76,7 @@ def test_passes_and_sampling_count(tmp_path):
     exchange, _ = open_sites(tmp_path, 1, POLICY)
     site = exchange.answering["site-00"]
     site._data = attrs.evolve(site._data, batches=attrs.evolve(site._data.batches, repeat=5, shuffle=20))
-    run(exchange, build_private(rate=0.25))
+    run(exchange, private_process(rate=0.25))
     (line,) = spent(exchange)
     assert line["noise"] == ["1.5 0.25 5"]
     assert line["epsilon"] == pytest.approx(
@@ -110,11 +114,11 @@ def test_a_plan_without_noise_for_records_that_somebody_has_read_is_refused():
         policy = Policy(aggregated=False, max_epsilon=1.0, digests=frozenset({digest}) if is_read else None)
         return [(refusal.rule, str(refusal).replace(digest, "DIGEST")) for refusal in policy.refusals(plan)]
 
-    assert refusals(build_private()) == []
+    assert refusals(private_process()) == []
     ((rule, why),) = refusals(build_fed_avg())
     assert rule == "max_epsilon"
     assert "reads the site's data without noise for its records" in why
-    ((rule, why),) = refusals(build_private(), is_read=False)
+    ((rule, why),) = refusals(private_process(), is_read=False)
     assert rule == "max_epsilon"
     assert why.endswith(
         "says its noise itself, which holds if somebody has read the plan\n"
@@ -131,7 +135,7 @@ def test_without_dp_accounting_a_site_declines_noisy_plans_and_none_fails(tmp_pa
 
 
 def test_noise_of_multiplier_zero_has_no_bound(tmp_path):
-    process = build_private(noise=0.0)
+    process = private_process(noise=0.0)
     exchange, _ = open_sites(tmp_path, 1, bounded(process, 1000))
     with pytest.raises(fc.errors.FedcoreError, match=r"rule max_epsilon: with this run the epsilon .* is inf"):
         run(exchange, process)
@@ -140,7 +144,7 @@ def test_noise_of_multiplier_zero_has_no_bound(tmp_path):
 
 def test_the_noise_of_a_site_is_not_that_of_the_servers_seed(tmp_path):
     exchange, datasets = open_sites(tmp_path, 1, POLICY)
-    process = build_private()
+    process = private_process()
     state = process.initialize.invoke(seed=1)
     with fc.use(fc.runtime.network(exchange)):
         at_site = process.next.invoke(state, [fc.deployment.sites(exchange, ELEMENT).cohort(["site-00"])[0]], seed=3)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from direct_exchange import ELEMENT, DirectExchange, open_sites
 from federations import POLICY
-from learning_programs import build_fed_avg, build_model
+from learning_programs import build_fed_avg, build_fed_eval, build_scaffold
 
 import fedcore as fc
 from fedcore.deployment.policy import Policy
@@ -111,7 +111,7 @@ def test_the_report_counts_the_graph_calls_of_sites(three):
 
 def test_a_federated_evaluation_gives_the_bits_of_the_local_runtime(ten):
     exchange, datasets = ten
-    evaluation, data = fc.learning.algorithms.build_fed_eval(build_model), data_of(exchange)
+    evaluation, data = build_fed_eval(), data_of(exchange)
     with fc.use(fc.runtime.local()):
         state = evaluation.initialize()
         local = evaluation.next(state, datasets).metrics
@@ -135,7 +135,7 @@ def test_codes_travel_without_the_room_behind_their_ends():
 
 def test_scaffold_keeps_its_clients_states_at_the_sites(three):
     exchange, datasets = three
-    process = fc.learning.algorithms.build_scaffold(build_model, 0.1, num_clients=3)
+    process = build_scaffold()
     data = data_of(exchange)
 
     def run(runtime, cohort):
@@ -157,7 +157,7 @@ def test_scaffold_keeps_its_clients_states_at_the_sites(three):
 
 def test_states_of_clients_survive_a_restart_of_their_site(three):
     exchange, _ = three
-    process = fc.learning.algorithms.build_scaffold(build_model, 0.1, num_clients=3)
+    process = build_scaffold()
     cohort = data_of(exchange).cohort(["site-01"])
     with fc.use(fc.runtime.network(exchange), seed=5):
         state, _, own = process.next(process.initialize(), cohort, [process.initial_client_state()])
@@ -177,7 +177,7 @@ class Killed(fc.learning.programs.Callback):
 
 def test_a_training_with_states_at_sites_goes_on_after_server_and_sites_were_killed(three, tmp_path):
     exchange, datasets = three
-    process, data = fc.learning.algorithms.build_scaffold(build_model, 0.1, num_clients=3), data_of(exchange)
+    process, data = build_scaffold(), data_of(exchange)
     train_on = functools.partial(
         fc.learning.programs.train, process, rounds=5, clients_per_round=2, seed=5, checkpoint_every=2
     )
@@ -216,7 +216,7 @@ def test_programs_train_takes_sites_as_client_data(three, tmp_path):
 
 def test_a_plan_and_equal_weights_go_to_a_site_once(three):
     exchange, _ = three
-    evaluation, data = fc.learning.algorithms.build_fed_eval(build_model), data_of(exchange)
+    evaluation, data = build_fed_eval(), data_of(exchange)
     cohort = data.cohort(["site-01"])
     with fc.use(fc.runtime.network(exchange)):
         state = evaluation.initialize()

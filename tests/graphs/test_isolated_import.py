@@ -1,11 +1,13 @@
 """`fc.load(..., isolated=True)`: graphs are checked and imported in a process that may die."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 import tensorflow as tf
+import warm_processes
 from elsewhere import module_of
 
 import fedcore as fc
@@ -26,16 +28,31 @@ def path(tmp_path):
     return tmp_path / "loops.fed"
 
 
+@pytest.fixture
+def forked(monkeypatch):
+    """The child is a fork of the warm process: it runs the code of a child, and does not import TensorFlow anew."""
+
+    def run(command, *, stdin, stdout, stderr, env, timeout):
+        request = {"code": command[3], "arguments": command[4:]}
+        ended = warm_processes.run(request, cwd=Path.cwd(), env=env, stdin=stdin.read(), timeout_s=timeout)
+        stdout.write(ended.stdout)
+        return subprocess.CompletedProcess(command, ended.returncode)
+
+    monkeypatch.setattr(isolated_import.subprocess, "run", run)
+
+
 def test_a_sound_file_comes_through(path):
     assert fc.load(path, isolated=True)(2) == fc.load(path)(2) == 16
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_refused_file_is_refused_with_the_childs_words(tmp_path):
     bundle.write(module_of(lambda x: tf.strings.length(tf.io.read_file("secret.txt")) + x), tmp_path / "bad.fed")
     with pytest.raises(FedcoreError, match=r"ReadFile at 'n[0-9]+' in the graph: it reads or writes files"):
         fc.load(tmp_path / "bad.fed", isolated=True)
 
 
+@pytest.mark.usefixtures("forked")
 def test_an_operation_that_ends_the_process_when_it_is_imported_is_an_error_that_names_it(tmp_path, monkeypatch):
     # the allow list refuses it; a trusted file may hold it
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "fuzz"))

@@ -1,5 +1,7 @@
 """DP-SGD: gradients of examples are clipped one by one, summed, and get noise once."""
 
+import functools
+
 import attrs
 import keras
 import numpy as np
@@ -23,6 +25,10 @@ def dense_model():
             keras.layers.Dense(3, kernel_regularizer="l2"),
         ]
     )
+
+
+def linear_model():
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
 
 
 def image_model():
@@ -83,6 +89,12 @@ def private(noise=0.0, inner=None, **options):
     return build_dp_sgd(CLIP, noise, inner or build_sgdm(1.0), batch_size=BATCH, **options)
 
 
+@functools.cache
+def build_private(make, noise=0.0):
+    """`build` with clipped gradients, once for all tests."""
+    return build(make, private(noise))
+
+
 def trained(process, clients, state=None):
     state = process.initialize() if state is None else state
     return process.next(state, clients)
@@ -105,7 +117,7 @@ def clipped_by_a_loop(model, trainable, others, batch):
 
 @pytest.mark.parametrize("make", [dense_model, image_model, text_model, recurrent_model, frozen_model])
 def test_each_gradient_is_clipped_as_by_a_tape_for_each_example(make):
-    process, model_fn = build(make, private())
+    process, model_fn = build_private(make)
     state = process.initialize()
     new_state, metrics = process.next(state, [dataset(make())])
     model, start = fc.learning.models.trace_model(model_fn), process.get_model_weights(state)
@@ -134,7 +146,7 @@ def test_metrics_are_those_of_plain_training_where_weights_do_not_move(make):
 
 @pytest.mark.parametrize("make", [dense_model, text_model, image_model])
 def test_a_client_has_the_same_bits_alone_and_beside_others(make):
-    process, _ = build(make, private(), model_aggregator=None)
+    process, _ = build_private(make)
     state = process.initialize()
     sizes = (9, 1, 13, 6, 8)
     clients = [dataset(make(), rows, seed) for seed, rows in enumerate(sizes)]
@@ -155,7 +167,7 @@ def _trainable(state):
 
 
 def test_rows_that_pad_a_batch_add_nothing():
-    process, _ = build(dense_model, private())
+    process, _ = build_private(dense_model)
     (stage,) = [f for f in process.next.to_module("planned").functions if "strategy" in f.attributes]
     assert stage.attributes["strategy"] == "vectorised"
     state = process.initialize()
@@ -188,7 +200,7 @@ def test_the_standard_deviation_of_the_noise_is_the_multiplier_times_the_clip_on
 
 
 def test_noise_differs_between_clients_and_rounds():
-    process, _ = build(dense_model, private(noise=1.0))
+    process, _ = build_private(dense_model, 1.0)
     empty = dataset(dense_model(), 9)
     state = process.initialize()
     first, _ = process.next(state, [empty])
@@ -208,7 +220,7 @@ def test_frozen_weights_get_no_noise():
 
 
 def test_a_client_without_examples_adds_nothing():
-    process, _ = build(dense_model, private(noise=1.0))
+    process, _ = build_private(dense_model, 1.0)
     state = process.initialize()
     new, metrics = process.next(state, [dataset(dense_model(), 0)])
     assert metrics["client_work"]["train"]["num_examples"] == 0
@@ -218,7 +230,7 @@ def test_a_client_without_examples_adds_nothing():
 def test_an_example_whose_gradient_is_not_finite_adds_zeros():
     x, y, weight = columns(dense_model(), BATCH)
     x[2] = np.inf
-    process, _ = build(dense_model, private())
+    process, _ = build_private(dense_model)
     state = process.initialize()
     new, _ = process.next(state, [fc.data.ClientDataset.from_columns((x, y, weight)).batch(BATCH)])
     kept = [np.delete(part, 2, 0) for part in (x, y, weight)]
@@ -228,13 +240,13 @@ def test_an_example_whose_gradient_is_not_finite_adds_zeros():
 
 
 def test_each_example_is_drawn_with_the_sampling_rate():
-    process, _ = build(dense_model, private(sampling_rate=0.25, inner=build_sgdm(0.0)))
-    x, y, weight = columns(dense_model(), 2000)
+    process, _ = build(linear_model, private(sampling_rate=0.25, inner=build_sgdm(0.0)))
+    x, y, weight = columns(linear_model(), 2000)
     data = fc.data.ClientDataset.from_columns((x, y, np.ones_like(weight))).batch(2000)
     state = process.initialize()
     _, metrics = process.next(state, [data])
     assert metrics["client_work"]["train"]["num_examples"] == 2000  # all that could be drawn
-    nothing, _ = build(dense_model, private(sampling_rate=1e-12))
+    nothing, _ = build(linear_model, private(sampling_rate=1e-12))
     state = nothing.initialize()
     new, metrics = nothing.next(state, [data])
     assert metrics["client_work"]["train"]["loss"] == 0  # of no examples
@@ -262,31 +274,31 @@ def test_the_sum_over_a_sample_has_the_expected_size():
     ids=["adam", "momentum", "schedule"],
 )
 def test_any_optimizer_takes_the_noisy_gradients(inner):
-    process, _ = build(dense_model, build_dp_sgd(1.0, 0.1, inner, batch_size=BATCH))
-    state, metrics = trained(process, [dataset(dense_model())])
+    process, _ = build(linear_model, build_dp_sgd(1.0, 0.1, inner, batch_size=BATCH))
+    state, metrics = trained(process, [dataset(linear_model())])
     assert metrics["client_work"]["train"]["num_non_finite_clients"] == 0
     assert np.isfinite(np.concatenate([np.ravel(w) for w in _trainable(state)])).all()
 
 
 def test_a_schedule_around_it_stays_private():
-    process, _ = build(dense_model, schedule_learning_rate(private(), lambda step: 1.0))
+    process, _ = build(linear_model, schedule_learning_rate(private(), lambda step: 1.0))
     state = process.initialize()
-    new, _ = process.next(state, [dataset(dense_model())])
+    new, _ = process.next(state, [dataset(linear_model())])
     squares = [np.square(b - a).sum() for a, b in zip(_trainable(state), _trainable(new), strict=True)]
     assert 0 < np.sqrt(sum(squares)) <= ROWS / BATCH * CLIP * 1.001
 
 
 def test_fed_prox_moves_towards_the_first_weights():
-    spec = dataset(dense_model(), 1).element_spec
+    spec = dataset(linear_model(), 1).element_spec
 
     def model_fn():
-        return fc.learning.from_keras_model(dense_model(), LOSS, spec)
+        return fc.learning.from_keras_model(linear_model(), LOSS, spec)
 
     strength = 0.5
     process = fc.learning.algorithms.build_unweighted_fed_prox(model_fn, strength, private())
-    plain = fc.learning.algorithms.build_unweighted_fed_avg(model_fn, private())
+    plain, _ = build_private(linear_model)
     state = process.initialize()
-    client = dataset(dense_model())
+    client = dataset(linear_model())
     near, far = (p.next(state, [client])[0] for p in (process, plain))
     distances = [
         sum(float(np.square(a - b).sum()) for a, b in zip(_trainable(new), _trainable(state), strict=True))

@@ -265,7 +265,7 @@ ALGORITHMS = {
 }
 
 
-REPRESENTATIVES = ["fed_avg", "fed_sgd", "mime_lite", "scaffold", "own steps from the weights", "compression"]
+REPRESENTATIVES = ["fed_avg", "fed_sgd", "mime_lite", "scaffold", "own steps from the weights", "secure"]
 """One for each way of the clients' work, and one aggregator that takes a tensor apart."""
 
 

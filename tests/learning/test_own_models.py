@@ -175,7 +175,8 @@ def test_the_type_of_the_weights_is_that_of_the_state(built, model_fn):
 def test_a_model_of_functions_has_the_same_rounds_as_one_with_variables(two_rounds):
     functional = functional_model_fn()
     assert models.model_from_functional(functional).input_spec == SPEC
-    rounds = [two_rounds("fed avg", m) for m in (functional, lambda: models.model_from_functional(functional))]
+    makers = functional_model_fn, lambda: models.model_from_functional(functional)
+    rounds = [two_rounds("fed avg", make) for make in makers]
     results = [(state.global_model_weights, metrics) for state, metrics in rounds]
     for one, other in zip(*map(tf.nest.flatten, results), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)

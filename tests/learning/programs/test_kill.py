@@ -109,11 +109,6 @@ def killed(folder, *, kills, seed, module="tiny", until="True"):
     return ended.stdout.decode().split()
 
 
-def test_killed_at_random_moments(tmp_path):
-    said = killed(tmp_path, kills=6, seed=0, until="last_round() > KILLS")
-    assert int(said[1]) > 6, said
-
-
 def test_killed_while_large_checkpoints_are_written(tmp_path):
     said = killed(tmp_path, kills=5, seed=2, module="large", until="cut")
     assert int(said[-1]) > 0, said
