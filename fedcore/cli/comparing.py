@@ -175,7 +175,7 @@ def _graph_texts(left: Module, graph: Graph, right: Module, other: Graph) -> tup
         left, right: the modules with the bytes of `graph` and of `other`.
     """
     from fedcore.graphs.dataflow.text import print_region
-    from fedcore.graphs.graphdef.graph_region import argument_names, graph_regions, keys_of_values
+    from fedcore.graphs.graphdef.graph_text import argument_names, graph_regions, keys_of_values
 
     regions = graph_regions(graph, left.blob(graph.digest))
     other_regions = graph_regions(attrs.evolve(other, name=graph.name), right.blob(other.digest))

@@ -272,7 +272,7 @@ class ModuleRecord:
     Args:
         digest, plan_digest: of the traced program with its source lines, and of the plan that the passes made.
         sources: name in locations -> text of the user's file.
-        graphs: digest -> text of the graph's operations; see `fedcore.graphs.graphdef.graph_region`.
+        graphs: digest -> text of the graph's operations; see `fedcore.graphs.graphdef.graph_text`.
         node_sources: of the plan; see `fedcore.ir.source_table`.
     """
 

@@ -161,7 +161,7 @@ class ClientOutputs:
 
     def _appends(self, stage: Function, live: Live) -> bool:
         """Whether an operation on live leaves of the partial puts rows together."""
-        from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+        from fedcore.graphs.graphdef.form.operations import operations_of
 
         folded = {stage.parameters[0].name}
         for op in stage.operations:

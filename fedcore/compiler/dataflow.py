@@ -22,7 +22,7 @@ SENT_ONCE_BYTES = 64 << 10
 
 
 @attrs.define(eq=False)
-class Node:
+class PlacedValue:
     """One placed value: its operation or parameter, and the values that it is computed from.
 
     Args:
@@ -67,24 +67,24 @@ class Node:
         sends = self.op is not None and lookup(self.op.kind).crosses == TO_CLIENTS
         return sends and self.where == AT_CLIENTS and not self.is_constant
 
-    def sources(self) -> list["Node"]:
+    def sources(self) -> list["PlacedValue"]:
         return [n for i in self.inputs for n in nodes_of(i)]
 
 
-NodeTree: TypeAlias = "Node | tuple[NodeTree, ...]"
+PlacedTree: TypeAlias = "PlacedValue | tuple[PlacedTree, ...]"
 """A value of the program: its node, or, for a struct of placed values, a tuple."""
 
 
-def nodes_of(tree: object) -> Iterator[Node]:
+def nodes_of(tree: object) -> Iterator[PlacedValue]:
     """The nodes of an operand; a symbol has none."""
     if isinstance(tree, tuple):
         for part in tree:
             yield from nodes_of(part)
-    elif isinstance(tree, Node):
+    elif isinstance(tree, PlacedValue):
         yield tree
 
 
-def _result_nodes(tree: NodeTree, type_: Type) -> Iterator[tuple[Node, Type]]:
+def _result_nodes(tree: PlacedTree, type_: Type) -> Iterator[tuple[PlacedValue, Type]]:
     """The nodes of a result, each with the type that the function declares for it."""
     if isinstance(tree, tuple):
         assert isinstance(type_, StructType)
@@ -103,9 +103,9 @@ class Dataflow:
 
     def __init__(self, module: Module) -> None:
         self._repeatable = repeatable_symbols(module)
-        self.nodes: list[Node] = []
-        self.parameters: list[NodeTree] = []
-        trees: dict[str, NodeTree] = {}
+        self.nodes: list[PlacedValue] = []
+        self.parameters: list[PlacedTree] = []
+        trees: dict[str, PlacedTree] = {}
         for parameter in module.main.parameters:
             trees[parameter.name] = self._parameter(parameter.name, parameter.type)
             self.parameters.append(trees[parameter.name])
@@ -115,40 +115,40 @@ class Dataflow:
         self.returned = list(_result_nodes(self.result, module.main.result_type))
         self.in_result = {node for node, _ in self.returned}
         self.needed = self._live_nodes()
-        self._users: dict[Node, list[Node]] = defaultdict(list)
+        self._users: dict[PlacedValue, list[PlacedValue]] = defaultdict(list)
         for node in self.needed:
             for source in dict.fromkeys(node.sources()):
                 self._users[source].append(node)
         self._sink()
-        self._by_depth: dict[int, list[Node]] = defaultdict(list)
+        self._by_depth: dict[int, list[PlacedValue]] = defaultdict(list)
         for node in self.needed:
             self._by_depth[node.depth].append(node)
 
-    def users(self, node: Node) -> list[Node]:
+    def users(self, node: PlacedValue) -> list[PlacedValue]:
         """The needed nodes that take the node as an operand."""
         return self._users.get(node, [])
 
-    def at_depth(self, depth: int) -> list[Node]:
+    def at_depth(self, depth: int) -> list[PlacedValue]:
         """The needed nodes of a crossing depth, without parameters."""
         return [n for n in self._by_depth.get(depth, []) if not n.is_input]
 
     def depths(self) -> range:
         return range(max(self._by_depth, default=0) + 1)
 
-    def _parameter(self, name: str, type_: Type) -> NodeTree:
+    def _parameter(self, name: str, type_: Type) -> PlacedTree:
         if isinstance(type_, StructType) and _has_placement(type_):
             return tuple(self._parameter(f"{name}.{i}", t) for i, t in enumerate(type_.types))
         at_clients = isinstance(type_, FederatedType) and type_.placement.name == AT_CLIENTS
-        return self._add(Node(name, AT_CLIENTS if at_clients else AT_SERVER, int(at_clients), member_of(type_)))
+        return self._add(PlacedValue(name, AT_CLIENTS if at_clients else AT_SERVER, int(at_clients), member_of(type_)))
 
-    def _operand(self, operand: Ref | Symbol, trees: Mapping[str, NodeTree]) -> "NodeTree | str":
+    def _operand(self, operand: Ref | Symbol, trees: Mapping[str, PlacedTree]) -> "PlacedTree | str":
         return operand.name if isinstance(operand, Symbol) else trees[operand.name]
 
-    def _add(self, node: Node) -> Node:
+    def _add(self, node: PlacedValue) -> PlacedValue:
         self.nodes.append(node)
         return node
 
-    def _operation(self, op: Operation, inputs: list) -> NodeTree:
+    def _operation(self, op: Operation, inputs: list) -> PlacedTree:
         if op.kind == "item" and isinstance(inputs[0], tuple):
             return inputs[0][op.attributes["index"]]
         if op.kind == "struct" and _has_placement(op.type):
@@ -157,11 +157,11 @@ class Dataflow:
         sources = [n for i in inputs for n in nodes_of(i)]
         constant = self._is_constant(op, inputs, sources)
         where, depth = self._place(op, sources, constant=constant)
-        node = Node(op.name, where, depth, member_of(op.type), op, tuple(inputs), constant)
+        node = PlacedValue(op.name, where, depth, member_of(op.type), op, tuple(inputs), constant)
         node.is_part_of_input = where == AT_SERVER and _is_part_of_input(op, sources)
         return self._add(node)
 
-    def _is_constant(self, op: Operation, inputs: list, sources: list[Node]) -> bool:
+    def _is_constant(self, op: Operation, inputs: list, sources: list[PlacedValue]) -> bool:
         declared = lookup(op.kind)
         if (declared.level == PLACED and declared.staged_by is None) or declared.draws:
             return False
@@ -171,7 +171,7 @@ class Dataflow:
         symbols = [i for i in inputs if isinstance(i, str)]
         return all(s in self._repeatable for s in symbols) and all(n.is_constant for n in sources)
 
-    def _place(self, op: Operation, sources: list[Node], *, constant: bool) -> tuple[str, int]:
+    def _place(self, op: Operation, sources: list[PlacedValue], *, constant: bool) -> tuple[str, int]:
         deepest = max((n.depth for n in sources), default=0)
         declared = lookup(op.kind)
         if declared.crosses == TO_SERVER:
@@ -184,7 +184,7 @@ class Dataflow:
             raise FedcoreError(f"{op.kind} ({op.location}) takes a client value to the server without an aggregation")
         return AT_SERVER, deepest
 
-    def _depth_of_aggregation(self, sources: list[Node]) -> int:
+    def _depth_of_aggregation(self, sources: list[PlacedValue]) -> int:
         """Crossing depth of the client stage that runs an aggregation.
 
         It comes after the stage that computes the value, and after the broadcasts of the operands of the zero.
@@ -192,7 +192,7 @@ class Dataflow:
         depths = [n.depth if n.where == AT_CLIENTS else (0 if n.is_constant else n.depth + 1) for n in sources]
         return max([1, *depths])
 
-    def _live_nodes(self) -> list[Node]:
+    def _live_nodes(self) -> list[PlacedValue]:
         """The nodes that the result depends on, each after its sources."""
         live = set(self.in_result)
         for node in reversed(self.nodes):
@@ -218,7 +218,7 @@ class Dataflow:
             if free and users and node not in self.in_result:
                 node.depth = max(node.depth, min(users))
 
-    def _stage_of_use(self, node: Node, user: Node) -> int:
+    def _stage_of_use(self, node: PlacedValue, user: PlacedValue) -> int:
         """Crossing depth of the stage at the node's placement that has to provide the node to the user.
 
         The operands of an aggregation's zero are needed two crossings before its result, since its clients start from
@@ -246,7 +246,7 @@ def _size_bytes(type_: Type) -> int:
     return 0 if None in sizes else sum(size for size in sizes if size is not None) // 8
 
 
-def _is_part_of_input(op: Operation, sources: list[Node]) -> bool:
+def _is_part_of_input(op: Operation, sources: list[PlacedValue]) -> bool:
     return op.kind == "item" and all(n.is_input or n.is_part_of_input for n in sources)
 
 

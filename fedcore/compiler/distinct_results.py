@@ -7,6 +7,7 @@ become `<%x, %0, %0, literal 1.0>`.
 
 import collections
 from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -15,6 +16,9 @@ from fedcore.compiler.leaf_sets import elements_of
 from fedcore.ir import Builder, Function, Operation, Ref, Value
 from fedcore.ir.structural import item
 from fedcore.types import SequenceType, StructType, TensorType, Type
+
+if TYPE_CHECKING:
+    from fedcore.graphs.graphdef.form.captured_graph import SourceGraph
 
 Path = tuple[int, ...]
 
@@ -113,16 +117,21 @@ def contributions(function: Function, dependent: Set[str], broadcasts: int) -> C
 
 
 def distinct_results(
-    data: bytes, inputs: Sequence[tuple[str, Type]], results: Sequence[tuple[str, Type]], contributions: Contributions
+    graph: "SourceGraph",
+    data: bytes,
+    inputs: Sequence[tuple[str, Type]],
+    results: Sequence[tuple[str, Type]],
+    contributions: Contributions,
 ) -> Distinct | None:
     """The sources of a graph's results; None where all of them have to be computed.
 
     Args:
-        data: the bytes of the canonical graph.
+        data: the graph's canonical bytes.
         inputs: the names and types of its arguments, in order.
         results: the names and types of its results, in order. Results that are not sent are all computed.
     """
     from fedcore.graphs.graphdef.analysis.result_origins import Argument, Constant, result_origins
+    from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
     arguments: list[tuple[InputLeaf, Type]] = []
     for name, type_ in inputs:
@@ -133,7 +142,9 @@ def distinct_results(
     leaves = [(leaf, name in contributions.sent) for name, type_ in results for _, leaf in leaf_paths(type_)]
     sources: list[Literal | InputLeaf | int] = []  # an int: the leaf that is computed for it
     first: dict[tuple, int] = {}
-    for i, (origin, (leaf, is_sent)) in enumerate(zip(result_origins(data), leaves, strict=True)):
+    for i, (origin, (leaf, is_sent)) in enumerate(
+        zip(result_origins(captured_graph(graph, data)), leaves, strict=True)
+    ):
         argument = arguments[origin.position] if isinstance(origin, Argument) else None
         if not is_sent:
             sources.append(i)

@@ -7,7 +7,7 @@ from fedcore.compiler.client_data import ClientData
 from fedcore.compiler.leaf_sets import NOTHING, Leaves, everything, flat
 from fedcore.ir import Function, Graph, Module, Operation, Symbol
 from fedcore.ir.purity import seeded_symbols
-from fedcore.types import SequenceType, StructType, Type, contains
+from fedcore.types import SequenceType, StructType, contains
 
 
 class DrawnLeaves:
@@ -35,13 +35,15 @@ class DrawnLeaves:
         callee = self._symbols.get(symbols[0]) if symbols else None
         if op.kind != "call" or not isinstance(callee, Graph):
             return everything(op.type)
-        return _seeded_leaves(self._plan.blob(callee.digest), callee.type.result)
+        return _seeded_leaves(callee, self._plan.blob(callee.digest))
 
 
-def _seeded_leaves(data: bytes, type_: Type) -> Leaves:
+def _seeded_leaves(graph: Graph, data: bytes) -> Leaves:
     from fedcore.graphs.graphdef.analysis.dependencies import seeded_results
+    from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
+    type_ = graph.type.result
     if contains(type_, lambda t: isinstance(t, SequenceType)):
         return everything(type_)
     solid = [i for i, leaf in enumerate(flat(type_)) if not isinstance(leaf, StructType)]
-    return frozenset(i for i, seeded in zip(solid, seeded_results(data), strict=True) if seeded)
+    return frozenset(i for i, seeded in zip(solid, seeded_results(captured_graph(graph, data)), strict=True) if seeded)

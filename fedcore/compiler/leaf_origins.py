@@ -88,10 +88,14 @@ class LeafOrigins:
 
     def _graph_origins(self, graph: Graph) -> list | None:
         from fedcore.graphs.graphdef.analysis.result_origins import result_origins
+        from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
         if graph.name not in self._results:
-            analysable = graph.digest in self._module.blobs and not contains(graph.type, _is_sequence)
-            self._results[graph.name] = result_origins(self._module.blobs[graph.digest]) if analysable else None
+            data = self._module.blobs.get(graph.digest)
+            origins = None
+            if data is not None and not contains(graph.type, _is_sequence):
+                origins = result_origins(captured_graph(graph, data))
+            self._results[graph.name] = origins
         return self._results[graph.name]
 
 

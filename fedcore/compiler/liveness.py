@@ -174,14 +174,17 @@ class Liveness:
 
     def _reads_of(self, graph: Graph) -> "_Reads | None":
         """The dependencies of a graph's result; None if each leaf is taken to depend on the whole parameter."""
-        if graph.digest not in self.module.blobs or graph.attributes.get("stateful") or graph.type.parameter is None:
+        if graph.digest not in self.module.blobs or graph.type.parameter is None:
+            return None
+        if graph.attributes.get("stateful") or graph.attributes.get("effects"):
             return None
         if contains(graph.type, lambda t: isinstance(t, SequenceType)):
             return None
         if graph.name not in self._reads:
             from fedcore.graphs.graphdef.analysis.dependencies import dependencies_of
+            from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
-            masks = dependencies_of(self.module.blobs[graph.digest])
+            masks = dependencies_of(captured_graph(graph, self.module.blobs[graph.digest]))
             self._reads[graph.name] = _Reads(
                 [0 if tensor is None else masks[tensor] for tensor in _tensor_positions(graph.type.result)],
                 [i for i, tensor in enumerate(_tensor_positions(graph.type.parameter)) if tensor is not None],

@@ -22,7 +22,7 @@ from fedcore.compiler.leaf_sets import NOTHING, Leaves, count, everything, flat
 from fedcore.deployment.record_privacy import NoisyPasses, epsilon, mechanisms_of, passes_in
 from fedcore.deployment.site_log import MAX_TEXTS, SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
-from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+from fedcore.graphs.graphdef.form.operations import operations_of
 from fedcore.intrinsics.sent_names import readable_list
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
 from fedcore.privacy.events import dp_accounting

@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, node_def_pb2
 
 from fedcore.deployment.site_log import SiteLog
 from fedcore.errors import InvalidValue
-from fedcore.graphs.graphdef.form.function_calls import with_callers
-from fedcore.graphs.graphdef.form.parsed_graph import Node, body_of
+from fedcore.graphs.dataflow.graph import Node
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.steps import INFINITE
 from fedcore.graphs.tensors.values import Nested, flatten
@@ -68,24 +67,11 @@ def _mechanisms_in(plan: Module, function: Function) -> Iterator[ExampleMechanis
 
 
 def _mechanisms_of_graph(plan: Module, graph: Graph) -> list[ExampleMechanism]:
-    body = body_of(graph.digest, plan.blob(graph.digest))
-    bodies = {name: function.node_def for name, function in body.functions.items()}
-    noisy = {name for name, nodes in bodies.items() if any(map(_is_marked, nodes))}
-    nodes = body.inline().nodes  # the calls that remain are loops, branches and others
-    if not with_callers(bodies, noisy).isdisjoint(name for node in nodes for name in _named_by(node)):
+    captured = captured_graph(graph, plan.blob(graph.digest))
+    marks = sorted(_marks(captured.main.nodes))
+    if len(marks) != len(list(_marks(captured.nodes()))):
         raise InvalidValue("noisy gradients stand in a loop of a graph, whose steps cannot be counted")
-    return [_parse_mark(mark) for mark in sorted(_marks(nodes))]
-
-
-def _is_marked(node: node_def_pb2.NodeDef) -> bool:
-    return "message" in node.attr and node.attr["message"].s.startswith(MARK.encode())
-
-
-def _named_by(node: Node) -> Iterator[str]:
-    """The functions that a node calls."""
-    for value in node.attributes.values():
-        for each in value if isinstance(value, list) else [value]:
-            yield from [each.name] if isinstance(each, attr_value_pb2.NameAttrList) else []
+    return [_parse_mark(mark) for mark in marks]
 
 
 def _marks(nodes: Iterable[Node]) -> Iterator[str]:

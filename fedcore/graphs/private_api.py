@@ -160,15 +160,6 @@ def has_started() -> bool:
     return _context()._context_handle is not None
 
 
-@part("tensorflow.python.framework.function_def_to_graph: function_def_to_graph_def")
-def function_body(function: function_pb2.FunctionDef) -> tuple[graph_pb2.GraphDef, dict[str, str]]:
-    """A function's nodes as a graph, and a map from tensor names in the function to tensor names in the graph."""
-    from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
-
-    with tf.init_scope():  # called functions are looked up in the process, not in the graph being built
-        return function_def_to_graph_def(function)
-
-
 @part("tensorflow.python.framework.op_def_registry: get")
 def op_definition(op: str) -> Any:  # op_def_pb2.OpDef | None; of an operation that exists it is read without a test
     """The registered definition (OpDef) of an operation; None where there is none."""

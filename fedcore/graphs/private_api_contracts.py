@@ -115,15 +115,6 @@ def has_started() -> None:
 
 
 @contract
-def function_body() -> None:
-    function = _function("fedcore_contract_body")
-    graph_def, ports = private_api.function_body(function)
-    (result,) = function.signature.output_arg
-    node = ports.get(function.ret[result.name], function.ret[result.name]).split(":")[0]
-    _require(node in {n.name for n in graph_def.node}, "a function's result is no node of its body")
-
-
-@contract
 def op_definition() -> None:
     definition = private_api.op_definition("MatMul")
     _require(definition and [a.name for a in definition.input_arg] == ["a", "b"], "MatMul is not defined as it was")

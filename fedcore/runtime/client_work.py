@@ -21,7 +21,7 @@ from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.cost_model import PARALLEL
 from fedcore.graphs.batched.schedule import ScheduleRules
 from fedcore.graphs.dataflow.stage_passes import stage_pass_registrations
-from fedcore.graphs.graphdef.form.parsed_graph import has_loops
+from fedcore.graphs.graphdef.form.operations import has_loops
 from fedcore.graphs.graphdef.rewrites.bfloat16_products import with_bfloat16_kernels
 from fedcore.graphs.sequences.columns import Columns, draw_values
 from fedcore.graphs.sequences.layout import Layout

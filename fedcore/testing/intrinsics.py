@@ -15,7 +15,7 @@ from fedcore import context
 from fedcore.computation import Computation
 from fedcore.errors import FedcoreError, TypeMismatch, brief
 from fedcore.graphs.batched.batched_value import batching_rules
-from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+from fedcore.graphs.graphdef.form.operations import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.ir import Intrinsic, Module, lookup, parse_module
 from fedcore.ir.module import Graph

@@ -12,7 +12,7 @@ from fedcore.graphs.dataflow.control_flow import call, computed_if, cond, scan, 
 from fedcore.graphs.dataflow.first_known import Known
 from fedcore.graphs.dataflow.graph import Region, Value, new_region
 from fedcore.graphs.dataflow.selection import select_by_client
-from fedcore.graphs.emission.realize import region_function
+from fedcore.graphs.emission.region_function import region_function
 from fedcore.graphs.tensors.cancellation import Cancellation
 
 CLIENTS, ROWS, COLUMNS = 3, 4, 4

@@ -9,7 +9,7 @@ import tensorflow as tf
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.op_signature import signature
-from fedcore.graphs.graphdef.form.parsed_graph import attribute_value, body_of
+from fedcore.graphs.graphdef.form.captured_graph import attribute_value, captured_graph
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.locations import describe
 from fedcore.ir.module import Graph
@@ -104,13 +104,13 @@ def _case_of_operands(op: str, user_case: Sequence) -> tuple[Subject, RuleCase]:
 
 def cases_in_graph(op: str, graph: Graph, data: bytes) -> list[tuple]:
     """The operands that an operation has in a graph outside of loops, as `cases` of `check_batching_rule`."""
-    body = body_of(graph.digest, data).inline()
+    region = captured_graph(graph, data).main
     leaves = [] if graph.type.parameter is None else tensor_leaves(graph.type.parameter)
-    values = {(n, 0): _array_of_spec(spec(t), i) for i, (n, t) in enumerate(zip(body.arguments, leaves, strict=False))}
+    values = {v: _array_of_spec(spec(t), i) for i, (v, t) in enumerate(zip(region.arguments, leaves, strict=False))}
     cases = []
-    for node in body.nodes:
-        operands = [values.get(i) for i in node.inputs]
-        if any(o is None for o in operands):
+    for node in region.nodes:
+        operands = [values.get(v) for v in node.inputs]
+        if node.regions or any(o is None for o in operands):
             continue
         arrays = [np.asarray(o) for o in operands]
         if node.op == op:
@@ -119,7 +119,7 @@ def cases_in_graph(op: str, graph: Graph, data: bytes) -> list[tuple]:
             results = Operation(node.op, node.attributes).alone(arrays)
         except OperandsRefused:
             continue
-        values.update(((node.name, i), result) for i, result in enumerate(results))
+        values.update(zip(node.outputs, results, strict=True))
     return cases
 
 

@@ -21,12 +21,13 @@ from fedcore.graphs.batched.own_rows import EACH, JOINED
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value, new_region
-from fedcore.graphs.emission.realize import region_function
+from fedcore.graphs.dataflow.graph import Node, Value, new_region
+from fedcore.graphs.emission.region_function import region_function
 from fedcore.graphs.frontend.function_tracing import trace_function
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.graphdef.form.checked_operations import add_operation, emit
 from fedcore.graphs.graphdef.form.operand_checks import CHECKED
-from fedcore.graphs.graphdef.form.parsed_graph import Node, body_of, operations_of
+from fedcore.graphs.graphdef.form.operations import operations_of
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import tensor_type
 from fedcore.testing.rule_layouts import Form, Layout
@@ -107,7 +108,7 @@ class Operation:
             return [np.asarray(t.numpy(), t.dtype.as_numpy_dtype) for t in self._written(results)]
 
     def batched(self, evaluation: BatchedEvaluation, values: list[BatchedValue]) -> list[BatchedValue]:
-        node = Node("checked", self.name, (), dict(self.attributes), (False,) * len(values))
+        node = Node(self.name, (), dict(self.attributes))
         return self._written(evaluation.evaluate(node, values))
 
     def _written(self, results: list) -> list:
@@ -153,7 +154,7 @@ class Function:
             return [t.numpy() for t in self._client(*map(tf.constant, arrays))]
 
     def batched(self, evaluation: BatchedEvaluation, values: list[BatchedValue]) -> list[BatchedValue]:
-        return evaluation.run(body_of(self.graph.digest, self.graph.data), values)
+        return evaluation.run(captured_graph(self.graph, self.graph.data).main, values)
 
 
 def _shown_rules(graph: TracedGraph) -> str:

@@ -137,7 +137,7 @@ def test_a_stage_without_a_rule_runs_client_by_client():
         return fc.federated_sum(fc.federated_map(noisy, values))
 
     (stage,) = [f for f in total.to_module("planned").functions if f.name == "clients"]
-    why = "If: clients may take different branches"
+    why = "if: clients may take different branches"
     assert dict(stage.attributes) == {"strategy": "loop", "block": 1, "why": why}
 
 

@@ -8,7 +8,7 @@ from tensorflow.python.eager import context
 import fedcore as fc
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.graphdef.form.canonical_form import with_content_names
-from fedcore.graphs.graphdef.form.parsed_graph import body_of
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.ir import Module
 from fedcore.ir.module import digest_of
@@ -110,7 +110,7 @@ def runner(sources, programs: Programs):
         check_graphs(attrs.evolve(sources[i], graphs=(graph,), blobs={graph.digest: data}), trusted=False)
         if left[0]:
             left[0] -= 1
-            body_of(graph.digest, data)  # as the vectoriser imports it
+            captured_graph(graph, data)  # as the vectoriser imports it
             body = tf.function(lambda x: call_leaves(graph, data, [x]), autograph=False)
             body.get_concrete_function(tf.TensorSpec((), tf.float32))
             for function in with_content_names(graph_pb2.GraphDef.FromString(data)).library.function:

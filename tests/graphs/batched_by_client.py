@@ -17,7 +17,7 @@ from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.emission.realize import region_function
+from fedcore.graphs.emission.region_function import region_function
 from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec

@@ -7,8 +7,7 @@ from run_region import run_region
 import fedcore.graphs.batched.batching_rules  # noqa: F401  registers the rules
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, batched, batching_rules
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.form.parsed_graph import Node
+from fedcore.graphs.dataflow.graph import Node, Value
 
 CLIENTS = 4
 SIZES = (5, 2, 0, 3)
@@ -57,7 +56,7 @@ def evaluated(op: str, attributes: dict, operands: list[Operand]) -> list[tuple[
         evaluation = BatchedEvaluation(CLIENTS, max(SIZES), sizes)
         rest = list(tensors)
         values = [o.value(None if o.is_constant else rest.pop(0)) for o in operands]
-        results[:] = evaluation.evaluate(Node("node", op, (), attributes), values)
+        results[:] = evaluation.evaluate(Node(op, (), attributes), values)
         return [evaluation.tensor(x) for x in results]
 
     found = run_region(body, np.array(SIZES), *arrays)

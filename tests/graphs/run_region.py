@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.emission.realize import region_function
+from fedcore.graphs.emission.region_function import region_function
 from fedcore.graphs.tensors.cancellation import Cancellation
 
 

@@ -20,8 +20,7 @@ from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.form.parsed_graph import Node
+from fedcore.graphs.dataflow.graph import Node, new_region
 from fedcore.types import tensor_leaves
 
 
@@ -133,7 +132,7 @@ def test_the_padding_of_a_product_depends_on_both_operands(x, y, product):
         arguments = BatchedValue(a, True, 0, padding=x), BatchedValue(b, True, 0, padding=y)
         evaluation = BatchedEvaluation(2, 3, tf.constant([3, 1], tf.int64))
         for op, attributes in (("BatchMatMulV2", {"T": tf.float32}), ("Mul", {"T": tf.float32})):
-            (found,) = evaluation.evaluate(Node("n", op, (), attributes, sole=(False, False)), list(arguments))
+            (found,) = evaluation.evaluate(Node(op, (), attributes), list(arguments))
             assert found.padding is product
         return found.tensor
 

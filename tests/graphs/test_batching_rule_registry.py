@@ -8,7 +8,7 @@ import fedcore as fc
 import fedcore.graphs.batched.batching_rules  # those of the package are there before a test forgets its own
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_value import batching_rule, batching_rules
-from fedcore.graphs.graphdef.form.parsed_graph import emit
+from fedcore.graphs.graphdef.form.checked_operations import emit
 from fedcore.ir.registry import declarations, note_declaration
 
 

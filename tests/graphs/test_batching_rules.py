@@ -10,8 +10,7 @@ from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBat
 from fedcore.graphs.batched.batching_rules import shapes
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.form.parsed_graph import Node
+from fedcore.graphs.dataflow.graph import Node, new_region
 
 F = {"T": tf.float32}
 OVER_ROWS = constant([0])
@@ -71,7 +70,7 @@ def test_the_target_of_a_reshape_has_no_wildcard():
 def test_a_batch_keeps_its_axis_or_has_no_rule(op, shape, why):
     def read(evaluation, x):
         try:
-            return evaluation.evaluate(Node("node", op, (), {"T": tf.float32}), [x, known(shape)])[0]
+            return evaluation.evaluate(Node(op, (), {"T": tf.float32}), [x, known(shape)])[0]
         except NoBatchingRule as error:
             return error
 
@@ -100,9 +99,9 @@ def test_broadcast_values_stay_shared_where_they_were():
 
 def test_numbers_up_to_the_batch_size_are_an_axis_of_the_batch():
     def read(evaluation, x):
-        (sizes,) = evaluation.evaluate(Node("node", "Shape", (), {"T": tf.float32}), [x])
+        (sizes,) = evaluation.evaluate(Node("Shape", (), {"T": tf.float32}), [x])
         bounds = [BatchedValue(None, True, known=KnownValue.from_samples([v[0] for v in sizes.known.samples]))]
-        node = Node("node", "Range", (), {"Tidx": tf.int32})
+        node = Node("Range", (), {"Tidx": tf.int32})
         return evaluation.evaluate(node, [known(0), *bounds, known(1)])[0]
 
     found = in_evaluation(read)
@@ -114,7 +113,7 @@ def test_the_gradient_of_a_broadcast_of_unknown_shapes_has_no_rule():
     def read(evaluation, x):
         unknown = batched(ops.placeholder(tf.int32, [CLIENTS, 2]))
         with pytest.raises(NoBatchingRule, match="not known"):
-            evaluation.evaluate(Node("node", "BroadcastGradientArgs", (), {"T": tf.int32}), [unknown, known([2])])
+            evaluation.evaluate(Node("BroadcastGradientArgs", (), {"T": tf.int32}), [unknown, known([2])])
 
     in_evaluation(read)
 
@@ -125,8 +124,8 @@ def test_the_gradient_of_a_broadcast_of_unknown_shapes_has_no_rule():
 def test_the_rows_of_a_padded_batch_have_the_numbers_of_the_batch_alone():
     def body(x, sizes, seeds):
         evaluation = BatchedEvaluation(CLIENTS, max(SIZES), sizes)
-        (shape,) = evaluation.evaluate(Node("node", "Shape", (), {"T": tf.float32}), [batched(x, 0)])
-        node = Node("node", "StatelessRandomNormal", (), {"dtype": tf.float32, "T": tf.int32, "Tseed": tf.int64})
+        (shape,) = evaluation.evaluate(Node("Shape", (), {"T": tf.float32}), [batched(x, 0)])
+        node = Node("StatelessRandomNormal", (), {"dtype": tf.float32, "T": tf.int32, "Tseed": tf.int64})
         (found,) = evaluation.evaluate(node, [shape, batched(seeds)])
         assert (found.batched, found.padded_axis) == (True, 0)
         return [found.tensor]

@@ -8,7 +8,7 @@ from rules_by_client import normal, operations_of
 
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batching_rules import control_flow
-from fedcore.graphs.graphdef.form.parsed_graph import operations_of as operations_of_graph
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
 X, INDICES = normal(8, 3, 5), np.array([0, 1, 2, 1, -1, 7, 0, 2], np.int32)
 
@@ -51,10 +51,9 @@ def test_the_rules_of_the_module_are_those_tested_here():
         "loop": traced(looped, (3, 5), (np.int32, ())),
         "assertion": traced(lambda x: asserted(x, lambda x: tf.reduce_all(x > 0)), (3, 5)),
     }
-    found = {op for g in graphs.values() for op in operations_of_graph(g.digest, g.data)}
-    stateful = {"StatefulPartitionedCall", "If", "While"}
-    assert operations_of(control_flow) - stateful <= found | {"PartitionedCall"}
-    assert {"StatelessCase", "StatelessIf", "StatelessWhile"} <= found
+    found = {node.op for g in graphs.values() for node in captured_graph(g, g.data).nodes()}
+    assert operations_of(control_flow) == {"StatelessCase", "if", "while", "Assert"}
+    assert operations_of(control_flow) <= found
 
 
 def test_called_functions_have_the_results_of_each_client():

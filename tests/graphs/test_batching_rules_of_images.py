@@ -10,8 +10,7 @@ from fedcore.graphs.batched.batched_value import NoBatchingRule, batched, shared
 from fedcore.graphs.batched.batching_rules.convolutions import image_batch_axis, per_client, unrolled_over_clients
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.form.parsed_graph import Node
+from fedcore.graphs.dataflow.graph import Node, new_region
 
 F = {"T": tf.float32}
 NORM = {**F, "U": tf.float32, "epsilon": 0.01, "is_training": False}
@@ -23,7 +22,7 @@ GRADIENTS = ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3
 
 def images_of(evaluation, op, attributes, values) -> list:
     attributes = {k: v for k, v in attributes.items() if k != "U" or op[-2] == "V"}
-    return evaluation.evaluate(Node("node", op, (), attributes), values)
+    return evaluation.evaluate(Node(op, (), attributes), values)
 
 
 @pytest.mark.parametrize("op", NORMALISATIONS)
@@ -77,7 +76,7 @@ def test_an_operation_for_each_client_stacks_the_results():
         each = per_client(evaluation, batched(x))
         assert len(each) == CLIENTS
         assert per_client(evaluation, shared(y)) is y
-        node = Node("node", "Sub", (), {"T": tf.float32})
+        node = Node("Sub", (), {"T": tf.float32})
         return unrolled_over_clients(evaluation, node, [each, y])
 
     x, y = normal(CLIENTS, 3), normal(3, seed=1)
@@ -86,7 +85,7 @@ def test_an_operation_for_each_client_stacks_the_results():
 
 def test_images_have_their_batch_in_front():
     def body(x):
-        node = Node("node", "MaxPool", (), {})
+        node = Node("MaxPool", (), {})
         assert image_batch_axis(node, batched(x, 0), batched(x, 0)) == 0
         assert image_batch_axis(node, batched(x)) is None
         for values in ([batched(x, 1)], [batched(x, 0), batched(x)]):

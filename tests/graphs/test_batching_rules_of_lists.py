@@ -10,8 +10,7 @@ from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBat
 from fedcore.graphs.batched.batching_rules import tensor_lists
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.form.parsed_graph import Node
+from fedcore.graphs.dataflow.graph import Node, new_region
 
 SHAPE_TYPE = {"shape_type": tf.int32}
 
@@ -28,7 +27,7 @@ class Lists:
         self.dtype = {"element_dtype": dtype}
 
     def _evaluated(self, op, attributes, *operands) -> list[BatchedValue]:
-        return self.evaluation.evaluate(Node("node", op, (), attributes), list(operands))
+        return self.evaluation.evaluate(Node(op, (), attributes), list(operands))
 
     def reserve(self, shape, count) -> BatchedValue:
         return self._evaluated("TensorListReserve", self.dtype | SHAPE_TYPE, known(shape), known(count))[0]

@@ -11,8 +11,7 @@ from fedcore.graphs.batched.batching_rules import low_rank
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.low_rank import LowRank, low_rank_rules
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.form.parsed_graph import Body, Node
+from fedcore.graphs.dataflow.graph import Node, new_region
 
 N, M, R = 6, 4, max(SIZES)
 F = {"T": tf.float32}
@@ -39,7 +38,7 @@ class Values:
         self.evaluation.low_rank_shapes.add((N, M))
 
     def evaluate(self, op, *operands, **attributes) -> BatchedValue:
-        node = Node("node", op, (), {**F, **attributes}, sole=(False,) * len(operands))
+        node = Node(op, (), {**F, **attributes})
         (result,) = self.evaluation.evaluate(node, list(operands))
         return result
 
@@ -135,10 +134,11 @@ def test_a_choice_of_zeros_by_one_condition_for_each_client_keeps_the_form(adds)
 
 def sum_of(v, factor=1.0, user="IsFinite"):
     """Whether the sum of a matrix is finite, in a body that asks for nothing else."""
-    axes = Node("axes", "Const", (), {"value": tf.make_tensor_proto([0, 1]), "dtype": tf.int32})
-    total = Node("sum", "Sum", (("x", 0), ("axes", 0)), {**F, "Tidx": tf.int32, "keep_dims": False})
-    read = Node("read", user, (("sum", 0),), F)
-    body = Body(("x",), (axes, total, read), (("read", 0),), {})
+
+    def read(x):
+        return [ops.operation(user, ops.operation("Sum", x, ops.constant([0, 1])))]
+
+    body = new_region([(tf.float32, [N, M])], read)
     matrix = v.evaluate("Mul", v.matrix, number(factor))
     return v.evaluation.run(body, [matrix])[0]
 
@@ -181,12 +181,12 @@ def test_one_client_without_an_axis_has_the_form_too():
         evaluation.low_rank_shapes.add((N, M))
 
         def product(a, b, **transposed):
-            (result,) = evaluation.evaluate(Node("node", "MatMul", (), {**F, **transposed}), [a, b])
+            (result,) = evaluation.evaluate(Node("MatMul", (), {**F, **transposed}), [a, b])
             return result
 
         gradient = product(shared(x), shared(g), transpose_a=True)
         assert gradient.low_rank is not None
-        (changed,) = evaluation.evaluate(Node("node", "AddV2", (), F), [shared(w), gradient])
+        (changed,) = evaluation.evaluate(Node("AddV2", (), F), [shared(w), gradient])
         return [evaluation.tensor(gradient), evaluation.tensor(changed), product(shared(x), changed).tensor]
 
     gradient, changed, product = run_region(body, W, X[0], G[0])

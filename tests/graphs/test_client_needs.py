@@ -34,7 +34,7 @@ def next_round(weights, batches):
 def graph_peak(computation, rows=8, factored=DENSE):
     module = computation.module
     (graph,) = module.graphs
-    return peak_bytes(graph.digest, module.blob(graph.digest), rows, factored)
+    return peak_bytes(graph, module.blob(graph.digest), rows, factored)
 
 
 def test_a_result_that_overwrites_its_operand_needs_no_room():

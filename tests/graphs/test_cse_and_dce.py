@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Region, new_region
-from fedcore.graphs.dataflow.passes.cse import MOST_COMPARED, cse
+from fedcore.graphs.dataflow.node_content import MOST_COMPARED
+from fedcore.graphs.dataflow.passes.cse import cse
 from fedcore.graphs.dataflow.passes.dce import dce
 from fedcore.graphs.dataflow.text_parser import parse_region
 

@@ -8,7 +8,7 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import call, computed_if, cond, map_rows, scan, while_loop
 from fedcore.graphs.dataflow.graph import new_region, ordered_behind
 from fedcore.graphs.dataflow.selection import select_by_client, select_rows
-from fedcore.graphs.emission.realize import emit_region
+from fedcore.graphs.emission.region_function import emit_region
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 7 - 1
 N = np.array([[2, 0, 1], [1, 1, 3]], np.int64)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.graphs.dataflow.text_parser import parse_regions
-from fedcore.graphs.graphdef.graph_region import print_graph
+from fedcore.graphs.graphdef.graph_text import print_graph
 from fedcore.ir import Module, parse_module
 
 

@@ -8,7 +8,7 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import call, computed_if, cond, function_of_number, scan, while_loop
 from fedcore.graphs.dataflow.graph import Region, new_region, ordered_behind
 from fedcore.graphs.dataflow.passes.hoist import hoist
-from fedcore.graphs.emission.realize import region_function
+from fedcore.graphs.emission.region_function import region_function
 
 VECTOR = (tf.float32, [4])
 COUNT = (tf.int64, [])

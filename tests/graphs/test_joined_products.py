@@ -11,8 +11,8 @@ from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.joined_products import MAX_ROWS, join_products
 from fedcore.graphs.batched.low_rank import LowRank
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.form.parsed_graph import Body, body_of
+from fedcore.graphs.dataflow.graph import Region, new_region, origin
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
 N, H = 4, 6
 
@@ -42,20 +42,21 @@ APART = {
 STEPS = JOINED | APART
 
 
-def loop_of(step) -> tuple[Body, Body, int, list[str]]:
-    """The body and the condition of the loop, the number of its variables, and which of them w and r are."""
+def loop_of(step) -> tuple[Region, Region, int, list[int | None]]:
+    """The body and the condition of the loop, the number of its variables, and the arguments that they begin with."""
     graph = traced(lambda *values: recurrent(step, *values), (2, N), (N, H), (H, H), (2, H))
-    whole = body_of(graph.digest, graph.data)
-    (node,) = [n for n in whole.nodes if n.op in ("While", "StatelessWhile")]
-    names = [whole.origin(ref)[0] for ref in node.inputs]
-    return whole.function_body(node["body"].name), whole.function_body(node["cond"].name), len(names), names
+    whole = captured_graph(graph, graph.data).main
+    (node,) = [n for n in whole.nodes if n.op == "while"]
+    positions = {v: i for i, v in enumerate(whole.arguments)}
+    condition, body = node.regions
+    return body, condition, len(node.inputs), [positions.get(origin(v)) for v in node.inputs]
 
 
-def joined(step, matrices: dict[str, BatchedValue]) -> tuple[Body, Body, Body, list]:
+def joined(step, matrices: dict[int, BatchedValue]) -> tuple[Region, Region, Region, list]:
     """The body before and after, the condition after, and the initial values."""
-    body, test, count, names = loop_of(step)
+    body, test, count, positions = loop_of(step)
     other = shared(ops.zeros([2, H]))
-    values = [matrices.get(name, other) for name in names]
+    values = [matrices.get(position, other) for position in positions]
     after, condition, initial = join_products(BatchedEvaluation(3), body, test, values)
     assert len(initial) == len(after.arguments) == len(after.results) == len(condition.arguments)
     assert initial[:count] == values
@@ -74,7 +75,7 @@ def in_region(read, *types) -> object:
 
 
 def number_of_joined(step, w, r) -> int:
-    body, after, _, _ = joined(step, {"arg1": w, "arg2": r})
+    body, after, _, _ = joined(step, {1: w, 2: r})
     return len(after.arguments) - len(body.arguments)
 
 
@@ -86,10 +87,10 @@ def test_sums_of_two_products_with_unchanged_matrices_are_found(name):
 
 def test_the_joined_matrix_has_the_rows_of_both_and_does_not_change():
     def read(w, r):
-        body, after, _, values = joined(JOINED["sum"], {"arg1": batched(w), "arg2": batched(r)})
+        _, after, _, values = joined(JOINED["sum"], {1: batched(w), 2: batched(r)})
         assert after.is_unchanged(len(after.arguments) - 1)
-        (total,) = [n for n in body.nodes if n.op == "AddV2" and after.by_name[n.name].op == "MatMul"]
-        assert after.by_name[total.name].inputs[1] == (after.arguments[-1], 0)
+        (product,) = [n for n in after.nodes if after.arguments[-1] in n.inputs]
+        assert product.op == "MatMul"
         return [values[-1].tensor]
 
     w, r = normal(3, N, H), normal(3, H, H, seed=1)

@@ -8,7 +8,8 @@ from fedcore.graphs.batched import known_values
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
-from fedcore.graphs.graphdef.form.parsed_graph import Node, emit
+from fedcore.graphs.dataflow.graph import Node
+from fedcore.graphs.graphdef.form.checked_operations import emit
 
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 MATRIX = np.arange(12, dtype=np.int64).reshape(3, 4)
@@ -41,7 +42,7 @@ PROBES = BatchedEvaluation(4, rows=20).sampled_sizes
 def test_folding_gives_the_results_of_tensorflow(op, operands, attributes):
     operands = [np.asarray(o) for o in operands]
     values = [BatchedValue(None, False, known=KnownValue.from_constant(o)) for o in operands]
-    found = fold(Node("node", op, (), attributes), values, PROBES)
+    found = fold(Node(op, (), attributes), values, PROBES)
     try:
         (wanted,) = emit(op, [tf.constant(o) for o in operands], attributes)
     except tf.errors.InvalidArgumentError:
@@ -56,7 +57,7 @@ def test_entries_of_shapes_are_moved_without_tensorflow(monkeypatch):
     monkeypatch.setattr(known_values, "emit", None)
     shape = BatchedValue(None, False, known=KnownValue.from_constant(np.int32([20, 7])))
     bounds = [BatchedValue(None, False, known=KnownValue.from_constant(np.int32([i]))) for i in (1, 2, 1)]
-    (size,) = fold(Node("node", "StridedSlice", (), slices(0, 0, 0, 0, 1)), [shape, *bounds], PROBES)
+    (size,) = fold(Node("StridedSlice", (), slices(0, 0, 0, 0, 1)), [shape, *bounds], PROBES)
     assert size.samples[0] == 7
 
 
@@ -77,7 +78,7 @@ SHAPE = of_size(lambda n: [n, 7])
 
 
 def folded(op, *operands: KnownValue, **attributes) -> KnownValue | None:
-    results = fold(Node("node", op, (), attributes), [BatchedValue(None, known=k) for k in operands], PROBES)
+    results = fold(Node(op, (), attributes), [BatchedValue(None, known=k) for k in operands], PROBES)
     return None if results is None else results[0]
 
 
@@ -141,7 +142,7 @@ def test_a_batch_of_one_row_is_not_broadcast():
     sampled_sizes = BatchedEvaluation(4, rows=1).sampled_sizes
     rows = KnownValue.from_samples([np.int32([n, 7]) for n in sampled_sizes])
     results = fold(
-        Node("node", "BroadcastGradientArgs", (), {"T": tf.int32}),
+        Node("BroadcastGradientArgs", (), {"T": tf.int32}),
         [BatchedValue(None, known=k) for k in (rows, constant([7]))],
         sampled_sizes,
     )
@@ -161,7 +162,7 @@ def test_large_values_unknown_ones_and_errors_are_not_folded():
     assert folded("Reshape", constant([1, 2, 3]), constant([2, 2])) is None
     assert folded("Tanh", constant(0.5, np.float32)) is None
     unknown = [BatchedValue(None, known=SIZE), BatchedValue(tf.constant(1))]
-    assert fold(Node("node", "AddV2", (), {"T": tf.int32}), unknown, PROBES) is None
+    assert fold(Node("AddV2", (), {"T": tf.int32}), unknown, PROBES) is None
 
 
 @pytest.mark.parametrize("op", ["FloorDiv", "TruncateDiv"])

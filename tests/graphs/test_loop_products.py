@@ -7,12 +7,13 @@ import pytest
 import tensorflow as tf
 from batched_by_client import check, check_padded, traced
 
+from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_value import batched, shared
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.loop_products import MIN_RANK, ProductsBehindLoop, products_behind
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.graphdef.form.parsed_graph import Body, Node, body_of
+from fedcore.graphs.dataflow.graph import Region, new_region
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
 B, N, M = 3, 40, 48  # a kernel whose factors break even at rank 21
 
@@ -81,19 +82,18 @@ def returned_twice(i, x, g, w, total, seen, bias):
     return total + tf.matmul(x, g, transpose_a=True), seen, added
 
 
-def step_of(fn, shapes) -> Body:
-    """The body of the only loop of a graph."""
+def regions_of(fn, shapes) -> tuple[Region, Region]:
+    """The condition and the body of the only loop of a graph."""
     graph = traced(fn, *shapes)
-    whole = body_of(graph.digest, graph.data)
-    (node,) = [n for n in whole.nodes if n.op in ("While", "StatelessWhile")]
-    return whole.function_body(node["body"].name)
+    (node,) = [n for n in captured_graph(graph, graph.data).main.nodes if n.op == "while"]
+    return node.regions
 
 
 SHAPES = [(B, N), (B, M), (N, M), (N, M), (M,)]
 
 
 def found(step) -> ProductsBehindLoop:
-    return products_behind(step_of(loop(step, elements=True), SHAPES))
+    return products_behind(*regions_of(loop(step, elements=True), SHAPES))
 
 
 def kinds(step) -> tuple[int, int, int]:
@@ -117,14 +117,14 @@ def test_a_row_sum_that_replaces_its_variable_is_no_sum():
 
 
 def test_the_reduced_body_returns_the_operands_and_computes_no_product():
-    step = step_of(loop(with_elements, elements=True), SHAPES)
-    behind = products_behind(step)
+    condition, step = regions_of(loop(with_elements, elements=True), SHAPES)
+    behind = products_behind(condition, step)
     reduced = behind.remove_from(step)
     assert {n.op for n in step.nodes} - {n.op for n in reduced.nodes} >= {"MatMul", "AddN", "BiasAddGrad"}
     count = len(step.results)
     assert reduced.results[count:] == (*behind.operands, *behind.indices)
     assert all(reduced.is_unchanged(p.variable) for p in behind.products)
-    assert set(reduced.results[count:]) <= {*((a, 0) for a in reduced.arguments), *((n.name, 0) for n in reduced.nodes)}
+    assert set(reduced.results[count:]) <= {*reduced.arguments, *(n.outputs[0] for n in reduced.nodes)}
     others = [i for i in range(count) if i not in {p.variable for p in behind.products}]
     assert [reduced.results[i] for i in others] == [step.results[i] for i in others]
 
@@ -176,9 +176,25 @@ def test_operands_that_are_shared_or_are_no_batches_of_rows_stay_in_the_loop():
 
 
 def test_a_body_without_products_is_not_changed():
-    node = Node("sum", "AddV2", (("x", 0), ("y", 0)), {"T": tf.float32})
-    body = Body(("x", "y"), (node,), (("sum", 0), ("y", 0)), {})
-    behind = products_behind(body)
+    body = new_region([(tf.float32, [M]), (tf.float32, [M])], lambda x, y: [x + y, y])
+    behind = products_behind(
+        new_region([(tf.float32, [M]), (tf.float32, [M])], lambda x, y: [ops.constant(False)]), body
+    )
     assert not behind.products
     assert behind.remove_from(body).results == body.results
     assert behind.remove_from(body).nodes == body.nodes
+
+
+def test_a_sum_that_the_condition_reads_stays_in_the_loop():
+    def fn(x, g):
+        def body(i, total):
+            return i + 1, total + tf.matmul(x, g, transpose_a=True)
+
+        def goes_on(i, total):
+            return (i < 9) & (tf.reduce_max(total) < 5.0)
+
+        return tf.while_loop(goes_on, body, (0, tf.zeros([N, M])))
+
+    assert not products_behind(*regions_of(fn, [(B, N), (B, M)])).products
+    graph = traced(fn, (B, N), (B, M))
+    assert why_not_batchable(graph, graph.data, {0, 1}).why == "clients may take different numbers of steps"

@@ -12,7 +12,7 @@ from fedcore.graphs.batched.low_rank_policy import (
     low_rank_kernels,
 )
 from fedcore.graphs.frontend.function_tracing import trace_function
-from fedcore.graphs.graphdef.form.parsed_graph import body_of
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.types import StructType, TensorType
 
 SHAPES = [(784, 200), (256, 64), (128, 128), (1024, 16), (8192, 2), (20000, 1), (100, 100), (64, 64), (10, 10)]
@@ -54,8 +54,7 @@ def rank_of(step, carry, *others, shared=()) -> int:
     carry = StructType([(None, TensorType(*t)) for t in carry])
     parameters = [carry, *(TensorType(*t) for t in others)]
     graph = trace_function(step, StructType([(None, t) for t in parameters]), spread=True)
-    body = body_of(graph.digest, graph.data)
-    return low_rank_kernels(body, carry, 0, [len(carry) + i for i in shared]).rank
+    return low_rank_kernels(captured_graph(graph, graph.data).main, carry, 0, [len(carry) + i for i in shared]).rank
 
 
 def gradient(x, g):

@@ -290,9 +290,7 @@ def test_a_graph_does_what_its_file_says_and_no_more(fn, trait):
 
 def test_no_module_imports_a_library_under_names_that_are_not_made_from_content():
     """TensorFlow is given functions in one place; graphs are imported from that place or made by this process."""
-    gives = re.compile(
-        r"private_api\.(?:define_function|optimize_graph|function_body)\(|add_function_def\(|import_graph_def\("
-    )
+    gives = re.compile(r"private_api\.(?:define_function|optimize_graph)\(|add_function_def\(|import_graph_def\(")
     found = {
         (str(path.relative_to(Path(fc.__file__).parent)), match)
         for path in Path(fc.__file__).parent.rglob("*.py")
@@ -302,10 +300,7 @@ def test_no_module_imports_a_library_under_names_that_are_not_made_from_content(
     assert found == {
         ("graphs/graphdef/form/process_functions.py", "private_api.define_function("),
         ("graphs/capture/graph_import.py", "import_graph_def("),
-        ("graphs/graphdef/analysis/peak_bytes.py", "import_graph_def("),
-        ("graphs/graphdef/analysis/peak_bytes.py", "private_api.function_body("),
         ("graphs/graphdef/analysis/sequence_operands.py", "import_graph_def("),
         ("graphs/graphdef/validation/stepwise_import.py", "import_graph_def("),
         ("graphs/graphdef/rewrites/grappler.py", "private_api.optimize_graph("),
-        ("graphs/graphdef/form/parsed_graph.py", "private_api.function_body("),
     }

@@ -7,10 +7,13 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 import fedcore as fc
+from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.graphdef.analysis.dependencies import dependencies_of, positions
 from fedcore.graphs.graphdef.analysis.result_origins import Argument, Computed, Constant, result_origins
 from fedcore.graphs.graphdef.analysis.side_effects import stateful_functions
 from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
+from fedcore.graphs.graphdef.validation.graph_validation import MAX_CALL_DEPTH
 
 DEEP = 3000  # functions, each of which calls the next: deeper than Python's stack
 
@@ -49,11 +52,20 @@ def canonical(graph: graph_pb2.GraphDef) -> bytes:
     return canonical_graph(graph, ["x0", "x1"], [("main:0", types_pb2.DT_FLOAT), ("main:1", types_pb2.DT_FLOAT)], [])
 
 
-def test_deep_functions_have_a_canonical_form_and_dependencies():
+def captured(data: bytes) -> CapturedGraph:
+    return captured_graph(TracedGraph(fc.FunctionType(None, fc.TensorType("float32")), data), data)
+
+
+def test_deep_functions_have_a_canonical_form():
     data = canonical(nested(DEEP))
     assert len(graph_pb2.GraphDef.FromString(data).library.function) == DEEP
-    assert dependencies_of(data) == [0b10, 0b01]  # swapped DEEP - 1 times
-    assert dependencies_of(canonical(nested(DEEP - 1))) == [0b01, 0b10]
+
+
+def test_the_bodies_of_functions_stand_in_the_place_of_calls():
+    for depth in (MAX_CALL_DEPTH, MAX_CALL_DEPTH - 1):
+        graph = captured(canonical(nested(depth)))
+        assert [node.op for node in graph.main.nodes] == ["Identity", "Identity"]
+        assert dependencies_of(graph) == ([0b10, 0b01] if depth % 2 == 0 else [0b01, 0b10])  # swapped depth - 1 times
 
 
 def test_results_of_a_function_are_known_by_their_names():
@@ -76,7 +88,9 @@ def test_results_of_a_function_are_known_by_their_names():
     for k in range(2):
         graph.node.add(name=f"ret{k}", op="Identity", input=[f"main:{k}"]).attr["T"].type = types_pb2.DT_FLOAT
 
-    assert dependencies_of(graph.SerializeToString()) == [0b10, 0b01]
+    results = [("ret0", types_pb2.DT_FLOAT), ("ret1", types_pb2.DT_FLOAT)]
+    data = canonical_graph(graph, ["arg0", "arg1"], results, [])
+    assert dependencies_of(captured(data)) == [0b10, 0b01]
 
 
 def test_the_dependencies_of_a_sum_of_many_arguments_take_little_memory():
@@ -88,10 +102,10 @@ def test_the_dependencies_of_a_sum_of_many_arguments_take_little_memory():
     for i in range(1, n):
         graph.node.add(name=f"n{i}", op="AddV2", input=[f"n{i - 1}" if i > 1 else "arg0", f"arg{i}"])
     graph.node.add(name="ret0", op="Identity", input=[f"n{n - 1}"])
-    data = graph.SerializeToString()
+    graph = captured(graph.SerializeToString())
     tracemalloc.start()
     try:
-        (read,) = dependencies_of(data)
+        (read,) = dependencies_of(graph)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -115,7 +129,7 @@ def test_equal_results_have_one_origin():
     one.attr["value"].tensor.dtype = types_pb2.DT_FLOAT
     one.attr["value"].tensor.float_val.append(1.0)
     results = [(f"{name}:0", types_pb2.DT_FLOAT) for name in ("x", "a", "b", "c", "one")]
-    x, a, b, c, constant = result_origins(canonical_graph(graph, ["x"], results, []))
+    x, a, b, c, constant = result_origins(captured(canonical_graph(graph, ["x"], results, [])))
     assert x == Argument(0)
     assert isinstance(a, Computed)
     assert a == b != c

@@ -5,7 +5,7 @@ import fedcore as fc
 from fedcore.errors import ClientError, ExecutionError, Location
 from fedcore.graphs.dataflow.graph import Node
 from fedcore.graphs.emission.source_names import operation_name, source_in
-from fedcore.graphs.graphdef.graph_region import print_graph
+from fedcore.graphs.graphdef.graph_text import print_graph
 from fedcore.ir.module import NodeSource
 
 TABLE = [1.0, 2.0, 3.0]

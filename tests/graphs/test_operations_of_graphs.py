@@ -5,7 +5,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.graphs.capture import graph_import
 from fedcore.graphs.frontend.function_tracing import trace_function
-from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+from fedcore.graphs.graphdef.form.operations import operations_of
 
 TEXT = "MaxPoolGrad Conv2DBackpropFilter While"
 

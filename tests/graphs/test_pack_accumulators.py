@@ -8,7 +8,7 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import call, scan
 from fedcore.graphs.dataflow.graph import Node, Region, new_region, ordered_behind
 from fedcore.graphs.dataflow.passes.pack_accumulators import pack_accumulators
-from fedcore.graphs.emission.realize import region_function
+from fedcore.graphs.emission.region_function import region_function
 
 COUNT = 3
 

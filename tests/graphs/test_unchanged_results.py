@@ -5,6 +5,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.graphs.graphdef.analysis.unchanged_results import unchanged_results
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
 VECTOR = ("float32", [3])
 
@@ -13,7 +14,7 @@ def positions(fn):
     """Those of the arguments x and y that the function returns."""
     module = fc.tf_computation(fn, VECTOR, VECTOR).module
     (graph,) = module.graphs
-    return unchanged_results(graph.digest, module.blob(graph.digest))
+    return unchanged_results(captured_graph(graph, module.blob(graph.digest)))
 
 
 def is_large(tensor):

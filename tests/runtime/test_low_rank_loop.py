@@ -11,7 +11,7 @@ from fedcore.context import last_report, plan_of
 from fedcore.graphs.batched.low_rank import LowRank
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import new_region
-from fedcore.graphs.emission.realize import region_function
+from fedcore.graphs.emission.region_function import region_function
 from fedcore.runtime.clients.client_source import UnreadRun, longest_first
 from fedcore.testing.faults import out_of_memory
 

@@ -10,7 +10,7 @@ from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batching_rule, batching_rules
 from fedcore.graphs.batched.batching_rules.elementwise import aligned
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.graphdef.form.parsed_graph import emit
+from fedcore.graphs.graphdef.form.checked_operations import emit
 from fedcore.ir.registry import note_declaration
 from fedcore.testing import LawBroken, check_batching_rule
 from fedcore.testing.rule_operands import OperandsNotFound

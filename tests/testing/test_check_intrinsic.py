@@ -373,7 +373,7 @@ def close(declared, monkeypatch):
 
 
 def _as_if_both_were_of_clients(evaluation, node, left, right):
-    from fedcore.graphs.graphdef.form.parsed_graph import emit
+    from fedcore.graphs.graphdef.form.checked_operations import emit
 
     return left.with_tensor(*emit(node.op, [evaluation.tensor(left), evaluation.tensor(right)], node.attributes))
 

@@ -196,9 +196,9 @@ def _print_graphs(module: "Module", operations: int | None) -> None:
     from fedcore.cli.printing import show
 
     with quiet_start():
-        from fedcore.graphs.graphdef.graph_region import MOST_OPERATIONS, print_graph
+        from fedcore.graphs.graphdef.graph_text import MOST_PRINTED, print_graph
 
-        most = operations or MOST_OPERATIONS
+        most = operations or MOST_PRINTED
         texts = [print_graph(module, graph, most_operations=most) for graph in module.graphs]
     for text in texts:
         show("\n" + text)

@@ -44,7 +44,7 @@ def client_loop(program: Program) -> Iterator[Finding]:
 
 def line_of_operation(program: Program, stage: Function, op: str) -> Location | None:
     """The line of the first graph of a stage that holds a TensorFlow operation; None where none does."""
-    from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+    from fedcore.graphs.graphdef.form.operations import operations_of
 
     for call in program.graph_calls_of(stage):
         if op in operations_of(call.graph.digest, program.stages.blob(call.graph.digest)):

@@ -21,14 +21,13 @@ def constant_seed(program: Program) -> Iterator[Finding]:
         def add_noise(x):
             return x + tf.random.normal([])  # seeded by the call, the client and the operation
     """
-    from fedcore.graphs.graphdef.form.parsed_graph import body_of
-    from fedcore.graphs.graphdef.rewrites.constant_draws import constant_draws
+    from fedcore.graphs.graphdef.analysis.constant_draws import constant_draws
+    from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
     if not program.module.main.parameters:
         return
     for call in program.graph_calls:
-        body = body_of(call.graph.digest, program.stages.blob(call.graph.digest))
-        for op in constant_draws(body):
+        for op in constant_draws(captured_graph(call.graph, program.stages.blob(call.graph.digest))):
             on_clients = call.placement == CLIENTS
             who = (
                 "all clients draw the same numbers, in every round"

@@ -15,7 +15,7 @@ from fedcore.ir import Function, Graph, Operation, Ref
 from fedcore.types import SequenceType, StructType, TensorType, Type, contains
 
 if TYPE_CHECKING:
-    from fedcore.graphs.graphdef.form.parsed_graph import Body
+    from fedcore.graphs.dataflow.graph import Value
 
 _HALVES = ("float16", "bfloat16")
 
@@ -36,10 +36,10 @@ def lossy_cast(program: Program) -> Iterator[Finding]:
             return tf.cast(tf.round(price * 100.0), tf.int32)
     """
     from fedcore.graphs.graphdef.analysis.lossy_casts import round_trips
-    from fedcore.graphs.graphdef.form.parsed_graph import body_of
+    from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
     for call in program.graph_calls:
-        for cast in round_trips(body_of(call.graph.digest, program.stages.blob(call.graph.digest))):
+        for cast in round_trips(captured_graph(call.graph, program.stages.blob(call.graph.digest))):
             to_integers = "int" in cast.target
             loss = "fractions are cut off, towards 0" if to_integers else f"digits beyond {cast.target} are lost"
             yield Finding(
@@ -88,8 +88,8 @@ def _casts_of(program: Program, stage: Function, name: str) -> Iterator[tuple[st
             if leaf[1] in _HALVES or not _is_whole(program, stage, source):
                 yield leaf
         return
-    for body, position in _results_of_graphs(program, stage, name):
-        cast = cast_of_result(body, position)
+    for result in _results_of_graphs(program, stage, name):
+        cast = cast_of_result(result)
         if cast is not None:
             yield cast.source, cast.target
 
@@ -105,7 +105,7 @@ def _casts_of_types(source: Type, target: Type) -> Iterator[tuple[str, str]]:
 
 def _is_whole(program: Program, stage: Function, name: str) -> bool:
     """Whether a value of a stage has whole numbers, as far as the stage tells."""
-    from fedcore.graphs.graphdef.analysis.lossy_casts import is_whole_result
+    from fedcore.graphs.graphdef.analysis.lossy_casts import is_whole
 
     by_name, types = {op.name: op for op in stage.operations}, stage.types()
     visited, waiting = {name}, [name]
@@ -121,7 +121,7 @@ def _is_whole(program: Program, stage: Function, name: str) -> bool:
             if not np.array_equal(values, np.round(values)):
                 return False
         elif op.kind == "call":
-            if not all(is_whole_result(*result) for result in _results_of_graphs(program, stage, current)):
+            if not all(map(is_whole, _results_of_graphs(program, stage, current))):
                 return False
         else:
             operands = {o.name for o in op.operands if isinstance(o, Ref)} - visited
@@ -130,19 +130,19 @@ def _is_whole(program: Program, stage: Function, name: str) -> bool:
     return True
 
 
-def _results_of_graphs(program: Program, stage: Function, name: str) -> Iterator[tuple["Body", int]]:
-    """For the leaves of a value that a graph returns, the graph's body and the position of its result."""
-    from fedcore.graphs.graphdef.form.parsed_graph import body_of
+def _results_of_graphs(program: Program, stage: Function, name: str) -> Iterator["Value"]:
+    """The results of a graph that are the leaves of a value which it returns."""
+    from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
     start, op = _origin({op.name: op for op in stage.operations}, name)
     callee = program.stages[op.operands[0].name] if op is not None and op.kind == "call" else None
     if not isinstance(callee, Graph) or contains(callee.type.result, lambda t: isinstance(t, SequenceType)):
         return
-    body = body_of(callee.digest, program.stages.blob(callee.digest))
+    results = captured_graph(callee, program.stages.blob(callee.digest)).main.results
     tensors = [i for i, leaf in enumerate(flat(callee.type.result)) if not isinstance(leaf, StructType)]
     for leaf in range(start, start + count(stage.types()[name])):
         if leaf in tensors:
-            yield body, tensors.index(leaf)
+            yield results[tensors.index(leaf)]
 
 
 def _origin(by_name: dict[str, Operation], name: str) -> tuple[int, Operation | None]:

@@ -303,7 +303,7 @@ class _Fusion:
         distinct = None
         if "effects" not in traced.side_effects and any(op.name in contributions.sent for op in outputs):
             result_types = [(op.name, op.type) for op in outputs]
-            distinct = distinct_results(traced.data, [(n, types[n]) for n in used], result_types, contributions)
+            distinct = distinct_results(traced, traced.data, [(n, types[n]) for n in used], result_types, contributions)
         if distinct is None:
             self._call(builder, name, run, (traced, used), outputs, bindings)
         else:
@@ -327,7 +327,9 @@ class _Fusion:
         if len(op.operands) > 2 and isinstance(graph.type.parameter, StructType):
             types = list(graph.type.parameter.types)
         inputs = [(o.name, t) for o, t in zip(op.operands[1:], types, strict=True)]
-        return distinct_results(self.module.blob(graph.digest), inputs, [(op.name, op.type)], contributions) is None
+        return (
+            distinct_results(graph, self.module.blob(graph.digest), inputs, [(op.name, op.type)], contributions) is None
+        )
 
     def _contributions(self, function: Function, keys: GraphKeys) -> Contributions:
         if function.name not in self.broadcasts:

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from fedcore.compiler.dataflow import AT_CLIENTS, AT_SERVER, Dataflow, Node, NodeTree, nodes_of
+from fedcore.compiler.dataflow import AT_CLIENTS, AT_SERVER, Dataflow, PlacedTree, PlacedValue, nodes_of
 from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
@@ -61,15 +61,15 @@ _STEMS = {"broadcast": "shared", "merge": "merged"}
 class _Aggregation:
     """One aggregation, by operand."""
 
-    node: Node
-    value: NodeTree
-    zero: NodeTree
+    node: PlacedValue
+    value: PlacedTree
+    zero: PlacedTree
     accumulate: str
     merge: str
     report: str
 
     @classmethod
-    def of(cls, node: Node) -> "_Aggregation":
+    def of(cls, node: PlacedValue) -> "_Aggregation":
         return cls(node, *node.inputs)
 
 
@@ -79,13 +79,15 @@ class _Partition:
         self.target = ModuleBuilder("planned")
         self.inliner = Inliner(module, self.target)
         self.main = Builder(self.target, locate=lambda: None)
-        self.placed: dict[Node, Value] = {}  # values in main
-        self.equal: dict[Node, Value] = {}  # constants that the program returns as all-equal values
-        self.sent: dict[Node, Value] = {}  # broadcasts of unplaced values that clients use
+        self.placed: dict[PlacedValue, Value] = {}  # values in main
+        self.equal: dict[PlacedValue, Value] = {}  # constants that the program returns as all-equal values
+        self.sent: dict[PlacedValue, Value] = {}  # broadcasts of unplaced values that clients use
         self.whole: dict[frozenset[Operand], tuple[Value, list[Operand]]] = {}  # of a stage's results: all, and each
-        self.sent_in_columns: set[Node] = set()  # broadcasts of values with sequences
+        self.sent_in_columns: set[PlacedValue] = set()  # broadcasts of values with sequences
         self.sent_together: set[Operand] = set()  # elements of a broadcast of several values
-        self.partials: dict[Node, tuple[Value, int | None]] = {}  # a merged partial, and the index of its element
+        self.partials: dict[
+            PlacedValue, tuple[Value, int | None]
+        ] = {}  # a merged partial, and the index of its element
         self.kept_returned = set(self._returned_values(all_equal=False))
         self.only_returned = self._only_returned()
         for parameter, tree in zip(module.main.parameters, self.flow.parameters, strict=True):
@@ -103,8 +105,8 @@ class _Partition:
         self.main.finish(module.main.name, result, location=module.main.location)
         self.planned = dce(self.target.build())
 
-    def _bind(self, value: Value, tree: NodeTree) -> None:
-        if isinstance(tree, Node):
+    def _bind(self, value: Value, tree: PlacedTree) -> None:
+        if isinstance(tree, PlacedValue):
             self.placed[tree] = value
             return
         for i, part in enumerate(tree):
@@ -113,7 +115,7 @@ class _Partition:
 
     # Returned values.
 
-    def _returned_values(self, *, all_equal: bool) -> list[Node]:
+    def _returned_values(self, *, all_equal: bool) -> list[PlacedValue]:
         """The client values that the program returns: the all-equal values, or the others."""
         values = [n for n, t in self.flow.returned if n.where == AT_CLIENTS and _is_all_equal(t) == all_equal]
         return list(dict.fromkeys(values))
@@ -132,7 +134,7 @@ class _Partition:
             for node, value in zip(constants, values, strict=True):
                 self.equal[node] = broadcast.emit([value], bits=0)
 
-    def _only_returned(self) -> set[Node]:
+    def _only_returned(self) -> set[PlacedValue]:
         """The client values that are used for returned all-equal values only: no client computes with them."""
         candidates = set(self._returned_values(all_equal=True))
         if not candidates:
@@ -146,7 +148,7 @@ class _Partition:
                     candidates.add(node)
         return candidates
 
-    def _all_equal(self, node: Node) -> Value:
+    def _all_equal(self, node: PlacedValue) -> Value:
         """The all-equal value of a node: a broadcast, or an element of a broadcast."""
         if node in self.equal:
             return self.equal[node]
@@ -177,9 +179,9 @@ class _Partition:
             kind = (collect, "clients", CLIENTS) if at_clients else (run, "server", SERVER)
             self._finish(local, kind[1], kind[2], [node], kind[0])
 
-    def _result(self, tree: NodeTree, type_: Type) -> Value:
+    def _result(self, tree: PlacedTree, type_: Type) -> Value:
         """The result of main. Its elements have their types in the plan, where unplaced values are at the server."""
-        if isinstance(tree, Node):
+        if isinstance(tree, PlacedValue):
             is_equal = tree.where == AT_CLIENTS and _is_all_equal(type_)
             return self.returned_equal[tree] if is_equal else self.placed[tree]
         assert isinstance(type_, StructType)
@@ -188,7 +190,7 @@ class _Partition:
 
     # The server.
 
-    def _server_stage(self, depth: int, nodes: list[Node]) -> None:
+    def _server_stage(self, depth: int, nodes: list[PlacedValue]) -> None:
         work = [n for n in nodes if not n.is_constant or self._leaves_server(n, depth)]
         outputs = [n for n in work if self._leaves_server(n, depth)]
         if not outputs:
@@ -206,7 +208,7 @@ class _Partition:
                 local.node(node)
         self._finish(local, "server", SERVER, outputs, run)
 
-    def _leaves_server(self, node: Node, depth: int) -> bool:
+    def _leaves_server(self, node: PlacedValue, depth: int) -> bool:
         """Whether anything outside the server stage of its depth needs the node."""
         if node in self.flow.in_result:
             return True
@@ -214,7 +216,7 @@ class _Partition:
 
     # The clients.
 
-    def _client_stage(self, depth: int, nodes: list[Node]) -> None:
+    def _client_stage(self, depth: int, nodes: list[PlacedValue]) -> None:
         self._send([n for n in nodes if n.is_sent])
         reported = self.flow.at_depth(depth + 1)
         aggregations = [_Aggregation.of(n) for n in reported if n.is_aggregation]
@@ -232,7 +234,7 @@ class _Partition:
             return
         self._finish_fold(local, partial, aggregations, outputs)
 
-    def _send(self, sent: list[Node]) -> None:
+    def _send(self, sent: list[PlacedValue]) -> None:
         """Broadcasts the values; those that are all the results of one server stage in one broadcast."""
         for node in [n for n in sent if _is_large_constant(n)]:
             self.placed[node] = self._broadcast_constant(node)
@@ -253,7 +255,7 @@ class _Partition:
                 self.placed[node] = item.emit([together], index=order.index(value.operand))
                 self.sent_together.add(self.placed[node].operand)
 
-    def _broadcast_constant(self, node: Node) -> Value:
+    def _broadcast_constant(self, node: PlacedValue) -> Value:
         """Broadcasts large literals, which a server stage of their own returns."""
         (source,) = node.sources()
         local = _Local(self, AT_SERVER)
@@ -262,7 +264,7 @@ class _Partition:
         with self.main, self.main.at(node.operation.location):
             return broadcast.emit([value], once=True)
 
-    def _broadcast_columns(self, value: Value, node: Node) -> Value:
+    def _broadcast_columns(self, value: Value, node: PlacedValue) -> Value:
         """Broadcasts a value with sequences as its columns, of which each client stage makes the sequences again."""
         local = _Local(self, AT_SERVER)
         with local.builder, local.builder.at(_last_line([node])):
@@ -272,7 +274,7 @@ class _Partition:
         with self.main, self.main.at(_last_line([node])):
             return broadcast.emit([run.emit([stage, *local.outer_arguments()])])
 
-    def at(self, node: Node, where: str) -> Value:
+    def at(self, node: PlacedValue, where: str) -> Value:
         """The value of a node in main; an unplaced value that clients use is broadcast."""
         value = self.placed[node]
         if where == AT_SERVER or node.where == AT_CLIENTS:
@@ -284,14 +286,14 @@ class _Partition:
                 self.sent[node] = broadcast.emit([value])
         return self.sent[node]
 
-    def _at_server(self, node: Node) -> Value:
+    def _at_server(self, node: PlacedValue) -> Value:
         (source,) = node.inputs
         if isinstance(source, tuple):
             op = node.operation
             raise FedcoreError(f"{op.kind} ({op.location}): zip the values before they are sent")
         return self.placed[source]
 
-    def _is_kept(self, node: Node, depth: int) -> bool:
+    def _is_kept(self, node: PlacedValue, depth: int) -> bool:
         if node in self.kept_returned:
             return True
         if node.is_constant:
@@ -299,7 +301,7 @@ class _Partition:
         return any(u.depth > depth + 1 or (u.depth > depth and u.where == AT_CLIENTS) for u in self.flow.users(node))
 
     def _finish_fold(
-        self, local: "_Local", partial: Value, aggregations: list[_Aggregation], outputs: list[Node]
+        self, local: "_Local", partial: Value, aggregations: list[_Aggregation], outputs: list[PlacedValue]
     ) -> None:
         line = _last_line([a.node for a in aggregations])
         with local.builder, local.builder.at(line):
@@ -354,11 +356,13 @@ class _Partition:
             raise FedcoreError(f"@{aggregation.accumulate} takes <accumulator,value>, not {parameter_type}")
         return parameter_type.types[0]
 
-    def _finish(self, local: "_Local", name: str, where: Placement, outputs: list[Node], kind: Intrinsic) -> None:
+    def _finish(
+        self, local: "_Local", name: str, where: Placement, outputs: list[PlacedValue], kind: Intrinsic
+    ) -> None:
         self.placed.update(zip(outputs, self._outputs(local, name, where, outputs, kind), strict=True))
 
     def _outputs(
-        self, local: "_Local", name: str, where: Placement, outputs: list[Node], kind: Intrinsic
+        self, local: "_Local", name: str, where: Placement, outputs: list[PlacedValue], kind: Intrinsic
     ) -> list[Value]:
         """Finishes a stage that returns the wanted values; returns their values in main."""
         line = _last_line(outputs)
@@ -380,11 +384,11 @@ def _is_all_equal(type_: Type) -> bool:
     return isinstance(type_, FederatedType) and bool(type_.all_equal)
 
 
-def _is_large_constant(node: Node) -> bool:
-    return isinstance(node.inputs[0], Node) and node.inputs[0].is_constant
+def _is_large_constant(node: PlacedValue) -> bool:
+    return isinstance(node.inputs[0], PlacedValue) and node.inputs[0].is_constant
 
 
-def _root(node: Node) -> Node:
+def _root(node: PlacedValue) -> PlacedValue:
     """The outermost struct of which the node is an element, or the node itself."""
     while node.op is not None and node.op.kind == "item":
         (node,) = node.sources()
@@ -395,13 +399,13 @@ def _is_sequence(type_: Type) -> bool:
     return isinstance(type_, SequenceType)
 
 
-def _last_line(nodes: list[Node]) -> Location | None:
+def _last_line(nodes: list[PlacedValue]) -> Location | None:
     """Location of the last node in program order that has one."""
     return next((n.op.location for n in reversed(nodes) if n.op is not None and n.op.location is not None), None)
 
 
 def _apply_operand(
-    inliner: Inliner, builder: Builder, symbol: str, arguments: list[Value], node: Node, index: int = 0
+    inliner: Inliner, builder: Builder, symbol: str, arguments: list[Value], node: PlacedValue, index: int = 0
 ) -> Value:
     """The result of applying operand `index` of the node: a graph is called, a function inlined."""
     target = inliner.symbols[symbol]
@@ -422,7 +426,7 @@ class _Local:
         self.owner = owner
         self.where = where
         self.builder = Builder(owner.target, locate=lambda: None)
-        self.known: dict[Node, Value] = {}
+        self.known: dict[PlacedValue, Value] = {}
         self.partial: Value | None = None
         self._outer: dict[int, tuple[Value, Value]] = {}  # (value in main, parameter), by the id of the value
         self._taken: set[str] = set()
@@ -459,7 +463,7 @@ class _Local:
             self.value(node)
         return self.partial
 
-    def value(self, node: Node) -> Value:
+    def value(self, node: PlacedValue) -> Value:
         """A node as a local value: computed here, copied if it is a constant, else a parameter."""
         if node not in self.known:
             if self.where == AT_SERVER and node.is_part_of_input:
@@ -473,14 +477,14 @@ class _Local:
                 raise FedcoreError(f"{node.operation.kind} ({node.operation.location}) needs a value of another stage")
         return self.known[node]
 
-    def _is_in_columns(self, node: Node) -> bool:
+    def _is_in_columns(self, node: PlacedValue) -> bool:
         return self.where == AT_CLIENTS and node in self.owner.sent_in_columns
 
-    def _with_sequences(self, value: Value, node: Node) -> Value:
+    def _with_sequences(self, value: Value, node: PlacedValue) -> Value:
         with self.builder, self.builder.at(_last_line([node])):
             return sequences_of(self.builder, value, node.type)
 
-    def _constant(self, node: Node) -> None:
+    def _constant(self, node: PlacedValue) -> None:
         """Computes a constant here, after its operands."""
         stack = [(node, False)]
         while stack:
@@ -493,22 +497,22 @@ class _Local:
             stack.append((current, True))
             stack.extend((n, False) for n in reversed(current.sources()))
 
-    def tree(self, tree: NodeTree) -> Value:
-        if isinstance(tree, Node):
+    def tree(self, tree: PlacedTree) -> Value:
+        if isinstance(tree, PlacedValue):
             return self.value(tree)
         return self.builder.struct([(None, self.tree(t)) for t in tree])
 
-    def call(self, symbol: str, arguments: list[Value], node: Node, index: int = 0) -> Value:
+    def call(self, symbol: str, arguments: list[Value], node: PlacedValue, index: int = 0) -> Value:
         return _apply_operand(self.owner.inliner, self.builder, symbol, arguments, node, index)
 
-    def node(self, node: Node) -> None:
+    def node(self, node: PlacedValue) -> None:
         """Appends the local operations for a node."""
         op = node.operation
         with self.builder.at(op.location), self.builder:
             declared = lookup(op.kind)
             self.known[node] = self._local(node) if declared.level == LOCAL else self._expand_in_stage(node, declared)
 
-    def _expand_in_stage(self, node: Node, declared: Intrinsic) -> Value:
+    def _expand_in_stage(self, node: PlacedValue, declared: Intrinsic) -> Value:
         """The result of a placed operation, expanded by its `in_stage` function."""
         written = declared.staged_by
         assert written is not None  # the dataflow checks it
@@ -526,7 +530,7 @@ class _Local:
             )
         return result
 
-    def _function(self, node: Node, index: int, symbol: str) -> Callable:
+    def _function(self, node: PlacedValue, index: int, symbol: str) -> Callable:
         """A function operand as a Python function over values."""
 
         def call(*arguments: object) -> Value:
@@ -536,11 +540,11 @@ class _Local:
 
         return call
 
-    def _operand(self, tree: NodeTree) -> Value | tuple:
+    def _operand(self, tree: PlacedTree) -> Value | tuple:
         """An operand as a value; a struct of placed values as a tuple of values."""
-        return self.value(tree) if isinstance(tree, Node) else tuple(map(self._operand, tree))
+        return self.value(tree) if isinstance(tree, PlacedValue) else tuple(map(self._operand, tree))
 
-    def _local(self, node: Node) -> Value:
+    def _local(self, node: PlacedValue) -> Value:
         operands = [
             self.owner.inliner.symbol(self.builder, i) if isinstance(i, str) else self.tree(i) for i in node.inputs
         ]

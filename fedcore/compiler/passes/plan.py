@@ -206,7 +206,7 @@ def _strategy(
 
 
 def _kernels(module: Module, op: Operation, target: Target) -> dict[str, object]:
-    from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+    from fedcore.graphs.graphdef.form.operations import operations_of
     from fedcore.graphs.stages.onednn import ONEDNN, chooses_onednn
 
     graphs = [(g.digest, module.blobs[g.digest]) for g in _stage_module(module, op).graphs if g.digest in module.blobs]

@@ -17,7 +17,7 @@ from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import call
 from fedcore.graphs.dataflow.graph import Block, Value, building
-from fedcore.graphs.graphdef.form.parsed_graph import body_of
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.module import Graph
 from fedcore.types import tensor_leaves
@@ -51,8 +51,8 @@ def batched_call(
         NoBatchingRule: an operation cannot be evaluated for several clients. The caller discards the operations that
             were emitted before.
     """
-    body = body_of(graph.digest, data)
-    if body.seeded:
+    captured = captured_graph(graph, data)
+    if captured.seeded:
         if seeds is None:
             raise ValueError("a seeded graph needs the seeds of the clients")
         arguments = [*arguments, batched(seeds) if seeds.shape.rank else shared(seeds)]
@@ -71,9 +71,9 @@ def batched_call(
         occupied=occupied,
         products=products,
         assumed_finite=assumed_finite,
-        sources=graph.sources,
+        graph=captured,
     )
-    results = evaluation.run(body, arguments)
+    results = evaluation.run(captured.main, arguments)
     return [
         x
         if x.low_rank is not None

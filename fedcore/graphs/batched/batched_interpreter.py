@@ -38,7 +38,7 @@ from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import scan
 from fedcore.graphs.dataflow.graph import Value, from_source
-from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+from fedcore.graphs.graphdef.form.operations import operations_of
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.stages.xla import can_compile
 from fedcore.graphs.tensors.values import Nested, flatten, unflatten

@@ -27,7 +27,7 @@ from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.batched.stage_fold import Group, StageFold, factors_or_tensor
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value, building
-from fedcore.graphs.graphdef.form.parsed_graph import has_loops
+from fedcore.graphs.graphdef.form.operations import has_loops
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Products, Realized, profiler_name

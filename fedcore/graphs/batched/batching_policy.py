@@ -25,14 +25,9 @@ from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.stage_fold import result_names, split_stage
-from fedcore.graphs.graphdef.form.parsed_graph import (
-    Body,
-    body_of,
-    has_loops,
-    operations_of,
-    operations_of_graphs,
-    types_of_products,
-)
+from fedcore.graphs.dataflow.graph import Region
+from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
+from fedcore.graphs.graphdef.form.operations import has_loops, operations_of, operations_of_graphs, types_of_products
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
@@ -261,7 +256,7 @@ def _low_rank(module: Module, stage: Function, operations: list[Operation], batc
         if isinstance(step, Function):
             return _low_rank_of_step(module, step, [*captured, False, False], types[op.name])
         if isinstance(step, Graph):
-            return low_rank_kernels(body_of(step.digest, module.blob(step.digest)), types[op.name], 0, ())
+            return low_rank_kernels(captured_graph(step, module.blob(step.digest)).main, types[op.name], 0, ())
     return LowRankKernels()
 
 
@@ -292,8 +287,8 @@ def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry:
         return LowRankKernels()
     shared_names = [p.name for p, is_shared in zip(step.parameters, shared, strict=True) if is_shared]
     shared_arguments = [i for name in shared_names for i in graph_arguments.get(name, ())]
-    body = body_of(callee.digest, module.blob(callee.digest))
-    return low_rank_kernels(body, carry, graph_arguments[carry_name].start, shared_arguments)
+    region = captured_graph(callee, module.blob(callee.digest)).main
+    return low_rank_kernels(region, carry, graph_arguments[carry_name].start, shared_arguments)
 
 
 def _check_types(stage: ClientStage, client_operations: Sequence[Operation]) -> None:
@@ -426,10 +421,10 @@ def _check_graph(
         return None if error is None else (error.op, error.why)  # without its traceback, which holds the scratch graph
 
     operations = operations_of(graph.digest, module.blob(graph.digest))
-    body = body_of(graph.digest, module.blob(graph.digest))
-    if padded_axes and _trains_convolutions(operations, body, batched_arguments):
+    captured = captured_graph(graph, module.blob(graph.digest))
+    if padded_axes and _trains_convolutions(operations, captured, batched_arguments):
         raise FastAlone("Conv2D", AS_FAST_ALONE)
-    if padded_axes and _drawn_numbers(body) >= MIN_DRAWN:
+    if padded_axes and _drawn_numbers(captured.main) >= MIN_DRAWN:
         raise FastAlone(_NORMALS[0], DRAWS_ALONE)
     if not builds_graphs:
         return
@@ -440,10 +435,10 @@ def _check_graph(
         raise NoBatchingRule(*refusal)
 
 
-def _trains_convolutions(operations: frozenset[str], body: Body, batched_arguments: set[int]) -> bool:
+def _trains_convolutions(operations: frozenset[str], captured: CapturedGraph, batched_arguments: set[int]) -> bool:
     """Whether a graph computes gradients of kernels that differ between clients; in FedSGD all clients share them.
 
-    Follows in `differing` the names of nodes that depend on an argument that differs. A loop or a branch that does
+    Follows in `differing` the values that depend on an argument that differs. A loop or a branch that does
     counts as such a gradient, since it is not looked into.
 
     Args:
@@ -453,21 +448,21 @@ def _trains_convolutions(operations: frozenset[str], body: Body, batched_argumen
     gradients = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter", _NOISY_GRADIENTS)
     if not any(op.startswith(gradients) for op in operations):
         return False
-    differing = {body.arguments[i] for i in batched_arguments} | ({body.arguments[-1]} if body.seeded else set())
-    for node in body.inline().nodes:
-        inputs = [name for name, _ in node.inputs]
-        if not differing.isdisjoint(inputs):
-            differing.add(node.name)
-            if node.op in CONTROL_FLOW or (node.op in _CONVOLUTIONS and inputs[1] in differing):
+    arguments = captured.main.arguments
+    differing = {arguments[i] for i in batched_arguments} | ({arguments[-1]} if captured.seeded else set())
+    for node in captured.main.nodes:
+        if not differing.isdisjoint(node.reads):
+            differing.update(node.outputs)
+            is_control_flow = node.regions or node.op in CONTROL_FLOW
+            if is_control_flow or (node.op in _CONVOLUTIONS and node.inputs[1] in differing):
                 return True
     return False
 
 
-def _drawn_numbers(body: Body) -> int:
+def _drawn_numbers(region: Region) -> int:
     """How many normal numbers a graph draws whatever the rows of a batch, such as noise for each weight."""
-    nodes = [node for node in body.inline().nodes if node.op in _NORMALS]
-    shapes = [body.inline().by_name.get(node.inputs[0][0]) for node in nodes]
-    constants = [tf.make_ndarray(node["value"]) for node in shapes if node is not None and node.op == "Const"]
+    shapes = [node.inputs[0].node for node in region.nodes if node.op in _NORMALS]
+    constants = [node["value"] for node in shapes if node is not None and node.op == "Const"]
     return sum(int(np.prod(shape)) for shape in constants)
 
 

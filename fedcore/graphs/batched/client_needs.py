@@ -154,7 +154,7 @@ class _Walk:
         callee = self._module[name]
         if isinstance(callee, Function):
             return self._peak(callee.operations, callee.types(), {callee.result.name})
-        return peak_bytes(callee.digest, self._module.blob(callee.digest), self._rows, self._factored)
+        return peak_bytes(callee, self._module.blob(callee.digest), self._rows, self._factored)
 
     def _shape(self, type_: TensorType) -> Shape:
         return () if type_.shape is None else tuple(self._rows if s is None else s for s in type_.shape)

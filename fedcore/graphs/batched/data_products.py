@@ -24,7 +24,7 @@ from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import function_of_number
 from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.emission.realize import realized_function
+from fedcore.graphs.emission.region_function import realized_function
 
 
 @attrs.define(eq=False)

@@ -1,6 +1,6 @@
 """Evaluates a graph for K clients at once: emits, operation by operation, a batched graph into the graph being built.
 
-In:  a `Body` (operations in topological order) and one `BatchedValue` for each argument. Out: one for each result.
+In:  a region and one `BatchedValue` for each argument. Out: one for each result.
 
 Each operation is handled by the first of these that applies:
 
@@ -16,7 +16,7 @@ Decision 0006.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import attrs
@@ -37,28 +37,14 @@ from fedcore.graphs.batched.low_rank import low_rank_rules
 from fedcore.graphs.batched.own_rows import JOINED
 from fedcore.graphs.batched.value_guards import guard_operands
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value, from_source
+from fedcore.graphs.dataflow.effects import has_effect
+from fedcore.graphs.dataflow.graph import Node, Region, Value, from_source, outer_values
+from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph
 from fedcore.graphs.graphdef.form.checked_operations import emit
-from fedcore.graphs.graphdef.form.parsed_graph import Body, Node
-from fedcore.ir.module import NodeKey, NodeSource
 
-NO_SOURCES: Mapping[NodeKey, NodeSource] = MappingProxyType({})
+NO_VALUES: Mapping[Value, BatchedValue] = MappingProxyType({})
 
-_CONTROL_FLOW = frozenset(
-    {
-        "PartitionedCall",
-        "StatefulPartitionedCall",
-        "StatelessWhile",
-        "While",
-        "StatelessIf",
-        "If",
-        "StatelessCase",
-        "Assert",
-    }
-)
-
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-"""Calls of nested functions; their operands stay low-rank, since operations inside may have low-rank rules."""
+_CONTROL_FLOW = frozenset({"while", "if", "StatelessCase", "Assert"})
 
 _PASS_THROUGH = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 """Operations whose result is their operand; shared operands are returned without a node."""
@@ -95,7 +81,7 @@ class BatchedEvaluation:
         products: how a shared matrix is multiplied, see `own_rows`.
         assumed_finite: list to which the left factors are appended that are taken to be finite without a test;
             None: all factors are tested.
-        sources: the user's code of the graph's nodes.
+        graph: holds the functions that operations name; None for operations that name none.
 
     Attributes:
         sampled_sizes: the three batch sizes at which known values are sampled.
@@ -112,11 +98,11 @@ class BatchedEvaluation:
         occupied: Presence | None = None,
         products: str = JOINED,
         assumed_finite: list[Value] | None = None,
-        sources: Mapping[NodeKey, NodeSource] = NO_SOURCES,
+        graph: CapturedGraph | None = None,
     ) -> None:
         """Starts without tensors: `_tensors` holds constants, masks and dense matrices that several rules ask for."""
         self.clients = clients
-        self.sources = sources
+        self.graph = graph
         self.assumed_finite = assumed_finite
         self.products = products
         self.rows = rows
@@ -125,7 +111,8 @@ class BatchedEvaluation:
         self.sampled_sizes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
         self.low_rank_shapes: set[tuple[int, int]] = set()
         self._tensors: dict = {}
-        self._body: Body | None = None
+        self._region: Region | None = None
+        self._values: Mapping[Value, BatchedValue] = NO_VALUES
 
     def for_nested_graph(self, takes: Value | None = None) -> "BatchedEvaluation":
         """An evaluation for a nested function, which cannot use the cached constants and masks of this graph.
@@ -138,59 +125,73 @@ class BatchedEvaluation:
             sizes = None if sizes is None else ops.where(takes, sizes, ops.constant(0, sizes.dtype))
             occupied = functools.partial(ops.identity, takes)
         return BatchedEvaluation(
-            self.clients, self.rows, sizes, occupied=occupied, products=self.products, sources=self.sources
+            self.clients, self.rows, sizes, occupied=occupied, products=self.products, graph=self.graph
         )
 
     # --- evaluation ---
 
-    def run(self, body: Body, arguments: Sequence[BatchedValue]) -> list[BatchedValue]:
-        """The results of a body for the arguments, operation by operation.
+    def run(
+        self,
+        region: Region,
+        arguments: Sequence[BatchedValue],
+        outer_values: Mapping[Value, BatchedValue] = NO_VALUES,
+    ) -> list[BatchedValue]:
+        """The results of a region for the arguments, operation by operation.
 
+        Args:
+            outer_values: those of the regions around it, as far as it reads them.
         Raises:
             NoBatchingRule: an operation has effects or state, or cannot be batched.
         """
         self.low_rank_shapes |= {x.low_rank.shape for x in arguments if x.low_rank is not None}
-        values = {(name, 0): value for name, value in zip(body.arguments, arguments, strict=True)}
-        for node in body.nodes:
-            if node.stateful and node.op not in _CONTROL_FLOW:
+        values = {**outer_values, **dict(zip(region.arguments, arguments, strict=True))}
+        for node in region.nodes:
+            if has_effect(node.op) and node.op not in _CONTROL_FLOW:
                 raise NoBatchingRule(node.op, "it has effects or state, which clients would share")
-        outer_body, self._body = self._body, body
-        for node in body.nodes:
-            with from_source(self.sources.get(node.key)):
-                results = self.evaluate(node, [values[i] for i in node.inputs], body)
-            values.update(((node.name, i), value) for i, value in enumerate(results))
-        self._body = outer_body
-        return [values[r] for r in body.results]
+        outer_state, (self._region, self._values) = (self._region, self._values), (region, values)
+        for node in region.nodes:
+            with from_source(node.source):
+                results = self.evaluate(node, [values[v] for v in node.inputs])
+            values.update(zip(node.outputs, results, strict=False))  # a rule may leave out results that nothing reads
+        self._region, self._values = outer_state
+        return [values[v] for v in region.results]
+
+    def values_read_by(self, regions: Iterable[Region]) -> dict[Value, BatchedValue]:
+        """The values around some regions that they read, as dense ones: the regions may have no rules for others."""
+        read = dict.fromkeys(v for region in regions for v in outer_values(region))
+        return {v: self._make_dense(self._values[v]) for v in read}
 
     def is_only_used_by(self, node: Node, op: str) -> bool:
         """Whether every user of a node's results is an operation of the given type.
 
-        It is False for a result of the body being evaluated, whose users are not seen here.
+        It is False for a result of the region being evaluated, whose users are not seen here.
         """
-        body = self._body
-        if body is None or any(name == node.name for name, _ in body.results):
+        region = self._region
+        if region is None or not set(node.outputs).isdisjoint(region.results):
             return False
-        return all(n.op == op for n in body.nodes if any(name == node.name for name, _ in n.inputs))
+        return all(n.op == op for n in region.nodes if not set(node.outputs).isdisjoint(n.reads))
 
-    def evaluate(self, node: Node, operands: list[BatchedValue], body: Body | None = None) -> list[BatchedValue]:
+    def is_sole_user(self, node: Node, position: int) -> bool:
+        """Whether nothing but this node reads an operand of it; False for a node that is in no region."""
+        return self._region is not None and bool(node.inputs) and self._region.uses[node.inputs[position]] == 1
+
+    def evaluate(self, node: Node, operands: list[BatchedValue]) -> list[BatchedValue]:
         """The results of one operation, by the first of the four ways that the module lists.
 
         Where arguments hold low-rank kernels, the low-rank rule of the operation is asked first: it returns None where
         its result would be dense.
 
-        Args:
-            body: holds the functions that the node calls; None for a node that is built here and calls none.
         Raises:
             NoBatchingRule: the operation cannot be batched.
         """
-        if self.low_rank_shapes and node.op not in _CALLS:
+        if self.low_rank_shapes:
             low_rank_rule = low_rank_rules.get(node.op)
             low_rank_result = None if low_rank_rule is None else low_rank_rule(self, node, *operands)
             if low_rank_result is not None:
                 return [low_rank_result]
             operands = [self._make_dense(x) for x in operands]
         if node.op in _CONTROL_FLOW:
-            return _rule_of(node)(self, node, body, *operands)
+            return _rule_of(node)(self, node, *operands)
         if node.op == "Const":
             return [_constant_value(node)]
         if node.op == "NoOp":
@@ -201,7 +202,7 @@ class BatchedEvaluation:
         if folded is not None and all(k.is_constant or k.affine(self.sampled_sizes) for k in folded):
             return list(map(BatchedValue.from_known, folded))  # their tensors can be built on demand
         if all(x.client_invariant for x in operands) and node.op not in _TENSOR_LISTS:
-            attributes = node.attributes if body is None else body.with_checks(node.attributes)
+            attributes = node.attributes if self.graph is None else self.graph.for_tensorflow(node.attributes)
             return [BatchedValue(t) for t in emit(node.op, [self.tensor(x) for x in operands], attributes)]
         try:
             results = self._apply_rule(node, operands)
@@ -561,7 +562,7 @@ def _constant_value(node: Node) -> BatchedValue:
 
     Texts are emitted at once, since nothing folds them.
     """
-    value = tf.make_ndarray(node["value"])
+    value = node["value"]
     if value.size <= MAX_ENTRIES and node["dtype"] != tf.string:
         return BatchedValue.from_known(KnownValue.from_constant(value))
     (tensor,) = emit("Const", [], node.attributes)

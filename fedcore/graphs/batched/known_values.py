@@ -15,9 +15,8 @@ import tensorflow as tf
 from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
 from fedcore.graphs.dataflow.constant_values import strided_slice
-from fedcore.graphs.dataflow.graph import no_block
+from fedcore.graphs.dataflow.graph import Node, no_block
 from fedcore.graphs.graphdef.form.checked_operations import emit
-from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 MAX_ENTRIES = 1024
 

@@ -27,7 +27,7 @@ from fedcore.graphs.batched.schedule import steps_of_rank
 from fedcore.graphs.capture.graph_import import NOT_INLINED
 from fedcore.graphs.dataflow.control_flow import scan
 from fedcore.graphs.dataflow.graph import Value, from_source
-from fedcore.graphs.graphdef.form.parsed_graph import operations_of
+from fedcore.graphs.graphdef.form.operations import operations_of
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import evaluate
 from fedcore.graphs.tensors.values import Nested, flatten, unflatten

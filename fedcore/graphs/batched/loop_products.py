@@ -16,6 +16,7 @@ bits of a client depend neither on their number nor on the other clients.
 Decision 0183.
 """
 
+import collections
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -25,8 +26,7 @@ from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import BatchedValue, Padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.form.parsed_graph import Body, Node, Ref
+from fedcore.graphs.dataflow.graph import Node, Region, Value
 
 MOST_PACKED = 64
 """Most elements of a list that are read one by one and packed; a longer list is stacked and transposed."""
@@ -45,16 +45,16 @@ class ProductSum:
     Args:
         variable: position of the loop variable.
         x, y: the operands in the body, [B, n] and [B, m].
-        nodes: names of the operations that compute the new value.
+        nodes: the operations that compute the new value.
     """
 
     variable: int
-    x: Ref
-    y: Ref
-    nodes: tuple[str, ...]
+    x: Value
+    y: Value
+    nodes: tuple[Node, ...]
 
     @property
-    def operands(self) -> tuple[Ref, ...]:
+    def operands(self) -> tuple[Value, ...]:
         """The tensors of an iteration that the product needs behind the loop."""
         return self.x, self.y
 
@@ -69,18 +69,18 @@ class ProductElements:
         matrix: position of the loop variable that is the right operand, which no iteration changes.
         transposed: whether the matrix is transposed.
         index: the number of the element in the list.
-        nodes: names of the operations that compute the new list.
+        nodes: the operations that compute the new list.
     """
 
     variable: int
-    x: Ref
+    x: Value
     matrix: int
     transposed: bool
-    index: Ref
-    nodes: tuple[str, ...]
+    index: Value
+    nodes: tuple[Node, ...]
 
     @property
-    def operands(self) -> tuple[Ref, ...]:
+    def operands(self) -> tuple[Value, ...]:
         """The tensors of an iteration that the product needs behind the loop."""
         return (self.x,)
 
@@ -92,32 +92,29 @@ class RowSum:
     Args:
         variable: position of the loop variable.
         x: the operand in the body, which a product behind the loop reads too.
-        nodes: names of the operations that compute the new value.
+        nodes: the operations that compute the new value.
     """
 
     variable: int
-    x: Ref
-    nodes: tuple[str, ...]
+    x: Value
+    nodes: tuple[Node, ...]
 
     @property
-    def operands(self) -> tuple[Ref, ...]:
+    def operands(self) -> tuple[Value, ...]:
         """The tensors of an iteration that the product needs behind the loop."""
         return (self.x,)
 
 
-def products_behind(loop_body: Body) -> "ProductsBehindLoop":
+def products_behind(condition: Region, loop_body: Region) -> "ProductsBehindLoop":
     """The products of a loop's body that can be computed behind the loop: those that only add to a loop variable.
 
-    Nothing else in the body may read that variable. Whether moving them gains anything is decided by `that_fit`.
+    Nothing else in the loop may read that variable. Whether moving them gains anything is decided by `that_fit`.
 
     Args:
-        loop_body: the body of the loop.
+        condition, loop_body: the regions of the loop.
     """
-    users: dict[Ref, list[str]] = {}
-    for node in loop_body.nodes:
-        for ref in node.inputs:
-            users.setdefault(ref, []).append(node.name)
-    matches = [_match_product(loop_body, i, users) for i in range(len(loop_body.arguments))]
+    variables = [i for i, argument in enumerate(condition.arguments) if not condition.uses[argument]]
+    matches = [_match_product(loop_body, i) for i in variables]
     return ProductsBehindLoop(
         tuple(match for match in matches if isinstance(match, ProductSum)),
         tuple(match for match in matches if isinstance(match, ProductElements)),
@@ -125,59 +122,56 @@ def products_behind(loop_body: Body) -> "ProductsBehindLoop":
     )
 
 
-def _match_product(
-    loop_body: Body, variable: int, users: dict[Ref, list[str]]
-) -> ProductSum | ProductElements | RowSum | None:
+def _match_product(loop_body: Region, variable: int) -> ProductSum | ProductElements | RowSum | None:
     """The product that the body adds to a loop variable; None if the variable or the product has another use.
 
     Args:
         variable: position of the loop variable.
-        users: tensor -> names of the operations that read it.
     """
-    path: list[str] = []  # names of the operations from the old value to the new one, which move with the product
-    old_value = (loop_body.arguments[variable], 0)
+    path: list[Node] = []  # the operations from the old value to the new one, which move with the product
     addend = _match_addend(loop_body, variable, path)
     match = None if addend is None else _match_addend_product(loop_body, variable, addend, path)
-    inner_tensors = {old_value, *((name, 0) for name in path)}
-    is_read_elsewhere = any(user not in path for ref in inner_tensors for user in users.get(ref, ()))
-    is_returned = any(ref in inner_tensors for i, ref in enumerate(loop_body.results) if i != variable)
-    return None if match is None or is_read_elsewhere or is_returned else attrs.evolve(match, nodes=tuple(path))
+    nodes = tuple(dict.fromkeys(path))
+    moving = [loop_body.arguments[variable], *(v for node in nodes for v in node.outputs)]
+    uses = collections.Counter([*(v for node in nodes for v in node.inputs), loop_body.results[variable]])
+    has_other_use = any(loop_body.uses[v] > uses[v] for v in moving)
+    return None if match is None or has_other_use else attrs.evolve(match, nodes=nodes)
 
 
-def _match_addend(loop_body: Body, variable: int, path: list[str]) -> Node | None:
+def _match_addend(loop_body: Region, variable: int, path: list[Node]) -> Node | None:
     """The node whose result is added to a loop variable, if it is an operation that may move behind the loop; else
     None.
 
     Args:
         variable: position of the loop variable.
-        path: gets the names of the operations on the way.
+        path: gets the operations on the way.
     """
-    old_value, new_value = (loop_body.arguments[variable], 0), loop_body.results[variable]
-    total = _find_producer(loop_body, new_value, ("AddN", "AddV2"), path)
+    old_value, new_value = loop_body.arguments[variable], loop_body.results[variable]
+    total = _find_producer(new_value, ("AddN", "AddV2"), path)
     if total is None or len(total.inputs) != 2:
         return None
-    addends = [ref for ref in total.inputs if _skip_identities(loop_body, ref, path) != old_value]
+    addends = [v for v in total.inputs if _skip_identities(v, path) is not old_value]
     if len(addends) != 1:
         return None
-    return _find_producer(loop_body, addends[0], ("MatMul", "TensorListSetItem", "BiasAddGrad"), path)
+    return _find_producer(addends[0], ("MatMul", "TensorListSetItem", "BiasAddGrad"), path)
 
 
 def _match_addend_product(
-    loop_body: Body, variable: int, addend: Node, path: list[str]
+    loop_body: Region, variable: int, addend: Node, path: list[Node]
 ) -> ProductSum | ProductElements | RowSum | None:
     """The product that an added node computes; None if its attributes or operands do not fit.
 
     Args:
         variable: position of the loop variable.
         addend: the node whose result is added to it.
-        path: gets the names of the operations on the way.
+        path: gets the operations on the way.
     """
     if addend.op == "MatMul" and addend.get("transpose_a") and not addend.get("transpose_b"):
         return ProductSum(variable, addend.inputs[0], addend.inputs[1], ())
     if addend.op == "TensorListSetItem":
-        reserved = _find_producer(loop_body, addend.inputs[0], ("TensorListReserve",), path)
-        product = _find_producer(loop_body, addend.inputs[2], ("MatMul",), path)
-        unchanged = {(a, 0): i for i, a in enumerate(loop_body.arguments) if loop_body.results[i] == (a, 0)}
+        reserved = _find_producer(addend.inputs[0], ("TensorListReserve",), path)
+        product = _find_producer(addend.inputs[2], ("MatMul",), path)
+        unchanged = {a: i for i, a in enumerate(loop_body.arguments) if loop_body.results[i] is a}
         if reserved and product and not product.get("transpose_a") and product.inputs[1] in unchanged:
             matrix, transposed = unchanged[product.inputs[1]], bool(product.get("transpose_b"))
             return ProductElements(variable, product.inputs[0], matrix, transposed, addend.inputs[1], ())
@@ -186,20 +180,20 @@ def _match_addend_product(
     return None
 
 
-def _skip_identities(loop_body: Body, ref: Ref, path: list[str]) -> Ref:
-    """The tensor that a chain of Identity operations passes on; appends their names to `path`."""
-    while (node := loop_body.by_name.get(ref[0])) is not None and node.op == "Identity":
-        path.append(node.name)
-        ref = node.inputs[0]
-    return ref
+def _skip_identities(value: Value, path: list[Node]) -> Value:
+    """The value that a chain of Identity operations passes on; appends these to `path`."""
+    while value.node is not None and value.node.op == "Identity":
+        path.append(value.node)
+        (value,) = value.node.inputs
+    return value
 
 
-def _find_producer(loop_body: Body, ref: Ref, ops: tuple[str, ...], path: list[str]) -> Node | None:
-    """The node that computes a tensor, if it is one of the operations; appends its name to `path`."""
-    node = loop_body.by_name.get(_skip_identities(loop_body, ref, path)[0])
+def _find_producer(value: Value, ops: tuple[str, ...], path: list[Node]) -> Node | None:
+    """The node that computes a value, if it is one of the operations; appends it to `path`."""
+    node = _skip_identities(value, path).node
     if node is None or node.op not in ops:
         return None
-    path.append(node.name)
+    path.append(node)
     return node
 
 
@@ -221,25 +215,25 @@ class ProductsBehindLoop:
         return [*self.sums, *self.elements, *self.row_sums]
 
     @property
-    def operands(self) -> list[Ref]:
+    def operands(self) -> list[Value]:
         """The operands of the products in the body, each once; the loop collects them in lists."""
-        return list(dict.fromkeys([r for p in self.products for r in p.operands]))
+        return list(dict.fromkeys([v for p in self.products for v in p.operands]))
 
     @property
-    def indices(self) -> list[Ref]:
+    def indices(self) -> list[Value]:
         """The numbers of the list elements to which products are added, each once; the loop collects them too."""
         return list(dict.fromkeys(p.index for p in self.elements))
 
-    def remove_from(self, loop_body: Body) -> Body:
+    def remove_from(self, loop_body: Region) -> Region:
         """The body without these products: it returns their loop variables unchanged.
 
         Behind its loop variables it returns the operands and the indices of the products.
         """
-        removed = {name for p in self.products for name in p.nodes}
+        removed = {node for p in self.products for node in p.nodes}
         collected = {p.variable for p in self.products}
-        results = [(a, 0) if i in collected else loop_body.results[i] for i, a in enumerate(loop_body.arguments)]
-        nodes = tuple(node for node in loop_body.nodes if node.name not in removed)
-        return attrs.evolve(loop_body, nodes=nodes, results=(*results, *self.operands, *self.indices))
+        results = [a if i in collected else loop_body.results[i] for i, a in enumerate(loop_body.arguments)]
+        nodes = tuple(node for node in loop_body.nodes if node not in removed)
+        return Region(loop_body.arguments, nodes, (*results, *self.operands, *self.indices))
 
     def that_fit(
         self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue], state: Sequence[BatchedValue]
@@ -255,7 +249,7 @@ class ProductsBehindLoop:
         """
         value_of = dict(zip([*self.operands, *self.indices], others, strict=True))
         # Several operands of the body may be one tensor here; the first of them represents the others.
-        first_with_tensor: dict[int, Ref] = {}
+        first_with_tensor: dict[int, Value] = {}
         representative = {ref: first_with_tensor.setdefault(id(value_of[ref].tensor), ref) for ref in self.operands}
         fitting = {ref for ref in self.operands if _fits(value_of[ref])}
         sums = [
@@ -328,7 +322,7 @@ class ProductsBehindLoop:
         for p in self.elements:
             element = others[self.operands.index(p.x)]
             products = self._list_of_products(evaluation, p, rows[p.x], stacks[p.index], element, state)
-            sum_of_lists = Node("", "AddN", (), {"N": 2, "T": tf.variant})
+            sum_of_lists = Node("AddN", (), {"N": 2, "T": tf.variant})
             (results[p.variable],) = evaluation.evaluate(sum_of_lists, [state[p.variable], products])
         return results
 
@@ -383,7 +377,7 @@ def _sum_rows(
     """
     example_sums = reduce_aligned(ops.reduce_sum, stack, [2])  # [K, B, m]
     by_row = BatchedValue(example_sums, True, operand.padded_axis, padding=Padding.ZEROS)
-    (total,) = evaluation.evaluate(Node("", "BiasAddGrad", (), {"T": example_sums.dtype}), [by_row])
+    (total,) = evaluation.evaluate(Node("BiasAddGrad", (), {"T": example_sums.dtype}), [by_row])
     initial_tensor = evaluation.with_client_axis(initial)
     return BatchedValue(initial_tensor + evaluation.tensor(total), True)
 

@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable, Sequence
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.graphdef.form.parsed_graph import Body, Node, Ref
+from fedcore.graphs.dataflow.graph import Node, Region, Value
 from fedcore.types import Type, tensor_leaves
 
 MIN_ENTRIES = 1 << 14
@@ -74,11 +74,11 @@ class LowRankKernels:
     size_bytes: int = 0
 
 
-def low_rank_kernels(body: Body, carry: Type, first: int, shared: Iterable[int]) -> LowRankKernels:
+def low_rank_kernels(region: Region, carry: Type, first: int, shared: Iterable[int]) -> LowRankKernels:
     """The kernels that a step keeps; kernels with less than half of the largest break-even rank are dense.
 
     Args:
-        body: of the step's graph. Its first results are the leaves of the carry.
+        region: of the step's graph. Its first results are the leaves of the carry.
         first: position of the carry's first leaf among the arguments.
         shared: positions of arguments that all clients share, such as the weights that local training started with.
     """
@@ -89,10 +89,9 @@ def low_rank_kernels(body: Body, carry: Type, first: int, shared: Iterable[int])
     }
     if not ranks:
         return LowRankKernels()
-    body = body.inline()
-    scalars = {body.arguments[first + i] for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
-    kernels = {body.arguments[first + i]: i for i in ranks}
-    low_rank = _find_low_rank(body, kernels, scalars, {body.arguments[i] for i in shared})
+    scalars = {region.arguments[first + i] for i, t in enumerate(tensor_leaves(carry)) if t.shape == ()}
+    kernels = {region.arguments[first + i]: i for i in ranks}
+    low_rank = _find_low_rank(region, kernels, scalars, {region.arguments[i] for i in shared})
     break_evens = [ranks[i] for i in low_rank]  # 0 for kernels that are kept for one step only
     large = [r for r in break_evens if r and 2 * r >= max(break_evens)]
     rank = min(large, default=ONE_STEP if low_rank else 0)
@@ -100,7 +99,7 @@ def low_rank_kernels(body: Body, carry: Type, first: int, shared: Iterable[int])
     return LowRankKernels(rank, sum(4 * shapes[i].num_elements() for i in low_rank if is_kept(shapes[i], rank)))
 
 
-def _find_low_rank(body: Body, kernels: dict[str, int], scalars: set[str], shared: set[str]) -> list[int]:
+def _find_low_rank(region: Region, kernels: dict[Value, int], scalars: set[Value], shared: set[Value]) -> list[int]:
     """The kernels whose new values keep the form, and of which no operation needs the dense matrix.
 
     The form is a sum of multiples of kernels and of products of two batches over their rows. Each node's result is put
@@ -109,36 +108,38 @@ def _find_low_rank(body: Body, kernels: dict[str, int], scalars: set[str], share
     the factors.
 
     Args:
-        body: of the step's graph.
+        region: of the step's graph.
         kernels: argument -> position in the carry.
         scalars: arguments of the carry that are numbers.
         shared: arguments that all clients share.
     """
     # A value of the form, which is a sum of multiples of kernels and of products -> the kernels and products in it.
-    forms = {(name, 0): {name} for name in kernels}
+    forms: dict[Value, set[Value]] = {kernel: {kernel} for kernel in kernels}
     # Numbers scale a value of the form; vectors are shapes, of whose entries a step computes such numbers.
-    numbers = {(name, 0) for name in scalars}
-    vectors: set[Ref] = set()
-    constant = {(name, 0) for name in shared}
-    dense: set[str] = set()  # kernels and products that an operation needs as a dense matrix
-    for node in body.nodes:
-        result = (node.name, 0)
+    numbers = {*scalars}
+    vectors: set[Value] = set()
+    constant = {*shared}
+    dense: set[Value] = set()  # kernels and products that an operation needs as a dense matrix
+    for node in region.nodes:
+        if not node.outputs:
+            continue
+        result = node.outputs[0]
         if _is_number(node, numbers, vectors):
             numbers.add(result)
         elif _is_vector(node, numbers, vectors) and node.inputs[0] not in forms:
             vectors.add(result)
         elif _is_gradient(node, forms):
-            forms[result] = {node.name}
+            forms[result] = {result}
         elif _keeps(node, forms, numbers, constant):
             forms[result] = set().union(*(forms.get(i, set()) for i in node.inputs))
         elif node.op in _SAME and node.inputs[0] in constant:
             constant.add(result)
         elif node.op != "MatMul" or node.inputs[0] in forms or node.get("transpose_a", False):  # not x @ kernel
-            dense.update(*(forms.get(i, set()) for i in node.inputs))
+            dense.update(*(forms.get(i, set()) for i in node.reads))
     low_rank = []
-    for name, i in kernels.items():
-        parts = forms.get(body.results[i], set())
-        if name in parts and not parts & dense:
+    for kernel, i in kernels.items():
+        parts = forms.get(region.results[i], set())
+        if kernel in parts and not parts & dense:
             low_rank.append(i)
     return low_rank
 
@@ -146,7 +147,7 @@ def _find_low_rank(body: Body, kernels: dict[str, int], scalars: set[str], share
 def _is_number(node: Node, numbers: Container, vectors: Container) -> bool:
     """Whether a value has no axes, such as the number of a batch's rows."""
     if node.op == "Const":
-        return tf.TensorShape(node["value"].tensor_shape).rank == 0
+        return node["value"].ndim == 0
     if node.inputs and node.inputs[0] in vectors:
         one_entry = node.op == "StridedSlice" and node.get("shrink_axis_mask") == 1
         return one_entry or (node.op in _TO_NUMBERS and not node.get("keep_dims", False))

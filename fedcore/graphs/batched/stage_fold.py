@@ -48,7 +48,7 @@ from fedcore.graphs.batched.reduction import Reduction
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.emission.realize import realized_function
+from fedcore.graphs.emission.region_function import realized_function
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Realized, profiler_name

@@ -9,11 +9,10 @@ Decision 0190.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.graphdef.form.parsed_graph import Body, Ref
+from fedcore.graphs.dataflow.graph import Region, Value, origin
 
 MOST_UNROLLED = 4
 """Iterations that are built as one, at most."""
@@ -22,7 +21,7 @@ MOST_OPERATIONS = 120
 """Operations of a body that is built several times, at most: a recurrent layer and its gradient have 60 to 70."""
 
 
-def iterations_at_once(loop_body: Body, trip_count: int | None) -> int:
+def iterations_at_once(loop_body: Region, trip_count: int | None) -> int:
     """How many iterations of a loop are built as one: the largest divisor of their number, up to `MOST_UNROLLED`.
 
     An iteration of TensorFlow's loops runs four operations for each loop variable, as many as a small body has. Large
@@ -37,7 +36,7 @@ def iterations_at_once(loop_body: Body, trip_count: int | None) -> int:
 
 
 def known_counters(
-    evaluation: BatchedEvaluation, loop_body: Body, initial_values: Sequence[BatchedValue]
+    evaluation: BatchedEvaluation, loop_body: Region, initial_values: Sequence[BatchedValue]
 ) -> dict[int, np.integer]:
     """Position of each loop variable that counts iterations -> the known number from which it starts.
 
@@ -52,8 +51,8 @@ def known_counters(
 
 def trip_count(
     evaluation: BatchedEvaluation,
-    loop_body: Body,
-    condition: Body,
+    loop_body: Region,
+    condition: Region,
     initial_values: Sequence[BatchedValue],
     counter_starts: Mapping[int, np.integer],
 ) -> int | None:
@@ -67,49 +66,46 @@ def trip_count(
         initial_values: the loop variables before the first iteration.
         counter_starts: position of a counter -> its first number, as `known_counters` returns them.
     """
-    positions = {(a, 0): i for i, a in enumerate(condition.arguments)}  # tensor -> number of the loop variable
+    positions = {a: i for i, a in enumerate(condition.arguments)}  # value -> number of the loop variable
 
-    def find_end(ref: Ref) -> np.integer | None:
+    def find_end(value: Value) -> np.integer | None:
         """The number with which a counter is compared; None if it is not known, or changes in the loop."""
-        i = positions.get(ref)
+        i = positions.get(value)
         if i is None:
-            return _constant_number(condition, ref)
+            return _constant_number(value)
         return _known_number(evaluation, initial_values[i]) if loop_body.is_unchanged(i) else None
 
-    def count_iterations(ref: Ref) -> int | None:
+    def count_iterations(value: Value) -> int | None:
         """How many iterations begin before a part of the condition is false for the first time; None if unknown.
 
         Args:
-            ref: the tensor of that part: a conjunction of parts, or `counter < end`. Identities before it are skipped.
+            value: that part: a conjunction of parts, or `counter < end`. Identities before it are skipped.
         """
-        node = condition.by_name.get(condition.origin(ref)[0])
+        node = origin(value).node
         if node is not None and node.op == "LogicalAnd":
             counts = [count for count in map(count_iterations, node.inputs) if count is not None]
             return min(counts) if len(counts) == len(node.inputs) else None
         if node is None or node.op != "Less":
             return None
-        counter, end_ref = (condition.origin(i) for i in node.inputs)
-        start, end = counter_starts.get(positions.get(counter, -1)), find_end(end_ref)  # -1: no loop variable
+        counter, end_value = map(origin, node.inputs)
+        start, end = counter_starts.get(positions.get(counter, -1)), find_end(end_value)  # -1: no loop variable
         return None if start is None or end is None else max(0, int(end) - int(start))
 
     return count_iterations(condition.results[0])
 
 
-def _grows_by_one(loop_body: Body, variable: int) -> bool:
+def _grows_by_one(loop_body: Region, variable: int) -> bool:
     """Whether the body of a loop adds the constant 1 to a loop variable."""
-    node, argument = (
-        loop_body.by_name.get(loop_body.origin(loop_body.results[variable])[0]),
-        (loop_body.arguments[variable], 0),
-    )
-    if node is None or node.op not in ("AddV2", "Add") or argument not in node.inputs:
+    node = origin(loop_body.results[variable]).node
+    if node is None or node.op not in ("AddV2", "Add") or loop_body.arguments[variable] not in node.inputs:
         return False
-    return any(_constant_number(loop_body, i) == 1 for i in node.inputs)
+    return any(_constant_number(v) == 1 for v in node.inputs)
 
 
-def _constant_number(body: Body, ref: Ref) -> np.integer | None:
-    """The integer of the constant that a tensor of a body is; None if it is no constant, or no single integer."""
-    node = body.by_name.get(body.origin(ref)[0])
-    return _as_integer(tf.make_ndarray(node["value"])) if node is not None and node.op == "Const" else None
+def _constant_number(value: Value) -> np.integer | None:
+    """The integer of the constant that a value is; None if it is no constant, or no single integer."""
+    node = origin(value).node
+    return _as_integer(node["value"]) if node is not None and node.op == "Const" else None
 
 
 def _known_number(evaluation: BatchedEvaluation, value: BatchedValue) -> np.integer | None:

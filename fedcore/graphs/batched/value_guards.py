@@ -20,9 +20,8 @@ import numpy as np
 
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Node, Value
 from fedcore.graphs.dataflow.value_errors import POWERS_OF_INTEGERS, TENSOR_SCATTERS, UNSORTED_SEGMENTS
-from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 if TYPE_CHECKING:
     from fedcore.graphs.batched.evaluation import BatchedEvaluation

@@ -1,6 +1,7 @@
 """Traces Python functions over tensors to canonical graphs."""
 
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import attrs
 import tensorflow as tf
@@ -55,6 +56,8 @@ class TracedGraph:
     returns: Type | None = None
     sources: Mapping[NodeKey, NodeSource] = attrs.field(factory=dict, eq=False, repr=False)
     prints: bytes | None = attrs.field(default=None, eq=False, repr=False)
+
+    name: ClassVar[str] = "graph"
 
     @property
     def digest(self) -> str:

@@ -25,7 +25,7 @@ from fedcore.graphs.graphdef.analysis.sequence_operands import (
 from fedcore.graphs.graphdef.analysis.sum_terms import sums_explode
 from fedcore.graphs.graphdef.form.canonical_form import with_content_names
 from fedcore.graphs.graphdef.form.operand_guards import checks_operands, guard_graph
-from fedcore.graphs.graphdef.form.parsed_graph import operations_in
+from fedcore.graphs.graphdef.form.operations import operations_in
 from fedcore.graphs.graphdef.form.process_functions import define
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec

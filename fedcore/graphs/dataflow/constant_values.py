@@ -32,8 +32,8 @@ def static_value(value: Value) -> np.ndarray | None:
 def _compute(value: Value, node: Node) -> np.ndarray | None:
     """The array that a node computes of static operands and of the shapes of its operands.
 
-    None if an operand or shape is not static, if the operation has no rule, or if the array has more entries than
-    `MOST_ENTRIES`; a broadcast of a number is a view, and may have any size.
+    None if an operand or shape is not static or does not fit, if the operation has no rule, or if the array has more
+    entries than `MOST_ENTRIES`; a broadcast of a number is a view, and may have any size.
     """
     if node.op == "Const":
         return node["value"]
@@ -54,7 +54,10 @@ def _compute(value: Value, node: Node) -> np.ndarray | None:
         if array is None:
             return None
         arrays.append(array)
-    result = rule(node, arrays)
+    try:
+        result = rule(node, arrays)
+    except (ValueError, IndexError):  # operands that do not fit, as in a branch that no run takes
+        return None
     return None if result is None else np.asarray(result, value.dtype.as_numpy_dtype)
 
 

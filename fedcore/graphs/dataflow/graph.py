@@ -22,8 +22,10 @@ Example: `x @ w + 1` for four clients.
     }
 """
 
+import collections
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, Never, Optional, TypeAlias
@@ -193,6 +195,11 @@ class Node:
     def get(self, attribute: str, default: Any = None) -> Any:
         return self.attributes.get(attribute, default)
 
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """The operands, and the values around it that its regions read."""
+        return (*self.inputs, *(v for region in self.regions for v in outer_values(region)))
+
     def __repr__(self) -> str:
         return f"<node {self.op}>"
 
@@ -210,6 +217,29 @@ class Region:
     arguments: tuple[Value, ...]
     nodes: tuple[Node, ...]
     results: tuple[Value, ...]
+
+    @functools.cached_property
+    def uses(self) -> collections.Counter[Value]:
+        """How often the region's nodes and results read each value."""
+        return collections.Counter([*(v for node in self.nodes for v in node.reads), *self.results])
+
+    def is_unchanged(self, position: int) -> bool:
+        """Whether a result is the argument in its place, as a variable that no iteration of a loop changes."""
+        return origin(self.results[position]) is self.arguments[position]
+
+
+def outer_values(region: Region) -> list[Value]:
+    """The values of the regions around a region that it reads, each once."""
+    own = {*region.arguments, *(v for node in region.nodes for v in node.outputs)}
+    read = dict.fromkeys([*(v for node in region.nodes for v in node.reads), *region.results])
+    return [v for v in read if v not in own]
+
+
+def origin(value: Value) -> Value:
+    """The value that Identity operations pass on."""
+    while value.node is not None and value.node.op == "Identity":
+        (value,) = value.node.inputs
+    return value
 
 
 @attrs.define(eq=False)

@@ -104,7 +104,7 @@ def add_node(op: str, inputs: Sequence[Value], attributes: Mapping[str, Any]) ->
         attributes: all that are not their defaults.
     """
     if op == "Const":
-        return [constant(tf.make_ndarray(attributes["value"]), attributes["dtype"])]
+        return [constant(attributes["value"], attributes["dtype"])]
     return list(_add_node(op, signature(op).by_operand(inputs, attributes), attributes))
 
 

@@ -1,7 +1,8 @@
 """Parses the text of regions, the inverse of `text`. Shapes and attributes that the text leaves out are inferred.
 
-Text -> syntax (`_Body`, `_Node`: names and types as they are written) -> regions, by `_RegionBuilder`. An error is a
-`Refused` with the token at which it is shown. In messages, a *blob* is a large constant of which the text has a digest.
+Text -> syntax (`_Body`, `_ParsedNode`: names and types as they are written) -> regions, by `_RegionBuilder`. An error
+is a `Refused` with the token at which it is shown. In messages, a *blob* is a large constant of which the text has a
+digest.
 """
 
 import contextvars
@@ -96,7 +97,7 @@ class _Body:
 
     Args:
         arguments: pairs of a name and a type.
-        nodes: `_Node`s.
+        nodes: `_ParsedNode`s.
         results: names.
     """
 
@@ -106,7 +107,7 @@ class _Body:
 
 
 @attrs.frozen
-class _Node:
+class _ParsedNode:
     """An operation in text.
 
     Args:
@@ -148,14 +149,14 @@ class _SyntaxBuilder(ValueBuilder):
     def body(self, opening: lark.Token, *parts: Any) -> _Body:
         """The syntax of a region, whose parts the grammar passes in the order of the text."""
         arguments = tuple(p for p in parts if isinstance(p, tuple))
-        nodes = tuple(p for p in parts if isinstance(p, _Node))
+        nodes = tuple(p for p in parts if isinstance(p, _ParsedNode))
         results = parts[1 + len(arguments) + len(nodes) :]  # behind the brace
         return _Body(arguments, nodes, results)
 
     def argument(self, name: lark.Token, type_: ValueType) -> tuple[lark.Token, ValueType]:
         return name, type_
 
-    def node(self, *parts: Any) -> _Node:
+    def node(self, *parts: Any) -> _ParsedNode:
         """The syntax of a node, whose parts the grammar passes in the order of the text; most may be missing."""
         op_index = next(i for i, p in enumerate(parts) if isinstance(p, lark.Token) and p.type == "NAME")
         fields: dict[str, Any] = {
@@ -169,7 +170,7 @@ class _SyntaxBuilder(ValueBuilder):
             elif isinstance(part, dict):
                 fields["attributes"] = part
         bodies = tuple(p for p in parts if isinstance(p, _Body))
-        return _Node(parts[:op_index], parts[op_index], bodies=bodies, **fields)
+        return _ParsedNode(parts[:op_index], parts[op_index], bodies=bodies, **fields)
 
     def operands(self, *names: lark.Token) -> list[lark.Token]:
         return list(names)
@@ -246,7 +247,7 @@ class _RegionBuilder:
             raise Refused(token, f"`{token}` is not computed before this line")
         return names[name_of(token)]
 
-    def _add_node(self, block: Block, node: _Node, names: Mapping[str, Value]) -> Sequence[Value]:
+    def _add_node(self, block: Block, node: _ParsedNode, names: Mapping[str, Value]) -> Sequence[Value]:
         """The results of a node, which is added to the block, with attributes and types that TensorFlow infers or
         checks.
         """
@@ -270,7 +271,7 @@ class _RegionBuilder:
             return [self._value(names, t) for t in operand]
         return self._value(names, operand)
 
-    def _constant(self, node: _Node) -> dict[str, Any]:
+    def _constant(self, node: _ParsedNode) -> dict[str, Any]:
         """The attributes of a constant: its array and its dtype."""
         (dtype, shape), value = node.types[0], node.attributes.get("value")
         try:
@@ -281,7 +282,7 @@ class _RegionBuilder:
         except (ValueError, OverflowError, TypeError):
             raise Refused(node.op, "the constant is none of its type") from None
 
-    def _region_attributes(self, node: _Node, regions: Sequence[Region]) -> dict[str, Any]:
+    def _region_attributes(self, node: _ParsedNode, regions: Sequence[Region]) -> dict[str, Any]:
         """The attributes of a node that runs regions, with defaults and those that follow from its regions.
 
         An `if` with a single region is a `computed_if`: its attribute `operands` tells how many of the node's operands
@@ -302,7 +303,7 @@ class _RegionBuilder:
             attributes["operands"] = len(regions[0].arguments)
         return attributes
 
-    def _attributes(self, node: _Node, operands: Sequence[Value | list[Value]]) -> Mapping[str, Any]:
+    def _attributes(self, node: _ParsedNode, operands: Sequence[Value | list[Value]]) -> Mapping[str, Any]:
         """The attributes of a TensorFlow operation, with those that its operands tell; checks the types of its
         results.
         """
@@ -324,7 +325,7 @@ class _RegionBuilder:
         self._check_types(node, inference.types)
         return inference.attributes
 
-    def _check_types(self, node: _Node, types: Sequence[ValueType]) -> None:
+    def _check_types(self, node: _ParsedNode, types: Sequence[ValueType]) -> None:
         """Tests that the types in the text are those that TensorFlow infers, as far as these are known.
 
         Args:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fedcore.graphs.graphdef.graph_region import argument_names
+from fedcore.graphs.graphdef.graph_text import argument_names
 from fedcore.ir.module import Graph, NodeSource
 
 

@@ -13,7 +13,7 @@ from fedcore.graphs.capture.graph_import import call_leaves
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.analysis.side_effects import is_stateful
-from fedcore.graphs.graphdef.form.parsed_graph import operations_of_graphs
+from fedcore.graphs.graphdef.form.operations import operations_of_graphs
 from fedcore.graphs.sequences.layout import GraphCall, Layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.kernels import interpreter

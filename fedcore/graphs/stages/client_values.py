@@ -22,8 +22,8 @@ from fedcore.graphs.dataflow.graph import Node, Region
 from fedcore.graphs.dataflow.graph import Value as RegionValue
 from fedcore.graphs.graphdef.analysis.sequence_operands import ACCESS_PREFIX, is_element_access
 from fedcore.graphs.graphdef.form.canonical_form import PRINT
+from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
 from fedcore.graphs.graphdef.form.checked_operations import add_operation
-from fedcore.graphs.graphdef.graph_region import graph_regions
 from fedcore.graphs.sequences import layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.kernels import evaluate
@@ -31,11 +31,7 @@ from fedcore.graphs.stages.realize import pack, unpack
 from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.ir.interpret import Interpreter, Seed
 from fedcore.ir.module import Graph, NodeSource, Operation, Symbol, digest_of
-from fedcore.lru_cache import LruCache
 from fedcore.types import Type
-
-_regions: LruCache[tuple, dict[str, Region] | None] = LruCache(64)
-"""The regions of a graph by its digest; None for a graph that cannot be run node by node."""
 
 _CASE = frozenset({"Case", "StatelessCase"})
 
@@ -108,7 +104,7 @@ class ClientReplay:
         self._note_printed = note_printed
         self._step: int | None = None
         self._sequences: list[layout.Sequence] = []  # of the graph that runs
-        self._named: dict[str, Region] = {}  # its functions that operations name
+        self._named: Mapping[Symbol, Region] = {}  # its functions that operations name
         self._iterations: tuple[int, ...] = ()
         self._interpreter = Interpreter(stage.module, self._evaluate, self._as_function)
 
@@ -166,11 +162,11 @@ class ClientReplay:
         return result
 
     def _as_function(self, graph: Graph, data: bytes) -> Callable:
-        regions = _regions_of(graph, data)
+        captured = _captured(graph, data)
 
         def call(*arguments: Nested, seed: tf.Tensor | None = None) -> Nested:
             leaves = flatten(arguments)
-            if regions is None:
+            if captured is None:
                 body = functools.partial(graph_callable(graph, data), *arguments, seed=seed)
                 return tf.function(lambda: body(), autograph=False)()
             outer = self._sequences, self._named, self._step
@@ -178,7 +174,7 @@ class ClientReplay:
             operands = [tensor for leaf in leaves for tensor in _operands(leaf)] + ([] if seed is None else [seed])
             if graph.prints is not None:
                 self._print(graph, graph.prints, operands)
-            results = self._run_main(graph.name, regions, operands)
+            results = self._run_main(captured, operands)
             self._sequences, self._named, self._step = outer
             return unflatten(results, graph.type.result)
 
@@ -186,17 +182,17 @@ class ClientReplay:
 
     def _print(self, graph: Graph, prints: bytes, operands: list) -> None:
         """Computes what a graph prints, and nothing else of it."""
-        regions = _regions_of(Graph(graph.name, graph.type, digest_of(prints)), prints)
-        assert regions is not None  # the trace refuses prints in other graphs
+        captured = _captured(Graph(graph.name, graph.type, digest_of(prints)), prints)
+        assert captured is not None  # the trace refuses prints in other graphs
         note, step = self._note, self._step
         self._note = None
-        self._run_main(graph.name, regions, operands)
+        self._run_main(captured, operands)
         self._note, self._step = note, step
 
-    def _run_main(self, name: str, regions: dict[str, Region], operands: list) -> list:
+    def _run_main(self, captured: CapturedGraph, operands: list) -> list:
         """The results of a graph, of which `operands` may have more than it reads."""
-        self._named = regions
-        return self._run_region(regions[name], operands[: len(regions[name].arguments)], {})
+        self._named = captured.named
+        return self._run_region(captured.main, operands[: len(captured.main.arguments)], {})
 
     def _run_region(self, region: Region, arguments: Sequence, outer: Mapping[RegionValue, tf.Tensor]) -> list:
         """The results of a region, computed node by node.
@@ -224,8 +220,6 @@ class ClientReplay:
                 self._note(value)
 
     def _run_node(self, node: Node, operands: list, values: Mapping[RegionValue, tf.Tensor]) -> Sequence:
-        if node.op == "Const":
-            return [tf.constant(node["value"], node["dtype"])]
         if node.op == "while":
             test, body = node.regions
             outer, number = self._iterations, 0
@@ -242,15 +236,13 @@ class ClientReplay:
             index, *operands = operands
             branches = node["branches"]
             branch = branches[int(index) if 0 <= int(index) < len(branches) else -1]
-            return self._run_region(self._named[branch.name], operands, {})
+            return self._run_region(self._named[branch], operands, {})
         if node.op == PRINT:
             label, (line, number), (value,) = node["tensor_name"], node["debug_urls"], operands
             self._note_printed(
                 Printed(label.decode(), line.decode(), self._step, value, self._iterations, number.decode())
             )
             return operands
-        if node.op == "call":
-            return self._run_region(node.regions[0], operands, values)
         if _is_element_access(node):
             function, (_, index) = node["f"].name, operands
             return flatten(self._sequences[int(function.removeprefix(ACCESS_PREFIX))].element(index))
@@ -267,15 +259,11 @@ def _operands(leaf: Any) -> list[tf.Tensor]:
     return [tf.constant(0), leaf.count] if isinstance(leaf, layout.Sequence) else [leaf]
 
 
-def _regions_of(graph: Graph, data: bytes) -> dict[str, Region] | None:
-    """The regions of a graph; None if an operation that only TensorFlow can run names functions, as a MapDataset."""
-
-    def convert() -> dict[str, Region] | None:
-        regions = graph_regions(graph, data)
-        named = {s.name for region in regions.values() for s in _symbols_of_cases(region)}
-        return regions if named == regions.keys() - {graph.name} else None
-
-    return _regions.get((graph.name, graph.digest, frozenset(graph.sources.items())), convert)
+def _captured(graph: Graph, data: bytes) -> CapturedGraph | None:
+    """The graph; None if an operation that only TensorFlow can run names functions, as a MapDataset."""
+    captured = captured_graph(graph, data)
+    regions = (captured.main, *captured.named.values())
+    return captured if {s for r in regions for s in _symbols_of_cases(r)} == captured.named.keys() else None
 
 
 def _symbols_of_cases(region: Region) -> Iterator[Symbol]:

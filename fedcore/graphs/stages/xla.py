@@ -3,7 +3,7 @@
 Decision 0062.
 """
 
-from fedcore.graphs.graphdef.form.parsed_graph import body_of
+from fedcore.graphs.graphdef.form.operations import operations_of
 from fedcore.ir.module import Graph
 
 _NAMES = """
@@ -28,4 +28,4 @@ left to TensorFlow.
 
 def can_compile(graph: Graph, data: bytes) -> bool:
     """Whether XLA may compile the graph."""
-    return not graph.attributes.get("seeded") and all(n.op in COMPILED for n in body_of(graph.digest, data).nodes)
+    return not graph.attributes.get("seeded") and (operations_of(graph.digest, data) - {"Placeholder"}) <= COMPILED

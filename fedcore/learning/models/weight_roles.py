@@ -12,6 +12,7 @@ import tensorflow as tf
 from fedcore.computation import tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.graphs.graphdef.analysis.unchanged_results import unchanged_results
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.ir import Value
 from fedcore.learning.models.model_weights import ModelWeights
@@ -102,7 +103,7 @@ def trace_roles(model: "PureModel", names: Sequence[str] = ()) -> WeightRoles:
         title = "a training step returns other non-trainable weights than the model has"
         raise TypeMismatch(explain(title, returned, held, want_label="the model", have_label="the step"))
     (graph,) = step.module.graphs
-    arguments = unchanged_results(graph.digest, step.module.blob(graph.digest))
+    arguments = unchanged_results(captured_graph(graph, step.module.blob(graph.digest)))
     first = len(weights["trainable"].types)
     assigned = tuple(i for i, argument in enumerate(arguments) if argument != first + i)
     assigned_names = tuple(names[i] if names else f"non_trainable[{i}]" for i in assigned)

@@ -19,7 +19,7 @@ from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, PARALLEL
 from fedcore.graphs.batched.client_needs import ClientNeeds, client_needs, factor_rows
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP
 from fedcore.graphs.batched.schedule import LEAST_WIDTH, quantity
-from fedcore.graphs.graphdef.form.parsed_graph import has_loops
+from fedcore.graphs.graphdef.form.operations import has_loops
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.devices.machine_memory import memory_limit_bytes
 from fedcore.runtime.reports.report import StageMemory, bytes_text

@@ -25,7 +25,7 @@ from fedcore.graphs.dataflow.first_known import Known, notes
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.dataflow.region_log import LoggedRegion, logged_regions
 from fedcore.graphs.dataflow.text import print_region
-from fedcore.graphs.graphdef.form.parsed_graph import has_loops
+from fedcore.graphs.graphdef.form.operations import has_loops
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.intrinsics.planned import fold_of, split_operands

@@ -209,7 +209,7 @@ def graph_texts(modules: Iterable[Module]) -> dict[str, str]:
     graphs = {graph.digest: (module, graph) for module in modules for graph in module.graphs}
     if not graphs:
         return {}
-    from fedcore.graphs.graphdef.graph_region import print_graph
+    from fedcore.graphs.graphdef.graph_text import print_graph
 
     return {digest: print_graph(module, graph) for digest, (module, graph) in graphs.items()}
 

@@ -11,9 +11,8 @@ import numpy as np
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batching_rule, common_padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Node, Value
 from fedcore.graphs.graphdef.form.checked_operations import emit
-from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 @batching_rule("Transpose")

@@ -20,21 +20,14 @@ from fedcore.graphs.batched.loop_products import ProductsBehindLoop, products_be
 from fedcore.graphs.batched.trip_count import iterations_at_once, known_counters, trip_count
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import cond, while_loop
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Node, Region, Value
 from fedcore.graphs.dataflow.selection import select_by_client
 from fedcore.graphs.graphdef.form.checked_operations import emit
-from fedcore.graphs.graphdef.form.parsed_graph import Body, Node
-
-
-@batching_rule("PartitionedCall", "StatefulPartitionedCall")
-def call_rule(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
-    """A call is evaluated in place: the operations of the function are emitted for all clients."""
-    return evaluation.run(body.function_body(node["f"].name), values)
 
 
 @batching_rule("Assert")
 def assert_rule(
-    evaluation: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *data: BatchedValue
+    evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, *data: BatchedValue
 ) -> list[BatchedValue]:
     """An assertion that is known to hold is dropped. An assertion over values that all clients share is emitted once.
 
@@ -50,10 +43,8 @@ def assert_rule(
     return []
 
 
-@batching_rule("StatelessIf", "If")
-def if_rule(
-    evaluation: BatchedEvaluation, node: Node, body: Body, condition: BatchedValue, *values: BatchedValue
-) -> list[BatchedValue]:
+@batching_rule("if")
+def if_rule(evaluation: BatchedEvaluation, node: Node, condition: BatchedValue) -> list[BatchedValue]:
     """A branch that all clients take together. A known condition selects it while the graph is built.
 
     The results of both branches get a client axis, so that they have equal shapes.
@@ -63,20 +54,21 @@ def if_rule(
     """
     if not condition.client_invariant:
         raise NoBatchingRule(node.op, "clients may take different branches")
-    branches = [body.function_body(node[name].name) for name in ("then_branch", "else_branch")]
+    then, otherwise = node.regions
+    read_values = evaluation.values_read_by(node.regions)
     known_condition = evaluation.known_value(condition)
     if known_condition is not None:
-        return evaluation.run(branches[0 if known_condition.at_padded_size else 1], values)
+        return evaluation.run(then if known_condition.at_padded_size else otherwise, (), read_values)
     result_axes: list[list[tuple]] = []  # of each branch
 
-    def take(branch: Body) -> list[Value]:
+    def take(branch: Region) -> list[Value]:
         """The results of a branch, [K, …]; notes their axes."""
         branch_evaluation = evaluation.for_nested_graph()
-        results = branch_evaluation.run(branch, values)
+        results = branch_evaluation.run(branch, (), read_values)
         result_axes.append([_axes(x) for x in results])
         return [branch_evaluation.with_client_axis(x) for x in results]
 
-    tensors = cond(evaluation.tensor(condition), lambda: take(branches[0]), lambda: take(branches[1]))
+    tensors = cond(evaluation.tensor(condition), lambda: take(then), lambda: take(otherwise))
     if [a[1:] for a in result_axes[0]] != [a[1:] for a in result_axes[1]]:
         raise NoBatchingRule(node.op, "the results of the branches have their batches along different axes")
     return [
@@ -87,13 +79,14 @@ def if_rule(
 
 @batching_rule("StatelessCase")
 def case_rule(
-    evaluation: BatchedEvaluation, node: Node, body: Body, index: BatchedValue, *values: BatchedValue
+    evaluation: BatchedEvaluation, node: Node, index: BatchedValue, *values: BatchedValue
 ) -> list[BatchedValue]:
     """Runs each branch that a client of the group takes; each client gets the results of its own branch.
 
     A number out of range selects the last branch, as in TensorFlow.
     """
-    branches = [body.function_body(branch.name) for branch in node["branches"]]
+    assert evaluation.graph is not None  # a case stands in a graph
+    branches = [evaluation.graph.named[symbol] for symbol in node["branches"]]
     if any(x.padded_axis is not None for x in values):
         raise NoBatchingRule(node.op, "a branch reads a batch")
     branch_numbers = evaluation.with_client_axis(index)
@@ -110,7 +103,7 @@ def case_rule(
 
 def _update_by_branch(
     evaluation: BatchedEvaluation,
-    branch: Body,
+    branch: Region,
     values: Sequence[BatchedValue],
     takes: Value,
     earlier_results: list[Value],
@@ -172,15 +165,15 @@ class _LoopVariables:
         return values
 
 
-@batching_rule("StatelessWhile", "While")
-def while_rule(evaluation: BatchedEvaluation, node: Node, body: Body, *values: BatchedValue) -> list[BatchedValue]:
+@batching_rule("while")
+def while_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
     """A loop whose condition all clients share, so that they take equally many iterations.
 
     The loop is made cheaper in four ways. Two products that the body adds become one. Loop variables that the body
     returns unchanged are not carried. Products that only add to a loop variable are computed behind the loop. If the
     number of iterations is known, several are built as one.
     """
-    loop_body, condition = body.function_body(node["body"].name), body.function_body(node["cond"].name)
+    condition, loop_body = node.regions
     loop_body, condition, initial = join_products(evaluation, loop_body, condition, values)
     counter_starts = known_counters(evaluation, loop_body, initial)
     iterations = trip_count(evaluation, loop_body, condition, initial, counter_starts)
@@ -220,14 +213,14 @@ def while_rule(evaluation: BatchedEvaluation, node: Node, body: Body, *values: B
 
 
 def _move_products_behind(
-    evaluation: BatchedEvaluation, node: Node, loop_body: Body, condition: Body, initial: Sequence[BatchedValue]
-) -> tuple[ProductsBehindLoop, Body, _LoopVariables]:
+    evaluation: BatchedEvaluation, node: Node, loop_body: Region, condition: Region, initial: Sequence[BatchedValue]
+) -> tuple[ProductsBehindLoop, Region, _LoopVariables]:
     """(the products that are computed behind the loop, the body without them, its loop variables).
 
     Whether a product fits is known only from the values of a body without it. So the search begins with all of them,
     and drops those that do not fit until all do.
     """
-    products = products_behind(loop_body)
+    products = products_behind(condition, loop_body)
     while True:
         reduced_body = products.remove_from(loop_body)
         variables = _find_loop_variables(evaluation, node, reduced_body, condition, initial)
@@ -238,7 +231,7 @@ def _move_products_behind(
 
 
 def _find_loop_variables(
-    evaluation: BatchedEvaluation, node: Node, loop_body: Body, condition: Body, initial: Sequence[BatchedValue]
+    evaluation: BatchedEvaluation, node: Node, loop_body: Region, condition: Region, initial: Sequence[BatchedValue]
 ) -> _LoopVariables:
     """The loop variables with the axes and the padding that they have in every iteration.
 
@@ -281,8 +274,8 @@ def _carried_tensor(evaluation: BatchedEvaluation, result: BatchedValue, variabl
 def _values_after_iteration(
     evaluation: BatchedEvaluation,
     node: Node,
-    loop_body: Body,
-    condition: Body,
+    loop_body: Region,
+    condition: Region,
     variables: list[BatchedValue],
     changing: list[int],
 ) -> tuple[dict[int, BatchedValue], list[BatchedValue]]:

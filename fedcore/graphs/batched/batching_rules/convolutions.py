@@ -15,9 +15,8 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, Padding, batching_rule
 from fedcore.graphs.batched.evaluation import BatchedEvaluation, without_client_axis
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Node, Value
 from fedcore.graphs.graphdef.form.checked_operations import emit
-from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 def unrolled_over_clients(

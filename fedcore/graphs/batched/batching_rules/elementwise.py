@@ -30,10 +30,9 @@ from fedcore.graphs.batched.batched_value import (
 from fedcore.graphs.batched.batching_rules.matmul import scaled_product
 from fedcore.graphs.batched.evaluation import BatchedEvaluation, without_client_axis
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Node, Value
 from fedcore.graphs.dataflow.selection import select_by_client
 from fedcore.graphs.graphdef.form.checked_operations import emit
-from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 _EXACT_UNARY = (
     "Abs Neg Sign Square Floor Ceil Round Rint Relu Relu6 LeakyRelu IsFinite IsInf IsNan LogicalNot Invert Real Imag "
@@ -183,13 +182,14 @@ def insert_unit_axes(tensor: Value, count: int) -> Value:
 def mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: BatchedValue) -> BatchedValue:
     """A product, entry by entry. Its padded rows are zeros if those of one operand are.
 
-    A factor 1 is dropped. A matrix product that is read by nothing else (`node.sole`, for each operand) is scaled by a
+    A factor 1 is dropped. A matrix product that is read by nothing else is scaled by a
     number for each client before it is computed, if that is cheaper (`scaled_product`).
     """
-    for value, factor, is_sole_user in ((x, y, node.sole[0]), (y, x, node.sole[1])):
+    for position, value, factor in ((0, x, y), (1, y, x)):
         if _is_one(evaluation, factor):
             return value
-        if is_sole_user and value.batched and value.tensor is not None and not evaluation.rank(factor):
+        is_product = value.batched and value.tensor is not None and not evaluation.rank(factor)
+        if is_product and evaluation.is_sole_user(node, position):
             cheaper_product = scaled_product(value, evaluation.tensor(factor))
             if cheaper_product is not None:
                 return attrs.evolve(value, tensor=cheaper_product)

@@ -13,8 +13,8 @@ from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, P
 from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrolled_over_clients
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.graph import Node
 from fedcore.graphs.graphdef.form.checked_operations import emit
-from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 
 @batching_rule("GatherV2", "Gather")

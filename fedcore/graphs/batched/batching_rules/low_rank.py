@@ -14,8 +14,7 @@ from fedcore.graphs.batched.batching_rules.matmul import contraction_operands
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.low_rank import LowRank, divide_by, divide_by_unless_zero, low_rank_rule, negative, times
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.form.parsed_graph import Node
+from fedcore.graphs.dataflow.graph import Node, Value
 
 
 @low_rank_rule("Identity", "StopGradient", "PreventGradient", "Snapshot")

@@ -26,9 +26,8 @@ from fedcore.graphs.batched.batched_value import (
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.own_rows import product_with_shared
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Node, Value
 from fedcore.graphs.graphdef.form.checked_operations import emit
-from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 MANY_CLASSES = 32
 """Classes from which a softmax and a few operations are quicker than TensorFlow's kernel of a cross-entropy."""

@@ -19,8 +19,7 @@ from fedcore.graphs.batched.batched_value import (
 )
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.form.parsed_graph import Node
+from fedcore.graphs.dataflow.graph import Node, Value
 
 
 @batching_rule("Shape")
@@ -45,7 +44,7 @@ def shape_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> Ba
 @batching_rule("ShapeN")
 def shape_n_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
     """The shapes of several values, by the rule of Shape."""
-    shape = Node(node.name, "Shape", (), {"out_type": node.get("out_type", tf.int32)})
+    shape = Node("Shape", (), {"out_type": node.get("out_type", tf.int32)})
     return [value for x in values for value in evaluation.evaluate(shape, [x])]
 
 

@@ -16,9 +16,8 @@ from fedcore.graphs.batched.batched_value import ANY_PADDING, BatchedValue, Know
 from fedcore.graphs.batched.batching_rules.arrays import fuse_transposes
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Node, Value
 from fedcore.graphs.graphdef.form.checked_operations import emit
-from fedcore.graphs.graphdef.form.parsed_graph import Node
 
 ANY_SHAPE = np.int32(-1)
 

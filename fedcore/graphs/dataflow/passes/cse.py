@@ -1,15 +1,12 @@
 """The stage pass `cse`: equal nodes of a block."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from fedcore.graphs.dataflow.effects import has_effect
 from fedcore.graphs.dataflow.graph import Block, Node, Region, Value
+from fedcore.graphs.dataflow.node_content import content_key
 from fedcore.graphs.dataflow.rewriting import RegionCopy
-from fedcore.graphs.dataflow.shape_inference import hashable
 from fedcore.graphs.dataflow.stage_passes import stage_pass
-
-MOST_COMPARED = 1 << 12
-"""Entries of the largest constant that is compared with others; larger ones are equal if they are one array."""
 
 
 @stage_pass("cse")
@@ -34,7 +31,7 @@ class _Merging(RegionCopy):
     def __init__(self) -> None:
         super().__init__()
         self._nodes: dict[tuple, Sequence[Value]] = {}
-        self._attributes: dict[int, tuple] = {}  # nodes of equal attributes mostly share the mapping
+        self._attributes: dict[int, Hashable] = {}  # nodes of equal attributes mostly share the mapping
 
     def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
         """The results of an equal node of the block, if there is one; else those of the copied node.
@@ -52,18 +49,12 @@ class _Merging(RegionCopy):
         self._nodes[key] = outputs = super().add(node, block, inputs, regions)
         return outputs
 
-    def _content(self, node: Node) -> object:
-        """A key of a node's attributes: equal for equal attributes. A large constant is keyed by its array's
-        identity.
-        """
+    def _content(self, node: Node) -> Hashable:
         if node.op == "Const":
-            array = node["value"]
-            if array.size > MOST_COMPARED or array.dtype == object:
-                return id(array)
-            return node["dtype"], array.shape, array.tobytes()
+            return content_key(node)
         key = id(node.attributes)
         if key not in self._attributes:
-            self._attributes[key] = tuple((k, hashable(v)) for k, v in sorted(node.attributes.items()))
+            self._attributes[key] = content_key(node)
         return self._attributes[key]
 
 

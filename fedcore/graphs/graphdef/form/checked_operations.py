@@ -26,6 +26,8 @@ def emit(op: str, operands: Sequence, attributes: Mapping[str, Any]) -> list:
 
 def add_operation(op: str, tensors: Sequence, attributes: Mapping[str, Any]) -> list[tf.Tensor]:
     """Runs one operation: adds it to the TensorFlow graph being built, or executes it where tensors are eager."""
+    if op == "Const":
+        return [tf.constant(attributes["value"], attributes["dtype"])]
     definition = private_api.op_definition(op)
     names = keywords_of(op)
     inferred, keywords, remaining = set(), {}, list(tensors)

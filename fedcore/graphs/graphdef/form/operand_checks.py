@@ -303,4 +303,4 @@ class Checks(Generic[Tensor]):
         return self.make("Reshape", [vector, self._constant(np.zeros([0]), _INT32)], {"T": dtype, "Tshape": _INT32})
 
     def _constant(self, value: ArrayLike, dtype: tf.DType) -> Tensor:
-        return self.make("Const", [], {"value": tf.make_tensor_proto(value, dtype=dtype), "dtype": dtype})
+        return self.make("Const", [], {"value": np.asarray(value, dtype.as_numpy_dtype), "dtype": dtype})

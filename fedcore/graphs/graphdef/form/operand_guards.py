@@ -210,7 +210,7 @@ class _Added:
             elif isinstance(value, int):
                 node.attr[name].i = value
             else:
-                node.attr[name].tensor.CopyFrom(value)
+                node.attr[name].tensor.CopyFrom(tf.make_tensor_proto(value))
         self.used_names.add(node.name)
         self.nodes.append(node)
         (result, *_) = private_api.op_definition(op).output_arg

@@ -1,0 +1,311 @@
+"""Captured graphs as regions: the one form that analyses, passes and batching rules read.
+
+    region @to_celsius(%fahrenheit: float32) {
+      %0 = Const() : float32 {value=32.0}
+      %1 = Sub(%fahrenheit, %0) : float32
+      return %1
+    }
+
+A canonical GraphDef is converted once. A loop and a branch are a `while` and an `if`, with the functions' bodies as
+their regions; the body of a function that is called stands in the place of the call. A function that another operation
+names, such as a branch of a `Case`, is a region of its own, numbered in the order of use: its name in the graph is a
+digest. An operation without results, such as a print, cannot be named behind `after`.
+
+Decisions 0263 and 0319.
+"""
+
+import contextvars
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, tensor_pb2
+
+from fedcore.errors import FedcoreError
+from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, ValueType, from_source
+from fedcore.graphs.dataflow.op_signature import signature
+from fedcore.graphs.dataflow.shape_inference import infer
+from fedcore.graphs.graphdef.form.operand_guards import checked_function
+from fedcore.graphs.graphdef.form.process_functions import define
+from fedcore.ir.module import NodeKey, NodeSource, Symbol
+from fedcore.lru_cache import LruCache
+
+MOST_OPERATIONS = 200_000
+"""Operations of a graph with the bodies of functions in the place of their uses: a few functions that call each other
+can stand for more than fit into memory."""
+
+_WHILE = frozenset({"While", "StatelessWhile"})
+_IF = frozenset({"If", "StatelessIf"})
+_CALL = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
+
+@attrs.frozen(eq=False)
+class CapturedGraph:
+    """A graph as regions.
+
+    Args:
+        main: its operations. The seed is the last argument if the graph is seeded.
+        seeded: whether it takes a seed.
+        named: the functions that operations name, by the symbols in their attributes.
+    """
+
+    main: Region
+    seeded: bool
+    named: Mapping[Symbol, Region]
+    _names: Mapping[Symbol, str] = attrs.field(repr=False)
+    _functions: Mapping[str, function_pb2.FunctionDef] = attrs.field(repr=False)
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes, with those of the regions that nodes run and of named functions."""
+        waiting = [self.main, *self.named.values()]
+        while waiting:
+            for node in waiting.pop(0).nodes:
+                yield node
+                waiting += node.regions
+
+    def for_tensorflow(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The attributes of an operation with functions of TensorFlow in the place of symbols; these functions check
+        the operands in their bodies.
+        """
+        return {k: self._define(v) for k, v in attributes.items()} if self.named else attributes
+
+    def _define(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._define(v) for v in value]
+        if not isinstance(value, Symbol):
+            return value
+        name, functions = checked_function(self._functions, self._names[value])
+        define(functions)
+        return attr_value_pb2.NameAttrList(name=name)
+
+
+class SourceGraph(Protocol):
+    """A graph of a module, or one that has just been traced."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def sources(self) -> Mapping[NodeKey, NodeSource]: ...
+
+
+_graphs: LruCache[tuple, CapturedGraph] = LruCache(256)
+
+
+def captured_graph(graph: SourceGraph, data: bytes, open_size: int | None = None) -> CapturedGraph:
+    """A graph as regions. A further call for the same graph returns the same object.
+
+    Args:
+        data: the graph's canonical bytes.
+        open_size: the size of each axis that the types of arguments and of sequences' elements leave open, for
+            estimates; loops then have the shapes of their first iteration. None: they stay open.
+    Raises:
+        FedcoreError: the graph has an operation that TensorFlow does not have, or more than `MOST_OPERATIONS`.
+    """
+    convert = _Conversion(graph.name, data, graph.sources, open_size).convert
+    # A context of its own: a conversion may be asked for while another block is built, whose sources are not its own.
+    key = graph.name, graph.digest, frozenset(graph.sources.items()), open_size
+    return _graphs.get(key, lambda: contextvars.Context().run(convert))
+
+
+@attrs.define
+class _Conversion:
+    """Conversion of one graph.
+
+    Args:
+        name: of the graph, for errors and symbols.
+        data: its canonical bytes.
+        sources: the user's code of its nodes.
+        open_size: as for `captured_graph`.
+    """
+
+    name: str
+    data: bytes = attrs.field(repr=False)
+    sources: Mapping[NodeKey, NodeSource] = attrs.field(repr=False)
+    open_size: int | None = None
+    _functions: dict[str, function_pb2.FunctionDef] = attrs.field(init=False, factory=dict)
+    _count: int = attrs.field(init=False, default=0)
+    _symbols: dict[str, Symbol] = attrs.field(init=False, factory=dict)
+    _named: dict[Symbol, Region] = attrs.field(init=False, factory=dict)
+
+    def convert(self) -> CapturedGraph:
+        graph_def = graph_pb2.GraphDef.FromString(self.data)
+        self._functions = {f.signature.name: f for f in graph_def.library.function}
+        block, arguments, results = Block(), dict[str, Value](), list[node_def_pb2.NodeDef]()
+        for node in sorted(graph_def.node, key=_position):
+            if node.op == "Placeholder":
+                arguments[node.name] = block.argument(node.attr["dtype"].type, self._closed(node.attr["shape"].shape))
+            elif node.name.startswith("ret"):
+                results.append(node)
+        names = {*arguments, *(n.name for n in results)}
+        nodes = [n for n in graph_def.node if n.name not in names]
+        main = block.region(self._add_nodes(block, nodes, arguments, [n.input[0] for n in results]))
+        names_of_symbols = {symbol: name for name, symbol in self._symbols.items()}
+        named = {symbol: self._named[symbol] for symbol in names_of_symbols}
+        return CapturedGraph(main, "seed" in arguments, named, names_of_symbols, self._functions)
+
+    def _add_nodes(
+        self,
+        block: Block,
+        nodes: Iterable[node_def_pb2.NodeDef],
+        arguments: Mapping[str, Value],
+        results: Iterable[str],
+        function: str = "",
+    ) -> list[Value]:
+        """Adds the nodes of a function to a block, and returns the values of the tensors with the names of results."""
+        tensors = dict(arguments)
+        outer = block.ordered_behind
+        for node in nodes:
+            self._count += 1
+            if self._count > MOST_OPERATIONS:
+                raise FedcoreError(f"the graph @{self.name} has more than {MOST_OPERATIONS} operations")
+            try:
+                inputs = [tensors[i] for i in node.input if not i.startswith("^")]
+            except KeyError as error:
+                raise FedcoreError(f"{node.op} at {node.name!r} in the graph @{self.name} reads {error}") from None
+            waits = [tensors[i[1:]] for i in node.input if i.startswith("^") and i[1:] in tensors]
+            block.ordered_behind = (*outer, *waits)
+            with from_source(self.sources.get((function, node.name))):
+                outputs = self._add_node(block, node, inputs)
+            tensors.update(_names_of_outputs(node, outputs))
+        block.ordered_behind = outer
+        return [tensors[r] for r in results]
+
+    def _add_node(self, block: Block, source: node_def_pb2.NodeDef, inputs: list[Value]) -> Sequence[Value]:
+        """Adds one node, and returns its results."""
+        callee = source.attr["f"].func.name if source.op in _CALL else ""
+        if callee in self._functions:  # the graph has no function for the elements of a sequence
+            return self._add_body(block, callee, inputs)
+        values = {k: attribute_value(v) for k, v in source.attr.items() if not k.startswith("_")}
+        if source.op == "Const":
+            array = _array(values["value"])
+            type_ = values["dtype"], tf.TensorShape(array.shape)
+            return block.add("Const", (), {"value": array, "dtype": values["dtype"]}, [type_])
+        if source.op == "EnsureShape":
+            values["shape"] = self._closed(values["shape"])
+        types = self._types(source, inputs, values)
+        if source.op in _WHILE:
+            variables = inputs if self.open_size is not None else [Value(*type_, block) for type_ in types]
+            functions = [self._function(values[k].name, block, variables) for k in ("cond", "body")]
+            return block.add("while", inputs, {}, types, functions)
+        if source.op in _IF:
+            condition, *operands = inputs
+            branches = [self._branch(values[k].name, block, operands) for k in ("then_branch", "else_branch")]
+            return block.add("if", [condition], {}, types, branches)
+        return block.add(source.op, inputs, {k: self._attribute(v) for k, v in values.items()}, types)
+
+    def _closed(self, shape: tf.TensorShape) -> tf.TensorShape:
+        """A shape with a size in the place of each that is open, if there is one."""
+        shape = tf.TensorShape(shape)
+        if self.open_size is None or shape.rank is None:
+            return shape
+        return tf.TensorShape([self.open_size if size is None else size for size in shape])
+
+    def _types(self, node: node_def_pb2.NodeDef, inputs: list[Value], attributes: dict) -> Sequence[ValueType]:
+        """Dtype and shape of each result of a node; shapes are unknown where TensorFlow refuses those of the operands,
+        as in a branch that no run takes.
+        """
+        try:
+            definition = signature(node.op)
+        except ValueError as error:
+            raise FedcoreError(f"{error}: {node.name!r} in the graph @{self.name}") from None
+        try:
+            return infer(node.op, definition.by_operand(inputs, attributes), attributes).types
+        except ValueError:
+            declared = {**definition.default_types, **attributes}
+            dtypes = [dtype for result in definition.results for dtype in result.dtypes(declared)]
+            return [(dtype, tf.TensorShape(None)) for dtype in dtypes]
+
+    def _attribute(self, value: Any) -> Any:
+        """An attribute with the symbols of regions in the place of library functions."""
+        if isinstance(value, list):
+            return [self._attribute(v) for v in value]
+        if not isinstance(value, attr_value_pb2.NameAttrList) or value.name not in self._functions:
+            return value
+        if value.name not in self._symbols:
+            symbol = self._symbols[value.name] = Symbol(f"{self.name}_f{len(self._symbols)}")
+            block = Block()
+            inputs = self._functions[value.name].signature.input_arg
+            arguments = [block.argument(tf.as_dtype(a.type), None) for a in inputs]
+            self._named[symbol] = block.region(self._add_body(block, value.name, arguments))
+        return self._symbols[value.name]
+
+    def _function(self, name: str, parent: Block, like: Sequence[Value]) -> Region:
+        """The body of a library function as a region with arguments of the dtypes and shapes of values."""
+        block = Block(parent)
+        arguments = [block.argument(v.dtype, v.shape) for v in like]
+        return block.region(self._add_body(block, name, arguments))
+
+    def _branch(self, name: str, parent: Block, operands: Sequence[Value]) -> Region:
+        """The body of a library function as a region without arguments, which reads the operands."""
+        block = Block(parent)
+        return block.region(self._add_body(block, name, operands))
+
+    def _add_body(self, block: Block, name: str, operands: Sequence[Value]) -> list[Value]:
+        """Adds the nodes of a library function to a block, and returns the function's results."""
+        function = self._functions[name]
+        arguments = {a.name: v for a, v in zip(function.signature.input_arg, operands, strict=True)}
+        results = [function.ret[output.name] for output in function.signature.output_arg]
+        return self._add_nodes(block, function.node_def, arguments, results, name)
+
+
+def _position(node: node_def_pb2.NodeDef) -> int:
+    """The number in the name of an argument or a result; the seed is behind the arguments."""
+    digits = re.fullmatch(r"(?:arg|ret)([0-9]+)", node.name)
+    return int(digits[1]) if digits else sys.maxsize
+
+
+def _names_of_outputs(node: node_def_pb2.NodeDef, outputs: Sequence[Value]) -> dict[str, Value]:
+    """The outputs of a node by each name that an input can have: `node:index` in a graph, `node:output:index` in a
+    function, and the first also `node`."""
+    names = {f"{node.name}:{i}": value for i, value in enumerate(outputs)}
+    if outputs:
+        names[node.name] = outputs[0]
+    definition, start = signature(node.op), 0
+    attributes = {}
+    for result in definition.results:
+        list_attribute = result.number_attr or result.type_list_attr
+        if list_attribute:
+            attributes[list_attribute] = attribute_value(node.attr[list_attribute])
+        count = result.count(attributes) if list_attribute else 1
+        names.update({f"{node.name}:{result.name}:{i}": outputs[start + i] for i in range(count)})
+        start += count
+    return names
+
+
+def _array(constant: tensor_pb2.TensorProto) -> np.ndarray:
+    """The array of a constant; TensorFlow's function refuses texts of no entries that hold a filling one."""
+    shape = [dim.size for dim in constant.tensor_shape.dim]
+    return tf.make_ndarray(constant) if all(shape) else np.empty(shape, tf.as_dtype(constant.dtype).as_numpy_dtype)
+
+
+def attribute_value(value: attr_value_pb2.AttrValue) -> Any:
+    """An attribute as Python has it: dtypes and shapes are TensorFlow's, texts are bytes."""
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        return _list(value.list)
+    content = getattr(value, kind) if kind else None
+    if kind == "type":
+        return tf.as_dtype(content)
+    if kind == "shape":
+        return tf.TensorShape(content)
+    if kind == "func":
+        return value.func
+    return content
+
+
+def _list(values: attr_value_pb2.AttrValue.ListValue) -> list:
+    for field, convert in (("type", tf.as_dtype), ("shape", tf.TensorShape)):
+        if getattr(values, field):
+            return [convert(v) for v in getattr(values, field)]
+    for field in ("i", "f", "s", "b", "tensor", "func"):
+        if getattr(values, field):
+            return list(getattr(values, field))
+    return []
