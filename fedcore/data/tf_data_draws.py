@@ -127,8 +127,8 @@ def has_seeds_of_its_own(fn: Callable, element_spec: object) -> bool:
 def restart(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     """A copy of the dataset with new state, whose draws follow the seed.
 
-    The dataset itself where its state is not TensorFlow's alone: a function assigns a variable, or Python decides what
-    is in a cache.
+    A cache of Python's values, or of others that no seed decides, shares its memory with that of the dataset: the first
+    complete iteration of either fills it. The dataset itself if a function assigns a variable.
     """
     graph_def = graph_def_of(dataset)
     if graph_def is None or _keeps_state(graph_def):
@@ -168,7 +168,7 @@ def _is_unseeded(node: node_def_pb2.NodeDef) -> bool:
 
 
 def _keeps_state(graph_def: graph_pb2.GraphDef) -> bool:
-    """Whether a copy would lose state: of a variable that a function assigns, or of a cache of Python's values."""
+    """Whether a copy would lose the state of a variable, which a function assigns."""
     reseeded = {place.variable for place in _seed_variables(graph_def)}
     functions = {f.signature.name: f for f in graph_def.library.function}
     for node in graph_def.node:
@@ -177,13 +177,24 @@ def _keeps_state(graph_def: graph_pb2.GraphDef) -> bool:
             for place in _assigned_inputs(function, node):
                 if _source(graph_def, place) not in reseeded:
                     return True
-    nodes = {node.name: node for node in graph_def.node}
-    python = with_callers(
+    return False
+
+
+def _shared_caches(graph_def: graph_pb2.GraphDef) -> set[str]:
+    """The names of the caches in memory before which something is read that no seed decides."""
+    reseeded = {place.variable for place in _seed_variables(graph_def)}
+    functions = {f.signature.name: f for f in graph_def.library.function}
+
+    def is_read(node: node_def_pb2.NodeDef) -> bool:
+        is_variable = node.op == "VarHandleOp" and node.name not in reseeded
+        return is_variable or node.op in _PYTHON or node.op.startswith((*_FILES, "Mutable"))
+
+    readers = with_callers(
         {name: f.node_def for name, f in functions.items()},
-        [name for name, f in functions.items() if any(n.op in _PYTHON for n in f.node_def)],
+        [name for name, f in functions.items() if any(map(is_read, f.node_def))],
     )
-    cached = [nodes[name] for name in _before_caches(graph_def)]
-    return any(node.op in _PYTHON or python.intersection(callees(node)) for node in cached)
+    reading = {node.name for node in graph_def.node if is_read(node) or readers.intersection(callees(node))}
+    return {node.name for node in graph_def.node if node.op in _CACHES and reading & _before(graph_def, [node])}
 
 
 @attrs.frozen
@@ -249,10 +260,10 @@ def _initial_constant(graph_def: graph_pb2.GraphDef, variable: str) -> node_def_
     return None
 
 
-def _before_caches(graph_def: graph_pb2.GraphDef) -> set[str]:
+def _before(graph_def: graph_pb2.GraphDef, caches: Iterable[node_def_pb2.NodeDef]) -> set[str]:
     """The names of the nodes on which a cache depends."""
     nodes = {node.name: node for node in graph_def.node}
-    waiting = [i for node in graph_def.node if node.op in _CACHES for i in node.input]
+    waiting = [i for node in caches for i in node.input]
     names: set[str] = set()
     while waiting:
         name = waiting.pop().lstrip("^").split(":")[0]
@@ -287,12 +298,14 @@ class _Restart:
 
     def run(self) -> None:
         graph_def = self._graph_def
-        before_caches = _before_caches(graph_def)
-        self._reseed_variables()
+        _merge_readings(graph_def)
+        _separate_calls(graph_def)
+        before_caches = _before(graph_def, [node for node in graph_def.node if node.op in _CACHES])
+        shared = _shared_caches(graph_def)
+        self._reseed_variables(before_caches)
         functions = {f.signature.name: f for f in graph_def.library.function}
-        called = {name: [f for c in callees(n) for f in [c] if f in functions] for name, n in _by_name(graph_def)}
-        cached = _reachable(functions, (f for name in before_caches for f in called.get(name, ())))
-        fresh = _reachable(functions, (f for name, fs in called.items() if name not in before_caches for f in fs))
+        called = (c for node in graph_def.node if node.name in before_caches for c in callees(node))
+        cached = _reachable(functions, (c for c in called if c in functions))
         for node in list(graph_def.node):
             if node.op == "RandomDataset":  # TensorFlow cannot read what it writes of this operation
                 node.op, node.attr["rerandomize_each_iteration"].b = "RandomDatasetV2", False
@@ -300,13 +313,13 @@ class _Restart:
             fixed = node.name in before_caches
             if node.op in _SEED_OPERANDS:
                 self._seed_dataset(node, fixed=fixed or _has_one_order(node))
-            if node.op in _STATE:
+            if node.op in _STATE and node.name not in shared:
                 place, state = _STATE[node.op]
                 name = f"{node.name}/state"
                 graph_def.node.add(name=name, op=state)
                 node.input[place] = name
         for name, function in functions.items():
-            self._seed_function(function, fixed=name in cached and name not in fresh)
+            self._seed_function(function, fixed=name in cached)
         random = with_callers(
             {name: f.node_def for name, f in functions.items()},
             [name for name, f in functions.items() if any(map(_takes_seeds, f.node_def))],
@@ -363,13 +376,51 @@ class _Restart:
     def _set_seeds(self, node: node_def_pb2.NodeDef, *, fixed: bool) -> None:
         node.attr["seed"].i, node.attr["seed2"].i = self._next(fixed=fixed), self._next(fixed=fixed)
 
-    def _reseed_variables(self) -> None:
+    def _reseed_variables(self, before_caches: set[str]) -> None:
         for place in {place.variable: place for place in _seed_variables(self._graph_def)}.values():
             constant = _initial_constant(self._graph_def, place.variable)
             assert constant is not None  # `_seed_variables` leaves out variables without
-            seed = self._next(fixed=False) & 0x7FFFFFFF
+            seed = self._next(fixed=place.variable in before_caches) & 0x7FFFFFFF
             value = [seed, 0] if place.size == 2 else [0, 0, seed]
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int64))
+
+
+def _merge_readings(graph_def: graph_pb2.GraphDef) -> None:
+    """Merges the nodes of a dataset that is read in several places: with one state, each reading draws anew."""
+    nodes = dict(_by_name(graph_def))
+    names: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for node in graph_def.node:  # in topological order
+        node.input[:] = [names.get(i, i) for i in node.input]
+        if node.op in _STATE:
+            (state,) = nodes[node.input[_STATE[node.op][0]]].attr["value"].tensor.resource_handle_val
+            if state.name != "dummy_resource":  # of a cache in a file
+                names[node.name] = first.setdefault(state.name, node.name)
+
+
+def _separate_calls(graph_def: graph_pb2.GraphDef) -> None:
+    """Gives each call of a function that draws a function of its own, whose operations have seeds of their own."""
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    random = with_callers(
+        {name: f.node_def for name, f in functions.items()},
+        [name for name, f in functions.items() if any(map(_is_random, f.node_def))],
+    )
+    called: set[str] = set()
+    waiting = list(graph_def.node)
+    while waiting:
+        node = waiting.pop()
+        for value in node.attr.values():
+            for call in [value.func] if value.HasField("func") else value.list.func:
+                if call.name not in random:
+                    continue
+                if call.name in called:
+                    function = graph_def.library.function.add()
+                    function.CopyFrom(functions[call.name])
+                    call.name = function.signature.name = f"{call.name}/{len(called)}"
+                    functions[call.name] = function
+                    random.add(call.name)
+                called.add(call.name)
+                waiting.extend(functions[call.name].node_def)
 
 
 def _by_name(graph_def: graph_pb2.GraphDef) -> Iterator[tuple]:

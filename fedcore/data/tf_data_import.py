@@ -165,7 +165,7 @@ def _sliced(dataset: tf.data.Dataset) -> ClientDataset | None:
 def _is_fixed(name: str, dataset: tf.data.Dataset) -> bool:
     """Whether the first reading of a dataset decides all others, as that of files or Python before a cache does.
 
-    Draws before a cache follow the data, so that they are the same in every process; see `restarted`.
+    Draws before a cache follow the data, so that they are the same in every process; see `restart`.
     """
     return name == "Cache" and not _number(dataset, "_filename") and not draws(dataset)
 
