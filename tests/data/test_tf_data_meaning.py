@@ -93,6 +93,12 @@ SEEDABLE = {
     "a map before a shuffle": lambda d: d.map(drawn).shuffle(COUNT).repeat(2),
     "a map before a fixed shuffle": lambda d: d.map(drawn).shuffle(COUNT, reshuffle_each_iteration=False).repeat(2),
     "two maps": lambda d: d.map(drawn).shuffle(4).map(lambda x: x + tf.random.normal([])).take(4).repeat(2),
+    "six maps before windows": lambda d: (
+        functools.reduce(lambda mapped, k: mapped.map(lambda x: x + k * tf.random.uniform([])), range(6), d)
+        .window(2)
+        .flat_map(lambda w: w)
+        .repeat(2)
+    ),
     "a map before windows": lambda d: d.map(drawn).window(2).flat_map(lambda w: w.batch(2)).unbatch().repeat(2),
     "a parallel map before windows": lambda d: (
         d.map(drawn, num_parallel_calls=2).window(2).flat_map(lambda w: w.batch(2)).unbatch().repeat(2)
@@ -293,8 +299,32 @@ def test_two_readings_of_a_map_draw_other_numbers(name, source):
         assert sorted(np.floor(found)) == sorted([*X, *X])
 
 
+SPLIT = {
+    "a shuffle": lambda d: d.shuffle(COUNT, reshuffle_each_iteration=False),
+    "a shuffle of what varies": lambda d: d.map(drawn).map(tf.floor).shuffle(COUNT, reshuffle_each_iteration=False),
+    "a generator": lambda d: tf.data.Dataset.from_generator(
+        lambda: iter(X), output_signature=tf.TensorSpec([], tf.float32)
+    ).shuffle(COUNT, reshuffle_each_iteration=False),
+    "a cache": lambda d: tf.data.Dataset.zip((d, d.shuffle(COUNT))).shuffle(COUNT).cache().map(lambda x, y: x),
+    "a cache of functions' datasets": lambda d: (
+        d.batch(COUNT).flat_map(lambda b: tf.data.Dataset.from_tensor_slices(b).shuffle(COUNT)).cache()
+    ),
+    "a cache of a draw": lambda d: d.map(lambda x: tf.stack([generator().uniform([]), x])).cache().map(lambda x: x[1]),
+}
+
+
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_parts_of_a_split_that_no_seed_fixes_are_disjoint(source):
+@pytest.mark.parametrize("name", SPLIT)
+def test_the_parts_of_a_split_that_no_seed_fixes_are_disjoint(name, source):
+    dataset = SPLIT[name](SOURCES[source]())
+    first, second = dataset.take(2).batch(2), dataset.skip(2).map(lambda x: x + 100).batch(3)
+    for seed in (1, 2):
+        head, tail = (of_each.invoke([d], seed=seed)[0] for d in (first, second))
+        assert sorted([*head, *(tail - 100)]) == X.tolist()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_pipeline_with_both_parts_of_a_split_has_every_element_once(source):
     dataset = parts(SOURCES[source]().shuffle(COUNT, reshuffle_each_iteration=False)).batch(2)
     for seed in (1, 2):
         assert sorted(of_each.invoke([dataset], seed=seed)[0]) == X.tolist()
