@@ -144,6 +144,15 @@ def restart(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
 
 
+def fixed_seeds(shuffled: tf.data.Dataset) -> tuple[int, int] | None:
+    """The two seeds that `restart` gives the last step, a shuffle without a seed that has one order."""
+    graph_def = graph_def_of(shuffled)
+    if graph_def is None:
+        return None
+    seed = _content_seeds(graph_def)[graph_def.node[-1].input[0]]
+    return fold_in(seed, 0), fold_in(seed, 1)
+
+
 def graph_def_of(dataset: tf.data.Dataset) -> graph_pb2.GraphDef | None:
     """The graph of a dataset, which a `_Retval` returns; None if TensorFlow cannot describe it."""
     try:

@@ -318,9 +318,11 @@ SPLIT = {
 def test_the_parts_of_a_split_that_no_seed_fixes_are_disjoint(name, source):
     dataset = SPLIT[name](SOURCES[source]())
     first, second = dataset.take(2).batch(2), dataset.skip(2).map(lambda x: x + 100).batch(3)
+    iterated = through_windows(dataset.skip(2)).batch(2)
     for seed in (1, 2):
-        head, tail = (of_each.invoke([d], seed=seed)[0] for d in (first, second))
+        head, tail, again = (of_each.invoke([d], seed=seed)[0] for d in (first, second, iterated))
         assert sorted([*head, *(tail - 100)]) == X.tolist()
+        assert (tail - 100).tolist() == again.tolist()
 
 
 @pytest.mark.parametrize("source", SOURCES)
