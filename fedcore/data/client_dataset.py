@@ -216,13 +216,15 @@ class ClientDataset(private_api.LazyDataset):
         """The equivalent real `tf.data.Dataset`."""
         if self._before is not None and tf.executing_eagerly():
             if self._cached_real is None:
-                step = self._columns.steps[-1]
-                self._cached_real = _REAL[step.kind](self._before._real(), step)
+                self._cached_real = self._real_step(self._before._real(), len(self._columns.steps) - 1)
             return self._cached_real
-        dataset = _base(self._columns)
-        for step in self._columns.steps:
-            dataset = _REAL[step.kind](dataset, step)
-        return dataset
+        return functools.reduce(self._real_step, range(len(self._columns.steps)), _base(self._columns))
+
+    def _real_step(self, dataset: tf.data.Dataset, position: int) -> tf.data.Dataset:
+        step = self._columns.steps[position]
+        if step.fixes_order:
+            step = attrs.evolve(step, seeds=self._columns.fixed_seeds(position))
+        return _REAL[step.kind](dataset, step)
 
     def __iter__(self) -> Iterator:
         return iter(self._real())

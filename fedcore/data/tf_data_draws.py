@@ -8,16 +8,19 @@
   the iteration of the whole pipeline;
 - the state of `tf.random.Generator` and of Keras' seed generators, such as those of augmentation layers.
 
+A dataset that the pipeline reads in several places keeps one state, and each call of a function draws for itself.
+
 What the pipeline itself fixes (a shuffle with `reshuffle_each_iteration=False`, everything before a cache, a random
 dataset) depends on the data instead, so it is the same in all calls. Python functions and variables are not seeded.
 
 Decisions 0213 and 0214.
 """
 
+import collections
 import hashlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 import tensorflow as tf
@@ -127,8 +130,8 @@ def has_seeds_of_its_own(fn: Callable, element_spec: object) -> bool:
 def restart(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     """A copy of the dataset with new state, whose draws follow the seed.
 
-    The dataset itself where its state is not TensorFlow's alone: a function assigns a variable, or Python decides what
-    is in a cache.
+    A cache of Python's values, or of others that no seed decides, shares its memory with that of the dataset: the first
+    complete iteration of either fills it. The dataset itself if a function assigns a variable.
     """
     graph_def = graph_def_of(dataset)
     if graph_def is None or _keeps_state(graph_def):
@@ -139,6 +142,15 @@ def restart(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     except (tf.errors.OpError, ValueError):
         return dataset
     return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+def fixed_seeds(shuffled: tf.data.Dataset) -> tuple[int, int] | None:
+    """The two seeds that `restart` gives the last step, a shuffle without a seed that has one order."""
+    graph_def = graph_def_of(shuffled)
+    if graph_def is None:
+        return None
+    seed = _content_seeds(graph_def)[graph_def.node[-1].input[0]]
+    return fold_in(seed, 0), fold_in(seed, 1)
 
 
 def graph_def_of(dataset: tf.data.Dataset) -> graph_pb2.GraphDef | None:
@@ -168,22 +180,33 @@ def _is_unseeded(node: node_def_pb2.NodeDef) -> bool:
 
 
 def _keeps_state(graph_def: graph_pb2.GraphDef) -> bool:
-    """Whether a copy would lose state: of a variable that a function assigns, or of a cache of Python's values."""
+    """Whether a copy would lose the state of a variable: a function assigns it."""
     reseeded = {place.variable for place in _seed_variables(graph_def)}
     functions = {f.signature.name: f for f in graph_def.library.function}
-    for node in graph_def.node:
-        called = [functions[c] for c in callees(node) if c in functions]
-        for function in called:
-            for place in _assigned_inputs(function, node):
-                if _source(graph_def, place) not in reseeded:
-                    return True
-    nodes = {node.name: node for node in graph_def.node}
-    python = with_callers(
-        {name: f.node_def for name, f in functions.items()},
-        [name for name, f in functions.items() if any(n.op in _PYTHON for n in f.node_def)],
+    return any(
+        _source(graph_def, place) not in reseeded
+        for node in graph_def.node
+        for callee in callees(node)
+        if callee in functions
+        for place in _assigned_inputs(functions[callee], node)
     )
-    cached = [nodes[name] for name in _before_caches(graph_def)]
-    return any(node.op in _PYTHON or python.intersection(callees(node)) for node in cached)
+
+
+def _shared_caches(graph_def: graph_pb2.GraphDef) -> set[str]:
+    """The names of the caches in memory before which something is read that no seed decides."""
+    reseeded = {place.variable for place in _seed_variables(graph_def)}
+    functions = {f.signature.name: f for f in graph_def.library.function}
+
+    def is_read(node: node_def_pb2.NodeDef) -> bool:
+        is_variable = node.op == "VarHandleOp" and node.name not in reseeded
+        return is_variable or node.op in _PYTHON or node.op.startswith((*_FILES, "Mutable"))
+
+    readers = with_callers(
+        {name: f.node_def for name, f in functions.items()},
+        [name for name, f in functions.items() if any(map(is_read, f.node_def))],
+    )
+    reading = {node.name for node in graph_def.node if is_read(node) or readers.intersection(callees(node))}
+    return {node.name for node in graph_def.node if node.op in _CACHES and reading & _before(graph_def, [node])}
 
 
 @attrs.frozen
@@ -192,10 +215,12 @@ class _SeedVariable:
 
     Args:
         variable: name of its node.
+        reader: name of the node whose function reads it.
         size: 2 for Keras' seed generators, 3 for `tf.random.Generator`.
     """
 
     variable: str
+    reader: str
     size: int
 
 
@@ -210,9 +235,9 @@ def _seed_variables(graph_def: graph_pb2.GraphDef) -> Iterator[_SeedVariable]:
                 if value is None or value.dtype != tf.int64:
                     continue
                 if value.shape == [2] and any(op.startswith("StatelessRandom") for op in ops):
-                    yield _SeedVariable(variable, 2)
+                    yield _SeedVariable(variable, node.name, 2)
                 elif value.shape == [3] and "RngReadAndSkip" in ops:
-                    yield _SeedVariable(variable, 3)
+                    yield _SeedVariable(variable, node.name, 3)
 
 
 def _assigned_inputs(function: function_pb2.FunctionDef, node: node_def_pb2.NodeDef) -> list[str]:
@@ -249,10 +274,10 @@ def _initial_constant(graph_def: graph_pb2.GraphDef, variable: str) -> node_def_
     return None
 
 
-def _before_caches(graph_def: graph_pb2.GraphDef) -> set[str]:
-    """The names of the nodes on which a cache depends."""
+def _before(graph_def: graph_pb2.GraphDef, caches: Iterable[node_def_pb2.NodeDef]) -> set[str]:
+    """The names of the nodes on which the caches depend."""
     nodes = {node.name: node for node in graph_def.node}
-    waiting = [i for node in graph_def.node if node.op in _CACHES for i in node.input]
+    waiting = [i for node in caches for i in node.input]
     names: set[str] = set()
     while waiting:
         name = waiting.pop().lstrip("^").split(":")[0]
@@ -262,14 +287,18 @@ def _before_caches(graph_def: graph_pb2.GraphDef) -> set[str]:
     return names
 
 
-def _content_seed(graph_def: graph_pb2.GraphDef) -> int:
-    """A seed that depends on the constants of a graph, not on its names."""
-    digest = hashlib.blake2b(digest_size=8)
-    for node in graph_def.node:
-        digest.update(node.op.encode())
+def _content_seeds(graph_def: graph_pb2.GraphDef) -> dict[str, int]:
+    """By node a seed that depends on the constants before it, not on names, variables or what follows."""
+    seeds: dict[str, int] = {}
+    for node in graph_def.node:  # in topological order
+        digest = hashlib.blake2b(node.op.encode(), digest_size=8)
         if node.op == "Const" and node.attr["dtype"].type not in (tf.resource, tf.variant):
             digest.update(node.attr["value"].SerializeToString())
-    return int.from_bytes(digest.digest(), "little", signed=True)
+        for name in node.input:
+            if not name.startswith("^"):
+                digest.update(seeds[name.split(":")[0]].to_bytes(8, "little", signed=True))
+        seeds[node.name] = int.from_bytes(digest.digest(), "little", signed=True)
+    return seeds
 
 
 class _Restart:
@@ -281,32 +310,32 @@ class _Restart:
 
     def __init__(self, graph_def: graph_pb2.GraphDef, seed: int) -> None:
         self._graph_def = graph_def
-        self._fixed = _content_seed(graph_def)
         self._seed = seed
-        self._numbers = itertools.count()
+        self._numbers: dict[int, Iterator[int]] = collections.defaultdict(itertools.count)
 
     def run(self) -> None:
         graph_def = self._graph_def
-        before_caches = _before_caches(graph_def)
-        self._reseed_variables()
+        _merge_readings(graph_def)
+        callers = _separate_calls(graph_def)
+        contents = _content_seeds(graph_def)
+        before_caches = _before(graph_def, [node for node in graph_def.node if node.op in _CACHES])
+        seeds = {name: contents[name] if name in before_caches else self._seed for name in contents}
+        shared = _shared_caches(graph_def)
+        self._reseed_variables(seeds)
         functions = {f.signature.name: f for f in graph_def.library.function}
-        called = {name: [f for c in callees(n) for f in [c] if f in functions] for name, n in _by_name(graph_def)}
-        cached = _reachable(functions, (f for name in before_caches for f in called.get(name, ())))
-        fresh = _reachable(functions, (f for name, fs in called.items() if name not in before_caches for f in fs))
         for node in list(graph_def.node):
             if node.op == "RandomDataset":  # TensorFlow cannot read what it writes of this operation
                 node.op, node.attr["rerandomize_each_iteration"].b = "RandomDatasetV2", False
                 node.input.append("")
-            fixed = node.name in before_caches
             if node.op in _SEED_OPERANDS:
-                self._seed_dataset(node, fixed=fixed or _has_one_order(node))
-            if node.op in _STATE:
+                self._seed_dataset(node, contents[node.name] if _has_one_order(node) else seeds[node.name])
+            if node.op in _STATE and node.name not in shared:
                 place, state = _STATE[node.op]
                 name = f"{node.name}/state"
                 graph_def.node.add(name=name, op=state)
                 node.input[place] = name
-        for name, function in functions.items():
-            self._seed_function(function, fixed=name in cached and name not in fresh)
+        for name, caller in callers.items():
+            self._seed_function(functions[name], seeds[caller])
         random = with_callers(
             {name: f.node_def for name, f in functions.items()},
             [name for name, f in functions.items() if any(map(_takes_seeds, f.node_def))],
@@ -315,10 +344,10 @@ class _Restart:
             if node.op == "ParallelMapDatasetV2" and random.intersection(callees(node)):
                 _make_sequential(node)
 
-    def _next(self, *, fixed: bool) -> int:
-        return fold_in(self._fixed if fixed else self._seed, next(self._numbers))
+    def _next(self, seed: int) -> int:
+        return fold_in(seed, next(self._numbers[seed]))
 
-    def _seed_dataset(self, node: node_def_pb2.NodeDef, *, fixed: bool) -> None:
+    def _seed_dataset(self, node: node_def_pb2.NodeDef, seed: int) -> None:
         position = _SEED_OPERANDS[node.op]
         nodes = dict(_by_name(self._graph_def))
         operands = [nodes[node.input[position + i].split(":")[0]] for i in (0, 1)]
@@ -328,14 +357,14 @@ class _Restart:
             name = f"{node.name}/seed{i}"
             constant = self._graph_def.node.add(name=name, op="Const")
             constant.attr["dtype"].type = tf.int64.as_datatype_enum
-            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(self._next(fixed=fixed), tf.int64))
+            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(self._next(seed), tf.int64))
             node.input[position + i] = name
 
-    def _seed_function(self, function: function_pb2.FunctionDef, *, fixed: bool) -> None:
+    def _seed_function(self, function: function_pb2.FunctionDef, seed: int) -> None:
         nodes = {node.name: node for node in function.node_def}
         for node in list(function.node_def):
             if _is_unseeded(node):
-                self._set_seeds(node, fixed=fixed)
+                self._set_seeds(node, seed)
             position = _SEED_OPERANDS.get(node.op)
             if position is None:
                 continue
@@ -343,9 +372,9 @@ class _Restart:
             if any(o is None or o.op != "Const" or tf.make_ndarray(o.attr["value"].tensor) for o in operands):
                 continue
             for i in (0, 1):  # every call of the function makes a dataset with other seeds
-                node.input[position + i] = self._drawn_number(function, f"{node.name}_seed{i}", fixed=fixed)
+                node.input[position + i] = self._drawn_number(function, f"{node.name}_seed{i}", seed)
 
-    def _drawn_number(self, function: function_pb2.FunctionDef, name: str, *, fixed: bool) -> str:
+    def _drawn_number(self, function: function_pb2.FunctionDef, name: str, seed: int) -> str:
         """Adds an operation that draws an int64 in each call of the function; returns its output."""
         constants = {"shape": tf.constant([], tf.int32), "low": tf.constant(1, tf.int64), "high": tf.int64.max}
         for part, value in constants.items():
@@ -357,19 +386,63 @@ class _Restart:
         node = function.node_def.add(name=name, op="RandomUniformInt", input=inputs)
         node.attr["T"].type = tf.int32.as_datatype_enum
         node.attr["Tout"].type = tf.int64.as_datatype_enum
-        self._set_seeds(node, fixed=fixed)
+        self._set_seeds(node, seed)
         return f"{name}:output:0"
 
-    def _set_seeds(self, node: node_def_pb2.NodeDef, *, fixed: bool) -> None:
-        node.attr["seed"].i, node.attr["seed2"].i = self._next(fixed=fixed), self._next(fixed=fixed)
+    def _set_seeds(self, node: node_def_pb2.NodeDef, seed: int) -> None:
+        node.attr["seed"].i, node.attr["seed2"].i = self._next(seed), self._next(seed)
 
-    def _reseed_variables(self) -> None:
+    def _reseed_variables(self, seeds: Mapping[str, int]) -> None:
         for place in {place.variable: place for place in _seed_variables(self._graph_def)}.values():
             constant = _initial_constant(self._graph_def, place.variable)
             assert constant is not None  # `_seed_variables` leaves out variables without
-            seed = self._next(fixed=False) & 0x7FFFFFFF
+            seed = self._next(seeds[place.reader]) & 0x7FFFFFFF
             value = [seed, 0] if place.size == 2 else [0, 0, seed]
             constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int64))
+
+
+def _merge_readings(graph_def: graph_pb2.GraphDef) -> None:
+    """Merges the nodes of a dataset that the pipeline reads in several places, which share its state."""
+    nodes = dict(_by_name(graph_def))
+    names: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for node in graph_def.node:  # in topological order
+        node.input[:] = [names.get(i, i) for i in node.input]
+        if node.op in _STATE:
+            (state,) = nodes[node.input[_STATE[node.op][0]]].attr["value"].tensor.resource_handle_val
+            if state.name != "dummy_resource":  # of a cache in a file
+                names[node.name] = first.setdefault(state.name, node.name)
+
+
+def _separate_calls(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
+    """Gives each call of a function that draws without a seed a function of its own, so that the calls draw apart.
+
+    Returns:
+        Each such function, with the node of a dataset that calls it, in an order that does not depend on names.
+    """
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    random = with_callers(
+        {name: f.node_def for name, f in functions.items()},
+        [name for name, f in functions.items() if any(n.op in _SEED_OPERANDS or _is_unseeded(n) for n in f.node_def)],
+    )
+    callers: dict[str, str] = {}
+    for dataset in graph_def.node:
+        waiting = [dataset]
+        while waiting:
+            node = waiting.pop()
+            values = [node.attr[key] for key in sorted(node.attr)]
+            for call in (f for v in values for f in ([v.func] if v.HasField("func") else v.list.func)):
+                if call.name not in random:
+                    continue
+                if call.name in callers:
+                    function = graph_def.library.function.add()
+                    function.CopyFrom(functions[call.name])
+                    call.name = function.signature.name = f"{call.name}/{len(callers)}"
+                    functions[call.name] = function
+                    random.add(call.name)
+                callers[call.name] = dataset.name
+                waiting.extend(functions[call.name].node_def)
+    return callers
 
 
 def _by_name(graph_def: graph_pb2.GraphDef) -> Iterator[tuple]:
@@ -380,17 +453,6 @@ def _has_one_order(node: node_def_pb2.NodeDef) -> bool:
     """Whether all iterations of a dataset operation without a seed draw the same numbers."""
     anew = "rerandomize_each_iteration" if node.op.startswith("Random") else "reshuffle_each_iteration"
     return not node.attr[anew].b
-
-
-def _reachable(functions: dict, names: Iterable[str]) -> set[str]:
-    """The functions, and all functions that they call."""
-    waiting, visited = list(names), set()
-    while waiting:
-        name = waiting.pop()
-        if name not in visited:
-            visited.add(name)
-            waiting.extend(c for node in functions[name].node_def for c in callees(node) if c in functions)
-    return visited
 
 
 def _make_sequential(node: node_def_pb2.NodeDef) -> None:

@@ -17,7 +17,7 @@ from tensorflow.core.framework import function_pb2
 
 from fedcore.data.client_dataset import ClientDataset
 from fedcore.data.function_equivalence import equivalence_key
-from fedcore.data.tf_data_draws import draws, why_elements_vary
+from fedcore.data.tf_data_draws import draws, fixed_seeds, why_elements_vary
 from fedcore.data.tf_data_end import is_endless
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
@@ -165,7 +165,7 @@ def _sliced(dataset: tf.data.Dataset) -> ClientDataset | None:
 def _is_fixed(name: str, dataset: tf.data.Dataset) -> bool:
     """Whether the first reading of a dataset decides all others, as that of files or Python before a cache does.
 
-    Draws before a cache follow the data, so that they are the same in every process; see `restarted`.
+    Draws before a cache follow the data, so that they are the same in every process; see `restart`.
     """
     return name == "Cache" and not _number(dataset, "_filename") and not draws(dataset)
 
@@ -203,10 +203,12 @@ def _repeat(dataset: tf.data.Dataset) -> Callable:
 
 
 def _shuffle(dataset: tf.data.Dataset) -> Callable:
-    seeds = int(_number(dataset, "_seed")), int(_number(dataset, "_seed2"))
+    seeds: tuple[int, int] | None = int(_number(dataset, "_seed")), int(_number(dataset, "_seed2"))
     size = int(_number(dataset, "_buffer_size"))
     reshuffles = private_api.dataset_part(dataset, "_reshuffle_each_iteration") is not False
-    return lambda d: d.shuffled(size, seeds if any(seeds) else None, reshuffles=reshuffles)
+    if seeds == (0, 0):
+        seeds = None if reshuffles else fixed_seeds(dataset)
+    return lambda d: d.shuffled(size, seeds, reshuffles=reshuffles)
 
 
 def _batch(dataset: tf.data.Dataset) -> Callable:

@@ -1,6 +1,7 @@
 """Pipelines differ between epochs and calls where those of plain tf.data do, and their draws follow the call's seed."""
 
 import functools
+import tempfile
 
 import keras
 import numpy as np
@@ -92,6 +93,12 @@ SEEDABLE = {
     "a map before a shuffle": lambda d: d.map(drawn).shuffle(COUNT).repeat(2),
     "a map before a fixed shuffle": lambda d: d.map(drawn).shuffle(COUNT, reshuffle_each_iteration=False).repeat(2),
     "two maps": lambda d: d.map(drawn).shuffle(4).map(lambda x: x + tf.random.normal([])).take(4).repeat(2),
+    "six maps before windows": lambda d: (
+        functools.reduce(lambda mapped, k: mapped.map(lambda x: x + k * tf.random.uniform([])), range(6), d)
+        .window(2)
+        .flat_map(lambda w: w)
+        .repeat(2)
+    ),
     "a map before windows": lambda d: d.map(drawn).window(2).flat_map(lambda w: w.batch(2)).unbatch().repeat(2),
     "a parallel map before windows": lambda d: (
         d.map(drawn, num_parallel_calls=2).window(2).flat_map(lambda w: w.batch(2)).unbatch().repeat(2)
@@ -127,6 +134,12 @@ SEEDABLE = {
     "tf.random.Generator": lambda d: d.map(lambda x: x + generator().uniform([])).repeat(2),
     "a layer of Keras": lambda d: d.map(lambda x: noise_layer()(tf.reshape(x, [1, 1]), training=True)[0, 0]).repeat(2),
     "keras.random": lambda d: d.map(lambda x: x + keras.random.uniform([])).repeat(2),
+    "tf.random.Generator before a cache": lambda d: (
+        d.map(lambda x: x + generator().uniform([])).cache().window(2).flat_map(lambda w: w).repeat(2)
+    ),
+    "a layer of Keras before a cache": lambda d: (
+        d.map(lambda x: noise_layer()(tf.reshape(x, [1, 1]), training=True)[0, 0]).cache().repeat(2)
+    ),
 }
 PYTHON = {
     "numpy_function": lambda d: d.map(in_python).repeat(2),
@@ -204,10 +217,36 @@ def test_every_element_that_a_map_makes_has_numbers_of_its_own():
     assert abs(found.mean() - 0.5) < 0.05
 
 
+def twice(dataset, combine):
+    combined = combine((dataset, dataset))
+    return combined.map(lambda x, y: x + 100 * y) if isinstance(combined.element_spec, tuple) else combined
+
+
+def parts(dataset):
+    return dataset.take(2).concatenate(dataset.skip(2))
+
+
 EXACT = {
     "an operation": lambda d: d.map(seeded).repeat(2),
     "an operation of batches": lambda d: d.batch(2).map(lambda b: b + tf.random.normal([2], seed=1)).unbatch(),
     "a map and a shuffle": lambda d: d.map(seeded).shuffle(4, seed=2).repeat(2),
+    "two readings of a shuffle": lambda d: twice(d.shuffle(4, seed=1), tf.data.Dataset.zip),
+    "a shuffle and its next order": lambda d: twice(d.shuffle(4, seed=1), lambda ab: ab[0].concatenate(ab[1])),
+    "a split and its parts": lambda d: parts(d.shuffle(4, seed=1, reshuffle_each_iteration=False)),
+    "readings of a shuffle and a cache": lambda d: twice(
+        d.shuffle(4, seed=1).cache().shuffle(4, seed=2), tf.data.Dataset.zip
+    ),
+    "rejection_resample": lambda d: (
+        d.shuffle(4, seed=1)
+        .rejection_resample(lambda x: tf.cast(x, tf.int32) % 2, [0.5, 0.5], seed=3)
+        .map(lambda label, x: x)
+    ),
+    "random numbers anew": lambda d: twice(
+        tf.data.Dataset.random(seed=4, rerandomize_each_iteration=True)
+        .take(4)
+        .map(lambda n: tf.cast(n % 99, tf.float32)),
+        tf.data.Dataset.zip,
+    ),
     "a zip of shuffles": lambda d: (
         tf.data.Dataset.zip((d.shuffle(4, seed=1), d.shuffle(4, seed=2))).map(tf.add).repeat(2)
     ),
@@ -219,6 +258,78 @@ EXACT = {
 def test_seeded_pipelines_have_the_numbers_of_tf_data(name, source):
     (found,) = of_each([EXACT[name](SOURCES[source]()).batch(3)])
     assert found.tolist() == [float(x) for x in EXACT[name](SOURCES["tf.data"]())]
+
+
+@tf.function
+def drawn_in_a_function(x):
+    return drawn(x)
+
+
+def through_windows(dataset):
+    return dataset.window(2).flat_map(lambda window: window)
+
+
+READ_TWICE = {
+    "zip": lambda d: twice(d.map(drawn), lambda ab: tf.data.Dataset.zip(ab).map(lambda x, y: tf.stack([x, y]))),
+    "zip of functions' datasets": lambda d: twice(
+        d.flat_map(lambda x: tf.data.Dataset.from_tensors(x).map(drawn)),
+        lambda ab: tf.data.Dataset.zip(ab).map(lambda x, y: tf.stack([x, y])),
+    ),
+    "concatenate": lambda d: twice(d.map(drawn).batch(2), lambda ab: ab[0].concatenate(ab[1])),
+    "choose_from_datasets": lambda d: twice(
+        d.map(drawn).batch(2),
+        lambda ab: tf.data.Dataset.choose_from_datasets(list(ab), tf.data.Dataset.range(2).repeat(COUNT)),
+    ),
+    "a tf.function": lambda d: through_windows(
+        d.map(lambda x: tf.stack([drawn_in_a_function(x), drawn_in_a_function(x)]))
+    ),
+    "a tf.function in a branch": lambda d: through_windows(
+        d.map(lambda x: tf.stack([drawn_in_a_function(x), tf.cond(x < 9, lambda: drawn_in_a_function(x), lambda: x)]))
+    ),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("name", READ_TWICE)
+def test_two_readings_of_a_map_draw_other_numbers(name, source):
+    dataset = READ_TWICE[name](SOURCES[source]())
+    for seed in (1, 2):
+        (found,) = of_each.invoke([dataset], seed=seed)
+        assert len(set(found.tolist())) == 2 * COUNT
+        assert sorted(np.floor(found)) == sorted([*X, *X])
+
+
+SPLIT = {
+    "a shuffle": lambda d: d.shuffle(COUNT, reshuffle_each_iteration=False),
+    "a shuffle of what varies": lambda d: d.map(drawn).map(tf.floor).shuffle(COUNT, reshuffle_each_iteration=False),
+    "a generator": lambda d: tf.data.Dataset.from_generator(
+        lambda: iter(X), output_signature=tf.TensorSpec([], tf.float32)
+    ).shuffle(COUNT, reshuffle_each_iteration=False),
+    "a cache": lambda d: tf.data.Dataset.zip((d, d.shuffle(COUNT))).shuffle(COUNT).cache().map(lambda x, y: x),
+    "a cache of functions' datasets": lambda d: (
+        d.batch(COUNT).flat_map(lambda b: tf.data.Dataset.from_tensor_slices(b).shuffle(COUNT)).cache()
+    ),
+    "a cache of a draw": lambda d: d.map(lambda x: tf.stack([generator().uniform([]), x])).cache().map(lambda x: x[1]),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("name", SPLIT)
+def test_the_parts_of_a_split_that_no_seed_fixes_are_disjoint(name, source):
+    dataset = SPLIT[name](SOURCES[source]())
+    first, second = dataset.take(2).batch(2), dataset.skip(2).map(lambda x: x + 100).batch(3)
+    iterated = through_windows(dataset.skip(2)).batch(2)
+    for seed in (1, 2):
+        head, tail, again = (of_each.invoke([d], seed=seed)[0] for d in (first, second, iterated))
+        assert sorted([*head, *(tail - 100)]) == X.tolist()
+        assert (tail - 100).tolist() == again.tolist()
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_pipeline_with_both_parts_of_a_split_has_every_element_once(source):
+    dataset = parts(SOURCES[source]().shuffle(COUNT, reshuffle_each_iteration=False)).batch(2)
+    for seed in (1, 2):
+        assert sorted(of_each.invoke([dataset], seed=seed)[0]) == X.tolist()
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -250,3 +361,133 @@ def test_files_that_change_between_calls_are_read_in_each(tmp_path):
     first = of_each([dataset])[0].tolist()
     path.write_text("3\n4\n")
     assert (first, of_each([dataset])[0].tolist()) == ([1, 2, 1, 2], [3, 4, 3, 4])
+
+
+class Rows:
+    """Elements of open shapes from Python, which counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def row(self, i) -> np.ndarray:
+        return np.full([i % 3 + 1], i, np.float32)
+
+    def generated(self) -> tf.data.Dataset:
+        def rows():
+            self.calls += 1
+            yield from map(self.row, range(COUNT))
+
+        return tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([None], tf.float32))
+
+    def mapped(self) -> tf.data.Dataset:
+        def row(i):
+            self.calls += 1
+            return self.row(i)
+
+        called = tf.data.Dataset.range(COUNT).map(lambda i: tf.numpy_function(row, [i], tf.float32))
+        return called.map(lambda x: tf.ensure_shape(x, [None]))
+
+
+def ordered(dataset):
+    return dataset.shuffle(COUNT, seed=1)
+
+
+def drawn_rows(x):
+    return x + tf.random.uniform([])
+
+
+def length(x):
+    return tf.shape(x)[0]
+
+
+CACHED = {
+    "a shuffle behind": lambda r: ordered(r.generated().cache()),
+    "shuffles before and behind": lambda r: ordered(r.generated().shuffle(3, seed=9).cache()),
+    "a map in Python": lambda r: ordered(r.mapped().cache()).padded_batch(2).unbatch(),
+    "a file": lambda r: ordered(r.generated().shuffle(3, seed=9).cache(f"{tempfile.mkdtemp()}/cache")),
+    "two caches, one after the other": lambda r: ordered(ordered(r.generated().cache()).cache()).padded_batch(2),
+    "a snapshot": lambda r: ordered(ordered(r.generated()).snapshot(tempfile.mkdtemp()).cache()),
+    "zip": lambda r: ordered(
+        tf.data.Dataset.zip((r.generated().cache(), r.mapped().cache())).map(lambda x, y: x[:1] + y[:1])
+    ),
+    "zip of shuffles": lambda r: tf.data.Dataset.zip((ordered(r.generated().cache()), ordered(r.mapped().cache()))).map(
+        lambda x, y: x[:1] - y[:1]
+    ),
+    "concatenate": lambda r: r.generated().cache().concatenate(r.mapped().cache()).shuffle(2 * COUNT, seed=1),
+    "interleave": lambda r: (
+        lambda rows: tf.data.Dataset.range(2).interleave(lambda i: rows, block_length=2).shuffle(9, seed=1)
+    )(r.generated().cache()),
+    "choose_from_datasets": lambda r: tf.data.Dataset.choose_from_datasets(
+        [ordered(r.generated().cache()), r.mapped().cache()], tf.data.Dataset.range(2).repeat(COUNT)
+    ),
+    "sample_from_datasets": lambda r: tf.data.Dataset.sample_from_datasets(
+        [ordered(r.generated().cache()), r.mapped().cache()], seed=3
+    ),
+    "rejection_resample": lambda r: (
+        ordered(r.generated().cache())
+        .rejection_resample(lambda x: length(x) % 2, [0.5, 0.5], seed=3)
+        .map(lambda c, x: x)
+    ),
+    "padded_batch": lambda r: ordered(r.generated().cache()).padded_batch(3).map(lambda b: tf.reshape(b, [-1])),
+    "buckets": lambda r: (
+        ordered(r.generated().cache()).bucket_by_sequence_length(length, [2], [2, 2]).map(lambda b: tf.reshape(b, [-1]))
+    ),
+    "repetitions before": lambda r: r.generated().repeat(2).cache().shuffle(9, seed=1),
+    "repetitions behind": lambda r: ordered(r.generated().cache()).repeat(2).padded_batch(2).unbatch(),
+    "maps with seeds": lambda r: ordered(r.generated().map(seeded).cache().map(seeded)),
+    "random numbers anew": lambda r: tf.data.Dataset.zip(
+        (r.generated().cache(), tf.data.Dataset.random(seed=4, rerandomize_each_iteration=True))
+    ).map(lambda x, n: x + tf.cast(n % 1000, tf.float32)),
+    "an incomplete iteration": lambda r: ordered(r.generated()).cache().take(3),
+}
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_every_round_has_the_first_order_of_tf_data_around_a_cache_of_pythons_values(name):
+    plain, rows = Rows(), Rows()
+    real, dataset = CACHED[name](plain), CACHED[name](rows)
+    want, *_ = ([float(x) for row in real for x in tf.reshape(row, [-1])] for _ in range(2))
+    have = [of_each.invoke([dataset.map(lambda x: tf.reshape(x, [-1]))], seed=seed)[0].tolist() for seed in (1, 2)]
+    assert have == [want, want]
+    assert rows.calls == plain.calls
+
+
+FIXED = {
+    "a shuffle": lambda d: d.shuffle(COUNT).cache(),
+    "a map": lambda d: d.map(drawn_rows).cache(),
+    "tf.random.Generator": lambda d: d.map(lambda x: x + generator().uniform([])).cache(),
+    "a layer of Keras": lambda d: d.map(lambda x: noise_layer()(x[None], training=True)[0]).cache(),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_draws_before_a_cache_of_pythons_values_depend_on_the_data(name):
+    first, second = (FIXED[name](Rows().generated()) for _ in range(2))
+    readings = [of_each.invoke([d], seed=seed)[0].tolist() for d, seed in ((first, 1), (first, 2), (second, 2))]
+    assert readings[0] == readings[1] == readings[2]
+
+
+BEHIND = {
+    "a shuffle": lambda d: d.cache().shuffle(COUNT),
+    "tf.random.Generator": lambda d: d.cache().map(lambda x: x + generator().uniform([])),
+    "a layer of Keras": lambda d: d.cache().map(lambda x: noise_layer()(x[None], training=True)[0]),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_draws_behind_a_cache_of_pythons_values_follow_the_seed(name):
+    first, second = (BEHIND[name](Rows().generated()) for _ in range(2))
+    readings = [of_each.invoke([d], seed=seed)[0].tolist() for d, seed in ((first, 1), (first, 2), (second, 2))]
+    assert readings[0] != readings[1] == readings[2]
+
+
+def test_what_is_read_before_a_cache_is_read_once_whatever_follows(tmp_path):
+    path, scale = tmp_path / "rows.txt", tf.Variable(1.0)
+    path.write_text("1\n2\n")
+    lines = tf.data.TextLineDataset(str(path)).map(tf.strings.to_number)
+    variable = tf.data.Dataset.from_tensor_slices(X).map(lambda x: x * scale)
+    cached = [d.cache().window(2).flat_map(lambda w: w.batch(2)) for d in (lines, variable)]
+    first = [x.tolist() for x in of_each(cached)]
+    path.write_text("3\n4\n")
+    scale.assign(2.0)
+    assert [x.tolist() for x in of_each(cached)] == first == [[1, 2], X.tolist()]

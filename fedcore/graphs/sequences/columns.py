@@ -78,7 +78,8 @@ class Columns:
         self.groups = groups
         self.ragged = ragged
         self.steps = steps
-        self.layout, self.draws, is_random, self.is_in_order = _derive(element, groups is not None, ragged, steps)
+        like = tuple([_ANY_SEEDS if step.seeds is not None else step for step in steps])  # seeds may be the data's
+        self.layout, self.draws, is_random, self.is_in_order = _derive(element, groups is not None, ragged, like)
         self.is_random = is_random and order is None
         self._given_order = self._order = order
         self._size_bytes: int | None = None
@@ -270,6 +271,11 @@ class Columns:
             return elements
         return batch_rows(self.groups[elements.rows], np.diff(self.groups)[elements.rows])
 
+    def fixed_seeds(self, position: int) -> tuple[int, int]:
+        """TensorFlow's two seeds for a shuffle with one order for all iterations, which the data decide."""
+        key = self._keys(0, 0)[position]
+        return fold_in(key, 0), fold_in(key, 1)
+
     def _keys(self, seed: int, number: int) -> list[int]:
         return step_keys(self.steps, fold_in(seed, number), lambda: content_seed(self.arrays))
 
@@ -281,6 +287,7 @@ def _columns(
 
 
 _ANY_MAP = Step("map")
+_ANY_SEEDS = Step("shuffle", seeds=(0, 0))
 
 
 def draw_values(value: Nested, seed: int, first: int) -> Nested:

@@ -4,6 +4,7 @@ Example: `take(3).shuffle(3).repeat(2).batch(4)` over 5 rows selects, for some s
 the sizes [4, 2]; a smaller batch is padded with its last row.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -82,7 +83,7 @@ def select_rows(
         keys: the seed of each step.
         drawn: position of a random map -> the elements that it makes, which are added. Other maps change no order.
     """
-    if any(step.seeds is not None or step.kind == "cache" for step in steps):
+    if any((step.seeds is not None and step.reshuffles) or step.kind == "cache" for step in steps):
         return _rows_as_tf_data(stored, steps, keys, drawn)
 
     def stored_rows(epoch: int) -> Rows:
@@ -202,11 +203,19 @@ def _concatenate(parts: list[Rows], like: Rows) -> Rows:
 def _shuffle(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
     def rows(epoch: int) -> Rows:
         order = source(epoch)
-        mixed = fold_in(fold_in(key, 0), epoch if step.reshuffles else 0)
         size = len(order) if step.number in (0, UNKNOWN) else step.number
-        return order.select(buffered_order(mixed, len(order), size))
+        if step.reshuffles:
+            return order.select(buffered_order(fold_in(fold_in(key, 0), epoch), len(order), size))
+        return order.select(_fixed_order(len(order), size, step.seeds or (fold_in(key, 0), fold_in(key, 1))))
 
     return rows
+
+
+@functools.lru_cache(maxsize=1024)
+def _fixed_order(count: int, size: int, seeds: tuple[int, int]) -> np.ndarray:
+    """The order of `tf.data` for a shuffle that does not reshuffle."""
+    order = reading_order(count, [Step("shuffle", size, seeds=seeds, reshuffles=False)], lambda position: seeds)
+    return np.array(order, np.int64)
 
 
 def _number_elements(source: Source, elements: DrawnElements) -> Source:
