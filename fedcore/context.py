@@ -18,7 +18,6 @@ from fedcore.collection_pause import without_collection
 from fedcore.compiler import DEFAULT_PIPELINE, LOWERING, compile_module, parse_pipeline, pipeline_with, run_passes
 from fedcore.compiler.host_target import default_target
 from fedcore.compiler.pinned_plans import PinnedPlans
-from fedcore.compiler.pipeline import registrations
 from fedcore.compiler.stored_plans import stored_plans
 from fedcore.errors import FedcoreError, TypeMismatch, VerifyError
 from fedcore.graphs.tensors.identity_cache import IdentityCache
@@ -71,7 +70,7 @@ class PlanCache:
             recorded_in: a directory for the record of each pass; a plan is compiled once for each directory.
         """
         how = pipeline if ready_plan is None else f"given {ready_plan.digest()}"
-        key = (module.source_digest(), how, default_target(), declarations(), registrations(), recorded_in)
+        key = (module.source_digest(), how, default_target(), declarations(), recorded_in)
         if recorded_in is not None:
             return self._plans.get(key, lambda: _compile_recorded(module, pipeline, ready_plan, recorded_in))
         return self._plans.get(key, lambda: ready_plan or _compile(module, pipeline))

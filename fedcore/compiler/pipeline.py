@@ -4,7 +4,6 @@ Decisions 0110 and 0278.
 """
 
 import functools
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,9 +12,9 @@ import attrs
 
 from fedcore.errors import FedcoreError, Location, TypeMismatch, VerifyError, brief
 from fedcore.ir import Module, verify
-from fedcore.ir.first_use import import_safely
 from fedcore.ir.limits import MAX_DIGITS
 from fedcore.ir.locations import function_location, naming_errors_of
+from fedcore.ir.part_registry import NAME, Part, PartRegistry
 
 LOWERING = "inline,lower-intrinsics,canonicalize,fold-constants,cse,dce"
 PLANNING = "partition,dead-leaf-elimination,fuse,hoist-relu-gradients,plan"
@@ -63,21 +62,11 @@ BUILT_IN = (
     "strip-locations",
 )
 
-_registry: dict[str, "Pass"] = {}
-_registrations = 0
-
-
-def registrations() -> int:
-    """Number of registrations of third parties' passes and of replacements. Compiled plans are stale when it grows."""
-    return _registrations
-
 
 @attrs.frozen
-class Pass:
+class Pass(Part):
     """A named pure function from module to module. Its keyword arguments are its options."""
 
-    name: str
-    run: Callable[..., Module]
     idempotent: bool = True
 
     def __str__(self) -> str:
@@ -93,13 +82,9 @@ class Pass:
         """The line of a third party's function; None for a built-in pass."""
         return function_location(self.run)
 
-    @property
-    def summary(self) -> str:
-        return (self.run.__doc__ or "").strip().split("\n")[0]
 
-    def options(self) -> dict[str, object]:
-        parameters = list(inspect.signature(self.run).parameters.values())[1:]
-        return {p.name: p.default for p in parameters}
+_passes: PartRegistry[Pass] = PartRegistry("pass", "fedcore.compiler.passes", BUILT_IN)
+get_pass, all_passes, registered_passes = _passes.get, _passes.all, _passes.imported
 
 
 def compiler_pass(name: str, *, idempotent: bool = True) -> Callable[[Callable], Any]:
@@ -107,38 +92,16 @@ def compiler_pass(name: str, *, idempotent: bool = True) -> Callable[[Callable],
 
     if name in NAMED:
         raise FedcoreError(f"a pass cannot be called {name!r}: that names the pipeline {NAMED[name]}")
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise FedcoreError(f"a pass cannot be called {brief(name)}: pipelines name passes by letters, digits, _ and -")
+    _passes.check_name(name)
 
     def register(fn: Callable) -> Callable:
-        global _registrations
-        if name in _registry or name not in BUILT_IN:
-            _registrations += 1
-        _registry[name] = Pass(name, fn, idempotent)
+        _passes.add(Pass(name, fn, idempotent))
         return fn
 
     return register
 
 
-def get_pass(name: str) -> Pass:
-    if name in BUILT_IN:  # also when it is registered: the import of the rest of its module may not have ended
-        import_safely(f"fedcore.compiler.passes.{name.replace('-', '_')}")
-    if name not in _registry:
-        raise FedcoreError(f"no pass is called {name!r}; there are {', '.join(sorted({*BUILT_IN, *_registry}))}")
-    return _registry[name]
-
-
-def registered_passes() -> dict[str, Pass]:
-    """The passes whose modules are imported, by name."""
-    return dict(_registry)
-
-
-def all_passes() -> list[Pass]:
-    return [get_pass(name) for name in dict.fromkeys((*BUILT_IN, *_registry))]
-
-
-_NAME = re.compile(r"[A-Za-z0-9_\-]+")
-_ITEM = re.compile(rf"\s*({_NAME.pattern})\s*(?:\{{([^}}]*)\}})?\s*(?:,|$)")
+_ITEM = re.compile(rf"\s*({NAME.pattern})\s*(?:\{{([^}}]*)\}})?\s*(?:,|$)")
 
 
 def parse_pipeline(text: str, get: Callable[[str], Any] | None = None) -> list[tuple[Any, dict[str, object]]]:

@@ -55,7 +55,7 @@ def test_a_whole_number_of_a_pass_has_boundedly_many_digits(mean_fed):
         with pytest.raises(FedcoreError, match="the option most of count-nothing is a whole number, not '999"):
             parse_pipeline(f"count-nothing{{most={DIGITS}}}")
     finally:
-        del pipeline._registry["count-nothing"]
+        del pipeline._passes._parts["count-nothing"]
 
 
 ARGUMENTS = {

@@ -268,7 +268,7 @@ def test_each_check_shows_a_program_before_and_after():
 
 
 def test_a_check_of_ones_own_runs(monkeypatch):
-    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    monkeypatch.setattr(registry._checks, "_parts", dict(registry._checks._parts))
 
     @lint_check("always")
     def always(program):

@@ -17,7 +17,7 @@ AT_CLIENTS = fc.FederatedType("float32", fc.CLIENTS)
 @pytest.fixture
 def example(monkeypatch):
     pipeline.all_passes()  # built-in passes register when they are first named
-    monkeypatch.setattr(pipeline, "_registry", dict(pipeline._registry))
+    monkeypatch.setattr(pipeline._passes, "_parts", dict(pipeline._passes._parts))
     spec = importlib.util.spec_from_file_location("fuse_maps", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

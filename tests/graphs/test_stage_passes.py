@@ -32,7 +32,7 @@ FILES = sorted(FOLDER.glob("*.region"))
 @pytest.fixture
 def no_declarations(monkeypatch):
     """Declarations of a test end with it."""
-    monkeypatch.setattr(stage_passes, "_registry", dict(stage_passes._registry))
+    monkeypatch.setattr(stage_passes._passes, "_parts", dict(stage_passes._passes._parts))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

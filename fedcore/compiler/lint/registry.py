@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 import attrs
 
 from fedcore.compiler.lint.program import Program
-from fedcore.errors import FedcoreError, Location, brief
+from fedcore.errors import Location
 from fedcore.ir import Module
-from fedcore.ir.first_use import import_safely
 from fedcore.ir.locations import naming_errors_of
+from fedcore.ir.part_registry import Part, PartRegistry
 
 # Built-in checks are imported when they are named; a third party's check registers when its module is imported.
 BUILT_IN = ("sent-twice", "sent-every-round", "unaggregated", "constant-seed", "lossy-cast", "client-loop")
@@ -41,20 +41,12 @@ class Finding:
         return f"{self.location or '<no line>'}: {self.check}: {self.problem}{excerpt}\n  fix: {self.fix}"
 
 
-@attrs.frozen
-class LintCheck:
+class LintCheck(Part):
     """A named function that finds the lines of one kind of mistake."""
 
-    name: str
-    run: Callable[[Program], Iterable[Finding]]
 
-    @property
-    def summary(self) -> str:
-        return (self.run.__doc__ or "").strip().split("\n")[0]
-
-
-_registry: dict[str, LintCheck] = {}
-_NAME = re.compile(r"[a-z0-9\-]+")
+_checks: PartRegistry[LintCheck] = PartRegistry("check", "fedcore.compiler.lint", BUILT_IN, decides_results=False)
+get_check, all_checks = _checks.get, _checks.all
 
 
 def lint_check(name: str) -> Callable[[Callable], Callable]:
@@ -64,36 +56,15 @@ def lint_check(name: str) -> Callable[[Callable], Callable]:
     and after the fix.
 
     Raises:
-        InvalidValue: the name is not of lower-case letters, digits and `-`.
+        FedcoreError: the name is not of letters, digits, `_` and `-`.
     """
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise FedcoreError(f"a check cannot be called {brief(name)}: names are of lower-case letters, digits and -")
+    _checks.check_name(name)
 
     def register(function: Callable) -> Callable:
-        _registry[name] = LintCheck(name, function)
+        _checks.add(LintCheck(name, function))
         return function
 
     return register
-
-
-def get_check(name: str) -> LintCheck:
-    """The check of a name.
-
-    Raises:
-        InvalidValue: there is none; the message lists the checks.
-    """
-    if name in BUILT_IN:
-        import_safely(f"fedcore.compiler.lint.{name.replace('-', '_')}")
-    if name not in _registry:
-        raise FedcoreError(
-            f"no check is called {name!r}; there are {', '.join(dict.fromkeys((*BUILT_IN, *_registry)))}"
-        )
-    return _registry[name]
-
-
-def all_checks() -> list[LintCheck]:
-    """The built-in checks, then those of imported modules."""
-    return [get_check(name) for name in dict.fromkeys((*BUILT_IN, *_registry))]
 
 
 def lint(module: Module, *, without: Iterable[str] = ()) -> list[Finding]:

@@ -7,8 +7,6 @@ the order of their declarations, from when its module is imported. A pass is swi
 Decision 0236.
 """
 
-import inspect
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -16,48 +14,38 @@ import attrs
 
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.dataflow.graph import Region
-from fedcore.ir.first_use import import_safely
 from fedcore.ir.locations import naming_errors_of
-from fedcore.ir.registry import note_declaration
+from fedcore.ir.part_registry import Part, PartRegistry
 
 DEFAULT_STAGE_PIPELINE = ("pack-accumulators", "hoist", "cse", "dce")
 """The built-in passes, in order. Pass `a-b` is in the module `passes.a_b`, which is imported when it is named."""
-
-_NAME = re.compile(r"[A-Za-z0-9_\-]+")
-_BUILT_IN = "fedcore.graphs.dataflow.passes."
-
-_registry: dict[str, "StagePass"] = {}
-_registrations = 0
 
 Run = TypeVar("Run", bound=Callable[..., Region])
 
 
 @attrs.frozen
-class StagePass:
+class StagePass(Part):
     """A named pass on regions.
 
     Args:
-        run: from region to region.
         idempotent: a second run changes nothing.
         exact: results keep their bits.
         grows: the pass may add nodes.
     """
 
-    name: str
-    run: Callable[..., Region]
     idempotent: bool = True
     exact: bool = True
     grows: bool = False
 
-    @property
-    def summary(self) -> str:
-        """The first line of the docstring of the pass."""
-        return (self.run.__doc__ or "").strip().split("\n")[0]
 
-    def options(self) -> dict[str, object]:
-        """Name of each option of the pass -> its default."""
-        parameters = list(inspect.signature(self.run).parameters.values())[1:]
-        return {p.name: p.default for p in parameters}
+_passes: PartRegistry[StagePass] = PartRegistry(
+    "pass of client stages",
+    "fedcore.graphs.dataflow.passes",
+    DEFAULT_STAGE_PIPELINE,
+    keeps_built_in=True,
+    hint="\none of yours is declared when its module is imported: fedcore opt --load MODULE",
+)
+get_stage_pass, all_stage_passes = _passes.get, _passes.all
 
 
 def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows: bool = False) -> Callable[[Run], Run]:
@@ -70,22 +58,10 @@ def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows:
     Raises:
         FedcoreError: the name is malformed, or that of a built-in pass.
     """
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise FedcoreError(f"a pass cannot be called {brief(name)}: pipelines name passes by letters, digits, _ and -")
+    _passes.check_name(name)
 
     def register(fn: Run) -> Run:
-        """Puts the function into the registry; a third party may not take the name of a built-in pass.
-
-        Third parties' passes are counted, since executables that were built before are then stale.
-        """
-        global _registrations
-        is_built_in = fn.__module__.startswith(_BUILT_IN)
-        if name in DEFAULT_STAGE_PIPELINE and not is_built_in:
-            raise FedcoreError(f"a pass of client stages is called {name!r} already: {_BUILT_IN}{_module_name(name)}")
-        _registry[name] = StagePass(name, fn, idempotent, exact, grows)
-        if not is_built_in:
-            _registrations += 1
-            note_declaration(name)
+        _passes.add(StagePass(name, fn, idempotent, exact, grows))
         return fn
 
     return register
@@ -93,32 +69,7 @@ def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows:
 
 def stage_pass_registrations() -> int:
     """Number of registrations of third parties' passes. Executables of client stages are stale when it grows."""
-    return _registrations
-
-
-def get_stage_pass(name: str) -> StagePass:
-    """The pass of a name; a built-in one is imported first.
-
-    Raises:
-        FedcoreError: no stage pass has the name; the message lists the names that there are.
-    """
-    if name in DEFAULT_STAGE_PIPELINE:
-        import_safely(f"{_BUILT_IN}{_module_name(name)}")
-    if name not in _registry:
-        names = ", ".join(dict.fromkeys((*DEFAULT_STAGE_PIPELINE, *_registry)))
-        hint = "one of yours is declared when its module is imported: fedcore opt --load MODULE"
-        raise FedcoreError(f"no pass of client stages is called {name!r}; there are {names}\n{hint}")
-    return _registry[name]
-
-
-def _module_name(name: str) -> str:
-    """The module of a built-in pass: pass `a-b` is in `a_b`."""
-    return name.replace("-", "_")
-
-
-def all_stage_passes() -> list[StagePass]:
-    """The passes that client stages run through, in order."""
-    return [get_stage_pass(name) for name in dict.fromkeys((*DEFAULT_STAGE_PIPELINE, *_registry))]
+    return _passes.registrations
 
 
 def stage_pass_results(region: Region, without: Collection[str] = ()) -> Iterator[tuple[StagePass, Region]]:
