@@ -7,7 +7,7 @@ A product with few rows of W runs far below the processor's speed: x [4, 20, 8] 
 time of h [4, 20, 128] with R [4, 128, 512], which has 16 times as many operations.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -16,28 +16,14 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Block, Node, Region, Value
-from fedcore.graphs.dataflow.rewriting import RegionCopy
+from fedcore.graphs.dataflow.graph import Node, Region, Value, building
+from fedcore.graphs.dataflow.rewriting import op, pattern, rewrite, var
 
 MAX_ROWS = 32
 """Rows of the smaller matrix, at most; with 64 the two products are as fast."""
 
 
-@attrs.frozen
-class _SumOfProducts:
-    """Two products that an operation of a loop's body adds.
-
-    Args:
-        node: the operation that adds them.
-        left: the left operands of the products.
-        right: positions of the loop variables that are the right operands.
-        dtype: of the operands.
-    """
-
-    node: Node
-    left: tuple[Value, Value]
-    right: tuple[int, int]
-    dtype: tf.DType
+_PRODUCTS = tuple(op("MatMul", var(x), var(w), transpose_a=False, transpose_b=False) for x, w in ("xw", "hr"))
 
 
 def join_products(
@@ -50,39 +36,32 @@ def join_products(
     Args:
         values: the initial loop variables.
     """
-    joined_values, matrices, sums = list(values), list[Value](), dict[Node, tuple[_SumOfProducts, Value]]()
-    for sum_ in _sums_of_products(loop_body):
-        operands = [values[i] for i in sum_.right]
-        if _is_faster_joined(evaluation, operands):
-            joined_values.append(_join_rows(evaluation, operands, sum_.dtype))
-            matrices.append(Value(sum_.dtype, tf.TensorShape(None), loop_body.arguments[0].block))
-            sums[sum_.node] = sum_, matrices[-1]
-    if not sums:
-        return loop_body, condition, joined_values
-    body = _JoinedSums(sums).of(loop_body)
-    body = Region((*body.arguments, *matrices), body.nodes, (*body.results, *matrices))
-    return body, attrs.evolve(condition, arguments=(*condition.arguments, *matrices)), joined_values
+    unchanged = {i for i, a in enumerate(loop_body.arguments) if loop_body.results[i] is a}
+    joined_values, matrices = list(values), list[Value]()
+    around = ops.current_block()
 
+    @pattern(op("AddV2", *_PRODUCTS), op("AddN", *_PRODUCTS))
+    def join(x: Value, w: Value, h: Value, r: Value) -> Value | None:
+        """x W + h R becomes [x h] [W; R], where no iteration changes W and R.
 
-def _sums_of_products(loop_body: Region) -> list[_SumOfProducts]:
-    """The operations of a body that add two products with matrices that no iteration changes."""
-    unchanged = {a: i for i, a in enumerate(loop_body.arguments) if loop_body.results[i] is a}
-    sums = []
-    for node in loop_body.nodes:
-        products = [v.node for v in node.inputs] if node.op in ("AddV2", "AddN") else []
-        if len(products) != 2 or products[0] is products[1]:
-            continue
-        a, b = products
-        if a is not None and b is not None and _is_product(a, unchanged) and _is_product(b, unchanged):
-            rights = unchanged[a.inputs[1]], unchanged[b.inputs[1]]
-            sums.append(_SumOfProducts(node, (a.inputs[0], b.inputs[0]), rights, a["T"]))
-    return sums
+        The two products stay for nodes that read their shapes; without other users they are not executed.
+        """
+        block = ops.current_block()
+        is_one_product = x is h and w is r
+        if block.parent is not around or is_one_product or not {w, r} <= {*block.arguments}:
+            return None
+        positions = [block.arguments.index(v) for v in (w, r)]
+        operands = [values[i] for i in positions]
+        if not unchanged.issuperset(positions) or not _is_faster_joined(evaluation, operands):
+            return None
+        with building(around):
+            joined_values.append(_join_rows(evaluation, operands, w.dtype))
+        matrices.append(Value(w.dtype, tf.TensorShape(None), block))
+        return ops.operation("MatMul", ops.operation("ConcatV2", [x, h], 1), matrices[-1])
 
-
-def _is_product(node: Node, unchanged: dict[Value, int]) -> bool:
-    """Whether a node multiplies with an unchanged loop variable, without transposing an operand."""
-    transposed = node.get("transpose_a") or node.get("transpose_b")
-    return node.op == "MatMul" and not transposed and node.inputs[1] in unchanged
+    loop_body = rewrite(loop_body, join)
+    loop_body = Region((*loop_body.arguments, *matrices), loop_body.nodes, (*loop_body.results, *matrices))
+    return loop_body, attrs.evolve(condition, arguments=(*condition.arguments, *matrices)), joined_values
 
 
 def _is_faster_joined(evaluation: BatchedEvaluation, matrices: list[BatchedValue]) -> bool:
@@ -104,23 +83,3 @@ def _join_rows(evaluation: BatchedEvaluation, matrices: list[BatchedValue], dtyp
     attributes = {"N": 2, "T": dtype, "Tidx": tf.int32}
     (joined_matrix,) = evaluation.evaluate(Node("ConcatV2", (), attributes), [*matrices, axis])
     return joined_matrix
-
-
-class _JoinedSums(RegionCopy):
-    """A copy with one product in the place of each sum of two.
-
-    The two products stay for nodes that read their shapes; without other users they are not executed.
-    """
-
-    def __init__(self, sums: Mapping[Node, tuple[_SumOfProducts, Value]]) -> None:
-        """Takes the sums by the node that adds, each with the joined matrix."""
-        super().__init__()
-        self._sums = sums
-
-    def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
-        if node not in self._sums:
-            return super().add(node, block, inputs, regions)
-        self.is_changed = True
-        sum_, matrix = self._sums[node]
-        rows = ops.operation("ConcatV2", [self._values[v] for v in sum_.left], ops.constant(1))
-        return [ops.operation("MatMul", rows, matrix)]

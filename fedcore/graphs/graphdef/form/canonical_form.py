@@ -188,10 +188,7 @@ CONTENT_PREFIX = "f_"
 
 
 def with_content_names(
-    graph_def: graph_pb2.GraphDef,
-    *,
-    original_names: dict[str, str] | None = None,
-    canonical_names: dict[NodeKey, NodeKey] | None = None,
+    graph_def: graph_pb2.GraphDef, *, canonical_names: dict[NodeKey, NodeKey] | None = None
 ) -> graph_pb2.GraphDef:
     """The graph with each library function named by the digest of its body and of the functions that it calls.
 
@@ -199,7 +196,6 @@ def with_content_names(
     by their author. A content name belongs to one body, so no graph can replace the functions of another.
 
     Args:
-        original_names: gets for each content name the name of the function in the graph.
         canonical_names: gets the new name of each node of a function.
     """
     library = _Library({f.signature.name: f for f in graph_def.library.function}, digest_digits=64)
@@ -208,8 +204,6 @@ def with_content_names(
     for node in graph_def.node:
         _copy_node(out.node.add(), node, _Unchanged(), library)
     out.library.function.extend(library.canonical[name] for name in library.used())
-    if original_names is not None:
-        original_names.update(library.original_names())
     if canonical_names is not None:
         canonical_names.update(library.canonical_names())
     return out
@@ -244,10 +238,6 @@ class _Library:
             for function, names in self._node_names.items()
             for node, canonical in names.items()
         }
-
-    def original_names(self) -> dict[str, str]:
-        """The original name of each function that has a canonical one."""
-        return {canonical: original for original, canonical in self._names.items()}
 
     def used(self) -> list[str]:
         return sorted(self.canonical)

@@ -1,6 +1,6 @@
 """Imports a graph operation by operation, so that the operation that TensorFlow refuses, or crashes at, is known."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2, op_def_pb2, versions_pb2
@@ -23,35 +23,32 @@ def import_each(graph: Graph, data: bytes, note: Callable[[str], None] = lambda 
     graph_def = parse_graph(graph, data)
     arguments = {f"arg{i}": spec for i, spec in enumerate(operand_specs(graph.type.parameter))}
     nodes = [node for node in graph_def.node if node.name not in arguments]
-    for _ in import_body(f"graph @{graph.name}", nodes, arguments, graph_def.library, {}, note):
-        pass
+    _import_body(f"graph @{graph.name}", nodes, arguments, graph_def.library, note)
     for function in graph_def.library.function:
         where = f"the function {function.signature.name} of graph @{graph.name}"
         arguments = {a.name: tf.TensorSpec(None, a.type) for a in function.signature.input_arg}
-        for _ in import_body(where, function.node_def, arguments, graph_def.library, {}, note):
-            pass
+        _import_body(where, function.node_def, arguments, graph_def.library, note)
 
 
-def import_body(
+def _import_body(
     where: str,
     nodes: Iterable[node_def_pb2.NodeDef],
     arguments: Mapping[str, tf.TensorSpec],
     library: function_pb2.FunctionDefLibrary,
-    tensors: dict[str, tf.Tensor],
-    note: Callable[[str], None] = lambda operation: None,
-) -> Iterator[tuple[node_def_pb2.NodeDef, tf.Operation]]:
-    """Each node of a graph or a function with the operation that TensorFlow creates for it, inputs first.
+    note: Callable[[str], None],
+) -> None:
+    """Creates each node of a graph or a function, inputs first.
 
     Args:
         where: names the body in errors.
         nodes: without the placeholders of the arguments.
         arguments: name of an argument -> spec.
         library: the functions that the nodes name. TensorFlow does not look up one that is not there.
-        tensors: is filled with arguments and outputs, by each name that an input can have.
         note: called with a description of each operation before it is created.
     Raises:
         FedcoreError: TensorFlow refuses an operation; the message names it.
     """
+    tensors: dict[str, tf.Tensor] = {}
     with tf.Graph().as_default() as graph:
         # In graphs of an older version, the shape of a scalar placeholder would be unknown.
         versions = versions_pb2.VersionDef(producer=tf.version.GRAPH_DEF_VERSION)
@@ -67,7 +64,6 @@ def import_body(
             except (ValueError, TypeError, tf.errors.OpError) as error:
                 raise FedcoreError(f"TensorFlow refuses {described}: {error}") from None
             _add_outputs(tensors, node.name, created)
-            yield node, created
 
 
 _SCOPE = "operation"
