@@ -31,6 +31,7 @@ from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import RUN_TIMEOUT_S, SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
 from fedcore.deployment.site_values import SiteValues
+from fedcore.deployment.wiped_memory import wipe_memory
 from fedcore.errors import FedcoreError, InvalidValue
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.graphs.graphdef.validation.isolated_import import check_in_child
@@ -48,7 +49,7 @@ from fedcore.runtime.network.messages import MAX_REMARKS, MalformedMessage, Mess
 from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
 from fedcore.runtime.network.transcript import HELD_OUT, NAMED_SOURCES, SERVER_VALUE, KeptName, Sources, Transcript
 from fedcore.runtime.reports.report import Report
-from fedcore.runtime.stopping import Stop
+from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.types import Type
 
 MAX_PLANS = 64
@@ -77,7 +78,8 @@ class Site:
       - A run is in the log before it starts, and counts, whatever its end.
       - Where the policy has `aggregated`, the server learns of a client that fails at its own deadline of the round.
       - Where it has `reply_s`, runs that take long and short, end and fail, are answered at one time, and no request is
-        answered before.
+        answered before. One that nothing could end in time has failed, and its site answers when `run_timeout_s` is
+        over.
       - A request that comes again, after a reply was lost, is answered as before and computed once.
       - One client stage runs at a time.
 
@@ -117,6 +119,7 @@ class Site:
         self._sums: LruEntries[tuple[str, str, str], SiteSum] = LruEntries(MAX_SUMS)
         self._run_timeout_s = run_timeout_s
         self._stop = Stop()  # of the run in progress
+        self._answers_at = 0.0
         self._waiting = threading.Semaphore(1 + MAX_WAITING)
         self._lock = threading.Lock()
 
@@ -148,6 +151,7 @@ class Site:
             reply = message.to_bytes()
             if message.facts["kind"] in ("result", "secure"):
                 self._replies.put(key, reply, len(reply) + ENTRY_BYTES)
+            _sleep_until(self._answers_at)  # further requests wait too
             return reply, hold_s
 
     def _reply(self, payload: bytes) -> tuple[Message, float]:
@@ -241,14 +245,26 @@ class Site:
         self.log.write(
             "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **own_seed
         )
-        began = time.monotonic()
+        began, self._stop = time.monotonic(), Stop()
         try:
-            return self._run_stage(plan, stage, inputs, sources, masking, seed, number, clients)
+            with stopping(self._stop, min(self._run_timeout_s, self._policy.run_s)):
+                return self._run_stage(plan, stage, inputs, sources, masking, seed, number, clients)
         except Exception as error:
             raise _ClientFailed(number, inputs.reply_by_s, error) from error
         finally:
-            if self._policy.reply_s is not None:  # further requests wait too
-                _sleep_until(_next_multiple(began, self._policy.reply_s))
+            self._answers_at = self._reply_time(began)
+
+    def _reply_time(self, began: float) -> float:
+        """The moment at which the reply to a run leaves that has ended now; 0 for at once.
+
+        A run that ends too late, since nothing ends a kernel of TensorFlow, is not to tell when.
+        """
+        reply_s = self._policy.reply_s
+        if reply_s is None:
+            return 0
+        if time.monotonic() <= began + reply_s:
+            return began + reply_s
+        return _next_multiple(began, max(reply_s, self._run_timeout_s))
 
     def _check_held_out(self, sources: Sources) -> None:
         if not self._data.holds_out and any(source.name == HELD_OUT for source in sources):
@@ -271,7 +287,6 @@ class Site:
     ) -> Message:
         """The reply to a run that has been counted. Whatever it raises may depend on the data."""
         began, report, masked = time.perf_counter(), Report(), masking is not None
-        stop = self._stop = Stop()
         broadcasts = [
             self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
             for position, type_ in enumerate(stage.broadcast_types)
@@ -294,13 +309,12 @@ class Site:
                 seed=seed,
                 index=inputs.index,
                 report=report,
-                stop=stop,
+                stop=self._stop,
             )
 
-        with stopping(stop, min(self._run_timeout_s, self._policy.run_s)):
-            result, again = run_with(seed), None
-            if self._policy.noise_std is not None and stage.partial_type is not None:
-                again = numbers_of(run_with(self._seed(plan, stage, inputs, masked=masked)))
+        result, again = run_with(seed), None
+        if self._policy.noise_std is not None and stage.partial_type is not None:
+            again = numbers_of(run_with(self._seed(plan, stage, inputs, masked=masked)))
         if stage.partial_type is not None:
             self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
         reply: dict[str, np.ndarray] = {}
@@ -321,6 +335,8 @@ class Site:
         # Notes may tell of the data, such as of batches of several sizes.
         notes = [remark(note) for note in report.notes[:MAX_REMARKS]]
         facts: dict[str, Any] = {"kind": "result", "notes": [] if self._policy.aggregated else notes}
+        if self._stop.is_stopped:
+            raise Stopped(f"the run took {time.perf_counter() - began:.1f} s")
         if result.kept:
             self._values.store(inputs.plan, inputs.kept_name, result.kept[inputs.index], stage.kept_type)
             facts["provenance"] = inputs.provenance
@@ -513,11 +529,12 @@ def numbers_of(result: SliceResult) -> list[np.ndarray]:
 
 
 def open_site(name: str, settings: SiteSettings) -> Site:
-    """The site of settings.
+    """The site of settings. The process wipes memory from now on.
 
     Args:
         name: of the site, as the network knows it.
     """
+    wipe_memory()
     return Site(
         name,
         settings.data,

@@ -11,6 +11,7 @@ from direct_exchange import ELEMENT, open_sites
 import fedcore as fc
 from fedcore.compiler import compile_module, pipeline_with
 from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal, measured_std, read_policy
+from fedcore.deployment.policy_file import PolicyFile
 from fedcore.deployment.site import read_plan
 from fedcore.errors import FedcoreError
 from fedcore.ir import bundle
@@ -397,3 +398,17 @@ def test_a_policy_file_names_its_mistakes(tmp_path):
     file.write_text("reply_s = 0.5\n")
     with pytest.raises(FedcoreError, match=r"reply_s is a number of seconds, 5 or more, not 0\.5"):
         read_policy(file)
+
+
+def test_a_policy_file_that_is_being_written_refuses_all(tmp_path):
+    """An editor empties the file first. Without rules, it would be the default policy."""
+    file = tmp_path / "policy.toml"
+    file.write_text("clients = 9\n")
+    policy = PolicyFile(file)
+    file.write_text("")
+    with pytest.raises(Refusal, match="cannot be read"):
+        policy.read()
+    with pytest.raises(FedcoreError, match="has no rules"):
+        read_policy(file)
+    file.write_text("clients = 9\n")
+    assert policy.read().policy.clients == 9
