@@ -22,9 +22,6 @@ from fedcore.intrinsics.sent_names import readable
 from fedcore.ir import Function, Graph, Module, Ref, Symbol
 from fedcore.types import StructType, TensorType, Type, is_static, leaves
 
-_SUMS = frozenset({"call", "generic_plus", "generic_zero", "item", "literal", "struct"})
-_SUMS_OF_GRAPHS = frozenset({"AddV2", "Const", "Identity", "Placeholder"})
-
 
 @attrs.frozen
 class ClientOutput:
@@ -37,7 +34,6 @@ class ClientOutput:
         depends: it depends on the client's data.
         draws: it depends on random numbers that the client's stage draws.
         is_added: a leaf of the merged partial depends on it.
-        is_known: the server can compute it without the client, such as the 1 of a count of clients.
         grows: the partial that holds it has more rows with each client: the server gets the tensor itself.
     """
 
@@ -49,7 +45,6 @@ class ClientOutput:
     draws: bool
     is_added: bool = True
     grows: bool = False
-    is_known: bool = False
 
     @property
     def bits(self) -> int | None:
@@ -162,24 +157,7 @@ class ClientOutputs:
             location = next((line for line in lines if line), flow.location)
             depends = leaf in flow.tainted[parameter] | flow.tainted[flow.stage.result.name]
             grows = not _is_static(flat(partial)[leaf]) and self._appends(flow.stage, live)
-            is_known = not depends and self._is_known(flow, live)
-            yield ClientOutput(tensor, type_, location, mark, depends, leaf in drawn, True, grows, is_known)
-
-    def _is_known(self, flow: StageFlow, live: Live) -> bool:
-        """Whether live leaves of a partial are sums of constants and broadcasts.
-
-        Other operations are not trusted to give the same everywhere: what they give may depend on random numbers of the
-        site, on its machine, or on memory that they have not written. Decision 0315.
-        """
-        from fedcore.graphs.graphdef.form.parsed_graph import operations_of
-
-        zero = self.plan.function(flow.op.operands[0].name)
-        ops = [*zero.operations, *(op for op in flow.stage.operations if live.get(op.name))]
-        symbols = [self.plan[o.name] for op in ops for o in op.operands if isinstance(o, Symbol)]
-        return all(op.kind in _SUMS for op in ops) and all(
-            isinstance(g, Graph) and operations_of(g.digest, self.plan.blob(g.digest)) <= _SUMS_OF_GRAPHS
-            for g in symbols
-        )
+            yield ClientOutput(tensor, type_, location, mark, depends, leaf in drawn, True, grows)
 
     def _appends(self, stage: Function, live: Live) -> bool:
         """Whether an operation on live leaves of the partial puts rows together."""

@@ -39,7 +39,7 @@ RULES = {
     "operations": "client stages use operations that the policy allows",
     "columns": "client stages read columns that the policy allows",
     "values": "no value of a single client is a result",
-    "aggregated": "what leaves does so in sums only, under masks",
+    "aggregated": "all that leaves does so in sums, under masks",
     "noise": "what leaves depends on random numbers that the site draws",
     "noise_std": "what leaves differs enough between two runs with other random numbers",
     "clip": "the norm of what leaves is bounded",
@@ -77,8 +77,7 @@ class Policy:
     """The rules of a site. A bound that is None does not hold.
 
     Args:
-        aggregated: what leaves does so in sums only, under masks, except for what the server can compute itself.
-            Decision 0315.
+        aggregated: all that leaves does so in sums, under masks. Decision 0315.
         client_values: whether a plan may keep a client's value as a result; it stays at the site in any case.
         noise: what leaves has to depend on random numbers of the client's stage, and the site draws the run's seed, so
             that nobody else can compute them. That finds plans without noise; how much there is, a reader of the plan
@@ -98,7 +97,9 @@ class Policy:
             what one run has kept) and that are left when as many are lost as the threshold allows.
         bits: most bits that leave in a run.
         bits_per_day, rounds_per_day: most bits and runs of a day, in UTC. A run counts when it starts.
-        failures_per_day: most runs of a day that start and do not end, where `aggregated` holds.
+        tells_failures: whether the server learns that a run has failed, where `aggregated` holds. Else the site adds
+            zeros to the masked sum. Decision 0303.
+        failures_per_day: most runs of a day that the server has seen failing, where `aggregated` holds.
         reply_s: the reply to a run, whatever it is, leaves so many seconds after the run could start, so that its time
             tells nothing. A run that takes longer has failed. None for replies at once. Decision 0310.
         max_epsilon: largest epsilon of a record, over all runs in the log, by the noise that plans say
@@ -122,6 +123,7 @@ class Policy:
     bits: int | None = None
     bits_per_day: int | None = None
     rounds_per_day: int | None = None
+    tells_failures: bool = False
     failures_per_day: int | None = 4
     reply_s: float | None = None
     max_epsilon: float | None = None
@@ -170,7 +172,7 @@ class Policy:
     ) -> Iterator[Refusal]:
         for o in outputs:
             at = _at(o.location)
-            if self.aggregated and not o.secure and not o.is_known:
+            if self.aggregated and not o.secure:
                 yield Refusal("aggregated", f"{at}{o} leaves outside of a secure sum")
             if self.draws_seed and o.depends and not o.draws and self._needs_noise(o, plan_outputs):
                 yield Refusal("noise", f"{at}{o} leaves without noise")
@@ -384,13 +386,18 @@ class Policy:
         return math.inf if self.reply_s is None else max(self.reply_s / 2, self.reply_s - 2 * GRACE_S)
 
     @property
+    def hides_failures(self) -> bool:
+        """Whether the server does not learn that a run has failed."""
+        return self.aggregated and not self.tells_failures
+
+    @property
     def draws_seed(self) -> bool:
         """Whether the site draws the seeds of all runs."""
         return bool(self.noise) or self.noise_std is not None
 
 
 class _Runs:
-    """The runs of this day. A run that has started and has not ended has failed."""
+    """The runs of this day. A run that has started and has not ended has failed, and the server knows it."""
 
     def __init__(self, log: SiteLog) -> None:
         started: dict[Any, int] = {}
@@ -616,7 +623,7 @@ def parse_policy(file: Path, content: bytes) -> Policy:
 
 def _parse_setting(file: Path, key: str, value: Any) -> Any:
     texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
-    if key in ("aggregated", "client_values"):
+    if key in ("aggregated", "client_values", "tells_failures"):
         is_right, wants = isinstance(value, bool), "true or false"
     elif key == "noise":
         is_right, wants = isinstance(value, bool) or (texts and bool(value)), "true, false or a list of names"
