@@ -279,9 +279,11 @@ class Site:
         """
         if self._policy.reply_s is None:
             return compute()
+        run = self._runs.submit(compute)
         try:
-            return self._runs.submit(compute).result(self._policy.run_s)
+            return run.result(self._policy.run_s)
         except TimeoutError:
+            run.cancel()
             raise Stopped("the run took too long") from None
 
     def _reply_without_data(self, stage: ClientStageOf, inputs: RunRequest, masking: SiteSum | None) -> Message:
