@@ -12,6 +12,7 @@ from federations import write_data, write_site
 from test_masked_sites import Recorded
 
 import fedcore as fc
+from fedcore.cli.verbs.deploy import _print_log
 from fedcore.compiler import compile_module
 from fedcore.deployment.policy import Policy
 from fedcore.deployment.site_values import FAILED, SiteValues
@@ -226,6 +227,15 @@ def _shape_of(payload: bytes) -> tuple:
     """What is seen of a reply whose integers are masked."""
     message = Message.from_bytes(payload)
     return dict(message.facts), {name: (array.dtype, array.shape) for name, array in message.arrays.items()}
+
+
+def test_a_trial_prints_the_failures_that_the_server_does_not_see(five, capsys):
+    site = five.answering["site-04"]
+    with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
+        guessed_total(SECRETS[4], cohort(five))
+    _print_log("site-04", [*site.log])
+
+    assert "\n  1 failed: InvalidArgumentError: " in capsys.readouterr().out
 
 
 def test_a_failure_in_the_place_of_a_value_survives_a_restart(tmp_path):
