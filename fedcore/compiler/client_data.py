@@ -53,6 +53,15 @@ class Source:
     type: Type
     path: tuple[int, ...]
 
+    @property
+    def element_type(self) -> Type:
+        """The type of the operand."""
+        type_ = self.type
+        for index in self.path:
+            assert isinstance(type_, StructType)
+            type_ = type_.types[index]
+        return type_
+
 
 @attrs.frozen
 class StageFlow:

@@ -39,7 +39,7 @@ RULES = {
     "operations": "client stages use operations that the policy allows",
     "columns": "client stages read columns that the policy allows",
     "values": "no value of a single client is a result",
-    "aggregated": "values reach the server in sums only, under masks",
+    "aggregated": "all that leaves does so in sums, under masks",
     "noise": "what leaves depends on random numbers that the site draws",
     "noise_std": "what leaves differs enough between two runs with other random numbers",
     "clip": "the norm of what leaves is bounded",
@@ -77,7 +77,7 @@ class Policy:
     """The rules of a site. A bound that is None does not hold.
 
     Args:
-        aggregated: values leave in sums only, under masks.
+        aggregated: all that leaves does so in sums, under masks. Decision 0315.
         client_values: whether a plan may keep a client's value as a result; it stays at the site in any case.
         noise: what leaves has to depend on random numbers of the client's stage, and the site draws the run's seed, so
             that nobody else can compute them. That finds plans without noise; how much there is, a reader of the plan
@@ -97,7 +97,9 @@ class Policy:
             what one run has kept) and that are left when as many are lost as the threshold allows.
         bits: most bits that leave in a run.
         bits_per_day, rounds_per_day: most bits and runs of a day, in UTC. A run counts when it starts.
-        failures_per_day: most runs of a day that start and do not end, where `aggregated` holds.
+        tells_failures: whether the server learns that a run has failed, where `aggregated` holds. Else the site adds
+            zeros to the masked sum. Decision 0303.
+        failures_per_day: most runs of a day that the server has seen failing, where `aggregated` holds.
         reply_s: the reply to a run, whatever it is, leaves so many seconds after the run could start, so that its time
             tells nothing. A run that takes longer has failed. None for replies at once. Decision 0310.
         max_epsilon: largest epsilon of a record, over all runs in the log, by the noise that plans say
@@ -121,6 +123,7 @@ class Policy:
     bits: int | None = None
     bits_per_day: int | None = None
     rounds_per_day: int | None = None
+    tells_failures: bool = False
     failures_per_day: int | None = 4
     reply_s: float | None = None
     max_epsilon: float | None = None
@@ -169,7 +172,7 @@ class Policy:
     ) -> Iterator[Refusal]:
         for o in outputs:
             at = _at(o.location)
-            if self.aggregated and o.depends and not o.secure:
+            if self.aggregated and not o.secure:
                 yield Refusal("aggregated", f"{at}{o} leaves outside of a secure sum")
             if self.draws_seed and o.depends and not o.draws and self._needs_noise(o, plan_outputs):
                 yield Refusal("noise", f"{at}{o} leaves without noise")
@@ -383,13 +386,18 @@ class Policy:
         return math.inf if self.reply_s is None else max(self.reply_s / 2, self.reply_s - 2 * GRACE_S)
 
     @property
+    def hides_failures(self) -> bool:
+        """Whether the server does not learn that a run has failed."""
+        return self.aggregated and not self.tells_failures
+
+    @property
     def draws_seed(self) -> bool:
         """Whether the site draws the seeds of all runs."""
         return bool(self.noise) or self.noise_std is not None
 
 
 class _Runs:
-    """The runs of this day. A run that has started and has not ended has failed."""
+    """The runs of this day. A run that has started and has not ended has failed, and the server knows it."""
 
     def __init__(self, log: SiteLog) -> None:
         started: dict[Any, int] = {}
@@ -501,11 +509,16 @@ class _Plan:
             own = stage.parameters[len(stage.parameters) - len(flow.sources) :]
             for source, parameter in zip(flow.sources, own, strict=True):
                 if source.kind == ARGUMENT:
-                    for name in self._leaf_names(stage, parameter, live.get(parameter.name, NOTHING)):
+                    named = Parameter(parameter.name, source.element_type)
+                    for name in self._leaf_names(stage, named, live.get(parameter.name, NOTHING)):
                         yield _line_of_use(stage, parameter.name) or flow.op.location, name
 
     def _leaf_names(self, stage: Function, parameter: Parameter, used: Leaves) -> Iterator[str]:
-        """The names of a client value's leaves that are used; a sequence's leaves are those of its elements."""
+        """The names of a client value's leaves that are used; a sequence's leaves are those of its elements.
+
+        Args:
+            parameter: of the stage, with the type by which the site makes the value.
+        """
         whole = [i for i, leaf in enumerate(flat(parameter.type)) if not isinstance(leaf, StructType)]
         for i, (path, leaf) in zip(whole, leaves(parameter.type), strict=True):
             if i not in used:
@@ -524,12 +537,15 @@ class _Plan:
         Args:
             size: number of leaves of an element.
         """
-        read: Leaves = NOTHING
+        read, sequence = NOTHING, Ref(parameter.name)
+        if stage.result == sequence:
+            return None
         for op in stage.operations:
-            if not any(isinstance(o, Ref) and o.name == parameter.name for o in op.operands):
+            places = [i for i, operand in enumerate(op.operands) if operand == sequence]
+            if not places:
                 continue
             symbols = [o.name for o in op.operands if isinstance(o, Symbol)]
-            if op.kind not in ("sequence_reduce", "sequence_map") or len(symbols) != 1:
+            if places != [_SEQUENCES.get(op.kind)] or len(symbols) != 1:
                 return None
             reads = self.live.argument_reads(symbols[0])[-size:]  # the element is the last argument, or all of them
             read |= frozenset(leaf for leaf, is_read in enumerate(reads) if is_read)
@@ -539,6 +555,10 @@ class _Plan:
         """The line that makes the client value of the result."""
         keeping = (op for op in reversed(self.folds) if op.kind == "collect" or op.attributes.get("keeps"))
         return next((op.location for op in keeping), None)
+
+
+_SEQUENCES = {"sequence_reduce": 0, "sequence_map": 1}
+"""The place of the sequence among the operands of an operation that computes with each of its elements."""
 
 
 def _line_of_use(stage: Function, name: str) -> Location | None:
@@ -577,11 +597,23 @@ def read_policy(file: Path) -> Policy:
         FedcoreError: the file cannot be read, or a key or a value is none of a policy.
     """
     try:
-        table = tomllib.loads(file.read_text())
+        return parse_policy(file, file.read_bytes())
     except OSError as error:
         raise FedcoreError(f"cannot read {file}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
+
+
+def parse_policy(file: Path, content: bytes) -> Policy:
+    """The policy of a file's content.
+
+    Raises:
+        FedcoreError: a key or a value is none of a policy; or there are none, as in a file that is being written.
+    """
+    try:
+        table = tomllib.loads(content.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidValue(f"{file} is no TOML: {error}") from None
+    if not table:
+        raise InvalidValue(f"{file} has no rules\n  fix: aggregated = true is a policy, with the defaults")
     fields = attrs.fields_dict(Policy)
     for key in table:
         if key not in fields:
@@ -591,7 +623,7 @@ def read_policy(file: Path) -> Policy:
 
 def _parse_setting(file: Path, key: str, value: Any) -> Any:
     texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
-    if key in ("aggregated", "client_values"):
+    if key in ("aggregated", "client_values", "tells_failures"):
         is_right, wants = isinstance(value, bool), "true or false"
     elif key == "noise":
         is_right, wants = isinstance(value, bool) or (texts and bool(value)), "true, false or a list of names"

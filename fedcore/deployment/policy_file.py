@@ -5,7 +5,7 @@ from pathlib import Path
 
 import attrs
 
-from fedcore.deployment.policy import Policy, Refusal, read_policy
+from fedcore.deployment.policy import Policy, Refusal, parse_policy
 from fedcore.errors import FedcoreError
 from fedcore.ir.regular_files import read_regular_file
 
@@ -67,4 +67,4 @@ class PolicyFile:
             content = read_regular_file(self._file, MAX_POLICY_BYTES)
         except OSError as error:
             raise FedcoreError(f"cannot read {self._file}: {error.strerror}") from None
-        return PolicyInForce.of(read_policy(self._file), content)
+        return PolicyInForce.of(parse_policy(self._file, content), content)

@@ -7,11 +7,11 @@ imported in a process of its own first, and holds allow-listed operations only. 
 import contextlib
 import functools
 import hashlib
-import math
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import attrs
@@ -30,8 +30,9 @@ from fedcore.deployment.site_inputs import RunRequest, check_sources, element_of
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import RUN_TIMEOUT_S, SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
-from fedcore.deployment.site_values import SiteValues
-from fedcore.errors import FedcoreError, InvalidValue
+from fedcore.deployment.site_values import FAILED, SiteValues
+from fedcore.deployment.wiped_memory import wipe_memory
+from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.graphs.graphdef.validation.isolated_import import check_in_child
 from fedcore.graphs.tensors.values import flatten
@@ -48,7 +49,7 @@ from fedcore.runtime.network.messages import MAX_REMARKS, MalformedMessage, Mess
 from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
 from fedcore.runtime.network.transcript import HELD_OUT, NAMED_SOURCES, SERVER_VALUE, KeptName, Sources, Transcript
 from fedcore.runtime.reports.report import Report
-from fedcore.runtime.stopping import Stop
+from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.types import Type
 
 MAX_PLANS = 64
@@ -75,7 +76,8 @@ class Site:
       - The reply is what the plan says that the client sends, or a refusal, or that the client failed. Why it failed
         stands in the log, under the number in the reply: the class of an error may depend on a value.
       - A run is in the log before it starts, and counts, whatever its end.
-      - Where the policy has `aggregated`, the server learns of a client that fails at its own deadline of the round.
+      - Where the policy has `aggregated`, the server does not learn that a run has failed, see `Policy`; or at its own
+        deadline of the round.
       - Where it has `reply_s`, runs that take long and short, end and fail, are answered at one time, and no request is
         answered before.
       - A request that comes again, after a reply was lost, is answered as before and computed once.
@@ -117,6 +119,8 @@ class Site:
         self._sums: LruEntries[tuple[str, str, str], SiteSum] = LruEntries(MAX_SUMS)
         self._run_timeout_s = run_timeout_s
         self._stop = Stop()  # of the run in progress
+        self._answers_at = 0.0
+        self._runs = ThreadPoolExecutor(1, "fedcore-site-run")
         self._waiting = threading.Semaphore(1 + MAX_WAITING)
         self._lock = threading.Lock()
 
@@ -148,6 +152,7 @@ class Site:
             reply = message.to_bytes()
             if message.facts["kind"] in ("result", "secure"):
                 self._replies.put(key, reply, len(reply) + ENTRY_BYTES)
+            _sleep_until(self._answers_at)  # further requests wait too
             return reply, hold_s
 
     def _reply(self, payload: bytes) -> tuple[Message, float]:
@@ -170,11 +175,8 @@ class Site:
             self.log.write("refused", **facts, rule=refusal.rule, why=str(refusal))
             return Message({"kind": "refused", "rule": refusal.rule, "why": remark(str(refusal))}), 0
         except _ClientFailed as failure:
-            error, hold_s = failure.error, failure.hold_s
-            if isinstance(error, Refusal):
-                self.log.write("refused", **facts, number=failure.number, rule=error.rule, why=str(error))
-            else:
-                self.log.write("failed", **facts, number=failure.number, error=f"{type(error).__name__}: {error}")
+            error, hold_s = _cause_of(failure.error), failure.hold_s
+            self._log_failure(facts, failure.number, error)
             if isinstance(error, Refusal) and not self._policy.aggregated:
                 return Message({"kind": "refused", "rule": error.rule, "why": remark(str(error))}), 0
             is_late = self._policy.aggregated and self._policy.reply_s is None
@@ -185,6 +187,13 @@ class Site:
             is_of_request = isinstance(error, MalformedMessage)
             about = {"error": remark(str(error))} if is_of_request else {}
             return Message({"kind": "failed", "number": number, **about}), 0
+
+    def _log_failure(self, facts: Mapping[str, Any], number: int, error: Exception) -> None:
+        error = _cause_of(error)
+        if isinstance(error, Refusal):
+            self.log.write("refused", **facts, number=number, rule=error.rule, why=str(error))
+        else:
+            self.log.write("failed", **facts, number=number, error=f"{type(error).__name__}: {error}")
 
     def _read_policy(self) -> None:
         """Puts a changed policy in force. Plans have to be accepted anew, since an earlier policy accepted them."""
@@ -241,14 +250,53 @@ class Site:
         self.log.write(
             "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **own_seed
         )
-        began = time.monotonic()
+        began, self._stop, report = time.monotonic(), Stop(), Report()
+        compute = functools.partial(
+            self._compute, plan, stage, inputs, sources, seed, report, self._stop, masked=masked
+        )
         try:
-            return self._run_stage(plan, stage, inputs, sources, masking, seed, number, clients)
+            with stopping(self._stop, min(self._run_timeout_s, self._policy.run_s)):
+                result = self._in_time(compute)
+            if self._stop.is_stopped:
+                raise Stopped("the run took too long")
+            seconds = time.monotonic() - began
+            return self._reply_with(plan, stage, inputs, masking, result, report, number, clients, seconds)
         except Exception as error:
-            raise _ClientFailed(number, inputs.reply_by_s, error) from error
+            if not self._policy.hides_failures or isinstance(error, _NotBegun):
+                raise _ClientFailed(number, inputs.reply_by_s, error) from error
+            self._log_failure({"kind": "run", "plan": digest, "operation": operation, "run": run}, number, error)
+            reply = self._reply_without_data(stage, inputs, masking)
+            self.log.write("ended", number=number)
+            return reply
         finally:
-            if self._policy.reply_s is not None:  # further requests wait too
-                _sleep_until(_next_multiple(began, self._policy.reply_s))
+            self._answers_at = 0 if self._policy.reply_s is None else began + self._policy.reply_s
+
+    def _in_time(self, compute: Callable[[], SliceResult]) -> SliceResult:
+        """The result of a run. With `reply_s`, a run that nothing can stop in time is not waited for.
+
+        Raises:
+            Stopped: it takes longer. A kernel of TensorFlow runs to its end, and what it gives goes nowhere.
+        """
+        if self._policy.reply_s is None:
+            return compute()
+        run = self._runs.submit(compute)
+        try:
+            return run.result(self._policy.run_s)
+        except TimeoutError:
+            run.cancel()
+            raise Stopped("the run took too long") from None
+
+    def _reply_without_data(self, stage: ClientStageOf, inputs: RunRequest, masking: SiteSum | None) -> Message:
+        """The reply to a run that has failed, of which the server is not to learn: the site adds zeros to the masked
+        sum, and what the stage would keep makes later stages of the call fail."""
+        facts, arrays = {"kind": "result", "notes": []}, dict[str, np.ndarray]()
+        if masking is not None:
+            message, _ = masking.mask(inputs.arrays["message"].tobytes(), (*masking.leaves.zeros().values(),))
+            arrays["message"] = np.frombuffer(message, np.uint8)
+        if stage.kept_type is not None:
+            self._values.store_failure(inputs.plan, inputs.kept_name)
+            facts["provenance"] = inputs.provenance
+        return Message(facts, arrays)
 
     def _check_held_out(self, sources: Sources) -> None:
         if not self._data.holds_out and any(source.name == HELD_OUT for source in sources):
@@ -258,31 +306,35 @@ class Site:
         protects_records = bool(mechanisms_of(plan, stage.work.stage))
         return self._policy.seed(inputs.seed, masked=masked, is_private=protects_records)
 
-    def _run_stage(
+    def _compute(
         self,
         plan: Module,
         stage: ClientStageOf,
         inputs: RunRequest,
         sources: tuple[Source, ...],
-        masking: SiteSum | None,
         seed: int,
-        number: int,
-        clients: int | None,
-    ) -> Message:
-        """The reply to a run that has been counted. Whatever it raises may depend on the data."""
-        began, report, masked = time.perf_counter(), Report(), masking is not None
-        stop = self._stop = Stop()
-        broadcasts = [
-            self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
-            for position, type_ in enumerate(stage.broadcast_types)
-        ]
-        mechanisms = mechanisms_of(plan, stage.work.stage)
-        values = [
-            self._value(inputs, position, type_, source, report, whole_passes=bool(mechanisms))
-            for position, (type_, source) in enumerate(zip(stage.value_types, sources, strict=True))
-        ]
+        report: Report,
+        stop: Stop,
+        *,
+        masked: bool,
+    ) -> SliceResult:
+        """The result of a run that has been counted. Whatever it raises may depend on the data."""
         run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
-        self._policy.count_epsilon(noisy_passes(mechanisms, tuple(values)), self.log, run_facts)
+        try:
+            broadcasts = [
+                self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
+                for position, type_ in enumerate(stage.broadcast_types)
+            ]
+            mechanisms = mechanisms_of(plan, stage.work.stage)
+            values = [
+                self._value(inputs, position, type_, source, report, whole_passes=bool(mechanisms))
+                for position, (type_, source) in enumerate(zip(stage.value_types, sources, strict=True))
+            ]
+            self._policy.count_epsilon(noisy_passes(mechanisms, tuple(values)), self.log, run_facts)
+        except Exception as error:
+            raise _NotBegun(error) from error
+        if any(value is FAILED for value in values):
+            raise ExecutionError("the stage that leaves a value for this one has failed")
 
         def run_with(seed: int) -> SliceResult:
             return run_client(
@@ -297,14 +349,27 @@ class Site:
                 stop=stop,
             )
 
-        with stopping(stop, min(self._run_timeout_s, self._policy.run_s)):
-            result, again = run_with(seed), None
-            if self._policy.noise_std is not None and stage.partial_type is not None:
-                again = numbers_of(run_with(self._seed(plan, stage, inputs, masked=masked)))
+        result, again = run_with(seed), None
+        if self._policy.noise_std is not None and stage.partial_type is not None:
+            again = numbers_of(run_with(self._seed(plan, stage, inputs, masked=masked)))
         if stage.partial_type is not None:
             self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
-        reply: dict[str, np.ndarray] = {}
-        partial = result.partial
+        return result
+
+    def _reply_with(
+        self,
+        plan: Module,
+        stage: ClientStageOf,
+        inputs: RunRequest,
+        masking: SiteSum | None,
+        result: SliceResult,
+        report: Report,
+        number: int,
+        clients: int | None,
+        seconds: float,
+    ) -> Message:
+        """The reply to a run that has ended. Whatever it raises may depend on the data."""
+        masked, partial, reply = masking is not None, result.partial, dict[str, np.ndarray]()
         if masking is not None:
             message, partial = masking.mask(inputs.arrays["message"].tobytes(), partial)
             reply["message"] = np.frombuffer(message, np.uint8)
@@ -329,11 +394,13 @@ class Site:
         self.log.write(
             "ran",
             number=number,
-            **run_facts,
+            plan=inputs.plan,
+            operation=inputs.operation,
+            run=inputs.run,
             clients=clients,
             bits=bits,
             masked=masked,
-            seconds=round(time.perf_counter() - began, 3),
+            seconds=round(seconds, 3),
             sent=self._policy.sent_tensors(plan, stage, masked=masked),
             notes=notes,
         )
@@ -419,7 +486,8 @@ class Site:
                 self._datasets.put(key, dataset)
             whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
             return element_of(whole, path)
-        return element_of(self._values.find(inputs.plan, KeptName.parse(name)), path)
+        kept = self._values.find(inputs.plan, KeptName.parse(name))
+        return FAILED if kept is FAILED else element_of(kept, path)
 
 
 MAX_HOLD_S = 3600.0
@@ -430,9 +498,21 @@ def _sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
 
 
-def _next_multiple(began: float, period_s: float) -> float:
-    """The moment a whole number of periods after another moment, at least one, that comes next."""
-    return began + period_s * max(1, math.ceil((time.monotonic() - began) / period_s))
+class _NotBegun(Exception):
+    """A run has not begun to compute, since the site's data are not of the types that the plan asks for, or for what
+    the server has sent: the server may know.
+
+    Args:
+        error: the reason.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _cause_of(error: Exception) -> Exception:
+    return error.error if isinstance(error, _NotBegun) else error
 
 
 class _ClientFailed(Exception):
@@ -513,11 +593,12 @@ def numbers_of(result: SliceResult) -> list[np.ndarray]:
 
 
 def open_site(name: str, settings: SiteSettings) -> Site:
-    """The site of settings.
+    """The site of settings. The process wipes memory from now on.
 
     Args:
         name: of the site, as the network knows it.
     """
+    wipe_memory()
     return Site(
         name,
         settings.data,

@@ -113,7 +113,7 @@ class SiteLog:
                     self._spent.append(line)
                 if line is None or not str(line.get("time", "")).startswith(day):
                     continue
-                if line.get("what") in ("started", "ran"):
+                if line.get("what") in ("started", "ran", "ended"):
                     self._runs.append(line)
                 self._refusals += line.get("what") in _LIMITED
 

@@ -19,6 +19,10 @@ MAX_FILES = 256
 """Values on the disk; those go first that were stored or read longest ago."""
 
 
+FAILED: Any = object()
+"""Stands for the value of a stage that has failed."""
+
+
 class SiteValues:
     """Values by the digest of their plan and the `KeptName` of the stage that left them.
 
@@ -37,20 +41,26 @@ class SiteValues:
 
     def store(self, plan: str, name: KeptName, value: Any, type_: Type) -> None:
         """Stores a value. One with sequences stays in memory only."""
-        key = _key(plan, name)
-        self._memory.put(key, (name.provenance, value))
+        self._memory.put(_key(plan, name), (name.provenance, value))
         try:
             arrays = to_arrays(value, type_, "v")
         except FedcoreError:
             return
+        self._write(_key(plan, name), Message({"kind": "value", "type": str(type_), **_provenance(name)}, arrays))
+
+    def store_failure(self, plan: str, name: KeptName) -> None:
+        """Stores that a stage has failed, in the place of its value."""
+        self._memory.put(_key(plan, name), (name.provenance, FAILED))
+        self._write(_key(plan, name), Message({"kind": "failure", **_provenance(name)}))
+
+    def _write(self, key: str, message: Message) -> None:
         self._folder.mkdir(exist_ok=True)
-        facts = {"kind": "value", "type": str(type_), "provenance": name.provenance}
-        write_whole(self._file(key), Message(facts, arrays).to_bytes())
+        write_whole(self._file(key), message.to_bytes())
         for old in sorted(self._folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)[:-MAX_FILES]:
             old.unlink(missing_ok=True)
 
     def find(self, plan: str, name: KeptName) -> Any:
-        """The value of a name.
+        """The value of a name; `FAILED` if the stage has failed.
 
         Raises:
             MalformedMessage: the site does not have it, or it was computed from something else.
@@ -61,7 +71,9 @@ class SiteValues:
             file.touch()
         if stored is None and file.exists():
             message = Message.from_bytes(file.read_bytes())
-            value = from_arrays(message.arrays, to_type(message.fact("type", str)), "v")
+            value = FAILED
+            if message.facts["kind"] == "value":
+                value = from_arrays(message.arrays, to_type(message.fact("type", str)), "v")
             stored = message.fact("provenance", str), value
             self._memory.put(key, stored)
         if stored is None or stored[0] != name.provenance:
@@ -75,3 +87,7 @@ class SiteValues:
 def _key(plan: str, name: KeptName) -> str:
     """The digest of a plan, and of the stage, the call and the client in it."""
     return hashlib.blake2b(f"{plan}/{name.operation}/{name.run}/{name.index}".encode(), digest_size=16).hexdigest()
+
+
+def _provenance(name: KeptName) -> dict[str, str]:
+    return {"provenance": name.provenance}

@@ -105,8 +105,10 @@ def _with_element_names(plan: Module, path: str) -> str:
     """A path with the plan's names of elements: `weights.trainable/lstm/kernel` for `weights.trainable[1]`."""
 
     def named(match: re.Match) -> str:
-        names = plan.element_names.get(match[1], ())
-        return f"{match[1]}/{names[int(match[2])]}" if int(match[2]) < len(names) else match[0]
+        names, number = plan.element_names.get(match[1], ()), int(match[2])
+        if number >= len(names):
+            return match[0]
+        return f"{match[1]}/{names[number].replace(' and ', ' & ')}"  # " and " joins the names of several tensors
 
     return _ELEMENT.sub(named, path) if plan.element_names else path
 

@@ -608,7 +608,9 @@ def test_a_run_is_in_the_log_before_it_starts(tmp_path, monkeypatch):
     assert lines[-1]["what"] == "started"
 
 
-def test_a_failure_is_told_at_the_deadline_where_sums_are_masked(five):
+def test_a_failure_is_told_at_the_deadline_where_sums_are_masked(tmp_path):
+    exchange = masked_sites(tmp_path, [np.int32(s) for s in SECRETS], Policy(tells_failures=True))
+
     @fc.tf_computation("int32")
     def check(x):
         with tf.control_dependencies([tf.debugging.Assert(x < 1003, ["large"])]):
@@ -620,14 +622,14 @@ def test_a_failure_is_told_at_the_deadline_where_sums_are_masked(five):
 
     began = time.monotonic()
     settings = {"secure_aggregation": "masked", "client_timeout_s": 4.0}
-    with fc.use(fc.runtime.network(five, **settings)), pytest.raises(FedcoreError):
-        total(cohort(five))
+    with fc.use(fc.runtime.network(exchange, **settings)), pytest.raises(FedcoreError):
+        total(cohort(exchange))
 
     assert time.monotonic() - began > 3.5
 
 
 def test_failures_of_a_day_are_bounded_where_sums_are_masked(tmp_path):
-    exchange = masked_sites(tmp_path, [np.int32(s) for s in SECRETS], Policy(failures_per_day=1))
+    exchange = masked_sites(tmp_path, [np.int32(s) for s in SECRETS], Policy(tells_failures=True, failures_per_day=1))
 
     @fc.tf_computation("int32")
     def check(x):
@@ -681,7 +683,7 @@ def test_a_run_that_takes_longer_than_its_reply_has_failed(tmp_path):
 
     module = value.to_module("planned")
     (collect,) = (op.name for op in module.main.operations if op.kind == "collect")
-    exchange = masked_sites(tmp_path, [np.int32(7)], Policy(client_values=True, reply_s=2.0))
+    exchange = masked_sites(tmp_path, [np.int32(7)], Policy(client_values=True, tells_failures=True, reply_s=2.0))
     site = exchange.answering["site-00"]
     assert ask(site, plan_request(module)).facts["kind"] == "plan"
     began = time.monotonic()

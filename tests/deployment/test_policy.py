@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 
+import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +12,7 @@ from direct_exchange import ELEMENT, open_sites
 import fedcore as fc
 from fedcore.compiler import compile_module, pipeline_with
 from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal, measured_std, read_policy
+from fedcore.deployment.policy_file import PolicyFile
 from fedcore.deployment.site import read_plan
 from fedcore.errors import FedcoreError
 from fedcore.ir import bundle
@@ -397,3 +399,37 @@ def test_a_policy_file_names_its_mistakes(tmp_path):
     file.write_text("reply_s = 0.5\n")
     with pytest.raises(FedcoreError, match=r"reply_s is a number of seconds, 5 or more, not 0\.5"):
         read_policy(file)
+
+
+def test_a_policy_file_that_is_being_written_refuses_all(tmp_path):
+    """An editor empties the file first. Without rules, it would be the default policy."""
+    file = tmp_path / "policy.toml"
+    file.write_text("clients = 9\n")
+    policy = PolicyFile(file)
+    file.write_text("")
+    with pytest.raises(Refusal, match="cannot be read"):
+        policy.read()
+    with pytest.raises(FedcoreError, match="has no rules"):
+        read_policy(file)
+    file.write_text("clients = 9\n")
+    assert policy.read().policy.clients == 9
+
+
+@fc.tf_computation(ROWS)
+def noisy_number_and_counts(rows):
+    total = rows.reduce(0, lambda total, batch: total + tf.reduce_sum(batch["y"]))
+    return {"trainable": (total + tf.cast(tf.random.normal([]), tf.int32), tf.stack([total, 1]))}
+
+
+@fc.federated_computation(DATA)
+def masked_number_and_counts(data):
+    return fc.federated_secure_sum_bitwidth(fc.federated_map(noisy_number_and_counts, data), 20)
+
+
+def test_names_of_elements_that_a_server_gives_make_no_other_value_of_a_name():
+    """They are not in a plan's digest. A value of several tensors has their names, with "and" between them."""
+    plan, policy = plan_of(masked_number_and_counts), Policy(noise=frozenset({"update"}))
+    renamed = attrs.evolve(plan, element_names={"trainable": ("a and update", "b")})
+
+    assert [refusal.rule for refusal in policy.refusals(plan)] == ["noise"]
+    assert [refusal.rule for refusal in policy.refusals(renamed)] == ["noise"]

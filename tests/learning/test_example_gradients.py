@@ -402,3 +402,30 @@ def test_a_gradient_whose_factors_are_huge_and_tiny_is_clipped():
     norm = BATCH * np.sqrt(sum(np.square(np.float64(new) - old).sum() for new, old in pairs))
 
     assert 0.99 * CLIP < norm < 1.01 * CLIP
+
+
+def test_an_example_with_huge_gradients_of_a_row_that_cancel_does_not_wipe_out_those_of_others():
+    """A server chooses weights by which a token counts 10^15 in one place, and -10^15 in the other."""
+
+    def make():
+        def huge(shape, dtype=None):
+            return tf.constant([[1e15], [-1e15]])
+
+        tokens = keras.Input((2,), dtype="int32")
+        words = keras.layers.Flatten()(keras.layers.Embedding(4, 1, embeddings_initializer="ones")(tokens))
+        last = keras.layers.Dense(1, use_bias=False, kernel_initializer=huge, trainable=False)
+        return keras.Model(tokens, last(words))
+
+    def rows(*tokens):
+        x = np.array([*[[0, 1]] * 20, *tokens], np.int32)
+        return fc.data.ClientDataset.from_columns((x, np.ones((len(x), 1), np.float32))).batch(32)
+
+    spec = rows().element_spec
+    process = fc.learning.algorithms.build_unweighted_fed_avg(
+        lambda: fc.learning.from_keras_model(make(), "mse", spec), build_dp_sgd(1.0, 0.0, build_sgdm(1.0), batch_size=1)
+    )
+    state = process.initialize()
+    (without,), (with_one,) = (_trainable(process.next(state, [data])[0]) for data in (rows(), rows([0, 0])))
+
+    assert np.abs(without).max() > 10.0
+    assert np.linalg.norm(with_one - without) <= 1.0

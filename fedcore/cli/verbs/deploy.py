@@ -54,3 +54,6 @@ def _print_log(site: str, lines: list[dict]) -> None:
     for sent in dict.fromkeys(tuple(line["sent"]) for line in ran):
         click.echo("  in masked sums: " if all(line["masked"] for line in ran) else "  ", nl=False)
         click.echo(", ".join(sent))
+    failed = [line["error"] for line in lines if line["what"] == "failed"]  # the server may not know
+    for error in dict.fromkeys(failed):
+        click.echo(f"  {failed.count(error)} failed: {error}")

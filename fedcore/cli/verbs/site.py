@@ -178,7 +178,7 @@ def key(file: Path) -> None:
 
 def _print_for_owner(line: dict) -> None:
     """Prints what a site accepts, refuses and fails at; runs are in its log."""
-    if line["what"] not in ("started", "ran", "spent"):
+    if line["what"] not in ("started", "ran", "ended", "spent"):
         with suppress(OSError):  # nobody reads the output
             click.echo(_text_of(line))
 

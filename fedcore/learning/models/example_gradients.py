@@ -8,6 +8,7 @@ the sum of clipped ones is one matrix product.
 Decisions 0307 and 0308.
 """
 
+import functools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -236,17 +237,25 @@ class _Rows:
     indices: tf.Tensor
     shape: tf.TensorShape
 
-    def squared_norms(self) -> tf.Tensor:
+    @functools.cached_property
+    def totals(self) -> tf.Tensor:
+        """float32 [examples, n, elements of a row]: the sum of a row's gradients, where the row stands first; else 0.
+
+        Norms and sums take these. Parts of a row that cancel each other within an example may each be so large that,
+        added one by one, they would wipe out the sum of other examples.
+        """
         n = tf.shape(self.indices)[1]
         values = tf.reshape(self.values, [-1, n, math.prod(self.shape[1:])])
         is_same = tf.equal(self.indices[:, :, None], self.indices[:, None, :])
         totals = tf.matmul(tf.cast(is_same, tf.float32), values)  # of each row, wherever it stands
         is_first = tf.equal(tf.argmax(tf.cast(is_same, tf.int32), 2, tf.int32), tf.range(n))
-        return tf.reduce_sum(tf.where(is_first, tf.reduce_sum(tf.square(totals), 2), 0.0), 1)
+        return tf.where(is_first[:, :, None], totals, 0.0)
+
+    def squared_norms(self) -> tf.Tensor:
+        return tf.reduce_sum(tf.square(self.totals), [1, 2])
 
     def sum(self, scales: tf.Tensor, is_finite: tf.Tensor) -> tf.Tensor:
-        shape = [tf.shape(scales)[0], *[1] * (self.values.shape.rank - 1)]
-        scaled = tf.where(tf.reshape(is_finite, shape), self.values * tf.reshape(scales, shape), 0.0)
+        scaled = tf.where(is_finite[:, None, None], self.totals * scales[:, None, None], 0.0)
         rows = tf.reshape(scaled, [-1, *self.shape[1:]])
         return tf.math.unsorted_segment_sum(rows, tf.reshape(self.indices, [-1]), self.shape[0])
 

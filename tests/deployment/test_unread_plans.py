@@ -1,0 +1,309 @@
+"""A plan that nobody has read tells the server no value of a site of its choice, and reads what the policy lists."""
+
+import contextlib
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import warm_processes
+from altering_server import ask, cohort, masked_sites, plan_request, run_request
+from federations import write_data, write_site
+from test_masked_sites import Recorded
+
+import fedcore as fc
+from fedcore.cli.verbs.deploy import _print_log
+from fedcore.compiler import compile_module
+from fedcore.deployment.policy import Policy
+from fedcore.deployment.site_values import FAILED, SiteValues
+from fedcore.errors import ExecutionError, SecureSumError
+from fedcore.ir import parse_module, verify
+from fedcore.runtime.network.executor import NetworkClientsExecutor
+from fedcore.runtime.network.messages import Message
+from fedcore.runtime.network.transcript import KeptName
+from fedcore.runtime.reports.report import Report
+
+NUMBERS = fc.FederatedType("int32", fc.CLIENTS)
+SECRETS = [1000 + i for i in range(5)]
+
+
+@pytest.fixture
+def five(tmp_path):
+    return masked_sites(tmp_path, [np.int32(s) for s in SECRETS])
+
+
+def refusal(site, module) -> tuple[str, str]:
+    """The rule by which a site refuses a plan, and the reason."""
+    reply = ask(site, plan_request(module))
+    assert reply.facts["kind"] == "refused", reply.facts
+    return reply.facts["rule"], reply.facts["why"]
+
+
+# Beside the masked sum nothing leaves: what does not depend on the data may tell which part of the sum is whose.
+
+
+@fc.tf_computation
+def random_place():
+    return tf.one_hot(tf.random.uniform([], 0, 60, tf.int32), 60, dtype=tf.int32)
+
+
+@fc.tf_computation(("int32", [60]), "int32")
+def put(place, x):
+    return place * x
+
+
+def test_a_site_does_not_tell_the_random_place_that_its_value_has_in_the_sum(five):
+    """The place is no data. In the clear, it told the server which number of the sum was which site's."""
+
+    @fc.federated_computation(NUMBERS)
+    def values_by_place(x):
+        place = fc.federated_eval(random_place, fc.CLIENTS)
+        return fc.federated_secure_sum_bitwidth(fc.federated_map(put, (place, x)), 20), fc.federated_sum(place)
+
+    with (
+        fc.use(fc.runtime.network(five, secure_aggregation="masked")),
+        pytest.raises(SecureSumError, match=r"rule aggregated: .*int32\[60\] leaves outside of a secure sum"),
+    ):
+        values_by_place(cohort(five))
+
+
+@fc.federated_computation(NUMBERS)
+def random_numbers(x):
+    return fc.federated_sum(fc.federated_eval(random_place, fc.CLIENTS))
+
+
+@fc.tf_computation("float32")
+def unwritten(scale):
+    """The upper half of a matrix without decomposition is memory that the kernel has not written."""
+    return tf.linalg.cholesky(scale * tf.eye(100))
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.SERVER), NUMBERS)
+def memory(scale, x):
+    return fc.federated_sum(fc.federated_map(unwritten, fc.federated_broadcast(scale)))
+
+
+@pytest.mark.parametrize("computation", [random_numbers, memory])
+def test_nothing_of_a_site_leaves_in_the_clear_because_it_is_no_data(five, computation):
+    module = compile_module(computation.to_module("traced"), "inline,lower-intrinsics,canonicalize,partition,plan")
+
+    assert refusal(five.answering["site-00"], module)[0] == "aggregated"
+
+
+def test_clients_are_counted_by_a_secure_sum(five):
+    @fc.tf_computation
+    def one():
+        return tf.constant(1, tf.int32)
+
+    @fc.federated_computation(NUMBERS)
+    def total_and_count(x):
+        ones = fc.federated_eval(one, fc.CLIENTS)
+        return fc.federated_secure_sum_bitwidth(x, 20), fc.federated_secure_sum(ones, 1)
+
+    with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
+        assert [int(n) for n in total_and_count(cohort(five))] == [sum(SECRETS), 5]
+
+
+# Columns.
+
+ROW = "<age=int32,income=int32>"
+COLUMNS = """fedcore 1 planned
+
+fn @add(%total: int32, %row: ELEMENT) -> int32 {
+  %0 = item(%row) : int32 {index=INDEX}
+  %1 = generic_plus(%total, %0) : int32
+  return %1
+}
+
+stage @zero() -> int32 at CLIENTS {
+  %0 = generic_zero() : int32
+  return %0
+}
+
+stage @same(%rows: ELEMENT*) -> ELEMENT* at CLIENTS {
+  return %rows
+}
+
+stage @total(%partial: int32, %rows: ELEMENT*) -> int32 at CLIENTS {
+  %0 = generic_zero() : int32
+  %1 = sequence_reduce(%rows, %0, @add) : int32
+  %2 = generic_plus(%partial, %1) : int32
+  return %2
+}
+
+stage @join(%left: int32, %right: int32) -> int32 at CLIENTS {
+  %0 = generic_plus(%left, %right) : int32
+  return %0
+}
+
+fn @main(%rows: {<age=int32,income=int32>*}@CLIENTS) -> int32@SERVER {
+  KEEPING
+  %1 = fold(@zero, @total, OPERAND) : {int32}@CLIENTS
+  %2 = merge(@join, %1) : int32@SERVER {secure=["any"], bits=32}
+  return %2
+}
+"""
+
+
+def column_plan(index: int, element: str = ROW, *, keeps: bool = False) -> fc.ir.Module:
+    """A plan that adds the numbers of a column; if it keeps the rows, by a second stage."""
+    keeping, operand = ("%0 = collect(@same, %rows) : {ELEMENT*}@CLIENTS", "%0") if keeps else ("", "%rows")
+    text = COLUMNS.replace("KEEPING", keeping).replace("OPERAND", operand)
+    return verify(parse_module(text.replace("ELEMENT", element).replace("INDEX", str(index))))
+
+
+@pytest.fixture
+def three_tables(tmp_path):
+    rows = {"age": np.array([1, 2, 3], np.int32), "income": np.array([700, 800, 900], np.int32)}
+    return masked_sites(tmp_path, [rows] * 3, Policy(columns=frozenset({"age"})))
+
+
+def test_a_column_of_the_policy_is_read(three_tables):
+    executor = NetworkClientsExecutor(three_tables, None, 60.0, fc.runtime.masked())
+    with contextlib.closing(fc.runtime.local(clients_executor=executor)) as runtime:
+        assert int(runtime.run(column_plan(0), [cohort(three_tables, ROW)], Report())) == 18
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        column_plan(1),
+        column_plan(0, keeps=True),
+        column_plan(1, keeps=True),
+        column_plan(1, "<int32,int32>"),
+    ],
+)
+def test_a_plan_does_not_read_another_column_by_a_value_that_it_keeps_or_by_other_names(three_tables, module):
+    """A stage that gives the rows whole reads all columns, and columns have the names that the site gives them."""
+    assert refusal(three_tables.answering["site-00"], module) == ("columns", "reads income")
+
+
+# Failures and time.
+
+NUMBER = fc.FederatedType("int32", fc.SERVER)
+
+
+@fc.tf_computation("int32", "int32")
+def fail_at(guess, x):
+    with tf.control_dependencies([tf.debugging.Assert(tf.not_equal(x, guess), ["right"])]):
+        return tf.identity(x)
+
+
+@fc.federated_computation(NUMBER, NUMBERS)
+def guessed_total(guess, x):
+    return fc.federated_secure_sum_bitwidth(fc.federated_map(fail_at, (fc.federated_broadcast(guess), x)), 20)
+
+
+@fc.tf_computation("int32", "int32")
+def let_through(total, x):
+    return tf.where(total > 0, x, 0)
+
+
+@fc.federated_computation(NUMBER, NUMBERS)
+def two_stages(guess, x):
+    values = fc.federated_map(fail_at, (fc.federated_broadcast(guess), x))
+    total = fc.federated_secure_sum_bitwidth(values, 20)
+    again = fc.federated_map(let_through, (fc.federated_broadcast(total), values))
+    return total, fc.federated_secure_sum_bitwidth(again, 20)
+
+
+def test_a_server_does_not_learn_whether_a_value_makes_a_plan_fail(five):
+    """By the guesses at which a run failed, 4 failures in 600 runs told an int32 of one site."""
+    last, replies, totals = five.answering["site-04"], {}, []
+    for site in five.sites:
+        five.answering[site] = Recorded(five.answering[site], replies.setdefault(site, []))
+    with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
+        for guess in (0, SECRETS[4]):
+            totals += [[int(total) for total in two_stages(guess, cohort(five))]]
+
+    assert totals == [[sum(SECRETS)] * 2, [sum(SECRETS[:4])] * 2]
+    assert list(map(_shape_of, replies["site-04"])) == list(map(_shape_of, replies["site-03"]))
+    first, second = (line["error"] for line in last.log if line["what"] == "failed")
+    assert first.startswith("InvalidArgumentError")
+    assert "the stage that leaves a value for this one has failed" in second
+
+
+def _shape_of(payload: bytes) -> tuple:
+    """What is seen of a reply whose integers are masked."""
+    message = Message.from_bytes(payload)
+    return dict(message.facts), {name: (array.dtype, array.shape) for name, array in message.arrays.items()}
+
+
+def test_a_trial_prints_the_failures_that_the_server_does_not_see(five, capsys):
+    site = five.answering["site-04"]
+    with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
+        guessed_total(SECRETS[4], cohort(five))
+    _print_log("site-04", [*site.log])
+
+    assert "\n  1 failed: InvalidArgumentError: " in capsys.readouterr().out
+
+
+def test_a_failure_in_the_place_of_a_value_survives_a_restart(tmp_path):
+    name = KeptName("0", "a" * 32, 0, "b" * 64)
+    SiteValues(tmp_path).store_failure("c" * 64, name)
+
+    assert SiteValues(tmp_path).find("c" * 64, name) is FAILED
+
+
+def test_a_server_learns_that_a_site_has_other_types_than_the_plan(tmp_path):
+    """That is known before anything is computed, and does not depend on what the plan computes."""
+    exchange = masked_sites(tmp_path, [np.int32(1), np.int32(2), np.zeros(3, np.float32)])
+    with (
+        fc.use(fc.runtime.network(exchange, secure_aggregation="masked", client_timeout_s=2.0)),
+        pytest.raises(ExecutionError, match="site-02 failed: its log says why"),
+    ):
+        guessed_total(0, cohort(exchange))
+
+
+def test_a_run_that_nothing_can_stop_does_not_tell_when_it_has_ended(tmp_path):
+    """A kernel runs to its end: its size, by the value, told the server a number by the time of a reply."""
+
+    @fc.tf_computation("int32")
+    def large(n):
+        return tf.cast(tf.linalg.svd(tf.random.stateless_uniform([n, n], [1, 2]), compute_uv=False)[0] > 0, tf.int32)
+
+    @fc.federated_computation(NUMBERS)
+    def value(x):
+        return fc.federated_map(large, x)
+
+    module = value.to_module("planned")
+    (collect,) = (op.name for op in module.main.operations if op.kind == "collect")
+    site = masked_sites(tmp_path, [np.int32(3000)], Policy(client_values=True, reply_s=2.0)).answering["site-00"]
+    assert ask(site, plan_request(module)).facts["kind"] == "plan"
+    began = time.monotonic()
+    reply = ask(site, run_request(module, collect, "a" * 32, [["data", []]]))
+
+    assert reply.facts["kind"] == "result"
+    assert 2.0 <= time.monotonic() - began < 3.5
+    (line,) = (line for line in site.log if line["what"] == "failed")
+    assert line["error"] == "Stopped: the run took too long"
+
+
+# Memory.
+
+LEFT_IN_MEMORY = """
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from fedcore.deployment.site import open_site
+from fedcore.deployment.site_settings import read_settings
+
+if sys.argv[1:]:
+    open_site("north", read_settings(Path(sys.argv[1])))
+numbers = [tf.constant(np.random.randn(n, n), tf.float32) + 1 for n in range(8, 200, 8)]
+del numbers
+found = [tf.linalg.cholesky(-tf.eye(n)).numpy() for n in range(8, 200, 8)]
+print(sum(np.count_nonzero(np.triu(matrix, 1)) for matrix in found))
+"""
+
+
+@pytest.mark.parametrize("is_site", [True, False])
+def test_a_plan_does_not_find_what_others_have_left_in_the_memory_of_a_site(tmp_path, is_site):
+    write_data(tmp_path, 4, 2, 0)
+    settings = [write_site(tmp_path, tmp_path, 2)] if is_site else []
+    found = int(warm_processes.python({"code": LEFT_IN_MEMORY}, *settings))
+
+    assert (found == 0) == is_site
