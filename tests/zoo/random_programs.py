@@ -96,7 +96,7 @@ _LAYERS: dict[str, list[tuple[str, str]]] = {
         ("Extremes()(h)", "flat"),
         ("h * keras.ops.cast(keras.ops.argmax(h, -1, keepdims=True), h.dtype)", "flat"),
         ("keras.ops.sort(h, -1)", "flat"),
-        ("keras.ops.cumsum(h, 0) * 0.1", "flat"),
+        ("keras.ops.cumsum(h, 0) / 10.0", "flat"),
         ("h - keras.ops.max(h, 0, keepdims=True)", "flat"),
         ('L.Dense(200, activation="relu")(L.Dense(200, activation="relu")(h))', "flat"),
     ],
