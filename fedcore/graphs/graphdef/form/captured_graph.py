@@ -15,6 +15,7 @@ Decisions 0263 and 0319.
 """
 
 import contextvars
+import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -100,7 +101,7 @@ _graphs: LruCache[tuple, CapturedGraph] = LruCache(256)
 
 
 def captured_graph(graph: SourceGraph, data: bytes, open_size: int | None = None) -> CapturedGraph:
-    """A graph as regions. A further call for the same graph returns the same object.
+    """A graph as regions. A further call for the same graph without `open_size` returns the same object.
 
     Args:
         data: the graph's canonical bytes.
@@ -109,10 +110,13 @@ def captured_graph(graph: SourceGraph, data: bytes, open_size: int | None = None
     Raises:
         FedcoreError: the graph has an operation that TensorFlow does not have, or more than `MOST_OPERATIONS`.
     """
-    convert = _Conversion(graph.name, data, graph.sources, open_size).convert
     # A context of its own: a conversion may be asked for while another block is built, whose sources are not its own.
-    key = graph.name, graph.digest, frozenset(graph.sources.items()), open_size
-    return _graphs.get(key, lambda: contextvars.Context().run(convert))
+    convert = functools.partial(
+        contextvars.Context().run, _Conversion(graph.name, data, graph.sources, open_size).convert
+    )
+    if open_size is not None:  # asked once; its constants would take memory
+        return convert()
+    return _graphs.get((graph.name, graph.digest, frozenset(graph.sources.items())), convert)
 
 
 @attrs.define
