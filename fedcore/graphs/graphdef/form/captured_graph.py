@@ -15,7 +15,6 @@ Decisions 0263 and 0319.
 """
 
 import contextvars
-import functools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -110,10 +109,12 @@ def captured_graph(graph: SourceGraph, data: bytes, open_size: int | None = None
     Raises:
         FedcoreError: the graph has an operation that TensorFlow does not have, or more than `MOST_OPERATIONS`.
     """
-    # A context of its own: a conversion may be asked for while another block is built, whose sources are not its own.
-    convert = functools.partial(
-        contextvars.Context().run, _Conversion(graph.name, data, graph.sources, open_size).convert
-    )
+    conversion = _Conversion(graph.name, data, graph.sources, open_size)
+
+    def convert() -> CapturedGraph:
+        """The graph, converted in a context of its own: another block may be being built, with sources of its own."""
+        return contextvars.Context().run(conversion.convert)
+
     if open_size is not None:  # asked once; its constants would take memory
         return convert()
     return _graphs.get((graph.name, graph.digest, frozenset(graph.sources.items())), convert)
