@@ -68,12 +68,12 @@ def test_ten_sites_give_the_bits_of_the_local_runtime(ten, aggregator):
 class Held:
     """Data of a site that the test gives it."""
 
-    value, version = None, 0
+    value, version, holds_out = None, 0, False
 
     def hold(self, value):
         self.value, self.version = value, self.version + 1
 
-    def dataset(self, type_):
+    def dataset(self, type_, *, whole_passes, held_out):
         return self.value
 
     def columns_of(self, leaf):
