@@ -180,13 +180,16 @@ class _Stage:
         return {name: labels[name] for name in names_by_path.values()}
 
     def _messages(self) -> dict[str, tuple[str, ...]]:
-        """By the name of each value that the server can compute from messages, these messages."""
+        """By the name of each value that the server can compute from messages, these messages.
+
+        A graph that decodes may fail, for a code that is altered.
+        """
         has, messages = self.constant | self.shared, dict[str, tuple[str, ...]]()
         for op in self.stage.operations:
             names = _operands(op)
             if op.kind == "message":
                 messages[op.name] = (op.name,)
-            elif op.name in self.repeatable and has.issuperset(names):
+            elif "salt" not in op.attributes and has.issuperset(names):
                 needed = dict.fromkeys(m for name in names for m in messages.get(name, ()))
                 if needed:
                     messages[op.name] = tuple(needed)
