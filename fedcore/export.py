@@ -17,7 +17,8 @@ from fedcore.file_errors import as_os_errors
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.streams import Stream
 from fedcore.graphs.stages.exported import ClientFunction, client_function
-from fedcore.intrinsics.planned import Sent, sent_by, split_operands
+from fedcore.intrinsics.planned import split_operands
+from fedcore.intrinsics.sent_values import Sent, sent_by
 from fedcore.ir.module import Module, Operation, Ref, Symbol
 from fedcore.types import SequenceType, Type, leaves
 from fedcore.whole_files import write_whole
@@ -126,7 +127,7 @@ def _export_function(computation: Computation, client: Any) -> tuple[ClientFunct
     client_types = [p.type for p in stage.parameters[len(stage.parameters) - len(operands) + broadcasts :]]
     layouts = _layouts(client_types, client)
     if op.kind == "fold":
-        sent = sent_by(op, stage, types)
+        sent = sent_by(module, op)
     else:
         sent = {stage.result.name: Sent("result", stage.result_type)}
     function = client_function(module, stage, broadcasts, layouts, sent)

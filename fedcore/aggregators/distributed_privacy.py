@@ -133,8 +133,7 @@ class DistributedDiscreteGaussianFactory(UnweightedAggregationFactory):
             vector = tf.concat([tf.reshape(tf.cast(x, norm.dtype), [-1]) for x in tf.nest.flatten(value)], 0)
             clipped = tf.where(tf.math.is_finite(norm), vector * scale * (ratio / step), tf.zeros_like(vector))
             clipped = tf.cast(clipped, tf.float32)
-            integers = _round_randomly(rotate_vector(clipped, seed), longest) + discrete_gaussian(dimension, stddev)
-            return tf.math.floormod(integers, tf.constant(modulus, tf.int64))
+            return _round_randomly(rotate_vector(clipped, seed), longest) + discrete_gaussian(dimension, stddev)
 
         count_client = tf_computation(lambda: tf.constant(1, tf.int64))
 
@@ -188,10 +187,19 @@ def rounded_norm(norm: float, dimension: int) -> float:
 def _round_randomly(vector: tf.Tensor, longest: float) -> tf.Tensor:
     """int64: each number up or down, the mean being the number, if the norm is then at most `longest`."""
     below = tf.floor(vector)
-    integers = tf.sign(vector) * tf.floor(tf.abs(vector))
-    accepted = tf.constant(False)
-    for _ in range(_TRIES):
+
+    def attempt() -> tuple[tf.Tensor, tf.Tensor]:
         rounded = below + tf.cast(tf.random.uniform(tf.shape(vector)) < vector - below, tf.float32)
-        fits = ~accepted & (tf.norm(rounded) <= longest)
-        integers, accepted = tf.where(fits, rounded, integers), accepted | fits
+        return rounded, tf.norm(rounded) <= longest
+
+    def attempt_again() -> tf.Tensor:
+        integers, accepted = tf.sign(vector) * tf.floor(tf.abs(vector)), tf.constant(False)
+        for _ in range(_TRIES - 1):
+            rounded, fits = attempt()
+            integers, accepted = tf.where(~accepted & fits, rounded, integers), accepted | fits
+        return integers
+
+    rounded, fits = attempt()
+    # Clients that run side by side may take different branches of a case.
+    integers = tf.switch_case(tf.cast(fits, tf.int32), [attempt_again, lambda: rounded])
     return tf.cast(integers, tf.int64)

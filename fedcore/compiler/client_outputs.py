@@ -15,10 +15,10 @@ from fedcore.compiler.drawn_leaves import DrawnLeaves
 from fedcore.compiler.leaf_sets import NOTHING, flat, within
 from fedcore.compiler.liveness import Live
 from fedcore.errors import Location
-from fedcore.intrinsics.crossings import join_path, sent_tensors, size_bits
-from fedcore.intrinsics.planned import sent_by
+from fedcore.intrinsics.crossings import join_path, sent_tensors
 from fedcore.intrinsics.secure_ranges import OPEN
 from fedcore.intrinsics.sent_names import readable
+from fedcore.intrinsics.sent_values import sent_bits, sent_by
 from fedcore.ir import Function, Graph, Module, Ref, Symbol
 from fedcore.types import StructType, TensorType, Type, is_static, leaves
 
@@ -33,6 +33,7 @@ class ClientOutput:
         secure: the range of the integers that are masked; `OPEN` for a tensor that leaves as it is.
         depends: it depends on the client's data.
         draws: it depends on random numbers that the client's stage draws.
+        bits: the size; None if the type leaves it open.
         is_added: a leaf of the merged partial depends on it.
         grows: the partial that holds it has more rows with each client: the server gets the tensor itself.
     """
@@ -43,13 +44,9 @@ class ClientOutput:
     secure: str
     depends: bool
     draws: bool
+    bits: int | None
     is_added: bool = True
     grows: bool = False
-
-    @property
-    def bits(self) -> int | None:
-        """The size; None if the type leaves it open."""
-        return size_bits(self.type)
 
     @property
     def name(self) -> str:
@@ -119,6 +116,7 @@ class ClientOutputs:
                 OPEN,
                 leaf in flow.tainted.get(sent.value, NOTHING),
                 leaf in drawn.get(sent.value, NOTHING),
+                sent.bits,
                 (sent.value, leaf) in added,
                 added.get((sent.value, leaf), False),
             )
@@ -129,7 +127,7 @@ class ClientOutputs:
         if flow.merge is None:
             return added
         partial = _partial(flow)
-        sent = sent_by(flow.op, flow.stage, self.data.types)
+        sent = sent_by(self.plan, flow.op)
         for leaf in sorted(flow.tainted[flow.stage.parameters[0].name]):
             live = self.data.live.of(flow.stage, frozenset([leaf]))
             grows = not _is_static(flat(partial)[leaf]) and self._appends(flow.stage, live)
@@ -141,7 +139,7 @@ class ClientOutputs:
     def _masked(self, flow: StageFlow) -> Iterator[ClientOutput]:
         """The leaves of the partial."""
         partial, parameter = _partial(flow), flow.stage.parameters[0].name
-        keeps, sent = bool(flow.op.attributes.get("keeps")), sent_by(flow.op, flow.stage, self.data.types)
+        keeps, sent = bool(flow.op.attributes.get("keeps")), sent_by(self.plan, flow.op)
         labels: dict[tuple[str, int], str] = {}
         for t in sent_tensors(self.plan, flow.op):
             labels[t.value, _solid(flow.stage.types()[t.value])[t.leaf]] = t.tensor
@@ -157,7 +155,9 @@ class ClientOutputs:
             location = next((line for line in lines if line), flow.location)
             depends = leaf in flow.tainted[parameter] | flow.tainted[flow.stage.result.name]
             grows = not _is_static(flat(partial)[leaf]) and self._appends(flow.stage, live)
-            yield ClientOutput(tensor, type_, location, mark, depends, leaf in drawn, True, grows)
+            yield ClientOutput(
+                tensor, type_, location, mark, depends, leaf in drawn, sent_bits(type_, OPEN), True, grows
+            )
 
     def _appends(self, stage: Function, live: Live) -> bool:
         """Whether an operation on live leaves of the partial puts rows together."""

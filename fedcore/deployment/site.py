@@ -375,8 +375,9 @@ class Site:
             reply["message"] = np.frombuffer(message, np.uint8)
         sent_type = stage.partial_type if masked else stage.sent_type
         if sent_type is not None:
-            arrays = to_arrays(partial, sent_type, "p")
-            from_arrays(arrays, sent_type, "p")  # a graph may give other shapes than its type says
+            ranges = () if masked else stage.sent_ranges
+            arrays = to_arrays(partial, sent_type, "p", ranges)
+            from_arrays(arrays, sent_type, "p", ranges)  # a graph may give other shapes than its type says
             reply |= arrays
         if masking is not None:
             for leaf in masking.leaves.zeros():

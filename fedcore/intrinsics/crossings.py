@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from fedcore.intrinsics.planned import fold_of, path_of, sent_by
+from fedcore.intrinsics.planned import fold_of
+from fedcore.intrinsics.sent_values import path_of, sent_bits, sent_by
 from fedcore.ir import Constant, Function, Module, Operation
 from fedcore.ir.module import Graph
 from fedcore.ir.value_names import ValueNames
@@ -55,7 +56,7 @@ def crossings(plan: Module) -> list[Crossing]:
                     entries.append(Crossing(op.name, op.kind, tensor, leaf, 1, size_bits(leaf), next(constants)))
         elif op.kind == "merge":
             for sent in sent_tensors(plan, fold_of(op, by_name)):
-                entries.append(Crossing(op.name, op.kind, sent.tensor, sent.type, 1, size_bits(sent.type)))
+                entries.append(Crossing(op.name, op.kind, sent.tensor, sent.type, 1, sent.bits))
     return entries
 
 
@@ -67,23 +68,30 @@ class SentTensor:
         value: name of the value in the stage.
         leaf: number of the tensor among the leaves of the value.
         tensor: as of a `Crossing`.
+        secure: as of a `Sent`.
     """
 
     value: str
     leaf: int
     tensor: str
     type: Type
+    secure: str
+
+    @property
+    def bits(self) -> int | None:
+        """The size; None if the type leaves it open."""
+        return sent_bits(self.type, self.secure)
 
 
 def sent_tensors(plan: Module, fold: Operation) -> list[SentTensor]:
     """The tensors that a client of a fold sends, in the order in which they cross."""
     stage, tensors = plan.function(fold.operands[1].name), list[SentTensor]()
-    for name, value in sent_by(fold, stage, plan.main.types()).items():
+    for name, value in sent_by(plan, fold).items():
         is_unnamed = _UNNAMED.match(value.label)
         origins = _origins(plan, stage, name) if is_unnamed else itertools.repeat(None)
         for number, ((path, leaf), origin) in enumerate(zip(leaves(value.type), origins, strict=False)):
             tensor = _with_element_names(plan, join_path(value.label, path)) if origin is None else origin
-            tensors.append(SentTensor(name, number, tensor, leaf))
+            tensors.append(SentTensor(name, number, tensor, leaf, value.secure))
     return tensors
 
 

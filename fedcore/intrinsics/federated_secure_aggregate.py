@@ -49,15 +49,19 @@ def federated_secure_aggregate(
 
 
 def secure_sum_of(
-    value: Value, ranges: tuple[str, ...], added: Callable[[Value, Value], Value] = generic_plus
+    value: Value,
+    ranges: tuple[str, ...],
+    added: Callable[[Value, Value], Value] = generic_plus,
+    report: Callable[[Value], Value] = lambda total: total,
 ) -> Value:
     """The secure sum of a client value, leaf by leaf.
 
     Args:
         ranges: for each leaf the range of the integers.
         added: adds two values. Default: integer overflow wraps.
+        report: computes the result from the sum. Default: the sum.
     """
     zero = generic_zero(member_of(value.type))
     return federated_secure_aggregate(
-        value, zero, lambda a, b: added(a, b), lambda a, b: added(a, b), lambda a: a, secure=ranges
+        value, zero, lambda a, b: added(a, b), lambda a, b: added(a, b), lambda a: report(a), secure=ranges
     )

@@ -61,10 +61,13 @@ def _remainders(values: list, type_: Type, modulus: int) -> NumpyValue:
 def _(value: Value, modulus: int) -> Value:
     member = member_of(value.type)
 
+    remainders = federated_map(lambda x: modulo(x, modulus), value)
+    ranges = (str(SecureRange(modulus - 1, modulus)),) * len(tensor_leaves(member))
+    if modulus & (modulus - 1) == 0:  # sums that wrap are congruent modulo a power of 2
+        return secure_sum_of(remainders, ranges, report=lambda total: modulo(total, modulus))
+
     def add_modular(a: Value, b: Value) -> Value:
         complement = generic_minus(generic_plus(generic_zero(member), modulus), b)  # a + b might be too large
         return where(less(a, complement), generic_plus(a, b), generic_minus(a, complement))
 
-    remainders = federated_map(lambda x: modulo(x, modulus), value)
-    ranges = (str(SecureRange(modulus - 1, modulus)),) * len(tensor_leaves(member))
     return secure_sum_of(remainders, ranges, add_modular)

@@ -1,20 +1,16 @@
 """The operations of a plan: runs of stages, and crossings between placements."""
 
-import collections
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import attrs
 
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics.all_equal import AllEqual
 from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
 from fedcore.intrinsics.secure_ranges import check_ranges
-from fedcore.ir.module import Attributes, Function, Operation, Ref, Symbol
+from fedcore.ir.module import Attributes, Operation
 from fedcore.ir.operations import PLAN, operation
 from fedcore.ir.structural import application_type
-from fedcore.ir.value_names import ValueNames
 from fedcore.types import CLIENTS, SERVER, FederatedType, Placement, StructType, Type, explain, fits
 
 
@@ -140,129 +136,3 @@ def fold_of(merge: Operation, by_name: Mapping[str, Operation]) -> Operation:
     """
     source = by_name[merge.operands[1].name]
     return by_name[source.operands[0].name] if source.kind == "item" else source
-
-
-@attrs.frozen
-class Sent:
-    """Args:
-    label: its path in the struct that holds it, such as `metrics.loss`; else the name of the value, see `ValueNames`.
-    """
-
-    label: str
-    type: Type
-
-
-def sent_by(fold: Operation, stage: Function, types_of_main: Mapping[str, Type]) -> dict[str, Sent]:
-    """The values that a client of a fold sends: the operands of its accumulation, by their names in the stage.
-
-    Constants are not sent, and neither are broadcasts, which the server has. Messages are sent in place of what is
-    computed from them.
-    """
-    keeps = bool(fold.attributes.get("keeps"))  # the stage returns the partial and the kept value
-    broadcasts = split_operands([types_of_main[o.name] for o in fold.operands if isinstance(o, Ref)])
-    dependent = {stage.parameters[0].name}
-    types = stage.types()
-    sent: dict[str, None] = {}
-    result = stage.result.name  # the next partial
-    for op in stage.operations:
-        names = [o.name for o in op.operands if isinstance(o, Ref)]
-        if keeps and stage.result == Ref(op.name):
-            result, names = names[0], names[:1]
-        if dependent.intersection(names):
-            dependent.add(op.name)
-            sent.update(dict.fromkeys(n for n in names if n not in dependent))
-    if result not in dependent:
-        sent[result] = None  # the client's value replaces the partial
-    shared = {p.name for p in stage.parameters[1 : 1 + broadcasts]}
-    return {name: Sent(label, types[name]) for name, label in _distinct(stage, list(sent), shared).items()}
-
-
-def _distinct(stage: Function, names: list[str], shared: set[str]) -> dict[str, str]:
-    """The values that the named ones are put together of, each once: structs opened, constants left out.
-
-    Args:
-        shared: parameters that are broadcasts. They and their elements are left out.
-    Returns:
-        By the name of each value its label. No two labels are equal.
-    """
-    names_of, bindings = ValueNames(stage), {op.name: op for op in stage.operations}
-    constant: set[str] = set()
-    for op in stage.operations:
-        if all(isinstance(o, Symbol) or o.name in constant for o in op.operands) and "salt" not in op.attributes:
-            constant.add(op.name)
-    messages = _messages(stage, constant | shared)
-    value_paths: dict[str, tuple] = {}  # by name the path from the value that no `item` takes apart
-    stack: list[tuple[str, str | None]] = [(name, None) for name in reversed(names)]
-    labels: dict[str, str] = {}
-    while stack:
-        name, label = stack.pop()
-        if name in constant or name in value_paths:
-            continue
-        if name in messages and messages[name] != (name,):
-            stack.extend((message, None) for message in reversed(messages[name]))
-            continue
-        if name in bindings and bindings[name].kind == "struct":
-            stack.extend(reversed(list(_elements(bindings[name], label))))
-            continue
-        path = path_of(name, bindings)
-        if path[0] in shared:
-            continue
-        if len(path) == 1 and path[0] != name:  # an element of a struct that is put together here
-            stack.append((path[0], label))
-        else:
-            value_paths[name], labels[name] = path, label or names_of.of(name) or name
-    paths = set(value_paths.values())
-    names_by_path: dict[tuple, str] = {}
-    for name, path in value_paths.items():  # what stands in another value that is sent is not sent again
-        if not any(path[:n] in paths for n in range(1, len(path))):
-            names_by_path.setdefault(path, name)
-    uses = collections.Counter(labels[name] for name in names_by_path.values())
-    return {
-        name: f"{labels[name]} (%{name})" if uses[labels[name]] > 1 else labels[name] for name in names_by_path.values()
-    }
-
-
-def _messages(stage: Function, at_server: set[str]) -> dict[str, tuple[str, ...]]:
-    """By the name of each value that the server can compute from messages, these messages.
-
-    Args:
-        at_server: values that the server has without a message.
-    """
-    has, messages = set(at_server), dict[str, tuple[str, ...]]()
-    for op in stage.operations:
-        names = [o.name for o in op.operands if isinstance(o, Ref)]
-        if op.kind == "message":
-            messages[op.name] = (op.name,)
-        elif has.issuperset(names) and "salt" not in op.attributes:
-            needed = dict.fromkeys(m for name in names for m in messages.get(name, ()))
-            if needed:
-                messages[op.name] = tuple(needed)
-        else:
-            continue
-        has.add(op.name)
-    return messages
-
-
-def _elements(struct: Operation, label: str | None) -> Iterator[tuple[str, str | None]]:
-    """The operands of a struct with their labels; None for an operand that has no name in an unlabelled struct."""
-    assert isinstance(struct.type, StructType)
-    for i, (operand, name) in enumerate(zip(struct.operands, struct.type.names, strict=True)):
-        if label is None:
-            yield operand.name, name
-        else:
-            yield operand.name, f"{label}[{i}]" if name is None else f"{label}.{name}"
-
-
-def path_of(name: str, made: Mapping[str, Operation]) -> tuple:
-    """The outermost value of which a value is an element, and the indices that lead to the element."""
-    path: list[int] = []
-    while name in made:
-        op = made[name]
-        if op.kind == "item":
-            path.append(op.attributes["index"])
-            name = op.operands[0].name
-        elif op.kind == "struct" and path:
-            name = op.operands[path.pop()].name
-        else:
-            break
-    return name, *reversed(path)

@@ -35,6 +35,15 @@ class SecureRange:
             return f"mod {self.modulus}"
         return "any" if self.largest is None else f"0..{self.largest}"
 
+    def bits(self, dtype: np.dtype) -> int:
+        """The bits that a contribution of a dtype takes."""
+        return 8 * dtype.itemsize if self.largest is None else self.largest.bit_length()
+
+    def holds(self, integers: np.ndarray) -> bool:
+        """Whether all integers are in the range."""
+        largest = self.largest
+        return largest is None or not integers.size or (int(integers.min()) >= 0 and int(integers.max()) <= largest)
+
     @classmethod
     def parse(cls, text: str) -> "SecureRange":
         """The range that a text denotes.

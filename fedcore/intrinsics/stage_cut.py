@@ -24,9 +24,10 @@ from collections.abc import Mapping
 import attrs
 
 from fedcore.errors import FedcoreError
-from fedcore.intrinsics.planned import path_of, sent_by, split_operands
+from fedcore.intrinsics.planned import split_operands
+from fedcore.intrinsics.sent_values import path_of, sent_by
 from fedcore.ir.module import Function, Module, Operand, Operation, Parameter, Ref
-from fedcore.types import StructType, TensorType, Type
+from fedcore.types import StructType, TensorType, Type, leaves
 
 _COUNT = TensorType("int32", ())
 
@@ -42,6 +43,7 @@ class StageCut:
         client_zero, client_join: make and merge that partial.
         accumulation: `(partial, broadcasts…, sent values…) -> partial`: a fold with the zero and the join of the stage.
         sent: the type of what a client sends, a struct.
+        ranges: for each leaf of `sent` the range of its integers, as of a `Sent`.
     """
 
     module: Module
@@ -50,6 +52,7 @@ class StageCut:
     client_join: str
     accumulation: str
     sent: StructType
+    ranges: tuple[str, ...]
 
 
 def cut_stage(plan: Module, operation: str) -> StageCut:
@@ -63,7 +66,8 @@ def cut_stage(plan: Module, operation: str) -> StageCut:
     by_name = {op.name: op for op in plan.main.operations}
     fold, types_of_main = by_name[operation], plan.main.types()
     stage, zero = plan.function(fold.operands[1].name), plan.function(fold.operands[0].name)
-    sent = {name: value.type for name, value in sent_by(fold, stage, types_of_main).items()}
+    crossing = sent_by(plan, fold)
+    sent = {name: value.type for name, value in crossing.items()}
     broadcasts = split_operands([types_of_main[o.name] for o in fold.operands if isinstance(o, Ref)])
     keeps = bool(fold.attributes.get("keeps"))
     next_partial, kept_value = _results(stage, keeps=keeps)
@@ -84,6 +88,7 @@ def cut_stage(plan: Module, operation: str) -> StageCut:
         count_join.name,
         accumulation.name,
         StructType([(None, type_) for type_ in sent.values()]),
+        tuple(value.secure for value in crossing.values() for _ in leaves(value.type)),
     )
 
 

@@ -13,7 +13,8 @@ from fedcore.graphs.stages.realize import Realized, pack, realize_stage
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.graphs.tensors.sizes import measured_bits, unsized_leaves
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
+from fedcore.intrinsics.planned import fold_of, split_operands
+from fedcore.intrinsics.sent_values import sent_by
 from fedcore.ir import Function, Module, Operation, Ref
 from fedcore.runtime.arguments import ClientValues, leaf_numbers
 from fedcore.runtime.client_count import ClientCount
@@ -297,7 +298,7 @@ def _work(
 ) -> dict[str, Any]:
     stages = [o.name for o in op.operands if not isinstance(o, Ref)]
     keeps = bool(op.attributes.get("keeps"))
-    sent = {} if merge is None else sent_by(op, module.function(stages[-1]), types)
+    sent = {} if merge is None else sent_by(module, op)
     return {
         "operation": op.name,
         "zero": stages[0] if op.kind == "fold" else None,

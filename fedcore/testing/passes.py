@@ -242,7 +242,7 @@ def _run(module: Module, values: list) -> Any:
     return fc.runtime.reference(default_num_clients=0).run(module, values, Report(seed=0))
 
 
-_FREE = {"struct", "item", "literal", "generic_zero", "call"}
+_FREE = {"struct", "item", "literal", "generic_zero", "message", "call"}
 """Local operations that do not count as work. The work of a call is counted in the called function."""
 
 

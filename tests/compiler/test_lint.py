@@ -7,6 +7,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.compiler.lint import Finding, all_checks, lint, lint_check, registry
 from fedcore.errors import FedcoreError
+from fedcore.intrinsics.federated_secure_aggregate import secure_sum_of
 
 READINGS = fc.types.at_clients("float32")
 COUNTS = fc.types.at_clients("int32")
@@ -105,8 +106,13 @@ def test_fractions_that_are_cut_off_before_a_sum_are_told():
             "lambda is cast from float32 to int32 before it is sent: fractions are cut off, towards 0",
         )
     ]
-    ((_, problem),) = findings(lambda x: fc.federated_sum(fc.cast(x, "int32")), READINGS)
-    assert problem.startswith("x is cast from float32 to int32 before it is sent")
+
+    def of_integers(add):
+        return lambda x: add(fc.cast(x, "int32"))
+
+    for add in (fc.federated_sum, lambda x: secure_sum_of(x, ("any",))):
+        ((_, problem),) = findings(of_integers(add), READINGS)
+        assert problem.startswith("x is cast from float32 to int32 before it is sent")
 
 
 def test_a_sum_of_16_bit_floats_is_told():
@@ -160,7 +166,7 @@ def test_a_stage_with_a_secure_sum_may_loop():
 
 def test_values_of_single_clients_are_told():
     assert findings(lambda x: (fc.federated_collect(x, 10), fc.federated_sum(x)), READINGS) == [
-        ("unaggregated", "the server gets x : float32[1] of each client, and no sum of them")
+        ("unaggregated", "the server gets x : float32 of each client, and no sum of them")
     ]
     process = fc.aggregators.coordinate_median_factory().create(fc.to_type(("float32", [3])))
     (finding,) = lint(process.next.to_module("traced"))

@@ -14,8 +14,9 @@ from fedcore.deployment.policy import Policy
 from fedcore.deployment.site import Site, open_site
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import read_settings
+from fedcore.errors import FedcoreError
 from fedcore.runtime.network.executor import NetworkClientsExecutor
-from fedcore.runtime.network.leaves import from_arrays, to_arrays
+from fedcore.runtime.network.leaves import CHUNK, from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.types import FederatedType
 
@@ -131,6 +132,68 @@ def test_codes_travel_without_the_room_behind_their_ends():
     assert np.array_equal(from_arrays(arrays, code_type, "p"), codes)
     with pytest.raises(MalformedMessage, match="a code that is cut off"):
         from_arrays({"p0": arrays["p0"][:5]}, code_type, "p")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "range_", "most", "bits"),
+    [
+        ("int64", "mod 1048576", 2**20 - 1, 20),
+        ("int32", "0..9", 9, 4),
+        ("int8", "mod 1", 0, 0),
+        ("int64", f"0..{2**63 - 1}", 2**63 - 1, 63),
+        ("uint8", "0..255", 255, 8),
+        ("int16", "any", 2**15 - 1, 16),
+    ],
+)
+@pytest.mark.parametrize("size", [0, 3, CHUNK + 5])
+def test_integers_of_a_secure_sum_travel_in_the_bits_of_their_range(dtype, range_, most, bits, size):
+    type_ = fc.TensorType(dtype, (size,))
+    integers = np.random.default_rng(0).integers(0, most, size, np.int64, endpoint=True).astype(dtype)
+
+    arrays = to_arrays(integers, type_, "p", (range_,))
+
+    assert arrays["p0"].nbytes == -(-size * bits // 8)
+    value = from_arrays(arrays, type_, "p", (range_,))
+    assert value.dtype == dtype
+    assert np.array_equal(value, integers)
+
+
+def test_integers_outside_of_their_range_do_not_travel():
+    type_ = fc.to_type([("int32", (2, 2)), "float32"])
+    ranges = ("mod 5", "")
+    for wrong in (5, -1):
+        with pytest.raises(FedcoreError, match="a client's integers are not in the range mod 5 of the plan"):
+            to_arrays((np.array([[0, 1], [wrong, 4]], np.int32), np.float32(1)), type_, "p", ranges)
+    arrays = to_arrays((np.array([[0, 1], [2, 4]], np.int32), np.float32(1)), type_, "p", ranges)
+    with pytest.raises(MalformedMessage, match=r"integers that are not in the range mod 5"):
+        from_arrays({**arrays, "p0": np.array([255, 255], np.uint8)}, type_, "p", ranges)
+    for wrong in (np.zeros(3, np.uint8), np.zeros((2, 2), np.int32)):
+        with pytest.raises(MalformedMessage, match=r"other bytes than those of int32\[2,2\] with integers of 3 bits"):
+            from_arrays({**arrays, "p0": wrong}, type_, "p", ranges)
+
+
+def test_sites_without_masks_send_secure_sums_in_the_bits_that_are_counted(three):
+    exchange, _ = three
+
+    @fc.federated_computation(FederatedType(fc.to_type(ELEMENT + "*"), fc.CLIENTS))
+    def remainder(data):
+        counts = fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, _: n + 1), data)
+        return fc.federated_secure_modular_sum(counts, 1000), fc.federated_sum(counts)
+
+    cohort = data_of(exchange).cohort(exchange.sites)
+    with fc.use(fc.runtime.network(exchange)):
+        modular, total = remainder(cohort)
+    assert modular == total % 1000
+
+    @fc.federated_computation(FederatedType(fc.to_type(ELEMENT + "*"), fc.CLIENTS))
+    def remainder_only(data):
+        counts = fc.federated_map(lambda s: fc.sequence_reduce(s, 0, lambda n, _: n + 1), data)
+        return fc.federated_secure_modular_sum(counts, 1000)
+
+    with fc.use(fc.runtime.network(exchange)):
+        assert remainder_only(cohort) == modular
+    assert fc.context.last_report().aggregate_bits == 3 * 10
+    assert [line for line in exchange.answering["site-00"].log if line["what"] == "ran"][-1]["bits"] == 10
 
 
 def test_scaffold_keeps_its_clients_states_at_the_sites(three):

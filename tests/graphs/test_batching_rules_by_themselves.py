@@ -54,6 +54,13 @@ CASES = {
     "AvgPoolGrad": [(ints(6, 4, 4, 2), floats(6, 2, 2, 2), WINDOW)],
     "AvgPool3DGrad": [(ints(2, 4, 4, 4, 2), floats(2, 2, 2, 2, 2), BOX)],
     "MaxPoolGrad": [(floats(6, 4, 4, 2), floats(6, 2, 2, 2), floats(6, 2, 2, 2, seed=1), WINDOW)],
+    **{
+        f"{how}Bound": [(np.sort(floats(2, 9)), floats(2, 5)), (ints([1, 3, 3]), ints([3, 0]))]
+        for how in ("Lower", "Upper")
+    },
+    **{op: [((1 + 2j) * floats(6, 4).astype(np.complex64),)] for op in ("FFT", "IFFT")},
+    "RFFT": [(floats(6, 4), ints(4))],
+    "IRFFT": [(floats(6, 3).astype(np.complex64), ints(4))],
     "CheckNumerics": [(floats(6, 3), {"message": "wrong"})],
     "Conv2DBackpropInput": [(ints(6, 4, 4, 2), floats(3, 3, 2, 4), floats(6, 2, 2, 4), IMAGES)],
     "Conv2DBackpropFilter": [(floats(6, 4, 4, 2), ints(3, 3, 2, 4), floats(6, 2, 2, 4), IMAGES)],

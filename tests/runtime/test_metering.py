@@ -386,7 +386,7 @@ def only_an_echo(xs, s):
         (sum_with_a_constant, (), 0, 32),
         (sum_of_a_pair, (), 0, 32),
         (sum_computed_twice, (), 0, 32),
-        (sum_of_itself, (), 0, 64),
+        (sum_of_itself, (), 0, 32),
         (zipped_with_itself, (3.0,), 32, 32),
         (beside_a_zip, (3.0,), 64, 32),
         (pair_from_a_graph, (3.0,), 32, 32),

@@ -210,7 +210,7 @@ def test_the_report_has_the_bits_of_each_phase(masked):
         sums(readings(5))
     (traffic,) = fc.context.last_report().secure_sums
     envelope, clients = 25 + 64, 5
-    assert traffic.plain_bits == clients * 8 * (1 + 12 + 8 + 8 + 12)
+    assert traffic.plain_bits == clients * (5 * 8 + 63 + 3 * 10)  # 0 to 200, five times; int64; modulo 1000
     assert traffic.sent_bits["keys"] == clients * 8 * (envelope + 2 * 32)
     assert traffic.sent_bits["shares"] == clients * 8 * (envelope + 32 + 4 + 4 * (4 + 74 + 16))
     widths = 1 + 3 * 2 + 2 + 8 + 3 * 2  # uint8; 0 to 5 * 200 in int32[3] and int64; int64; modulo 1000 in int32[3]

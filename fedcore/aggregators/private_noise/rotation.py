@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from fedcore.aggregators.encoders.hadamard import hadamard_transform
+
 
 def padded_size(size: int) -> int:
     """The power of two that a vector is padded to."""
@@ -12,24 +14,19 @@ def rotate_vector(vector: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """[size] -> [padded size] of one dtype, of the same norm."""
     size = int(vector.shape[0])
     padded = tf.pad(vector, [[0, padded_size(size) - size]])
-    return _hadamard(padded * _signs(padded, seed))
+    return hadamard_transform(padded * _signs(padded, seed))
 
 
 def rotate_back(vector: tf.Tensor, seed: tf.Tensor, size: int) -> tf.Tensor:
     """The inverse of `rotate_vector`."""
-    return (_hadamard(vector) * _signs(vector, seed))[:size]
+    return (hadamard_transform(vector) * _signs(vector, seed))[:size]
 
 
 def _signs(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    bits = tf.random.stateless_uniform(like.shape, tf.stack([seed, tf.zeros_like(seed)]), 0, 2, tf.int32)
-    return tf.cast(2 * bits - 1, like.dtype)
-
-
-def _hadamard(vector: tf.Tensor) -> tf.Tensor:
-    """The orthonormal Walsh-Hadamard transform, its own inverse."""
-    size, half = int(vector.shape[0]), 1
-    while half < size:
-        pairs = tf.reshape(vector, [-1, 2, half])
-        vector = tf.reshape(tf.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], 1), [size])
-        half *= 2
-    return vector / size**0.5
+    """1 or -1 by the bits of random words."""
+    size = int(like.shape[0])
+    words = tf.random.stateless_uniform(
+        [-(-size // 32), 1], tf.stack([seed, tf.zeros_like(seed)]), None, None, tf.int32
+    )
+    bits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(words, tf.range(32)), 1)
+    return tf.cast(1 - 2 * tf.reshape(bits, [-1])[:size], like.dtype)

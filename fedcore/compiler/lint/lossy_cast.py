@@ -10,7 +10,7 @@ from fedcore.compiler.leaf_sets import count, flat, start_of
 from fedcore.compiler.lint.program import ClientFold, Program, user_name
 from fedcore.compiler.lint.registry import Finding, lint_check
 from fedcore.errors import Location
-from fedcore.intrinsics.planned import sent_by
+from fedcore.intrinsics.sent_values import sent_by
 from fedcore.ir import Function, Graph, Operation, Ref
 from fedcore.types import SequenceType, StructType, TensorType, Type, contains
 
@@ -55,7 +55,7 @@ def _sent_value_casts(program: Program, fold: ClientFold) -> Iterator[Finding]:
     """The casts of values that clients send."""
     stage = fold.stage
     added = {leaf.dtype.name for leaf in flat(stage.parameters[0].type) if isinstance(leaf, TensorType)}
-    for name, sent in sent_by(fold.fold, stage, program.stages.main.types()).items():
+    for name, sent in sent_by(program.stages, fold.fold).items():
         for source, target in _casts_of(program, stage, name):
             label, line = user_name(sent.label), _line_of(stage, name) or accumulation_line(stage, name)
             if target in _HALVES and target in added:
@@ -82,6 +82,9 @@ def _casts_of(program: Program, stage: Function, name: str) -> Iterator[tuple[st
     from fedcore.graphs.graphdef.analysis.lossy_casts import cast_of_result
 
     op = next((op for op in stage.operations if op.name == name), None)
+    if op is not None and op.kind == "message" and "secure" in op.attributes:
+        yield from _casts_of(program, stage, op.operands[0].name)
+        return
     if op is not None and op.kind == "cast":
         source = op.operands[0].name
         for leaf in _casts_of_types(stage.types()[source], op.type):

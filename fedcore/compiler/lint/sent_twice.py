@@ -8,8 +8,8 @@ from fedcore.compiler.lint.program import ClientFold, Program, user_name
 from fedcore.compiler.lint.registry import Finding, lint_check
 from fedcore.compiler.liveness import Liveness
 from fedcore.errors import Location
-from fedcore.intrinsics.planned import sent_by
 from fedcore.intrinsics.secure_ranges import OPEN
+from fedcore.intrinsics.sent_values import sent_by
 from fedcore.ir import Function, Graph, Operation, Ref, Symbol
 from fedcore.types import StructType
 
@@ -27,12 +27,11 @@ def sent_twice(program: Program) -> Iterator[Finding]:
     After:
         return total, fc.federated_sum(away)
     """
-    types = program.stages.main.types()
     first: dict[Hashable, Location | None] = {}
     live = Liveness(program.stages)
     for fold in program.folds:
         numbers = _number_values(program, fold)
-        sent = sent_by(fold.fold, fold.stage, types)
+        sent = sent_by(program.stages, fold.fold)
         hidden, bare = _sent_by_protocol(live, fold, set(sent))
         for name in sent:
             line = accumulation_line(fold.stage, name) or fold.merge.location
@@ -102,6 +101,8 @@ def _number_values(program: Program, fold: ClientFold) -> dict[str, Hashable]:
 
 
 def _number(program: Program, stage: Function, op: Operation, numbers: dict[str, Hashable]) -> Hashable:
+    if op.kind == "message" and "secure" in op.attributes:
+        return numbers[op.operands[0].name]
     operands = []
     for operand in op.operands:
         callee = program.stages[operand.name] if isinstance(operand, Symbol) else None

@@ -1,13 +1,13 @@
 """The pass `fuse`: few large TensorFlow graphs in the place of many small operations of a stage.
 
 A run is a set of operations with one key (`_graph_keys`), which become one call: no operation outside of graphs, such
-as a reduction of a sequence, lies between them, and all of them depend on the partial of the fold, or none does.
+as a reduction of a sequence, lies between them, and all of them are on one side of what clients send (`ALONE` …).
 `fedcore.graphs.stages.fusing` traces the graph of a run.
 """
 
 import collections
 import graphlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING
 
 import attrs
@@ -25,6 +25,7 @@ from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.passes.grappler import grappler as optimised
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.intrinsics.planned import split_operands
+from fedcore.intrinsics.sent_values import client_cut
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Parameter, Ref, Value
 from fedcore.ir.module import Graph
 from fedcore.ir.module_builder import rename_symbols
@@ -36,9 +37,12 @@ from fedcore.types import CLIENTS, FunctionType, SequenceType, StructType, Type,
 if TYPE_CHECKING:
     from fedcore.graphs.capture.graph_capture import TracedGraph
 
-GraphKeys = dict[str, tuple[bool, int]]
-"""By operation the key of its graph: whether it depends on the partial, and how many operations outside graphs precede
-it on the longest path."""
+GraphKeys = dict[str, tuple[int, int]]
+"""By operation the key of its graph: its side of what clients send, and how many operations outside graphs precede it
+on the longest path."""
+
+ALONE, RECOMPUTED, DEPENDENT = range(3)
+"""Sides: a client's own values, values that follow from what it sends, and values that depend on the partial."""
 
 Users = dict[str, list[Operation]]
 
@@ -51,7 +55,8 @@ def fuse(module: Module, *, grappler: bool = False) -> Module:
     """Merges each maximal run of operations between two sequence operations of a stage into one graph.
 
     Operations that depend on the partial get a graph apart from those of a client alone, so that clients can be
-    vectorised while their fold keeps its order. Equal operations of a stage run once; a graph has no inputs that it
+    vectorised while their fold keeps its order. Operations that follow from what a client sends get one too, so that
+    their results are not sent (`client_cut`). Equal operations of a stage run once; a graph has no inputs that it
     does not read. With `grappler`, the pass `grappler` then runs over the graphs.
     """
     if module.stage != "planned":
@@ -148,19 +153,21 @@ def _is_sequence(type_: Type) -> bool:
     return isinstance(type_, SequenceType | FunctionType)
 
 
-def _graph_keys(function: Function) -> GraphKeys:
+def _graph_keys(function: Function, recomputed: Set[str]) -> GraphKeys:
     """The keys of all operations and parameters. Operations with equal keys can be merged into one graph."""
-    keys = {p.name: (p.name == "partial" and i == 0, 0) for i, p in enumerate(function.parameters)}
+    keys = {
+        p.name: (DEPENDENT if p.name == "partial" and i == 0 else ALONE, 0) for i, p in enumerate(function.parameters)
+    }
     computed, no_graph = set[str](), _outside_graphs(function)
     for op in function.operations:
         names = [o.name for o in op.operands if isinstance(o, Ref)]
-        dependent = any(keys[n][0] for n in names)
+        side = max((keys[n][0] for n in names), default=ALONE)
         outside = max((keys[n][1] for n in names), default=0)
         if op.name not in no_graph:
             computed.add(op.name)
         elif _is_per_element(op) or not computed.isdisjoint(names):
             outside += 1
-        keys[op.name] = (dependent, outside)
+        keys[op.name] = (max(side, RECOMPUTED) if op.name in recomputed else side, outside)
     return keys
 
 
@@ -215,14 +222,19 @@ class _Fusion:
         self.names: dict[str, str] = {}
         types = module.main.types()
         self.broadcasts: dict[str, int] = {}  # by stage of a fold the number of broadcasts among its operands
+        self.recomputed: dict[str, Set[str]] = {}
         for op in module.main.operations:
             if op.kind == "fold":
                 operands = [types[o.name] for o in op.operands if isinstance(o, Ref)]
                 self.broadcasts[op.operands[1].name] = split_operands(operands)
+                self.recomputed[op.operands[1].name] = client_cut(module, op).recomputed
+
+    def _keys(self, function: Function) -> GraphKeys:
+        return _graph_keys(function, self.recomputed.get(function.name, frozenset()))
 
     def changes(self, function: Function) -> bool:
         """Whether a run of the function becomes another graph."""
-        keys = _graph_keys(function)
+        keys = self._keys(function)
         contributions = self._contributions(function, keys)
         return not all(self._stays(run, contributions) for run in _runs(function, keys, _users(function)))
 
@@ -241,14 +253,14 @@ class _Fusion:
     def _function(self, function: Function) -> str:
         builder = Builder(self.target, locate=lambda: None)
         bindings = {p.name: builder.parameter(p.name, p.type) for p in function.parameters}
-        keys, users = _graph_keys(function), _users(function)
+        keys, users = self._keys(function), _users(function)
         contributions = self._contributions(function, keys)
         runs = _runs(function, keys, users)
         run_ids = {id(run) for run in runs}
         for unit in _units(function, runs):
             if id(unit) in run_ids:
-                dependent, _ = keys[unit[0].name]
-                self._fuse(builder, function, unit, bindings, users, contributions, dependent=dependent)
+                side, _ = keys[unit[0].name]
+                self._fuse(builder, function, unit, bindings, users, contributions, dependent=side == DEPENDENT)
                 continue
             (op,) = unit
             operands = [bindings[o.name] if isinstance(o, Ref) else self._symbol(builder, o.name) for o in op.operands]
@@ -334,7 +346,7 @@ class _Fusion:
     def _contributions(self, function: Function, keys: GraphKeys) -> Contributions:
         if function.name not in self.broadcasts:
             return Contributions()
-        dependent = {name for name, (depends, _) in keys.items() if depends}
+        dependent = {name for name, (side, _) in keys.items() if side == DEPENDENT}
         return contributions(function, dependent, self.broadcasts[function.name])
 
     def _call(

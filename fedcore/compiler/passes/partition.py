@@ -16,6 +16,7 @@ from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.errors import FedcoreError, Location
+from fedcore.intrinsics.message import message
 from fedcore.intrinsics.planned import broadcast, collect, fold, merge, run
 from fedcore.intrinsics.rows import columns_of, sequences_of, why_no_columns
 from fedcore.intrinsics.secure_ranges import OPEN
@@ -71,6 +72,11 @@ class _Aggregation:
     @classmethod
     def of(cls, node: PlacedValue) -> "_Aggregation":
         return cls(node, *node.inputs)
+
+    @property
+    def secure(self) -> tuple[str, ...]:
+        """The ranges of the integers of a secure sum, by leaf; empty for others."""
+        return self.node.operation.attributes.get("secure", ())
 
 
 class _Partition:
@@ -309,7 +315,7 @@ class _Partition:
             for i, aggregation in enumerate(aggregations):
                 with local.builder.at(aggregation.node.operation.location):
                     mine = partial if len(aggregations) == 1 else partial[i]
-                    value = local.tree(aggregation.value)
+                    value = local.contribution(aggregation)
                     accumulated.append(local.call(aggregation.accumulate, [mine, value], aggregation.node, 2))
             result = accumulated[0] if len(accumulated) == 1 else local.builder.struct([(None, a) for a in accumulated])
             if outputs:
@@ -331,8 +337,7 @@ class _Partition:
         """The attribute `secure` of a merge, if an aggregation is a secure sum."""
         marks: list[str] = []
         for a in aggregations:
-            leaves_ = tensor_leaves(self.partial_type(a))
-            marks += a.node.operation.attributes.get("secure", [OPEN] * len(leaves_))
+            marks += a.secure or [OPEN] * len(tensor_leaves(self.partial_type(a)))
         return {"secure": tuple(marks)} if any(marks) else {}
 
     def _join(self, aggregations: list[_Aggregation]) -> Value:
@@ -501,6 +506,17 @@ class _Local:
         if isinstance(tree, PlacedValue):
             return self.value(tree)
         return self.builder.struct([(None, self.tree(t)) for t in tree])
+
+    def contribution(self, aggregation: _Aggregation) -> Value:
+        """The value that clients contribute. Each leaf of a secure sum becomes a message with its range."""
+        value, ranges = self.tree(aggregation.value), iter(aggregation.secure)
+
+        def with_range(value: Value) -> Value:
+            if isinstance(value.type, StructType):
+                return self.builder.struct([(name, with_range(value[i])) for i, name in enumerate(value.type.names)])
+            return message.emit([value], secure=next(ranges))
+
+        return with_range(value) if aggregation.secure else value
 
     def call(self, symbol: str, arguments: list[Value], node: PlacedValue, index: int = 0) -> Value:
         return _apply_operand(self.owner.inliner, self.builder, symbol, arguments, node, index)

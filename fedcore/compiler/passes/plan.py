@@ -10,11 +10,13 @@ from fedcore.compiler.host_target import default_target
 from fedcore.compiler.pipeline import compiler_pass
 from fedcore.compiler.reachable import reachable
 from fedcore.errors import FedcoreError, brief, shorten
-from fedcore.intrinsics.planned import fold_of, sent_by, split_operands
-from fedcore.ir import Function, Module, Operation, Ref
+from fedcore.intrinsics.planned import fold_of, split_operands
+from fedcore.intrinsics.secure_ranges import OPEN
+from fedcore.intrinsics.sent_values import sent_bits, sent_by
+from fedcore.ir import Module, Operation, Ref
 from fedcore.ir.limits import MAX_DIGITS, MAX_WHY
 from fedcore.ir.target import Target, parse_target
-from fedcore.types import TensorType, Type, leaves, member_of
+from fedcore.types import Type, leaves, member_of
 
 if TYPE_CHECKING:
     from fedcore.graphs.batched.batching_policy import BatchingPolicy
@@ -104,10 +106,8 @@ def plan(
         attrs.evolve(f, attributes=attributes[f.name]) if f.name in attributes and "strategy" not in f.attributes else f
         for f in module.functions[:-1]
     ]
-    stages = {f.name: f for f in functions}
     by_name = {op.name: op for op in main.operations}
-    types = module.fact("types of main", _types_of_main)
-    operations = tuple(_with_bits(op, by_name, stages, types) for op in main.operations)
+    operations = tuple(_with_bits(module, op, by_name) for op in main.operations)
     plan_attributes = {"target": str(kind), **main.attributes} if attributes else main.attributes
     main = attrs.evolve(main, operations=operations, attributes=plan_attributes)
     planned = attrs.evolve(module, functions=(*functions, main))
@@ -266,22 +266,20 @@ def _types_of_main(module: Module) -> dict[str, Type]:
     return module.main.types()
 
 
-def _with_bits(
-    op: Operation, by_name: dict[str, Operation], stages: dict[str, Function], types: dict[str, Type]
-) -> Operation:
+def _with_bits(module: Module, op: Operation, by_name: dict[str, Operation]) -> Operation:
     if op.kind == "broadcast" and op.attributes.get("bits") == 0:
         return op  # a constant
     if op.kind == "broadcast":
-        bits = size_bits([member_of(op.type)])
+        bits = _sum(sent_bits(leaf, OPEN) for _, leaf in leaves(member_of(op.type)))
     elif op.kind == "merge":
-        fold = fold_of(op, by_name)
-        bits = size_bits(s.type for s in sent_by(fold, stages[fold.operands[1].name], types).values())
+        sent = sent_by(module, fold_of(op, by_name)).values()
+        bits = _sum(sent_bits(leaf, s.secure) for s in sent for _, leaf in leaves(s.type))
     else:
         return op
     return op if bits is None else attrs.evolve(op, attributes={**op.attributes, "bits": bits})
 
 
-def size_bits(types: Iterable[Type]) -> int | None:
-    """The size of values of the types; None where a dimension, a string or a sequence leaves it open."""
-    sizes = [leaf.size_bits if isinstance(leaf, TensorType) else None for t in types for _, leaf in leaves(t)]
-    return None if None in sizes else sum(size for size in sizes if size is not None)
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    """The sum of sizes; None if one is not known."""
+    known = list(sizes)
+    return None if None in known else sum(size for size in known if size is not None)

@@ -12,7 +12,7 @@ from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
 from fedcore.graphs.tensors.values import flatten, unflatten
-from fedcore.intrinsics.planned import Sent
+from fedcore.intrinsics.sent_values import Sent
 from fedcore.ir.module import Function, Module, Operation, Ref
 from fedcore.types import Type, leaves, tensor_leaves
 

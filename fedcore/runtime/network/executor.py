@@ -301,7 +301,7 @@ class _Stage:
         if type_ is None:
             return None
         zeros = {} if self.sums is None else {f"p{number}": array for number, array in self.sums.zeros.items()}
-        return from_arrays({**reply.arrays, **zeros}, type_, "p")
+        return from_arrays({**reply.arrays, **zeros}, type_, "p", stage.sent_ranges if self.sums is None else ())
 
     def site_of(self, client: Any) -> str:
         """The site of a client; values that this process has, such as a first state, travel with the request."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.tensors.values import flatten, unflatten
+from fedcore.intrinsics.secure_ranges import OPEN, SecureRange
 from fedcore.runtime.network.messages import MAX_INDEX, MalformedMessage
 from fedcore.types import TensorType, Type, leaves
 
@@ -18,12 +19,18 @@ _NUMPY = {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "in
 MAX_RANK = 8
 """Of a tensor of texts, whose shape is an array of the message."""
 
+CHUNK = 1 << 16
+"""Integers whose bits are packed at once: whole bytes of them."""
 
-def to_arrays(value: Any, type_: Type, prefix: str) -> dict[str, np.ndarray]:
+
+def to_arrays(value: Any, type_: Type, prefix: str, ranges: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """The arrays of a nested tuple of tensors, named by a prefix and the number of the leaf.
 
+    Args:
+        ranges: of the integers of each leaf, as of a `Sent`: they cross in the bits of their range. Default: no leaf
+            has one.
     Raises:
-        FedcoreError: a leaf is a sequence, which does not cross.
+        FedcoreError: a leaf is a sequence, which does not cross, or its integers are not in their range.
     """
     arrays: dict[str, np.ndarray] = {}
     for number, (leaf, (path, leaf_type)) in enumerate(zip(flatten(value), leaves(type_), strict=True)):
@@ -37,6 +44,10 @@ def to_arrays(value: Any, type_: Type, prefix: str) -> dict[str, np.ndarray]:
             arrays[f"{name}.shape"] = np.array(array.shape, np.int64)
         elif leaf_type.dtype.name == "code":
             arrays[name] = _used_bytes(array)
+        elif (range_ := _narrow_range(leaf_type, ranges, number)) is not None:
+            if not range_.holds(array):
+                raise FedcoreError(f"a secure sum: a client's integers are not in the range {range_} of the plan")
+            arrays[name] = _packed(array, range_.bits(leaf_type.dtype.numpy))
         elif array.dtype.name in _NUMPY:
             arrays[name] = array
         else:
@@ -44,7 +55,7 @@ def to_arrays(value: Any, type_: Type, prefix: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def from_arrays(arrays: Mapping[str, np.ndarray], type_: Type, prefix: str) -> Any:
+def from_arrays(arrays: Mapping[str, np.ndarray], type_: Type, prefix: str, ranges: Sequence[str] = ()) -> Any:
     """The nested tuple of numpy arrays that `to_arrays` named.
 
     Raises:
@@ -55,7 +66,8 @@ def from_arrays(arrays: Mapping[str, np.ndarray], type_: Type, prefix: str) -> A
         name = f"{prefix}{number}"
         if not isinstance(leaf_type, TensorType) or name not in arrays:
             raise MalformedMessage(f"a message lacks the tensor {path or number} : {leaf_type}")
-        value = _from_stored(arrays, name, leaf_type)
+        range_ = _narrow_range(leaf_type, ranges, number)
+        value = _from_stored(arrays, name, leaf_type) if range_ is None else _unpacked(arrays[name], leaf_type, range_)
         if not _fits(value.shape, leaf_type.shape):
             raise MalformedMessage(f"a message has {path or number} of shape {value.shape}; its type is {leaf_type}")
         values.append(value)
@@ -76,6 +88,43 @@ def _from_stored(arrays: Mapping[str, np.ndarray], name: str, type_: TensorType)
     if stored.dtype == np.uint8 and wants.name not in _NUMPY and stored.shape[-1:] == (wants.itemsize,):
         return np.ascontiguousarray(stored).view(wants).reshape(stored.shape[:-1])
     raise MalformedMessage(f"a message has an array of dtype {stored.dtype}, but its type is {type_}")
+
+
+def _narrow_range(type_: TensorType, ranges: Sequence[str], number: int) -> SecureRange | None:
+    """The range of a leaf whose integers take fewer bits than their dtype."""
+    if not ranges or ranges[number] == OPEN:
+        return None
+    range_, dtype = SecureRange.parse(ranges[number]), type_.dtype.numpy
+    return range_ if range_.bits(dtype) < 8 * dtype.itemsize else None
+
+
+def _packed(integers: np.ndarray, width: int) -> np.ndarray:
+    """The lowest bits of integers, one number after another."""
+    words, parts = integers.reshape(-1), [np.zeros(0, np.uint8)]
+    for start in range(0, len(words) if width else 0, CHUNK):
+        rows = words[start : start + CHUNK].astype("<u8").view(np.uint8).reshape(-1, 8)
+        parts.append(np.packbits(np.unpackbits(rows, axis=1, count=width, bitorder="little"), bitorder="little"))
+    return np.concatenate(parts)
+
+
+def _unpacked(data: np.ndarray, type_: TensorType, range_: SecureRange) -> np.ndarray:
+    """The integers of `_packed`.
+
+    Raises:
+        MalformedMessage: the bytes are no integers of the range.
+    """
+    sizes, width = [size or 0 for size in type_.shape or ()], range_.bits(type_.dtype.numpy)
+    words = np.zeros(math.prod(sizes), "<u8")
+    if data.dtype != np.uint8 or data.shape != ((len(words) * width + 7) // 8,):
+        raise MalformedMessage(f"a message has other bytes than those of {type_} with integers of {width} bits")
+    for start in range(0, len(words) if width else 0, CHUNK):
+        part = words[start : start + CHUNK]
+        bits = np.unpackbits(data[start * width // 8 :], count=len(part) * width, bitorder="little").reshape(-1, width)
+        columns = np.packbits(bits, axis=1, bitorder="little")
+        part.view(np.uint8).reshape(-1, 8)[:, : columns.shape[1]] = columns
+    if not range_.holds(words):
+        raise MalformedMessage(f"a message has integers that are not in the range {range_} of the plan")
+    return words.astype(type_.dtype.numpy).reshape(sizes)
 
 
 def _used_bytes(codes: np.ndarray) -> np.ndarray:

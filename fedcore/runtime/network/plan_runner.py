@@ -58,6 +58,11 @@ class ClientStageOf:
         return None if self.work.zero is None else self.cut.sent
 
     @property
+    def sent_ranges(self) -> tuple[str, ...]:
+        """The ranges of the leaves of `sent_type`."""
+        return () if self.work.zero is None else self.cut.ranges
+
+    @property
     def kept_type(self) -> Any:
         """The type of the value that the stage leaves for its client; None if it leaves none."""
         return self.work.client_stage.kept_type

@@ -60,8 +60,7 @@ class _Leaf:
         if value.shape != self.shape or value.dtype != self.type.dtype.numpy:
             raise SecureSumError(f"secure sum: a client's integers are not of the type {self.type} of the plan")
         flat = np.ascontiguousarray(value).reshape(-1)
-        largest = self.range.largest
-        if largest is not None and flat.size and (int(flat.min()) < 0 or int(flat.max()) > largest):
+        if not self.range.holds(flat):
             raise SecureSumError(f"secure sum: a client's integers are not in the range {self.range} of the plan")
         return flat.view(self.unsigned)
 
@@ -98,7 +97,7 @@ class SecureLeaves:
     @property
     def plain_bits(self) -> int:
         """The bits that a client's integers have without the protocol."""
-        return sum(leaf.type.size_bits or 0 for leaf in self._leaves.values())
+        return sum(leaf.size * leaf.range.bits(leaf.type.dtype.numpy) for leaf in self._leaves.values())
 
     def vector(self, partial: Any) -> Vector:
         """The integers of a client's partial.

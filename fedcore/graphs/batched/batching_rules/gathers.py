@@ -1,4 +1,4 @@
-"""Gathers, scatters and segment sums: embeddings and their gradients.
+"""Gathers, searches in sorted rows, scatters and segment sums: embeddings and their gradients, and tables.
 
 A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
 all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None; along it, each row of
@@ -127,6 +127,37 @@ def gather_nd_rule(
     else:
         out = ops.gather_nd(evaluation.tensor(params), evaluation.tensor(indices))
     return BatchedValue(out, params.batched or indices.batched, indices.padded_axis, indices.entries_per_row)
+
+
+@batching_rule("LowerBound", "UpperBound")
+def sorted_search_rule(
+    evaluation: BatchedEvaluation, node: Node, rows: BatchedValue, values: BatchedValue
+) -> BatchedValue:
+    """The places of values in sorted rows, one row after another: row i is searched for the values of row i.
+
+    Clients that share the rows put their values side by side; others put their rows below each other.
+
+    Args:
+        rows: the sorted rows of one client, [B, N], and `values` what is looked for, [B, M].
+    Raises:
+        NoBatchingRule: the rows are a batch, so that they hold padding.
+    """
+    if rows.padded_axis is not None or values.padded_axis == 0:
+        raise NoBatchingRule(node.op, "the sorted rows are a batch")
+    if not rows.batched and not values.batched:
+        return values.with_tensor(*emit(node.op, [evaluation.tensor(rows), evaluation.tensor(values)], node.attributes))
+    wanted = evaluation.with_client_axis(values)
+    clients, (count, size) = evaluation.clients, ops.unstack(ops.shape(wanted)[1:], 2)
+    if rows.batched:
+        tables = evaluation.tensor(rows)
+        tables = ops.reshape(tables, [clients * count, ops.shape(tables)[2]])
+        (places,) = emit(node.op, [tables, ops.reshape(wanted, [clients * count, size])], node.attributes)
+        places = ops.reshape(places, [clients, count, size])
+    else:
+        together = ops.reshape(ops.transpose(wanted, [1, 0, 2]), [count, clients * size])
+        (places,) = emit(node.op, [evaluation.tensor(rows), together], node.attributes)
+        places = ops.transpose(ops.reshape(places, [count, clients, size]), [1, 0, 2])
+    return BatchedValue(places, True, values.padded_axis, values.entries_per_row)
 
 
 @batching_rule("UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd")

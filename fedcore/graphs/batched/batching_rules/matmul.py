@@ -1,4 +1,4 @@
-"""Matrix products, softmax, and cross-entropy losses.
+"""Matrix products, Fourier transforms, softmax, and cross-entropy losses.
 
 A rule computes one operation for K clients. `x.batched`: the tensor of x has a client axis in front, [K, …]; otherwise
 all clients share it. `x.padded_axis`: the axis of one client's value that is the batch, or None; along it, each row of
@@ -23,6 +23,7 @@ from fedcore.graphs.batched.batched_value import (
     product_padding,
     rowwise_padding,
 )
+from fedcore.graphs.batched.batching_rules.convolutions import per_client, unrolled_over_clients
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.own_rows import product_with_shared
 from fedcore.graphs.dataflow import operations as ops
@@ -335,3 +336,21 @@ def _missing_classes(logits: Value, longer_than: int) -> int:
 def _first_columns(rows: Value, count: int | Value | None) -> Value:
     """The first columns of a matrix, without those that were padded; an unknown number means that none were."""
     return rows[:, :count] if isinstance(count, int) and rows.shape[1] != count else rows
+
+
+@batching_rule("FFT", "IFFT", "RFFT", "IRFFT")
+def fourier_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, *length: BatchedValue) -> BatchedValue:
+    """A transform for each client: the kernel takes several rows into one register, and so rounds them as one does not.
+
+    Args:
+        length: of the real rows; constant.
+    Raises:
+        NoBatchingRule: the batch is transformed.
+    """
+    if x.padded_axis == evaluation.rank(x) - 1:
+        raise NoBatchingRule(node.op, "it transforms the batch axis")
+    lengths = [ops.constant(evaluation.constant_operand(node, n)) for n in length]
+    if not x.batched:
+        return x.with_tensor(*emit(node.op, [evaluation.tensor(x), *lengths], node.attributes))
+    (tensor,) = unrolled_over_clients(evaluation, node, [per_client(evaluation, x), *lengths])
+    return BatchedValue(tensor, True, x.padded_axis, x.entries_per_row)

@@ -1,0 +1,248 @@
+"""The cut of a client stage: the values that cross to the server, and what the server computes from them.
+
+The accumulation of a fold reads values that a client computes alone. The cut leaves out those that follow from others
+of them, so a client that adds `b` and `m - b` sends `b`. Only values that the accumulation reads, and messages, are
+sent: a smaller value further up, such as the number that a histogram is made of, would show the server more than the
+program does.
+
+Decision 0320.
+"""
+
+import collections
+from collections.abc import Iterator, Mapping, Set
+
+import attrs
+
+from fedcore.intrinsics.planned import split_operands
+from fedcore.intrinsics.secure_ranges import OPEN, SecureRange
+from fedcore.ir.calls import repeatable_symbols
+from fedcore.ir.module import Function, Module, Operation, Ref, Symbol
+from fedcore.ir.value_names import ValueNames
+from fedcore.types import StructType, TensorType, Type
+
+
+@attrs.frozen
+class Sent:
+    """A value that crosses.
+
+    Args:
+        label: its path in the struct that holds it, such as `metrics.loss`; else the name of the value (`ValueNames`).
+        secure: the range of the integers, as `fedcore.intrinsics.secure_ranges` writes it; `OPEN` for other values.
+    """
+
+    label: str
+    type: Type
+    secure: str = OPEN
+
+
+def sent_bits(leaf: Type, secure: str) -> int | None:
+    """The size of a leaf of a value that crosses; None if its type leaves it open.
+
+    Args:
+        secure: as of a `Sent`. An integer of a range takes the bits of the largest number.
+    """
+    size = getattr(leaf, "size_bits", None)
+    if secure == OPEN or size is None or not isinstance(leaf, TensorType):
+        return size
+    dtype = leaf.dtype.numpy
+    return size // (8 * dtype.itemsize) * SecureRange.parse(secure).bits(dtype)
+
+
+@attrs.frozen
+class ClientCut:
+    """The cut of a client stage.
+
+    Args:
+        sent: the values that a client sends, by their names in the stage.
+        recomputed: the operations that follow from `sent`, constants and broadcasts, and that only the accumulation
+            reads.
+    """
+
+    sent: dict[str, Sent]
+    recomputed: frozenset[str]
+
+
+def sent_by(plan: Module, fold: Operation) -> dict[str, Sent]:
+    """The values that a client of a fold sends, by their names in the stage."""
+    return client_cut(plan, fold).sent
+
+
+def client_cut(plan: Module, fold: Operation) -> ClientCut:
+    """The cut of the stage of a fold in the plan's main function."""
+    return plan.fact(f"client cut of {fold.name}", lambda plan: _Stage(plan, fold).cut())
+
+
+class _Stage:
+    """The values of a client stage that do not depend on the partial, by what the server needs to compute them."""
+
+    def __init__(self, plan: Module, fold: Operation) -> None:
+        self.stage = stage = plan.function(fold.operands[1].name)
+        self.types = stage.types()
+        self.by_name = {op.name: op for op in stage.operations}
+        self.dependent, self.contributions = _contributions(stage, keeps=bool(fold.attributes.get("keeps")))
+        types_of_main = plan.main.types()
+        broadcasts = split_operands([types_of_main[o.name] for o in fold.operands if isinstance(o, Ref)])
+        self.shared = {p.name for p in stage.parameters[1 : 1 + broadcasts]}
+        self.constant: set[str] = set()
+        for op in stage.operations:
+            if self.constant.issuperset(_operands(op)) and "salt" not in op.attributes:
+                self.constant.add(op.name)
+        repeatable = repeatable_symbols(plan)
+        self.repeatable = {
+            op.name
+            for op in stage.operations
+            if "salt" not in op.attributes
+            and repeatable.issuperset(o.name for o in op.operands if isinstance(o, Symbol))
+        }
+
+    def cut(self) -> ClientCut:
+        labels = self._distinct()
+        names = {path_of(name, self.by_name): name for name in labels}
+        has, sent = self.constant | self.shared, set[str]()
+        follows: dict[str, None] = {}
+        for name in (*(p.name for p in self.stage.parameters), *self.by_name):
+            if name in has or name in self.dependent:
+                continue
+            operands = _operands(self.by_name[name]) if name in self.repeatable else [""]
+            path = path_of(name, self.by_name)
+            if has.issuperset(operands) and any(n in sent or n in follows for n in operands):
+                follows[name] = None
+            elif path in names:
+                sent.update((name, names[path]))
+            elif not has.issuperset(operands):
+                continue
+            has.add(name)
+        labels = {name: label for name, label in labels.items() if name in sent}
+        uses = collections.Counter(labels.values())
+        return ClientCut(
+            {
+                name: Sent(f"{label} (%{name})" if uses[label] > 1 else label, self.types[name], self._range(name))
+                for name, label in labels.items()
+            },
+            self._recomputed(follows.keys()),
+        )
+
+    def _range(self, name: str) -> str:
+        return self.by_name[name].attributes.get("secure", OPEN) if name in self.by_name else OPEN
+
+    def _recomputed(self, follows: Set[str]) -> frozenset[str]:
+        """The operations that are read behind the cut only: constants, and those that follow from sent values.
+
+        Literals, and elements of what is sent, are where they are used.
+        """
+        users = collections.defaultdict(set)
+        for op in self.stage.operations:
+            for name in _operands(op):
+                users[name].add(op.name)
+        behind = set(self.dependent)
+        for name in reversed(self.by_name):
+            if (name in follows or name in self.constant) and users[name] and users[name] <= behind:
+                behind.add(name)
+        recomputed: set[str] = set()
+        for name in self.by_name:
+            op = self.by_name[name]
+            is_work = op.kind not in ("item", "struct") or not recomputed.isdisjoint(_operands(op))
+            if name in behind - self.dependent and is_work and op.kind not in ("literal", "generic_zero"):
+                recomputed.add(name)
+        return frozenset(recomputed)
+
+    def _distinct(self) -> dict[str, str]:
+        """The values that the contributions are put together of, each once, with labels: structs opened, constants and
+        broadcasts left out, messages in place of what is computed from them.
+        """
+        names_of, messages = ValueNames(self.stage), self._messages()
+        value_paths: dict[str, tuple] = {}  # by name the path from the value that no `item` takes apart
+        stack: list[tuple[str, str | None]] = [(name, None) for name in reversed(self.contributions)]
+        labels: dict[str, str] = {}
+        while stack:
+            name, label = stack.pop()
+            if name in self.constant or name in value_paths:
+                continue
+            if name in messages and messages[name] != (name,):
+                stack.extend((message, None) for message in reversed(messages[name]))
+                continue
+            op = self.by_name.get(name)
+            if op is not None and op.kind == "struct":
+                stack.extend(reversed(list(_elements(op, label))))
+                continue
+            path = path_of(name, self.by_name)
+            if path[0] in self.shared:
+                continue
+            if len(path) == 1 and path[0] != name:  # an element of a struct that is put together here
+                stack.append((path[0], label))
+            else:
+                value_paths[name], labels[name] = path, label or names_of.of(name) or name
+        paths = set(value_paths.values())
+        names_by_path: dict[tuple, str] = {}
+        for name, path in value_paths.items():  # what stands in another value that is sent is not sent again
+            if not any(path[:n] in paths for n in range(1, len(path))):
+                names_by_path.setdefault(path, name)
+        return {name: labels[name] for name in names_by_path.values()}
+
+    def _messages(self) -> dict[str, tuple[str, ...]]:
+        """By the name of each value that the server can compute from messages, these messages.
+
+        A graph that decodes may fail, for a code that is altered.
+        """
+        has, messages = self.constant | self.shared, dict[str, tuple[str, ...]]()
+        for op in self.stage.operations:
+            names = _operands(op)
+            if op.kind == "message":
+                messages[op.name] = (op.name,)
+            elif "salt" not in op.attributes and has.issuperset(names):
+                needed = dict.fromkeys(m for name in names for m in messages.get(name, ()))
+                if needed:
+                    messages[op.name] = tuple(needed)
+            else:
+                continue
+            has.add(op.name)
+        return messages
+
+
+def _contributions(stage: Function, *, keeps: bool) -> tuple[set[str], list[str]]:
+    """The values that depend on the partial, and the others that these are computed from.
+
+    Args:
+        keeps: the stage returns the partial and the kept value.
+    """
+    dependent, contributions = {stage.parameters[0].name}, dict[str, None]()
+    result = stage.result.name  # the next partial
+    for op in stage.operations:
+        names = _operands(op)
+        if keeps and stage.result == Ref(op.name):
+            result, names = names[0], names[:1]
+        if dependent.intersection(names):
+            dependent.add(op.name)
+            contributions.update(dict.fromkeys(n for n in names if n not in dependent))
+    if result not in dependent:
+        contributions[result] = None  # the client's value replaces the partial
+    return dependent, list(contributions)
+
+
+def _operands(op: Operation) -> list[str]:
+    return [o.name for o in op.operands if isinstance(o, Ref)]
+
+
+def _elements(struct: Operation, label: str | None) -> Iterator[tuple[str, str | None]]:
+    """The operands of a struct with their labels; None for an operand that has no name in an unlabelled struct."""
+    assert isinstance(struct.type, StructType)
+    for i, (operand, name) in enumerate(zip(struct.operands, struct.type.names, strict=True)):
+        if label is None:
+            yield operand.name, name
+        else:
+            yield operand.name, f"{label}[{i}]" if name is None else f"{label}.{name}"
+
+
+def path_of(name: str, made: Mapping[str, Operation]) -> tuple:
+    """The outermost value of which a value is an element, and the indices that lead to the element."""
+    path: list[int] = []
+    while name in made:
+        op = made[name]
+        if op.kind == "item":
+            path.append(op.attributes["index"])
+            name = op.operands[0].name
+        elif op.kind == "struct" and path:
+            name = op.operands[path.pop()].name
+        else:
+            break
+    return name, *reversed(path)
