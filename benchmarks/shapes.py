@@ -7,8 +7,12 @@ which fedcore and the loops take turns.
 """
 
 import os
+import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import attrs
 import click
@@ -114,7 +118,70 @@ def secure(rounds: int) -> list[Figure]:
     ]
 
 
-ROWS: dict[str, Callable[[int], list[Figure]]] = {"secure": secure}
+def states(rounds: int) -> list[Figure]:
+    """SCAFFOLD, whose clients keep a state on the disk, beside federated averaging; the disk over the needed states."""
+    return [_states_of(name, units, rounds) for name, units in {"10 KB": 32, "100 KB": 340}.items()]
+
+
+def _states_of(name: str, units: int, rounds: int, cohort: int = 1000, clients: int = 4000) -> Figure:
+    import keras
+
+    import fedcore as fc
+
+    def client(number: int) -> fc.data.ClientDataset:
+        rng = np.random.default_rng(number)
+        columns = rng.normal(size=(100, 64)).astype("f"), rng.integers(0, 10, 100).astype("i")
+        return fc.data.ClientDataset.from_columns(columns).repeat(5).batch(20)
+
+    datasets = {f"client_{number}": client(number) for number in range(clients)}
+    data = fc.simulation.datasets.ClientData.from_clients_and_tf_fn(datasets, datasets.get)
+
+    def model_fn() -> fc.learning.Model:
+        net = [keras.Input((64,)), keras.layers.Dense(units, activation="relu"), keras.layers.Dense(10)]
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return fc.learning.from_keras_model(keras.Sequential(net), loss, datasets["client_0"].element_spec)
+
+    plain = fc.learning.algorithms.build_weighted_fed_avg(model_fn, lambda: keras.optimizers.SGD(0.1))
+    keeping = fc.learning.algorithms.build_scaffold(model_fn, 0.1, clients)
+    state_bytes = sum(np.asarray(leaf).nbytes for leaf in keeping.initial_client_state())
+    best, disk = {"plain": float("inf"), "keeping": float("inf")}, 0.0
+    for seed in range(rounds):  # other cohorts each time: none is packed already
+        with tempfile.TemporaryDirectory() as folder:
+            plain_s, _ = _train(plain, data, cohort, seed, Path(folder, "plain"))
+            keeping_s, rows = _train(keeping, data, cohort, seed + rounds, Path(folder, "keeping"))
+            files = sum(path.stat().st_size for path in Path(folder, "keeping").glob("client_states.sqlite*"))
+        best = {"plain": min(best["plain"], plain_s), "keeping": min(best["keeping"], keeping_s)}
+        disk = files / (rows * state_bytes)
+    what = f"SCAFFOLD, a client with a stored state of {name}"
+    note = f"disk {disk:.2f} × the states that checkpoints need"
+    return Figure(what, best["keeping"], "federated averaging", best["plain"], note)
+
+
+def _train(process: Any, data: Any, cohort: int, seed: int, directory: Path) -> tuple[float, int]:
+    """CPU seconds for a client of a round, after rounds that warm up; the number of states that are needed."""
+    import fedcore as fc
+
+    begins = []
+
+    class Begin(fc.learning.programs.Callback):
+        def on_round_begin(self, round_number: int) -> None:
+            begins.append(time.process_time())
+
+    rounds, warm_up = 9, 4
+    options = {"clients_per_round": cohort, "seed": seed, "directory": directory, "progress": False}
+    fc.learning.programs.train(process, data, rounds, callbacks=[Begin()], **options)
+    seconds = (time.process_time() - begins[warm_up]) / (rounds - warm_up) / cohort
+    if not (directory / "client_states.sqlite").exists():
+        return seconds, 0
+    database = sqlite3.connect(directory / "client_states.sqlite")
+    versions = [int(path.stem.rpartition("_")[2]) for path in (directory / "checkpoints").glob("*.json")]
+    query = "SELECT version, coalesce(until, 1 << 60) FROM states"
+    needed = sum(any(begin <= version < until for version in versions) for begin, until in database.execute(query))
+    database.close()
+    return seconds, needed
+
+
+ROWS: dict[str, Callable[[int], list[Figure]]] = {"secure": secure, "states": states}
 
 
 @click.command()

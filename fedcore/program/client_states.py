@@ -1,7 +1,7 @@
 """The states that clients keep between the rounds of a training."""
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedcore.errors import InvalidValue, NotFound
@@ -52,6 +52,18 @@ class ClientStates(Mapping[ClientId, Any], abc.ABC):
             what is not in it. That is called in another thread, before the checkpoint is written, with the versions
             of the checkpoints that are there; states that none of them needs may be removed.
         """
+
+    def missing(self, client_ids: Iterable[ClientId]) -> set[ClientId]:
+        """The clients that have no state."""
+        return {client_id for client_id in client_ids if client_id not in self}
+
+    def read_ahead(self, client_ids: Sequence[ClientId]) -> list:
+        """The states of the first of some clients: as many as are best read at once, at least one.
+
+        Raises:
+            NotFound, and the errors of reading: of the first client only.
+        """
+        return [self[client_ids[0]]]
 
     def close(self) -> None:
         """The training has ended. States can still be read."""

@@ -29,7 +29,7 @@ from fedcore.types.immutable_arrays import immutable
 
 FORMAT, OLDEST_FORMAT = 2, 1
 MAX_DEPTH = 150
-_STRUCTURES = {"record", "dict", "list", "tuple"}
+STRUCTURES = {"record", "dict", "list", "tuple"}
 
 
 class Damaged(Exception):
@@ -118,12 +118,18 @@ def from_files(content: Mapping[str, Any], files: Sequence[bytes], structure: An
             shared = load(data)
             stored |= {name: shared[stored_name] for name, stored_name in entry["names"].items()}
         arrays = {
-            name: stored[name].view(_dtype(dtype)).reshape(shape) for name, (dtype, shape) in content["dtypes"].items()
+            name: stored[name].view(dtype_named(dtype)).reshape(shape)
+            for name, (dtype, shape) in content["dtypes"].items()
         }
         tree = _decode(content["tree"], arrays)
     except (ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
         raise Damaged(f"the manifest is no manifest: {error}") from error
     return _structure(tree, "state", structure)
+
+
+def restore(tree: list, arrays: Mapping[str, Any], structure: Any = None) -> Any:
+    """The structure of a manifest's tree, in containers as those of `from_files`."""
+    return _structure(_decode(tree, arrays), "state", structure)
 
 
 def check_manifest(manifest: bytes, version: int) -> dict:
@@ -163,7 +169,7 @@ def _checksum(digest: Digest) -> dict[str, Any]:
     return {"sha256": digest.sha256, "bytes": digest.size_bytes}
 
 
-def _dtype(name: str) -> np.dtype:
+def dtype_named(name: str) -> np.dtype:
     import ml_dtypes
 
     return np.dtype(getattr(ml_dtypes, name, name))
@@ -240,7 +246,7 @@ def _decode(tree: list, arrays: Mapping[str, np.ndarray], depth: int = 0) -> lis
         return ["value", np.array(texts, dtype=object).reshape(tree[1])]
     if kind in ("array", "scalar"):
         return ["value", arrays[value] if kind == "array" else arrays[value][()]]
-    if kind not in _STRUCTURES:
+    if kind not in STRUCTURES:
         raise Damaged(f"the manifest is no manifest: {brief(kind)} is no kind of node")
     parts = {key: _decode(part, arrays, depth + 1) for key, part in value}
     return [kind, list(parts.items())]

@@ -96,7 +96,9 @@ def prepare(value: Any, type_: Type, path: str, sequence: Callable) -> Any:
     if isinstance(type_, SequenceType):
         return sequence(value, type_, path)
     if isinstance(type_, TensorType):
-        return tensor_leaf(returned.tensor(value), type_, path)
+        leaf = returned.tensor(value)
+        fits_as_is = type(leaf) is np.ndarray and leaf.dtype.kind in "biufc" and leaf.dtype == type_.dtype.numpy
+        return leaf if fits_as_is and leaf.shape == type_.shape else tensor_leaf(leaf, type_, path)
     if isinstance(type_, FunctionType):
         raise TypeMismatch(f"{path}: a function cannot be an argument of a call from Python; give it while tracing")
     raise TypeMismatch(f"{path}: a value of type {type_} cannot be given")

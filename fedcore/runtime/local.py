@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fedcore.collection_pause import without_collection
 from fedcore.data import columns_of
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.intra_op_threads import set_intra_op_threads
@@ -88,7 +89,7 @@ class LocalRuntime:
             blocked = blocked_threads.describe()
             if blocked:
                 report.note(blocked)
-        with report.span("results", main.name):
+        with report.span("results", main.name), without_collection():  # one value or more for each client
             meter(module, report, self._sent)
             return restore(_to_numpy(result, main.result_type), main.result_type)
 

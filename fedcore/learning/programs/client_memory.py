@@ -42,9 +42,10 @@ class ClientMemory:
             TypeMismatch: an id is neither a text nor a whole number.
         """
         ids = _check_ids(client_ids)
-        new = {client_id for client_id in ids if client_id not in self.states}
+        new = self.states.missing(ids)
         initial = self._initial(server_state) if new else None
-        return Cohort(len(ids), lambda index: initial if ids[index] in new else self.states[ids[index]])
+        read = _ReadAhead(self.states, [i for i in ids if i not in new])
+        return Cohort(len(ids), lambda index: initial if ids[index] in new else read(ids[index]))
 
     def put(self, client_ids: Sequence, states: Sequence, round_number: int) -> None:
         """Stores the new states. A client that was dropped, whose state is None, keeps its old one."""
@@ -58,6 +59,26 @@ class ClientMemory:
         if self._of_training is None:
             self._of_training = compute.invoke(seed=self._seed)
         return self._of_training
+
+
+class _ReadAhead:
+    """Reads states of clients one by one, in order; the store reads as many at once as it likes."""
+
+    def __init__(self, states: ClientStates, client_ids: Sequence) -> None:
+        self._states = states
+        self._client_ids = client_ids
+        self._positions = {client_id: position for position, client_id in enumerate(client_ids)}
+        self._ahead: dict = {}
+
+    def __call__(self, client_id: str | int) -> Any:
+        try:
+            return self._ahead.pop(client_id)
+        except KeyError:
+            ids = self._client_ids[self._positions[client_id] :]
+            ahead = dict(zip(ids, self._states.read_ahead(ids), strict=False))
+            state = ahead.pop(client_id)
+            self._ahead = ahead  # replaced, since another thread may read the cohort too
+            return state
 
 
 def containers_of(type_: Type) -> Any:

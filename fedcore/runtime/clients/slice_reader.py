@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 
+from fedcore.collection_pause import without_collection
 from fedcore.data import ClientDataset
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.client_work import ClientSlice, ClientWork
@@ -75,7 +76,8 @@ class SliceReader:
             blocked_threads.check()
             with stopped_by(self._stop), users_code():
                 return self._read(unread)
-        return self._read(unread)
+        with without_collection():  # new containers for each client, which stay for the call
+            return self._read(unread)
 
     def _read(self, unread: UnreadRun) -> ClientSlice:
         with Reader(f"fedcore-data-{unread.first}") as reader:

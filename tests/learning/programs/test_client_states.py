@@ -130,20 +130,19 @@ def test_the_states_of_a_first_round_that_was_killed_do_not_count(keeping, data,
     assert bits(train(keeping, data, 2, directory=tmp_path)) == bits(whole)
 
 
-def test_states_that_cannot_be_written_end_the_training(keeping, data, tmp_path, monkeypatch):
+def test_states_that_cannot_be_written_end_the_training(keeping, data, tmp_path):
     whole = train(keeping, data, 4)
     train(keeping, data, 2, directory=tmp_path)
-    connect = sqlite3.connect
+    slots, aside = tmp_path / "client_states.sqlite-slots", tmp_path / "aside"
 
-    def on_a_full_disk(*args, **options):
-        database = connect(*args, **options)
-        database.execute("PRAGMA max_page_count = 1")
-        return database
+    class FullDisk(programs.Callback):
+        def on_result(self, round_number):
+            slots.rename(aside)
+            slots.symlink_to("/dev/full")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(sqlite3, "connect", on_a_full_disk)
-        with pytest.raises(OSError, match=r"No space left on device.*client_states\.sqlite"):
-            train(keeping, data, 4, directory=tmp_path)
+    with pytest.raises(OSError, match=r"No space left on device.*client_states\.sqlite-slots"):
+        train(keeping, data, 3, directory=tmp_path, callbacks=[FullDisk()])
+    aside.rename(slots)
     assert bits(train(keeping, data, 4, directory=tmp_path)) == bits(whole)
 
 
@@ -180,10 +179,11 @@ def test_a_flipped_bit_in_a_state_is_noticed(keeping, data, tmp_path):
     train(keeping, data, 1, directory=tmp_path)
     path = tmp_path / "client_states.sqlite"
     client, state = next(iter(SQLiteClientStates(path).items()))
-    content = path.read_bytes()
+    slots = tmp_path / "client_states.sqlite-slots"
+    content = slots.read_bytes()
     memory = state["memory"].tobytes()
     assert content.count(memory) == 1
-    path.write_bytes(content.replace(memory, bytes([memory[0] ^ 1]) + memory[1:]))
+    slots.write_bytes(content.replace(memory, bytes([memory[0] ^ 1]) + memory[1:]))
     with pytest.raises(ProgramStateDamagedError, match=f"the state of client '{client}': the tensors have another"):
         SQLiteClientStates(path)[client]
 
@@ -194,10 +194,10 @@ def test_a_file_that_is_no_database_is_named(keeping, data, tmp_path):
         train(keeping, data, 1, directory=tmp_path / "run", client_states=SQLiteClientStates(tmp_path / "text"))
 
 
-def test_a_directory_has_one_more_file(keeping, data, tmp_path):
+def test_a_directory_has_two_more_files(keeping, data, tmp_path):
     train(keeping, data, 1, directory=tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["checkpoints", "client_states.sqlite", "metrics.csv", "tensorboard"]
+    assert names == ["checkpoints", "client_states.sqlite", "client_states.sqlite-slots", "metrics.csv", "tensorboard"]
 
 
 def test_states_come_back_in_their_classes(data, tmp_path):
