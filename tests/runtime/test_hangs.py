@@ -279,7 +279,7 @@ class Registry(dict):
 
 thread = threading.Thread(target=compile_now)
 signal.signal(signal.SIGUSR1, compile_now)
-pipeline._registry = Registry(pipeline._registry)
+pipeline._passes._parts = Registry(pipeline._passes._parts)
 compile_now()
 thread.join()
 tell(found)
