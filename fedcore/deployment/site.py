@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -30,7 +30,7 @@ from fedcore.deployment.site_inputs import RunRequest, check_sources, element_of
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import RUN_TIMEOUT_S, SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
-from fedcore.deployment.site_values import FAILED, SiteValues
+from fedcore.deployment.site_values import FAILED, KeptValue, SiteValues
 from fedcore.deployment.wiped_memory import wipe_memory
 from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
@@ -51,6 +51,8 @@ from fedcore.runtime.network.transcript import HELD_OUT, NAMED_SOURCES, SERVER_V
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.types import Type
+
+Result = TypeVar("Result")
 
 MAX_PLANS = 64
 MAX_PLAN_BYTES = 2**28
@@ -256,11 +258,11 @@ class Site:
         )
         try:
             with stopping(self._stop, min(self._run_timeout_s, self._policy.run_s)):
-                result = self._in_time(compute)
+                result, kept = self._in_time(compute)
             if self._stop.is_stopped:
                 raise Stopped("the run took too long")
             seconds = time.monotonic() - began
-            return self._reply_with(plan, stage, inputs, masking, result, report, number, clients, seconds)
+            return self._reply_with(plan, stage, inputs, masking, result, kept, report, number, clients, seconds)
         except Exception as error:
             if not self._policy.hides_failures or isinstance(error, _NotBegun):
                 raise _ClientFailed(number, inputs.reply_by_s, error) from error
@@ -271,7 +273,7 @@ class Site:
         finally:
             self._answers_at = 0 if self._policy.reply_s is None else began + self._policy.reply_s
 
-    def _in_time(self, compute: Callable[[], SliceResult]) -> SliceResult:
+    def _in_time(self, compute: Callable[[], Result]) -> Result:
         """The result of a run. With `reply_s`, a run that nothing can stop in time is not waited for.
 
         Raises:
@@ -317,8 +319,8 @@ class Site:
         stop: Stop,
         *,
         masked: bool,
-    ) -> SliceResult:
-        """The result of a run that has been counted. Whatever it raises may depend on the data."""
+    ) -> tuple[SliceResult, KeptValue | None]:
+        """The result of a run that has been counted, and what it keeps. Whatever it raises may depend on the data."""
         run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
         try:
             broadcasts = [
@@ -354,7 +356,7 @@ class Site:
             again = numbers_of(run_with(self._seed(plan, stage, inputs, masked=masked)))
         if stage.partial_type is not None:
             self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
-        return result
+        return result, KeptValue.of(result.kept[inputs.index], stage.kept_type) if result.kept else None
 
     def _reply_with(
         self,
@@ -363,6 +365,7 @@ class Site:
         inputs: RunRequest,
         masking: SiteSum | None,
         result: SliceResult,
+        kept: KeptValue | None,
         report: Report,
         number: int,
         clients: int | None,
@@ -387,8 +390,8 @@ class Site:
         # Notes may tell of the data, such as of batches of several sizes.
         notes = [remark(note) for note in report.notes[:MAX_REMARKS]]
         facts: dict[str, Any] = {"kind": "result", "notes": [] if self._policy.aggregated else notes}
-        if result.kept:
-            self._values.store(inputs.plan, inputs.kept_name, result.kept[inputs.index], stage.kept_type)
+        if kept is not None:
+            self._values.store(inputs.plan, inputs.kept_name, kept, stage.kept_type)
             facts["provenance"] = inputs.provenance
         bits = self._policy.count_bits(plan, stage, result, masked=masked)
         self._policy.check_sent(bits, self.log, self._policy.planned_bits(plan, stage, masked=masked))

@@ -1,15 +1,19 @@
 """Values that client stages leave at their site, such as the states of clients, in files of the site."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import attrs
+import numpy as np
 
 from fedcore.errors import FedcoreError
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.network.leaves import from_arrays, to_arrays
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.transcript import KeptName
-from fedcore.types import Type, to_type
+from fedcore.types import TensorType, Type, leaves, to_type
 from fedcore.whole_files import write_whole
 
 MAX_VALUES = 16
@@ -21,6 +25,28 @@ MAX_FILES = 256
 
 FAILED: Any = object()
 """Stands for the value of a stage that has failed."""
+
+
+@attrs.frozen
+class KeptValue:
+    """A value that is to be kept, as a later stage finds it, whether in memory or in its file.
+
+    Args:
+        arrays: of the file; None for a value with sequences, which stays in memory only.
+    """
+
+    value: Any
+    arrays: Mapping[str, np.ndarray] | None
+
+    @classmethod
+    def of(cls, value: Any, type_: Type) -> "KeptValue":
+        """The value read back from what its file will hold. Whatever it raises depends on the value: a graph may give
+        other shapes than its type says, bytes that are no bool, or more axes than a file takes.
+        """
+        if not all(isinstance(leaf, TensorType) for _, leaf in leaves(type_)):
+            return cls(value, None)
+        arrays = Message.from_bytes(Message({"kind": "value"}, to_arrays(value, type_, "v")).to_bytes()).arrays
+        return cls(from_arrays(arrays, type_, "v"), arrays)
 
 
 class SiteValues:
@@ -39,14 +65,12 @@ class SiteValues:
         self._folder = folder
         self._memory: LruEntries[str, Any] = LruEntries(MAX_VALUES)
 
-    def store(self, plan: str, name: KeptName, value: Any, type_: Type) -> None:
-        """Stores a value. One with sequences stays in memory only."""
-        self._memory.put(_key(plan, name), (name.provenance, value))
-        try:
-            arrays = to_arrays(value, type_, "v")
-        except FedcoreError:
-            return
-        self._write(_key(plan, name), Message({"kind": "value", "type": str(type_), **_provenance(name)}, arrays))
+    def store(self, plan: str, name: KeptName, kept: KeptValue, type_: Type) -> None:
+        """Stores a value."""
+        self._memory.put(_key(plan, name), (name.provenance, kept.value))
+        if kept.arrays is not None:
+            facts = {"kind": "value", "type": str(type_), **_provenance(name)}
+            self._write(_key(plan, name), Message(facts, dict(kept.arrays)))
 
     def store_failure(self, plan: str, name: KeptName) -> None:
         """Stores that a stage has failed, in the place of its value."""
@@ -70,11 +94,7 @@ class SiteValues:
         if file.exists():
             file.touch()
         if stored is None and file.exists():
-            message = Message.from_bytes(file.read_bytes())
-            value = FAILED
-            if message.facts["kind"] == "value":
-                value = from_arrays(message.arrays, to_type(message.fact("type", str)), "v")
-            stored = message.fact("provenance", str), value
+            stored = _read(file.read_bytes())
             self._memory.put(key, stored)
         if stored is None or stored[0] != name.provenance:
             raise MalformedMessage("the request names a value that the site does not have")
@@ -82,6 +102,22 @@ class SiteValues:
 
     def _file(self, key: str) -> Path:
         return self._folder / f"{key}.safetensors"
+
+
+def _read(content: bytes) -> tuple[str, Any]:
+    """Provenance and value of a file.
+
+    Raises:
+        MalformedMessage: it is no file of a value. What is wrong with it may depend on the value, and is not told.
+    """
+    try:
+        message = Message.from_bytes(content)
+        value = FAILED
+        if message.facts["kind"] == "value":
+            value = from_arrays(message.arrays, to_type(message.fact("type", str)), "v")
+        return message.fact("provenance", str), value
+    except FedcoreError:
+        raise MalformedMessage("the request names a value that the site cannot read") from None
 
 
 def _key(plan: str, name: KeptName) -> str:

@@ -15,11 +15,11 @@ import fedcore as fc
 from fedcore.cli.verbs.deploy import _print_log
 from fedcore.compiler import compile_module
 from fedcore.deployment.policy import Policy
-from fedcore.deployment.site_values import FAILED, SiteValues
-from fedcore.errors import ExecutionError, SecureSumError
+from fedcore.deployment.site_values import FAILED, KeptValue, SiteValues
+from fedcore.errors import ExecutionError, FedcoreError, SecureSumError
 from fedcore.ir import parse_module, verify
 from fedcore.runtime.network.executor import NetworkClientsExecutor
-from fedcore.runtime.network.messages import Message
+from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.transcript import KeptName
 from fedcore.runtime.reports.report import Report
 
@@ -243,6 +243,42 @@ def test_a_failure_in_the_place_of_a_value_survives_a_restart(tmp_path):
     SiteValues(tmp_path).store_failure("c" * 64, name)
 
     assert SiteValues(tmp_path).find("c" * 64, name) is FAILED
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (("int32", [2, 1]), np.zeros([4321, 1], np.int32)),
+        (("bool", [1]), np.frombuffer(b"\2", np.bool_)),
+        ("int32", tf.zeros([1] * 70, tf.int32)),
+    ],
+    ids=["size", "bool", "axes"],
+)
+def test_a_value_that_its_file_would_not_give_fails_where_it_is_computed(type_, value):
+    """Read from its file by a later request, it told its size in the clear, or that a guess was right."""
+    with pytest.raises((FedcoreError, tf.errors.OpError)):
+        KeptValue.of(value, fc.to_type(type_))
+
+
+def test_a_kept_value_is_the_same_in_memory_and_in_its_file(tmp_path):
+    type_, name = fc.to_type(("code", [5])), KeptName("0", "0" * 32, 0, "p")
+    kept = KeptValue.of(np.array([9, 0, 0, 0, 77], np.uint8), type_)  # one byte is used
+
+    values = SiteValues(tmp_path)
+    values.store("plan", name, kept, type_)
+
+    assert values.find("plan", name).tolist() == SiteValues(tmp_path).find("plan", name).tolist()
+
+
+def test_what_is_wrong_with_a_file_of_a_value_is_not_told(tmp_path):
+    type_, name = fc.to_type("int32"), KeptName("0", "0" * 32, 0, "p")
+    SiteValues(tmp_path).store("plan", name, KeptValue.of(np.int32(1), type_), type_)
+    (file,) = tmp_path.glob("*.safetensors")
+    wrong = Message({"kind": "value", "type": "int32", "provenance": "p"}, {"v0": np.zeros([4321], np.int32)})
+    file.write_bytes(wrong.to_bytes())
+
+    with pytest.raises(MalformedMessage, match=r"^the request names a value that the site cannot read$"):
+        SiteValues(tmp_path).find("plan", name)
 
 
 def test_a_server_learns_that_a_site_has_other_types_than_the_plan(tmp_path):
