@@ -94,7 +94,7 @@ class SiteValues:
         if file.exists():
             file.touch()
         if stored is None and file.exists():
-            stored = _read(file.read_bytes())
+            stored = _parse_file(file.read_bytes())
             self._memory.put(key, stored)
         if stored is None or stored[0] != name.provenance:
             raise MalformedMessage("the request names a value that the site does not have")
@@ -104,7 +104,7 @@ class SiteValues:
         return self._folder / f"{key}.safetensors"
 
 
-def _read(content: bytes) -> tuple[str, Any]:
+def _parse_file(content: bytes) -> tuple[str, Any]:
     """Provenance and value of a file.
 
     Raises:

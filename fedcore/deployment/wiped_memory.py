@@ -1,4 +1,4 @@
-"""Memory without what it held before."""
+"""Zeroing of freed memory in a site's process, by the C library."""
 
 import ctypes
 import sys

@@ -281,5 +281,5 @@ def _with_bits(module: Module, op: Operation, by_name: dict[str, Operation]) -> 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:
     """The sum of sizes; None if one is not known."""
-    known = list(sizes)
-    return None if None in known else sum(size for size in known if size is not None)
+    bits = list(sizes)
+    return None if None in bits else sum(size for size in bits if size is not None)
