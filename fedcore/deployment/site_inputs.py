@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fedcore.compiler.client_data import KEPT, ClientData, Source
+from fedcore.compiler.client_data import KEPT, ClientData, Source, type_at
 from fedcore.ir import Module
 from fedcore.runtime.network.messages import MalformedMessage, Message
 from fedcore.runtime.network.transcript import (
@@ -69,6 +69,11 @@ class RunRequest:
         return {name: digest for name, digest in self.digests.items() if name[0] == "v"}
 
     @property
+    def kept_sources(self) -> list[ValueSource]:
+        """The sources that are values of earlier stages."""
+        return [source for source in self.sources if source.name not in NAMED_SOURCES]
+
+    @property
     def provenance(self) -> str:
         """The digest of what the stage reads, except for the site's data."""
         return provenance(self.plan, self.operation, self.run, self.seed, self.digests, self.sources)
@@ -107,8 +112,11 @@ def _is_allowed(source: Source, claim: ValueSource, request: RunRequest, data: C
         return claim.path == ()
     if claim.name in NAMED_SOURCES:
         return claim.path == source.path
-    is_part = claim.path[len(claim.path) - len(source.path) :] == source.path
-    return is_part and KeptName.parse(claim.name).operation in data.returned
+    kept_type = data.returned.get(KeptName.parse(claim.name).operation)
+    if kept_type is None or claim.path[len(claim.path) - len(source.path) :] != source.path:
+        return False
+    part = type_at(kept_type, claim.path)
+    return part is not None and source.element_type.is_assignable_from(part)
 
 
 def element_of(value: Any, path: tuple[int, ...]) -> Any:

@@ -1,0 +1,56 @@
+"""The integers that sites add in masked sums: those of their partials, and how many sites have failed.
+
+Decision 0317.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+
+from fedcore.errors import SecureSumError
+from fedcore.runtime.client_work import ClientWork
+from fedcore.runtime.secure import masks
+from fedcore.runtime.secure.masked_client import KEY_BYTES
+from fedcore.runtime.secure.secure_partials import SecureLeaves, whole_bytes
+
+
+class SiteLeaves(SecureLeaves):
+    """The secure leaves of a stage's partial, and behind them a number that is 1 for a site that has failed.
+
+    Args:
+        clients: number of clients of the sum.
+    """
+
+    def __init__(self, work: ClientWork, clients: int) -> None:
+        super().__init__(work, clients)
+        self.layout.append(masks.Segment(1, whole_bytes(clients)))
+
+    def vector(self, partial: Any) -> masks.Vector:
+        return [*super().vector(partial), self._failures(0)]
+
+    def failure(self) -> masks.Vector:
+        """What a site adds whose run has failed: numbers of its own that make the sum uniform, so that it shows nothing
+        of the others either, and its failure.
+        """
+        vector = masks.zeros(self.layout)
+        masks.add_mask(vector, os.urandom(KEY_BYTES), self.layout)
+        return [*vector[:-1], self._failures(1)]
+
+    def with_sums(self, partial: Any, sums: masks.Vector) -> Any:
+        """The merged partial with the sums in the place of the zeros.
+
+        Raises:
+            SecureSumError: a site has failed.
+        """
+        failures = int(sums[-1][0])
+        if failures:
+            sites = "a site has" if failures == 1 else f"{failures} sites have"
+            raise SecureSumError(
+                f"secure sum: {sites} failed, so that the sum shows nothing: the log of each says why\n"
+                "  fix: fedcore site log at the sites; tells_failures = true in a site's policy.toml tells which it is"
+            )
+        return super().with_sums(partial, sums[:-1])
+
+    def _failures(self, number: int) -> np.ndarray:
+        return np.array([number], self.layout[-1].dtype)
