@@ -204,7 +204,7 @@ def test_a_server_does_not_learn_whether_a_value_makes_a_plan_fail(five):
         five.answering[site] = Recorded(five.answering[site], replies.setdefault(site, []))
     with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
         assert int(guessed_total(0, cohort(five))) == sum(SECRETS)
-        with pytest.raises(SecureSumError, match=r"^secure sum: a site has failed, so that the sum shows nothing: "):
+        with pytest.raises(SecureSumError, match=r"^secure sum: a site has failed, so that the sum shows nothing; "):
             guessed_total(SECRETS[4], cohort(five))
 
     assert list(map(_shape_of, replies["site-04"])) == list(map(_shape_of, replies["site-03"]))

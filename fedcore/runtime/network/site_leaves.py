@@ -47,8 +47,7 @@ class SiteLeaves(SecureLeaves):
         if failures:
             sites = "a site has" if failures == 1 else f"{failures} sites have"
             raise SecureSumError(
-                f"secure sum: {sites} failed, so that the sum shows nothing: the log of each says why\n"
-                "  fix: fedcore site log at the sites; tells_failures = true in a site's policy.toml tells which it is"
+                f"secure sum: {sites} failed, so that the sum shows nothing; which and why, the sites' logs say"
             )
         return super().with_sums(partial, sums[:-1])
 
