@@ -249,6 +249,8 @@ class Site:
             clients = request.number("clients")
         masked = masking is not None
         self._policy.check_run(plan, stage, clients, self.log, masks=masked)
+        if masking is not None:
+            masking.client.take_shares(request.array("message"))  # what is wrong with it is told before the run starts
         number, draws = new_number(), self._draws(plan, stage, inputs, masked=masked)
         planned_bits = self._policy.planned_bits(plan, stage, masked=masked)
         own_seed = {"seed": draws.seed} if draws.is_own else {}  # nobody else is to know it
@@ -295,10 +297,11 @@ class Site:
         """The reply to a run that has failed, of which the server is not to learn: the site makes the masked sum show
         nothing, and what the stage would keep makes later stages of the call fail. Decision 0317."""
         facts, arrays = {"kind": "result", "notes": []}, dict[str, np.ndarray]()
-        if masking is not None:
-            arrays["message"] = np.frombuffer(masking.mask_failure(inputs.arrays["message"].tobytes()), np.uint8)
         if stage.kept_type is not None:
-            self._values.store_failure(inputs.plan, inputs.kept_name)
+            self._values.store_failure(inputs.plan, inputs.kept_name, stage.kept_type)
+        if masking is not None:
+            arrays["message"] = np.frombuffer(masking.mask_failure(), np.uint8)
+        if stage.kept_type is not None:
             facts["provenance"] = inputs.provenance
         return Message(facts, arrays)
 
@@ -382,7 +385,7 @@ class Site:
         """The reply to a run that has ended. Whatever it raises may depend on the data."""
         masked, partial, reply = masking is not None, result.partial, dict[str, np.ndarray]()
         if masking is not None:
-            message, partial = masking.mask(inputs.arrays["message"].tobytes(), partial)
+            message, partial = masking.mask(partial)
             reply["message"] = np.frombuffer(message, np.uint8)
         sent_type = stage.partial_type if masked else stage.sent_type
         if sent_type is not None:

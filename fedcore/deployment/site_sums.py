@@ -180,10 +180,10 @@ class SiteSum:
             raise MalformedMessage(f"there is no phase {phase!r} to answer")
         return phases[phase](message)
 
-    def mask(self, message: bytes, partial: Any) -> tuple[bytes, Any]:
+    def mask(self, partial: Any) -> tuple[bytes, Any]:
         """The masked integers of a partial, and the partial without them."""
-        return self.client.mask(message, self.leaves.vector(partial)), self.leaves.without(partial)
+        return self.client.mask(self.leaves.vector(partial)), self.leaves.without(partial)
 
-    def mask_failure(self, message: bytes) -> bytes:
+    def mask_failure(self) -> bytes:
         """The masked integers of a run that has failed."""
-        return self.client.mask(message, self.leaves.failure())
+        return self.client.mask(self.leaves.failure())

@@ -44,7 +44,7 @@ class KeptValue:
         """The value read back from what its file will hold. Whatever it raises depends on the value: a graph may give
         other shapes than its type says, bytes that are no bool, or more axes than a file takes.
         """
-        if not all(isinstance(leaf, TensorType) for _, leaf in leaves(type_)):
+        if not _has_file(type_):
             return cls(value, None)
         arrays = Message.from_bytes(Message({"kind": "value"}, to_arrays(value, type_, "v")).to_bytes()).arrays
         return cls(from_arrays(arrays, type_, "v"), arrays)
@@ -54,7 +54,8 @@ class SiteValues:
     """Values by the digest of their plan and the `KeptName` of the stage that left them.
 
     Guarantees:
-      - A value of tensors is on the disk before its name leaves the site, so that it survives a restart.
+      - A value of tensors is on the disk before its name leaves the site, so that it survives a restart. So is a failure in
+        the place of one, and of no other, so that what is forgotten tells nothing.
       - A value is to be had by the plan that left it only, and by what it was computed from.
       - A name has one value: what a stage leaves when it is asked again goes nowhere, also after a failure.
       - Names of files are digests: what a server sends reaches no other file.
@@ -76,9 +77,9 @@ class SiteValues:
             message = Message({"kind": "value", "type": str(type_)}, dict(kept.arrays))
         self._put(_key(plan, name), kept.value, message)
 
-    def store_failure(self, plan: str, name: KeptName) -> None:
+    def store_failure(self, plan: str, name: KeptName, type_: Type) -> None:
         """Stores that a stage has failed, in the place of its value, unless the name has one."""
-        self._put(_key(plan, name), FAILED, Message({"kind": "failure"}))
+        self._put(_key(plan, name), FAILED, Message({"kind": "failure"}) if _has_file(type_) else None)
 
     def _put(self, key: str, value: Any, message: Message | None) -> None:
         with self._lock:
@@ -126,6 +127,11 @@ class SiteValues:
 
     def _file(self, key: str) -> Path:
         return self._folder / f"{key}.safetensors"
+
+
+def _has_file(type_: Type) -> bool:
+    """Whether values of a type are on the disk; those with sequences are not."""
+    return all(isinstance(leaf, TensorType) for _, leaf in leaves(type_))
 
 
 def _parse_file(content: bytes) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import warm_processes
-from altering_server import ask, cohort, masked_sites, plan_request, run_request
+from altering_server import alter_sites, ask, cohort, masked_sites, plan_request, run_request
 from federations import write_data, write_site
 from test_masked_sites import Recorded
 
@@ -308,11 +308,50 @@ def test_a_value_is_kept_once(tmp_path):
     """What a stage that has failed would keep when it is asked again would tell two sums apart."""
     type_, name = fc.to_type("int32"), KeptName("0", "0" * 32, 0, "p")
     values = SiteValues(tmp_path)
-    values.store_failure("plan", name)
+    values.store_failure("plan", name, type_)
     values.store("plan", name, KeptValue.of(np.int32(1), type_), type_)
 
     assert values.find("plan", name) is FAILED
     assert SiteValues(tmp_path).find("plan", name) is FAILED
+
+
+@pytest.mark.parametrize("type_", ["int32", fc.SequenceType("int32")], ids=["tensor", "sequence"])
+def test_what_a_site_forgets_does_not_depend_on_whether_a_stage_has_failed(tmp_path, type_):
+    """Sequences have no files. A failure had one in their place, so its name was still there after 16 more values."""
+    type_, names = fc.to_type(type_), [KeptName("0", "0" * 32, i, "p") for i in range(2)]
+    values = SiteValues(tmp_path)
+    values.store("plan", names[0], KeptValue.of(np.array(1, np.int32), type_), type_)
+    values.store_failure("plan", names[1], type_)
+
+    def is_there(name):
+        try:
+            SiteValues(tmp_path).check("plan", name)
+        except MalformedMessage:
+            return False
+        return True
+
+    assert len({*map(is_there, names)}) == 1
+
+
+def test_shares_that_are_wrong_are_refused_before_a_run_starts(five):
+    """A stage that ended well had kept its value then, one that failed had not, and a later request told which."""
+    guess, site = SECRETS[4], five.answering["site-04"]
+
+    def alter(message):
+        if message.facts["kind"] == "run":
+            message.arrays["message"][-1] ^= 1
+        return message
+
+    alter_sites(five, ["site-04"], alter)
+    for value in (0, guess):
+        with (
+            fc.use(fc.runtime.network(five, secure_aggregation=fc.runtime.masked(threshold=5))),
+            pytest.raises((SecureSumError, ExecutionError)),
+        ):
+            guessed_total(value, cohort(five))
+
+    failures = [line for line in site.log if line["what"] in ("started", "failed")]
+    assert [(line["what"], line["error"].split(":")[0]) for line in failures] == [("failed", "MessageRefused")] * 2
 
 
 def test_an_element_of_a_kept_value_is_one_by_its_type(tmp_path):
@@ -356,7 +395,7 @@ def test_a_trial_prints_the_failures_that_the_server_does_not_see(five, capsys):
 
 def test_a_failure_in_the_place_of_a_value_survives_a_restart(tmp_path):
     name = KeptName("0", "a" * 32, 0, "b" * 64)
-    SiteValues(tmp_path).store_failure("c" * 64, name)
+    SiteValues(tmp_path).store_failure("c" * 64, name, fc.to_type("int32"))
 
     assert SiteValues(tmp_path).find("c" * 64, name) is FAILED
 

@@ -30,9 +30,7 @@ class SiteLeaves(SecureLeaves):
         return [*super().vector(partial), self._failures(0)]
 
     def failure(self) -> masks.Vector:
-        """What a site adds whose run has failed: numbers of its own that make the sum uniform, so that it shows nothing
-        of the others either, and its failure.
-        """
+        """The integers of a site whose run has failed: uniform ones, so that the sum shows nothing, and its failure."""
         vector = masks.zeros(self.layout)
         masks.add_mask(vector, os.urandom(KEY_BYTES), self.layout)
         return [*vector[:-1], self._failures(1)]
