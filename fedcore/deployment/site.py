@@ -273,7 +273,8 @@ class Site:
                 raise _ClientFailed(number, inputs.reply_by_s, error) from error
             self._log_failure({"kind": "run", "plan": digest, "operation": operation, "run": run}, number, error)
             reply = self._reply_without_data(stage, inputs, masking)
-            self.log.write("ended", number=number)
+            if not isinstance(error, NotStopped):
+                self.log.write("ended", number=number)
             return reply
         finally:
             self._answers_at = 0 if self._policy.reply_s is None else began + self._policy.reply_s
@@ -282,7 +283,8 @@ class Site:
         """The result of a run. With `reply_s`, a run that nothing can stop in time is not waited for.
 
         Raises:
-            Stopped: it takes longer. A kernel of TensorFlow runs to its end, and what it gives goes nowhere.
+            Stopped: it takes longer. A kernel of TensorFlow runs to its end, and what it gives goes nowhere; the next
+                run waits for it, and so may be late too.
         """
         if self._policy.reply_s is None:
             return compute()
@@ -290,8 +292,9 @@ class Site:
         try:
             return run.result(self._policy.run_s)
         except TimeoutError:
-            run.cancel()
-            raise Stopped("the run took too long") from None
+            if run.cancel():
+                raise Stopped("the run before it took too long") from None
+            raise NotStopped("the run took too long, and a kernel of TensorFlow still runs") from None
 
     def _reply_without_data(self, stage: ClientStageOf, inputs: RunRequest, masking: SiteSum | None) -> Message:
         """The reply to a run that has failed, of which the server is not to learn: the site makes the masked sum show
@@ -542,6 +545,10 @@ class _Draws:
     def others(self) -> "_Draws":
         """Draws that are independent of these, and known to nobody either."""
         return _Draws.of(hashlib.sha256(f"fedcore other draws {self.seed}".encode()).digest())
+
+
+class NotStopped(Stopped):
+    """Nothing stops a run, so that a later one may fail for it, which the server sees: it counts as a failure seen."""
 
 
 class _NotBegun(Exception):

@@ -54,8 +54,8 @@ class SiteValues:
     """Values by the digest of their plan and the `KeptName` of the stage that left them.
 
     Guarantees:
-      - A value of tensors is on the disk before its name leaves the site, so that it survives a restart. So is a failure in
-        the place of one, and of no other, so that what is forgotten tells nothing.
+      - A value of tensors is on the disk before its name leaves the site, so that it survives a restart. So is
+        a failure in its place, and no other, so that what is forgotten tells nothing.
       - A value is to be had by the plan that left it only, and by what it was computed from.
       - A name has one value: what a stage leaves when it is asked again goes nowhere, also after a failure.
       - Names of files are digests: what a server sends reaches no other file.
