@@ -27,7 +27,7 @@ from fedcore.deployment.policy import Policy, Refusal
 from fedcore.deployment.policy_file import PolicyFile
 from fedcore.deployment.record_privacy import mechanisms_of, noisy_passes
 from fedcore.deployment.site_data import SiteData
-from fedcore.deployment.site_inputs import RunRequest, check_sources, element_of
+from fedcore.deployment.site_inputs import RunRequest, check_arrays, check_sources, element_of
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import RUN_TIMEOUT_S, SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
@@ -50,6 +50,7 @@ from fedcore.runtime.network.messages import MAX_REMARKS, MalformedMessage, Mess
 from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
 from fedcore.runtime.network.transcript import HELD_OUT, NAMED_SOURCES, SERVER_VALUE, KeptName, Sources, Transcript
 from fedcore.runtime.reports.report import Report
+from fedcore.runtime.secure.masks import Vector
 from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.types import Type
 
@@ -238,12 +239,14 @@ class Site:
             return Message({"kind": "missing", "plan": False})
         stage, inputs = _stage_of(plan, operation), RunRequest.of(request, *arrays)
         sources = check_sources(plan, inputs, ClientOutputs.cached(plan).data)
+        check_arrays(stage, inputs)
         self._check_held_out(inputs.sources)
         for source in inputs.kept_sources:
             self._values.check(digest, KeptName.parse(source.name))  # a name that is wrong is no failure of a run
         masking = self._sums.find((digest, operation, run), None)
         if masking is not None:
             masking.check_run(inputs)
+            inputs = attrs.evolve(inputs, session=masking.terms.context.hex())
         clients = None if masking is None else masking.least_clients
         if masking is None and request.facts.get("clients") is not None:
             clients = request.number("clients")
@@ -267,17 +270,21 @@ class Site:
             if self._stop.is_stopped:
                 raise Stopped("the run took too long")
             seconds = time.monotonic() - began
-            return self._reply_with(plan, stage, inputs, masking, result, report, number, clients, seconds)
+            reply, vector = self._reply_with(plan, stage, inputs, masking, result, report, number, clients, seconds)
         except Exception as error:
             if not self._policy.hides_failures or isinstance(error, _NotBegun):
                 raise _ClientFailed(number, inputs.reply_by_s, error) from error
             self._log_failure({"kind": "run", "plan": digest, "operation": operation, "run": run}, number, error)
-            reply = self._reply_without_data(stage, inputs, masking)
+            reply, vector = self._reply_without_data(stage, inputs), None
             if not isinstance(error, NotStopped):
                 self.log.write("ended", number=number)
-            return reply
         finally:
             self._answers_at = 0 if self._policy.reply_s is None else began + self._policy.reply_s
+        if masking is None:
+            return reply
+        if self._policy.reply_s is not None:
+            _sleep_until(began + self._policy.run_s)  # masking may take longer than what is left until the reply
+        return Message(reply.facts, {**reply.arrays, "message": np.frombuffer(masking.mask(vector), np.uint8)})
 
     def _in_time(self, compute: Callable[[], Result]) -> Result:
         """The result of a run. With `reply_s`, a run that nothing can stop in time is not waited for.
@@ -296,17 +303,14 @@ class Site:
                 raise Stopped("the run before it took too long") from None
             raise NotStopped("the run took too long, and a kernel of TensorFlow still runs") from None
 
-    def _reply_without_data(self, stage: ClientStageOf, inputs: RunRequest, masking: SiteSum | None) -> Message:
-        """The reply to a run that has failed, of which the server is not to learn: the site makes the masked sum show
-        nothing, and what the stage would keep makes later stages of the call fail. Decision 0317."""
-        facts, arrays = {"kind": "result", "notes": []}, dict[str, np.ndarray]()
+    def _reply_without_data(self, stage: ClientStageOf, inputs: RunRequest) -> Message:
+        """The reply, without masked integers, to a run that has failed, of which the server is not to learn: what the
+        stage would keep makes later stages of the call fail. Decision 0317."""
+        facts = {"kind": "result", "notes": []}
         if stage.kept_type is not None:
             self._values.store_failure(inputs.plan, inputs.kept_name, stage.kept_type)
-        if masking is not None:
-            arrays["message"] = np.frombuffer(masking.mask_failure(), np.uint8)
-        if stage.kept_type is not None:
             facts["provenance"] = inputs.provenance
-        return Message(facts, arrays)
+        return Message(facts, {})
 
     def _check_held_out(self, sources: Sources) -> None:
         if not self._data.holds_out and any(source.name == HELD_OUT for source in sources):
@@ -384,12 +388,13 @@ class Site:
         number: int,
         clients: int | None,
         seconds: float,
-    ) -> Message:
-        """The reply to a run that has ended. Whatever it raises may depend on the data."""
+    ) -> tuple[Message, Vector | None]:
+        """The reply to a run that has ended, and the integers that are to be masked. Whatever it raises may depend on
+        the data."""
         masked, partial, reply = masking is not None, result.partial, dict[str, np.ndarray]()
+        vector = None
         if masking is not None:
-            message, partial = masking.mask(partial)
-            reply["message"] = np.frombuffer(message, np.uint8)
+            vector, partial = masking.leaves.vector(partial), masking.leaves.without(partial)
         sent_type = stage.partial_type if masked else stage.sent_type
         if sent_type is not None:
             ranges = () if masked else stage.sent_ranges
@@ -421,7 +426,7 @@ class Site:
             sent=self._policy.sent_tensors(plan, stage, masked=masked),
             notes=notes,
         )
-        return Message(facts, reply)
+        return Message(facts, reply), vector
 
     def _answer_phase(self, request: Message) -> Message:
         """The site's message of a phase of a secure sum."""

@@ -26,6 +26,7 @@ from fedcore.runtime.network.messages import MalformedMessage
 from fedcore.runtime.network.site_leaves import SiteLeaves
 from fedcore.runtime.network.transcript import Transcript, seed_commitment
 from fedcore.runtime.secure.masked_client import KEY_BYTES, MaskedClient
+from fedcore.runtime.secure.masks import Vector
 from fedcore.runtime.secure.signed_messages import Directory
 from fedcore.runtime.secure.terms import Terms
 from fedcore.whole_files import write_whole
@@ -180,10 +181,8 @@ class SiteSum:
             raise MalformedMessage(f"there is no phase {phase!r} to answer")
         return phases[phase](message)
 
-    def mask(self, partial: Any) -> tuple[bytes, Any]:
-        """The masked integers of a partial, and the partial without them."""
-        return self.client.mask(self.leaves.vector(partial)), self.leaves.without(partial)
-
-    def mask_failure(self) -> bytes:
-        """The masked integers of a run that has failed."""
-        return self.client.mask(self.leaves.failure())
+    def mask(self, vector: Vector | None) -> bytes:
+        """The masked integers of a run; None for one that has failed: it makes the sum uniform. Both take as long."""
+        if vector is None:
+            return self.client.mask(self.leaves.failure(), len(self.leaves.layout) - 1)
+        return self.client.mask(vector)

@@ -3,7 +3,6 @@
 Decision 0317.
 """
 
-import os
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from fedcore.errors import SecureSumError
 from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.secure import masks
-from fedcore.runtime.secure.masked_client import KEY_BYTES
 from fedcore.runtime.secure.secure_partials import SecureLeaves, whole_bytes
 
 
@@ -30,10 +28,8 @@ class SiteLeaves(SecureLeaves):
         return [*super().vector(partial), self._failures(0)]
 
     def failure(self) -> masks.Vector:
-        """The integers of a site whose run has failed: uniform ones, so that the sum shows nothing, and its failure."""
-        vector = masks.zeros(self.layout)
-        masks.add_mask(vector, os.urandom(KEY_BYTES), self.layout)
-        return [*vector[:-1], self._failures(1)]
+        """The integers of a site whose run has failed: all but the last are to be spoiled."""
+        return [*masks.zeros(self.layout[:-1]), self._failures(1)]
 
     def with_sums(self, partial: Any, sums: masks.Vector) -> Any:
         """The merged partial with the sums in the place of the zeros.

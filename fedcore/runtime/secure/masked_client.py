@@ -184,11 +184,13 @@ class MaskedClient:
         if len(self._held) < max(threshold - 1, holders - threshold + 1):
             raise MessageRefused(f"client {self._index} has too few neighbours left")
 
-    def mask(self, vector: Vector) -> bytes:
+    def mask(self, vector: Vector, spoiled: int = 0) -> bytes:
         """Phase `masked`: the integers plus the client's own mask and the masks shared with its neighbours.
 
         Args:
             vector: the integers, by the layout of the terms; it is changed.
+            spoiled: number of segments, the first ones, whose sum is to be uniform: their own mask is one that nobody
+                can remove. It takes as long.
         Raises:
             MessageRefused: the client has no shares.
         """
@@ -196,7 +198,9 @@ class MaskedClient:
         if not self._held:
             raise MessageRefused(f"client {self._index} has no shares of its neighbours")
         layout = self._terms.layout
-        masks.add_mask(vector, own_mask_key(self._terms.session, self._seed), layout)
+        own_key = own_mask_key(self._terms.session, self._seed)
+        masks.add_mask(vector[:spoiled], os.urandom(KEY_BYTES), layout[:spoiled])
+        masks.add_mask(vector[spoiled:], own_key, layout[spoiled:], first=spoiled)
         for neighbour in self._held:
             pair = self._index, neighbour
             key = shared_mask_key(self._terms.session, self._masking, self._keys[neighbour][1], pair)
