@@ -1,5 +1,7 @@
 """A site's own data: a table whose columns make the elements that a plan asks for."""
 
+import functools
+import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -239,19 +241,24 @@ class FunctionData:
             as that of a personalization, a dict of them; for a tensor, its value.
     """
 
-    version = 0
     holds_out = False
 
     def __init__(self, function: Callable[[], Any], batches: Batches) -> None:
         self._function = function
         self._batches = batches
+        self.version = secrets.randbits(64)
+        """Of the value, which may be another one in another process, and is one in this."""
+
+    @functools.cached_property
+    def _value(self) -> Any:
+        return self._function()
 
     def columns_of(self, leaf: str) -> tuple[str, ...]:
         return (leaf,)
 
     def dataset(self, type_: Type, *, whole_passes: bool = False, held_out: bool = False) -> Any:
         """The client's value of a type; `whole_passes` as for `Batches.of`."""
-        return self._part(self._function(), type_, whole_passes)
+        return self._part(self._value, type_, whole_passes)
 
     def _part(self, value: Any, type_: Type, whole_passes: bool) -> Any:
         from fedcore.data import ClientDataset
