@@ -8,9 +8,9 @@
 
 A canonical GraphDef is converted once. A loop and a branch are a `while` and an `if`, with the functions' bodies as
 their regions; what no iteration changes is read from around the loop. The body of a function that is called stands in
-the place of the call. A function that another operation
-names, such as a branch of a `Case`, is a region of its own, numbered in the order of use: its name in the graph is a
-digest. An operation without results, such as a print, cannot be named behind `after`.
+the place of the call. A function that another operation names, such as a branch of a `Case`, is a region of its own,
+numbered in the order of use: its name in the graph is a digest. An operation without results, such as a print, cannot
+be named behind `after`.
 
 Decisions 0263 and 0319.
 """
