@@ -338,6 +338,8 @@ class Site:
         """The result of a run that has been counted. Whatever it raises, and its time, may depend on the data."""
         run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
         kept = {s.name: self._values.find(inputs.plan, KeptName.parse(s.name)) for s in inputs.kept_sources}
+        if any(value is FAILED for value in kept.values()):
+            raise ExecutionError("the stage that leaves a value for this one has failed")
         try:
             broadcasts = [
                 self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
@@ -351,8 +353,6 @@ class Site:
             self._policy.count_epsilon(noisy_passes(mechanisms, tuple(values)), self.log, run_facts)
         except Exception as error:
             raise _NotBegun(error) from error
-        if any(value is FAILED for value in values):
-            raise ExecutionError("the stage that leaves a value for this one has failed")
 
         def run_with(draws: _Draws) -> SliceResult:
             return run_client(
@@ -517,7 +517,7 @@ class Site:
                 self._datasets.put(key, dataset)
             whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
             return element_of(whole, path)
-        return FAILED if kept[name] is FAILED else element_of(kept[name], path)
+        return element_of(kept[name], path)
 
 
 MAX_HOLD_S = 3600.0
