@@ -35,7 +35,6 @@ from fedcore.graphs.batched.row_layouts import (
     RowLayout,
     RowsInOrder,
     SequenceLanes,
-    UnpaddedRows,
     WholeBatches,
 )
 from fedcore.graphs.sequences.columns import Columns, Rows
@@ -311,7 +310,7 @@ def schedule_clients(
     layout = PackedLayout(
         tuple(leaf.layout if i in sizes else None for i, leaf in enumerate(leaves.each[0])),
         tuple(batch_rows.get(i, 0) for i in range(len(leaves.each[0]))),
-        row_layout(leaves, rules, limit, single_step=single),
+        row_layout(leaves, single_step=single),
         equal,
         single,
         levels=levels,
@@ -527,12 +526,10 @@ def has_own_factors(products: str, limit: int) -> bool:
     return bool(products) and limit > 1
 
 
-def row_layout(leaves: ClientLeaves, rules: ScheduleRules, limit: int, *, single_step: bool) -> type[RowLayout]:
+def row_layout(leaves: ClientLeaves, *, single_step: bool) -> type[RowLayout]:
     """How rows are packed: gathering costs a copy in each step, so only where batches are not the examples in order."""
     if not leaves.rows_in_order:
         return GatheredRows
-    if has_own_factors(rules.products, limit):
-        return UnpaddedRows
     return WholeBatches if single_step else RowsInOrder
 
 

@@ -43,7 +43,6 @@ from fedcore.graphs.batched.client_contribution import (
     Tensors,
     contributions_by_group,
 )
-from fedcore.graphs.batched.known_inputs import DataRows
 from fedcore.graphs.batched.reduction import Reduction
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.dataflow import operations as ops
@@ -163,8 +162,6 @@ class StageFold(abc.ABC):
         witness_leaves: leaves of the partial: if a left factor that was taken for finite is not, one of them is not.
         joined_rows: as in `FactoredContribution`.
         rows_of_lanes: int64 [lanes]: rows of the factors of each lane, in the graph being built; None: all.
-        data_rows: the rows of the clients' data, in that graph, where left factors may be inputs that are computed from
-            them.
     """
 
     parallel = PARALLEL_GROUPS
@@ -194,7 +191,6 @@ class StageFold(abc.ABC):
         self.witness_leaves: set[int] = set()
         self.joined_rows = 0
         self.rows_of_lanes: Value | None = None
-        self.data_rows: DataRows | None = None
 
     @property
     def stage_passes_left_out(self) -> tuple[str, ...]:
@@ -471,7 +467,6 @@ class StageFold(abc.ABC):
             joined=self._joined,
             joined_rows=self.joined_rows,
             rows=self.rows_of_lanes,
-            data=self.data_rows,
         )
         own: dict[int, Value] = {}
         for each in contributions:
