@@ -638,4 +638,4 @@ def _select_active(active: Value | None, new: Value, old: Value) -> Value:
 
 def _value(low_rank: LowRank) -> BatchedValue:
     """The value of a low-rank matrix, for evaluation in a step."""
-    return BatchedValue(None, True, low_rank=low_rank)
+    return BatchedValue(None, True, form=low_rank)
