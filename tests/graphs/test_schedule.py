@@ -150,6 +150,7 @@ RULES = st.builds(
     products=st.sampled_from(["", "each"]),
     half_steps=st.booleans(),
     gives_products=st.booleans(),
+    keeps_one_step=st.booleans(),
 )
 
 

@@ -58,9 +58,10 @@ class BatchedInterpreter:
         module: holds the stage.
         layout: of the packed clients.
         xla: compile graphs with XLA where possible.
+        knows_inputs: compute products with inputs that are known before a loop there.
     """
 
-    def __init__(self, module: Module, layout: PackedLayout, *, xla: bool) -> None:
+    def __init__(self, module: Module, layout: PackedLayout, *, xla: bool, knows_inputs: bool = True) -> None:
         """Starts with the layout for all clients; `using` sets it, and what belongs to it, for the clients of a
         group.
         """
@@ -70,6 +71,7 @@ class BatchedInterpreter:
         self._assumed_finite: list[Value] | None = None
         self._product_source: ProductSource | None = None
         self._xla = xla
+        self._knows_inputs = knows_inputs
         self._interpreter = Interpreter(module, self._evaluate, self._as_function)
         self.run = self._interpreter.run
         self.operations = self._interpreter.operations
@@ -300,7 +302,7 @@ class BatchedInterpreter:
 
         None if there is no loop, or if a batch has so few rows that its products would have other bits before the loop.
         """
-        if self._layout.single_step or sequence.batch_rows < MIN_ROWS:
+        if not self._knows_inputs or self._layout.single_step or sequence.batch_rows < MIN_ROWS:
             return None
         has_own_products = bool(self._layout.products)
         return KnownInputs(sequence.rows, ops.current_block(), self._product_source, has_own_products)

@@ -226,7 +226,7 @@ class BatchedFold(StageFold):
             specs,
             has_own_products=bool(self._layout.products),
             name=name,
-            without=self.stage_passes_left_out,
+            without=self.left_out,
         )
         function = Realized(with_kernels_of(self.stage.function, call), TensorType("float32", (None,)))
         return attrs.evolve(realized, products=Products(function, operands))

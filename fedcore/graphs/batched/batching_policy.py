@@ -20,6 +20,7 @@ from fedcore.graphs.batched.appended_rows import appended_rows, is_static, witho
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
+from fedcore.graphs.batched.batching_rewrites import DATA_PRODUCTS, KNOWN_INPUTS, ONE_STEP_FACTORS
 from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clients_at_once, start_rows, why_loop
 from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
@@ -493,6 +494,7 @@ def _one_step_width(parameters: Sequence[Parameter], width: int) -> int:
 def schedule_rules(stage: ClientStage) -> ScheduleRules:
     """The rules of the schedules of a planned stage's calls."""
     plan = stage.function.attributes
+    left_out = set(plan.get("without", ()))
     return ScheduleRules(
         int(plan.get("width", 1)),
         one_step_width=int(plan.get("one_step_width", 0)),
@@ -500,7 +502,8 @@ def schedule_rules(stage: ClientStage) -> ScheduleRules:
         products=str(plan.get("products", JOINED)),
         half_steps=has_loops(stage.module),
         block=int(plan.get("block", 1)),
-        gives_products=True,
+        gives_products=left_out.isdisjoint((KNOWN_INPUTS, DATA_PRODUCTS)),
+        keeps_one_step=ONE_STEP_FACTORS not in left_out,
         start_rows=_rows_while_starting(stage),
     )
 
