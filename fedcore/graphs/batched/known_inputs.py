@@ -232,7 +232,6 @@ class StepInputs:
         elements: the columns of the step's batch, [K, B, …].
         shared: matrices that all clients share and that no step changes.
         lefts: id of a left factor -> the known input of earlier steps that it holds.
-        multiplied: left factors that the step multiplies with known inputs though they hold none, each with its input.
     """
 
     all_steps: KnownInputs
@@ -240,7 +239,6 @@ class StepInputs:
     elements: Sequence[Value]
     shared: Sequence[Value]
     lefts: dict[int, KnownInput] = attrs.field(factory=dict, init=False)
-    multiplied: list[tuple[Value, KnownInput]] = attrs.field(factory=list, init=False)
     _inputs_by_id: dict = attrs.field(factory=dict, init=False)
 
     @property
@@ -272,16 +270,9 @@ class StepInputs:
     def gram(self, x: Value, left: Value) -> Value | None:
         """x @ left^T [K, B, step * B] from before the loop; None unless the left factor holds the known input x of
         earlier steps.
-
-        If x is known and the factor holds no input yet, the pair is noted in `multiplied`: a loop in which the factor
-        holds the input could read the product from before the loop.
         """
         layer_input = self.find_input(x)
-        if layer_input is None:
-            return None
-        if id(left) not in self.lefts:
-            self.multiplied.append((left, layer_input))
-        if self.lefts.get(id(left)) != layer_input:
+        if layer_input is None or self.lefts.get(id(left)) != layer_input:
             return None
         return self.all_steps.gram_of_step(layer_input, self.step, self._batch_rows)
 
