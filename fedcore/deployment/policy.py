@@ -245,7 +245,7 @@ class Policy:
             yield Refusal("values", f"{_at(checked.line_of_result())}the result has values of single clients")
 
     def _check_kept(self, checked: "_Plan") -> Iterator[Refusal]:
-        """What stages keep has a size by its type: with another one, room and time of later runs would tell it.
+        """Refuses kept values whose type does not fix the size: room and time of later runs would tell it.
         Decision 0315.
         """
         for flow in checked.flows.values() if self.aggregated else ():
