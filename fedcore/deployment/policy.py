@@ -6,6 +6,7 @@ and what would leave is checked before it does. Each rule has a name, which a re
 """
 
 import math
+import os
 import threading
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -244,7 +245,7 @@ class Policy:
             yield Refusal("values", f"{_at(checked.line_of_result())}the result has values of single clients")
 
     def _check_kept(self, checked: "_Plan") -> Iterator[Refusal]:
-        """What stages keep has a size by its type: with another one, room and time of later runs would tell it.
+        """Refuses kept values whose type does not fix the size: room and time of later runs would tell it.
         Decision 0315.
         """
         for flow in checked.flows.values() if self.aggregated else ():
@@ -378,17 +379,18 @@ class Policy:
         outputs = ClientOutputs.cached(plan).of(stage.work.operation, masked=masked)
         return readable_list((output.name, output.type) for output in outputs)
 
-    def hides_draws(self, *, masked: bool, is_private: bool) -> bool:
-        """Whether nobody else may know the random numbers of a run; else they are those of the server's seed.
+    def own_seed(self, *, masked: bool, is_private: bool) -> int | None:
+        """A seed of a run that nobody else knows; None if the run draws by the server's.
 
-        Where values leave in masked sums only, nobody may: random numbers may be noise against the server, and a
+        Where values leave in masked sums only, the site draws it: random numbers may be noise against the server, and a
         server that chooses the seed could choose whose values a plan lets through, or which rows a shuffle puts first.
         Decision 0302.
 
         Args:
-            is_private: the run's noise protects records.
+            is_private: the run's noise protects records, so that nobody else may know it.
         """
-        return self.draws_seed or is_private or masked or self.aggregated
+        own = self.draws_seed or is_private or masked or self.aggregated
+        return int.from_bytes(os.urandom(8), "little", signed=True) if own else None
 
     @property
     def run_s(self) -> float:

@@ -7,7 +7,6 @@ imported in a process of its own first, and holds allow-listed operations only. 
 import contextlib
 import functools
 import hashlib
-import hmac
 import secrets
 import threading
 import time
@@ -82,8 +81,7 @@ class Site:
       - A run is in the log before it starts, and counts, whatever its end.
       - Where the policy has `aggregated`, the server does not learn that this site's run has failed, see `Policy`; or
         at its own deadline of the round.
-      - Random numbers that the server is not to know are those of the site's secret, its data, and all that the stage
-        reads. A stage that is asked again draws the same.
+      - Where the site draws seeds itself, a stage that is asked again draws anew, and keeps nothing.
       - Where it has `reply_s`, runs that take long and short, end and fail, are answered at one time, and no request is
         answered before.
       - A request that comes again, after a reply was lost, is answered as before and computed once.
@@ -122,7 +120,6 @@ class Site:
         self._replies: LruEntries[bytes, bytes] = LruEntries(CACHE_BYTES)
         self._datasets: LruEntries[str, Any] = LruEntries(MAX_DATASETS)
         self._identity = identity
-        self._draws_secret = secrets.token_bytes(32) if identity is None else identity.draws_secret
         self._sums: LruEntries[tuple[str, str, str], SiteSum] = LruEntries(MAX_SUMS)
         self._run_timeout_s = run_timeout_s
         self._stop = Stop()  # of the run in progress
@@ -246,7 +243,6 @@ class Site:
         masking = self._sums.find((digest, operation, run), None)
         if masking is not None:
             masking.check_run(inputs)
-            inputs = attrs.evolve(inputs, session=masking.terms.context.hex())
         clients = None if masking is None else masking.least_clients
         if masking is None and request.facts.get("clients") is not None:
             clients = request.number("clients")
@@ -254,16 +250,15 @@ class Site:
         self._policy.check_run(plan, stage, clients, self.log, masks=masked)
         if masking is not None:
             masking.client.take_shares(request.array("message"))  # what is wrong with it is told before the run starts
-        number, draws = new_number(), self._draws(plan, stage, inputs, masked=masked)
+        number, own_seed = new_number(), self._own_seed(plan, stage, masked=masked)
+        inputs = attrs.evolve(inputs, own_seed=own_seed)
         planned_bits = self._policy.planned_bits(plan, stage, masked=masked)
-        own_seed = {"seed": draws.seed} if draws.is_own else {}  # nobody else is to know it
+        seed = {} if own_seed is None else {"seed": own_seed}  # nobody else is to know it
         self.log.write(
-            "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **own_seed
+            "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **seed
         )
         began, self._stop, report = time.monotonic(), Stop(), Report()
-        compute = functools.partial(
-            self._compute, plan, stage, inputs, sources, draws, report, self._stop, masked=masked
-        )
+        compute = functools.partial(self._compute, plan, stage, inputs, sources, report, self._stop, masked=masked)
         try:
             with stopping(self._stop, min(self._run_timeout_s, self._policy.run_s)):
                 result = self._in_time(compute)
@@ -308,7 +303,7 @@ class Site:
         stage would keep makes later stages of the call fail. Decision 0317."""
         facts = {"kind": "result", "notes": []}
         if stage.kept_type is not None:
-            self._values.store_failure(inputs.plan, inputs.kept_name, stage.kept_type)
+            self._values.store_failure(inputs.plan, inputs.kept_name, stage.kept_type, inputs.kept_once)
             facts["provenance"] = inputs.provenance
         return Message(facts, {})
 
@@ -316,12 +311,9 @@ class Site:
         if not self._data.holds_out and any(source.name == HELD_OUT for source in sources):
             raise MalformedMessage("no rows are held out here: site.toml has no data.held_out_every")
 
-    def _draws(self, plan: Module, stage: ClientStageOf, inputs: RunRequest, *, masked: bool) -> "_Draws":
+    def _own_seed(self, plan: Module, stage: ClientStageOf, *, masked: bool) -> int | None:
         protects_records = bool(mechanisms_of(plan, stage.work.stage))
-        if not self._policy.hides_draws(masked=masked, is_private=protects_records):
-            return _Draws(inputs.seed, inputs.index, is_own=False)
-        read = f"{inputs.provenance}/{self._data.version}".encode()
-        return _Draws.of(hmac.digest(self._draws_secret, read, "sha256"))
+        return self._policy.own_seed(masked=masked, is_private=protects_records)
 
     def _compute(
         self,
@@ -329,7 +321,6 @@ class Site:
         stage: ClientStageOf,
         inputs: RunRequest,
         sources: tuple[Source, ...],
-        draws: "_Draws",
         report: Report,
         stop: Stop,
         *,
@@ -354,27 +345,30 @@ class Site:
         except Exception as error:
             raise _NotBegun(error) from error
 
-        def run_with(draws: _Draws) -> SliceResult:
+        def run_with(seed: int) -> SliceResult:
             return run_client(
                 self._executor,
                 stage,
                 broadcasts,
                 values,
                 masked=masked,
-                seed=draws.seed,
-                index=draws.index,
+                seed=seed,
+                index=inputs.index,
                 report=report,
                 stop=stop,
             )
 
-        result, again = run_with(draws), None
+        own_seed = inputs.own_seed
+        result, again = run_with(inputs.seed if own_seed is None else own_seed), None
         if self._policy.noise_std is not None and stage.partial_type is not None:
-            again = numbers_of(run_with(draws.others))
+            other_seed = self._own_seed(plan, stage, masked=masked)
+            assert other_seed is not None
+            again = numbers_of(run_with(other_seed))
         if stage.partial_type is not None:
             self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
         if result.kept:
-            value = KeptValue.of(result.kept[draws.index], stage.kept_type)
-            self._values.store(inputs.plan, inputs.kept_name, value, stage.kept_type)
+            value = KeptValue.of(result.kept[inputs.index], stage.kept_type)
+            self._values.store(inputs.plan, inputs.kept_name, value, stage.kept_type, inputs.kept_once)
         return result
 
     def _reply_with(
@@ -405,7 +399,7 @@ class Site:
             for leaf in masking.leaves.zeros():
                 del reply[f"p{leaf}"]
         if result.sent_bits and not masked:  # under masks nothing of a size that the data give leaves
-            (reply["bits"],) = result.sent_bits.values()
+            reply["bits"] = result.sent_bits[inputs.index]
         # Notes may tell of the data, such as of batches of several sizes.
         notes = [remark(note) for note in report.notes[:MAX_REMARKS]]
         facts: dict[str, Any] = {"kind": "result", "notes": [] if self._policy.aggregated else notes}
@@ -526,30 +520,6 @@ MAX_HOLD_S = 3600.0
 
 def _sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
-
-
-@attrs.frozen
-class _Draws:
-    """How a run draws.
-
-    Args:
-        index: of the client, in whose place the numbers are drawn.
-        is_own: nobody else knows the seed, so that it need not tell clients of a call apart.
-    """
-
-    seed: int
-    index: int = 0
-    is_own: bool = attrs.field(default=True, kw_only=True)
-
-    @classmethod
-    def of(cls, digest: bytes) -> "_Draws":
-        """The draws of a digest that nobody else can compute."""
-        return cls(int.from_bytes(digest[:8], "little", signed=True))
-
-    @property
-    def others(self) -> "_Draws":
-        """Draws that are independent of these, and known to nobody either."""
-        return _Draws.of(hashlib.sha256(f"fedcore other draws {self.seed}".encode()).digest())
 
 
 class NotStopped(Stopped):

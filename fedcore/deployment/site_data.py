@@ -1,8 +1,5 @@
 """A site's own data: a table whose columns make the elements that a plan asks for."""
 
-import functools
-import hashlib
-import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +55,6 @@ class TableData:
         drops_missing: leave out rows that have a blank cell in a column of the element.
         categories: by column the texts that its cells may have, which become numbers from 0.
         held_out_every: each so many rows one, the last, is for evaluations only. None for none.
-        settings: the text of all settings of the data.
     """
 
     read: Callable[[Sequence[str]], Columns] = attrs.field(repr=False)
@@ -68,12 +64,11 @@ class TableData:
     drops_missing: bool = False
     categories: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     held_out_every: int | None = None
-    settings: str = attrs.field(default="", repr=False)
 
     @property
     def version(self) -> str:
-        """Another one when the file or a setting is."""
-        return hashlib.sha256(f"{self.settings}{state_of(self.file)}".encode()).hexdigest()
+        """Another one when the file is."""
+        return state_of(self.file)
 
     @property
     def holds_out(self) -> bool:
@@ -244,24 +239,19 @@ class FunctionData:
             as that of a personalization, a dict of them; for a tensor, its value.
     """
 
+    version = ""
     holds_out = False
 
     def __init__(self, function: Callable[[], Any], batches: Batches) -> None:
         self._function = function
         self._batches = batches
-        self.version = secrets.token_hex()
-        """Of the value, which may be another one in another process, and is one in this."""
-
-    @functools.cached_property
-    def _value(self) -> Any:
-        return self._function()
 
     def columns_of(self, leaf: str) -> tuple[str, ...]:
         return (leaf,)
 
     def dataset(self, type_: Type, *, whole_passes: bool = False, held_out: bool = False) -> Any:
         """The client's value of a type; `whole_passes` as for `Batches.of`."""
-        return self._part(self._value, type_, whole_passes)
+        return self._part(self._function(), type_, whole_passes)
 
     def _part(self, value: Any, type_: Type, whole_passes: bool) -> Any:
         from fedcore.data import ClientDataset

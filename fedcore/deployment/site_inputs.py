@@ -35,7 +35,7 @@ class RunRequest:
         arrays: by name, those included that an earlier request had.
         digests: of the arrays that the stage reads.
         reply_by_s: seconds after which the server waits no longer for the reply.
-        session: digest of the transcript by which the masks of the run were agreed on; "" without masks.
+        own_seed: of the site, by which the run draws; None for the call's.
     """
 
     plan: str
@@ -47,7 +47,7 @@ class RunRequest:
     arrays: Mapping[str, np.ndarray]
     digests: Mapping[str, str]
     reply_by_s: float
-    session: str = ""
+    own_seed: int | None = None
 
     @classmethod
     def of(cls, request: Message, arrays: Mapping[str, np.ndarray], digests: Mapping[str, str]) -> "RunRequest":
@@ -80,13 +80,20 @@ class RunRequest:
     @property
     def provenance(self) -> str:
         """The digest of what the stage reads, except for the site's data."""
-        read = self.digests, self.sources
-        return provenance(self.plan, self.operation, self.run, self.seed, *read, self.session)
+        return provenance(self.plan, self.operation, self.run, self.seed, self.digests, self.sources)
 
     @property
     def kept_name(self) -> KeptName:
         """The name of the value that the stage leaves."""
         return KeptName(self.operation, self.run, self.index, self.provenance)
+
+    @property
+    def kept_once(self) -> str:
+        """That of which the stage leaves one value, ever: without the client's place in the call where the site draws.
+
+        A second value of one provenance would move, in a later sum, what this site adds and nothing else.
+        """
+        return f"{self.plan}/{self.provenance}/{'' if self.own_seed is not None else self.index}"
 
 
 def check_arrays(stage: ClientStageOf, request: RunRequest) -> None:

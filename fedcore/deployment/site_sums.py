@@ -1,6 +1,5 @@
 """A site's part in secure sums: its identity, those of its peers, and the sessions in progress."""
 
-import functools
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +8,6 @@ from typing import Any
 import attrs
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -63,12 +60,6 @@ class Identity:
         if not isinstance(private, Ed25519PrivateKey) or any(len(raw) != 32 for raw in public.values()):
             raise FedcoreError(f"{key} and {peers} have Ed25519 keys, which `fedcore site key` makes")
         return cls(private, public)
-
-    @functools.cached_property
-    def draws_secret(self) -> bytes:
-        """32 bytes that nobody else knows, equal after a restart, from which seeds of random numbers are derived."""
-        hkdf = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"fedcore random numbers of a site")
-        return hkdf.derive(self.key.private_bytes_raw())
 
 
 def write_key(file: Path) -> str:

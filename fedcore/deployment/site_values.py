@@ -57,7 +57,8 @@ class SiteValues:
       - A value of tensors is on the disk before its name leaves the site, so that it survives a restart. So is
         a failure in its place, and no other, so that what is forgotten tells nothing.
       - A value is to be had by the plan that left it only, and by what it was computed from.
-      - A name has one value: what a stage leaves when it is asked again goes nowhere, also after a failure.
+      - There is one value of a kind, ever: what a stage leaves when it is asked again goes nowhere, also after a
+        failure or a restart, or when the value has gone.
       - Names of files are digests: what a server sends reaches no other file.
       - Methods may be called in several threads.
 
@@ -69,28 +70,36 @@ class SiteValues:
         self._folder = folder
         self._memory: LruEntries[str, Any] = LruEntries(MAX_VALUES)
         self._lock = threading.Lock()
+        self._kinds: set[str] | None = None
 
-    def store(self, plan: str, name: KeptName, kept: KeptValue, type_: Type) -> None:
-        """Stores a value, unless the name has one."""
+    def store(self, plan: str, name: KeptName, kept: KeptValue, type_: Type, kind: str) -> None:
+        """Stores a value, unless there has been one of its kind."""
         message = None
         if kept.arrays is not None:
             message = Message({"kind": "value", "type": str(type_)}, dict(kept.arrays))
-        self._put(_key(plan, name), kept.value, message)
+        self._put(_key(plan, name), kept.value, message, kind)
 
-    def store_failure(self, plan: str, name: KeptName, type_: Type) -> None:
-        """Stores that a stage has failed, in the place of its value, unless the name has one."""
-        self._put(_key(plan, name), FAILED, Message({"kind": "failure"}) if _has_file(type_) else None)
+    def store_failure(self, plan: str, name: KeptName, type_: Type, kind: str) -> None:
+        """Stores that a stage has failed, in the place of its value, unless there has been one of its kind."""
+        self._put(_key(plan, name), FAILED, Message({"kind": "failure"}) if _has_file(type_) else None, kind)
 
-    def _put(self, key: str, value: Any, message: Message | None) -> None:
+    def _put(self, key: str, value: Any, message: Message | None, kind: str) -> None:
         with self._lock:
-            if self._has(key):
-                return
-            self._memory.put(key, value)
-            if message is not None:
-                self._write(key, message)
+            self._folder.mkdir(exist_ok=True)
+            with (self._folder / "kinds").open("a+") as file:  # has a line for each
+                if self._kinds is None:
+                    file.seek(0)
+                    self._kinds = set(file.read().split())
+                digest = _digest(kind)
+                if digest in self._kinds or self._has(key):
+                    return
+                self._memory.put(key, value)
+                if message is not None:
+                    self._write(key, message)
+                file.write(f"\n{digest}\n")  # a line before may have been cut off by the process's end
+            self._kinds.add(digest)
 
     def _write(self, key: str, message: Message) -> None:
-        self._folder.mkdir(exist_ok=True)
         write_whole(self._file(key), message.to_bytes())
         for old in sorted(self._folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)[:-MAX_FILES]:
             old.unlink(missing_ok=True)
@@ -150,5 +159,8 @@ def _parse_file(content: bytes) -> Any:
 
 
 def _key(plan: str, name: KeptName) -> str:
-    """The digest of a plan and a name."""
-    return hashlib.blake2b(f"{plan}/{name}".encode(), digest_size=16).hexdigest()
+    return _digest(f"{plan}/{name}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -75,6 +75,7 @@ class Drawing:
         self.rng = rng
         self.declared = declared
         self.graph_def = graph_pb2.GraphDef()
+        self.graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
         self.arguments: list[TensorType] = []
         self.wild = rng.random() < 0.5  # extreme numbers only in some cases: they hide what stands behind the checks
         self.shape = self._shape()

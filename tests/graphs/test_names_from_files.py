@@ -304,3 +304,35 @@ def test_no_module_imports_a_library_under_names_that_are_not_made_from_content(
         ("graphs/graphdef/validation/stepwise_import.py", "import_graph_def("),
         ("graphs/graphdef/rewrites/grappler.py", "private_api.optimize_graph("),
     }
+
+
+def as_placeholder_v2(graph_def):
+    """Old TensorFlow fed it as an argument, while analyses read an operation without inputs."""
+    for node in graph_def.node:
+        node.op = "PlaceholderV2" if node.name == "arg0" else node.op
+    graph_def.versions.producer = 22
+
+
+def of_an_old_version(graph_def):
+    graph_def.versions.producer = 22
+
+
+def of_no_version(graph_def):
+    graph_def.ClearField("versions")
+
+
+@pytest.mark.parametrize("change", [as_placeholder_v2, of_an_old_version, of_no_version])
+def test_a_graph_of_another_version_is_refused(change):
+    module = module_of(lambda x: x + 1, "float32")
+    check_graphs(module, trusted=False)
+    with pytest.raises(FedcoreError, match=r"its operations are those of another version of graphs|PlaceholderV2"):
+        check_graphs(with_graph(module, change), trusted=False)
+
+
+def test_an_argument_is_a_placeholder_of_todays_kind():
+    def change(graph_def):
+        as_placeholder_v2(graph_def)
+        graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
+
+    with pytest.raises(FedcoreError, match=r"it lacks the argument|PlaceholderV2"):
+        check_graphs(with_graph(module_of(lambda x: x + 1, "float32"), change), trusted=False)

@@ -97,6 +97,7 @@ def test_the_dependencies_of_a_sum_of_many_arguments_take_little_memory():
     """4,000 arguments added one by one: 8 million dependencies, 500 MB as sets of numbers and 1 MB as bit masks."""
     n = 4000
     graph = graph_pb2.GraphDef()
+    graph.versions.producer = tf.version.GRAPH_DEF_VERSION
     for i in range(n):
         graph.node.add(name=f"arg{i}", op="Placeholder").attr["dtype"].type = types_pb2.DT_FLOAT
     for i in range(1, n):
@@ -121,6 +122,7 @@ def test_each_function_that_leads_to_a_stateful_one_is_found():
 
 def test_equal_results_have_one_origin():
     graph = graph_pb2.GraphDef()
+    graph.versions.producer = tf.version.GRAPH_DEF_VERSION
     graph.node.add(name="x", op="Placeholder").attr["dtype"].type = types_pb2.DT_FLOAT
     for name, operands in (("a", ["x", "x"]), ("b", ["x", "x"]), ("c", ["a", "x"])):
         graph.node.add(name=name, op="Mul", input=operands).attr["T"].type = types_pb2.DT_FLOAT

@@ -103,6 +103,7 @@ def test_operands_of_clients_side_by_side_are_checked():
 
 def test_a_graph_without_such_operations_stays_the_same_object():
     graph_def = graph_pb2.GraphDef()
+    graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
     graph_def.node.add(name="x", op="Placeholder")
     assert guard_graph(graph_def) is graph_def
 

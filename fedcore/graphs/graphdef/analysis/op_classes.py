@@ -20,7 +20,7 @@ _REFUSED = {
             r"|.*TestStringOutput|FuncAttr|FuncListAttr|StringListAttr|ResourceCreateOp|ResourceInitializedOp"
             r"|ResourceUsingOp|StubResourceHandleOp|DtypeWithDefaultOp|MlirPassthroughOp|DevicePlacementOp"
             r"|CheckPinned|IsResourceHandleRefCounting|MakeWeakResourceHandle|HostConst|SymbolicGradient|MapDefun"
-            r"|Batch|BatchFunction|Unbatch|UnbatchGrad|Fact|For|Risc.*|WindowOp|NonSerializable.*"
+            r"|Batch|BatchFunction|Unbatch|UnbatchGrad|Fact|For|Risc.*|WindowOp|NonSerializable.*|PlaceholderV2"
         ),
     ),
     "python": (
@@ -215,7 +215,7 @@ _ALLOWED = """
     MaxPoolGradWithArgmax MaxPoolV2 MaxPoolWithArgmax Maximum Mean Min Minimum MirrorPad MirrorPadGrad Mod Mul
     MulNoNan Ndtri NearestNeighbors Neg NextAfter NoOp NonMaxSuppression NonMaxSuppressionV2 NonMaxSuppressionV3
     NonMaxSuppressionV4 NonMaxSuppressionV5 NonMaxSuppressionWithOverlaps NotEqual NthElement OneHot OnesLike Pack
-    Pad PadV2 ParallelDynamicStitch Placeholder PlaceholderV2 PlaceholderWithDefault Polygamma PopulationCount Pow
+    Pad PadV2 ParallelDynamicStitch Placeholder PlaceholderWithDefault Polygamma PopulationCount Pow
     PreventGradient Prod Qr QuantizeAndDequantize QuantizeAndDequantizeV2
     QuantizeAndDequantizeV4 QuantizeAndDequantizeV4Grad RFFT RFFT2D RFFT3D RFFTND RGBToHSV RaggedBincount
     RaggedCountSparseOutput RaggedCross RaggedFillEmptyRows RaggedFillEmptyRowsGrad RaggedRange

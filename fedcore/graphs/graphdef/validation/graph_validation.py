@@ -38,6 +38,7 @@ from fedcore.types import SequenceType, leaves, tensor_leaves
 
 MAX_NODES = 2_000_000  # a function's nodes count once for each call
 MAX_CALL_DEPTH = 100
+LEAST_PRODUCER = 1000  # version of graphs of 2022; an older one gives operations other meanings
 
 _VALUES = {
     "string": "s",
@@ -109,7 +110,9 @@ class _Validator:
         self.signatures: dict[str, _Signature] = {}
 
     def check(self, graph: Graph) -> None:
-        library = self.graph_def.library
+        library, versions = self.graph_def.library, self.graph_def.versions
+        if versions.producer < LEAST_PRODUCER or versions.min_consumer or versions.bad_consumers:
+            raise _Malformed(f"its operations are those of another version of graphs, {versions.producer}")
         self.signatures.update(_element_accesses(graph))
         if library.gradient or library.registered_gradients:
             raise _Malformed("its library registers gradients")
@@ -175,7 +178,7 @@ class _Validator:
         arguments = {f"arg{i}": dtype for i, dtype in enumerate(dtypes)}
         if graph.attributes.get("seeded"):
             arguments["seed"] = types_pb2.DT_INT64
-        placeholders = {n.name for n in self.graph_def.node if n.op in ("Placeholder", "PlaceholderV2")}
+        placeholders = {n.name for n in self.graph_def.node if n.op == "Placeholder"}
         for name in sorted(placeholders):
             if arguments.get(name) != types[name, 0]:
                 raise _Malformed(f"the placeholder {name!r} is no argument of {graph.type}")
