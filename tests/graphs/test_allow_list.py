@@ -396,6 +396,74 @@ def test_functions_that_double_with_every_call_are_refused():
         check_graphs(changed(doubling), trusted=True)
 
 
+def assigns(x):
+    total = tf.Variable(1.0)
+    total.assign_add(tf.cast(x, tf.float32))
+    return tf.cast(total.read_value(), tf.int32)
+
+
+def assigns_in_a_loop(x):
+    total, count = tf.Variable(1.0), tf.Variable(1)
+    tf.while_loop(
+        lambda i: i < x, lambda i: (i + count.assign_add(1) + tf.cast(total.assign_add(1.0), tf.int32),), (0,)
+    )
+    return tf.cast(total.read_value(), tf.int32) + count
+
+
+def assigns_in_a_case(x):
+    total = tf.Variable(1.0)
+
+    @tf.function
+    def chosen():
+        branches = [lambda: tf.cond(x > 0, lambda: total.assign_add(1.0), lambda: total.assign(0.0)), lambda: 1.0]
+        return tf.switch_case(x, branches)
+
+    return tf.cast(chosen(), tf.int32) + tf.cast(total.read_value(), tf.int32)
+
+
+def assigns_by_a_dataset(x):
+    total = tf.Variable(1.0)
+    for i in tf.data.Dataset.range(3):
+        total.assign_add(tf.cast(i, tf.float32))
+    return tf.cast(total.read_value(), tf.int32) + x
+
+
+def all_nodes(graph_def):
+    return [*graph_def.node, *(n for function in graph_def.library.function for n in function.node_def)]
+
+
+def whole_numbers(graph_def):
+    """Variables of int32."""
+    for each in all_nodes(graph_def):
+        if each.op == "VarHandleOp":
+            each.attr["dtype"].type = 3
+
+
+def swapped(graph_def):
+    """The two variables of a loop change their places in each iteration."""
+    name = next(n.attr["body"].func.name for n in all_nodes(graph_def) if n.op == "While")
+    body = next(f for f in graph_def.library.function if f.signature.name == name)
+    first, second = (o.name for o in body.signature.output_arg if o.type == 20)
+    body.ret[first], body.ret[second] = body.ret[second], body.ret[first]
+
+
+@pytest.mark.parametrize(
+    ("fn", "change", "says"),
+    [
+        (assigns, whole_numbers, "AssignAddVariableOp: its variable holds int32, and it wants float32"),
+        (assigns_in_a_loop, whole_numbers, "AssignAddVariableOp: its variable holds int32, and it wants float32"),
+        (assigns_in_a_case, whole_numbers, "AssignAddVariableOp: its variable holds int32, and it wants float32"),
+        (assigns_by_a_dataset, whole_numbers, "AssignAddVariableOp: its variable holds int32, and it wants float32"),
+        (assigns_in_a_loop, swapped, "while: it goes on with variables of other types"),
+    ],
+)
+def test_a_variable_of_another_type_than_it_is_used_with_is_refused(fn, change, says):
+    module = fc.tf_computation("int32")(fn).module
+    check_graphs(module, trusted=False)
+    with pytest.raises(FedcoreError, match=says):
+        check_graphs(with_graph(module, change), trusted=False)
+
+
 @pytest.mark.parametrize("device", ["/job:worker/task:1", "/job:localhost/replica:0/task:0/device:CPU:0", "elsewhere"])
 def test_a_node_that_asks_for_a_device_elsewhere_is_refused(device):
     module = changed(lambda g: setattr(node(g, "Greater"), "device", device))

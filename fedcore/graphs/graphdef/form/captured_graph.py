@@ -59,13 +59,22 @@ class CapturedGraph:
     _names: Mapping[Symbol, str] = attrs.field(repr=False)
     _functions: Mapping[str, function_pb2.FunctionDef] = attrs.field(repr=False)
 
-    def nodes(self) -> Iterator[Node]:
-        """All nodes, with those of the regions that nodes run and of named functions."""
+    def regions(self) -> Iterator[Region]:
+        """All regions: the main one, those that nodes run, and named functions."""
         waiting = [self.main, *self.named.values()]
         while waiting:
-            for node in waiting.pop(0).nodes:
-                yield node
-                waiting += node.regions
+            region = waiting.pop(0)
+            yield region
+            waiting += (inner for node in region.nodes for inner in node.regions)
+
+    def nodes(self) -> Iterator[Node]:
+        """The nodes of all regions."""
+        return (node for region in self.regions() for node in region.nodes)
+
+    def functions_of(self, node: Node) -> list[Region]:
+        """The functions that an operation names."""
+        values = (each for v in node.attributes.values() for each in (v if isinstance(v, list) else [v]))
+        return [self.named[value] for value in values if isinstance(value, Symbol)]
 
     def for_tensorflow(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
         """The attributes of an operation with functions of TensorFlow in the place of symbols; these functions check

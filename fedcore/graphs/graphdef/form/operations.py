@@ -6,6 +6,7 @@ Decision 0106.
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from fedcore.graphs.graphdef.form.function_calls import operations_in
 from fedcore.ir.module import Module
 from fedcore.lru_cache import LruCache
 
@@ -45,9 +46,3 @@ def _operations_of_graphs(module: Module) -> frozenset[str]:
 def has_loops(module: Module) -> bool:
     """Whether a graph has a loop of its own, such as that of a recurrent layer over time steps."""
     return not operations_of_graphs(module).isdisjoint(("While", "StatelessWhile"))
-
-
-def operations_in(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
-    """The operations of the nodes, library functions included."""
-    bodies = (graph_def.node, *(f.node_def for f in graph_def.library.function))
-    return frozenset(node.op for nodes in bodies for node in nodes)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_again, node_of
+from fedcore.graphs.graphdef.form.function_calls import callees
 from fedcore.ir.module import NodeKey
 
 FLOAT, BFLOAT16 = types_pb2.DT_FLOAT, types_pb2.DT_BFLOAT16
@@ -75,18 +76,12 @@ def _only_called(graph_def: graph_pb2.GraphDef) -> set[str]:
     while stack:
         body, caller_set = stack.pop()
         for node in body:
-            for name in _functions_of(node):
+            for name in callees(node):
                 callee_set = caller_set if node.op in CALLS else others
                 if name in nodes and name not in callee_set:
                     callee_set.add(name)
                     stack.append((nodes[name], callee_set))
     return called - others
-
-
-def _functions_of(node: node_def_pb2.NodeDef) -> list[str]:
-    """The functions that a node names; its operation may be one."""
-    values = [f for value in node.attr.values() for f in (value.func, *value.list.func)]
-    return [node.op, *(f.name for f in values if f.name)]
 
 
 def _use_kernels(nodes: Nodes, returned: MutableMapping[str, str] | None = None) -> bool:
