@@ -128,11 +128,11 @@ def maps_in_threads(x):
 
 
 def batches_by_an_argument(x):
-    return total(tf.data.Dataset.range(3).batch(tf.cast(x, tf.int64)), x)
+    return total(tf.data.Dataset.range(3).padded_batch(tf.cast(x, tf.int64)), x)  # ends the process for 2**40
 
 
 def batches_all(x):
-    return total(tf.data.Dataset.range(3).padded_batch(1 << 60), x)
+    return total(tf.data.Dataset.range(3).batch(1 << 60, drop_remainder=True), x)  # ends the process
 
 
 def writes(x):
@@ -162,9 +162,9 @@ def calls_python(x):
         (maps_in_threads, "ParallelMapDatasetV2 at 'n[0-9]+' in the graph: it is of a dataset that has threads"),
         (
             batches_by_an_argument,
-            "BatchDatasetV2 at 'n[0-9]+' in the graph: its size is no constant of at most 1048576",
+            "PaddedBatchDatasetV2 at 'n[0-9]+' in the graph: its size is no constant of at most 1048576",
         ),
-        (batches_all, "PaddedBatchDatasetV2 at 'n[0-9]+' in the graph: its size is no constant of at most"),
+        (batches_all, "BatchDatasetV2 at 'n[0-9]+' in the graph: its size is no constant of at most"),
         (writes, "WriteFile at 'n[0-9]+' in the graph: it reads or writes files"),
         (prints, "PrintV2 at 'n[0-9]+' in the graph: it prints"),
         (calls_python, "EagerPyFunc at 'n[0-9]+' in the graph: it calls Python"),
@@ -211,7 +211,7 @@ def differentiates(x):
 
 def sums_batches(x):
     data = tf.data.Dataset.from_tensor_slices([x, x + 1, x + 2]).map(lambda y: y * x).repeat(2).skip(1).batch(2)
-    return total(data.prefetch(1), 0)
+    return total(data.prefetch(1 << 60), 0)
 
 
 def chooses_elements(x):

@@ -158,9 +158,9 @@ class _Conversion:
                 arguments[node.name] = block.argument(node.attr["dtype"].type, self._closed(node.attr["shape"].shape))
             elif node.name.startswith("ret"):
                 results.append(node)
-        names = {*arguments, *(n.name for n in results)}
-        nodes = [n for n in graph_def.node if n.name not in names]
-        main = block.region(self._add_nodes(block, nodes, arguments, [n.input[0] for n in results]))
+        tensors = {n.name: n.input[0] if n.op == "Identity" else n.name for n in results}  # other graphs: any operation
+        nodes = [n for n in graph_def.node if n.name not in arguments and tensors.get(n.name, n.name) == n.name]
+        main = block.region(self._add_nodes(block, nodes, arguments, tensors.values()))
         names_of_symbols = {symbol: name for name, symbol in self._symbols.items()}
         named = {symbol: self._named[symbol] for symbol in names_of_symbols}
         return CapturedGraph(main, "seed" in arguments, named, names_of_symbols, self._functions)
@@ -194,7 +194,7 @@ class _Conversion:
 
     def _add_node(self, block: Block, source: node_def_pb2.NodeDef, inputs: list[Value]) -> Sequence[Value]:
         """Adds one node, and returns its results."""
-        callee = source.attr["f"].func.name if source.op in _CALL else ""
+        callee = source.attr["f"].func.name if source.op in _CALL else None
         if callee in self._functions:  # the graph has no function for the elements of a sequence
             return self._add_body(block, callee, inputs)
         values = {k: attribute_value(v) for k, v in source.attr.items() if not k.startswith("_")}

@@ -36,7 +36,6 @@ _CONV: Mapping[str, tuple[int, int | None]] = {
 }
 _POOL_GRADIENTS = ("AvgPoolGrad", "AvgPool3DGrad")
 _TENSOR_SCATTERS = (
-    "ScatterNdNonAliasingAdd",
     "TensorScatterAdd",
     "TensorScatterMax",
     "TensorScatterMin",
@@ -44,14 +43,12 @@ _TENSOR_SCATTERS = (
     "TensorScatterUpdate",
 )
 # By operation: the number of dimensions that it transforms. A length of 0 ends the process.
-_REAL_TRANSFORMS = {"RFFT": 1, "RFFT2D": 2, "RFFT3D": 3, "IRFFT": 1, "IRFFT2D": 2, "IRFFT3D": 3}
+_REAL_TRANSFORMS = {"RFFT": 1, "RFFT2D": 2, "RFFT3D": 3, "IRFFT": 1}
 _RESOURCE_SCATTERS = tuple(f"ResourceScatter{how}" for how in ("Add", "Sub", "Mul", "Div", "Max", "Min"))
 # Operands of a fixed shape.
 _SHAPED: Mapping[str, Mapping[int, list]] = {
     "Case": {0: []},
-    "StatelessCase": {0: []},
     "SparseCrossHashed": {-3: [], -2: [], -1: [2]},
-    "SparseCrossV2": {-1: []},
     "Transpose": {1: [None]},
 }
 _UNSORTED_SEGMENTS = tuple(f"UnsortedSegment{how}" for how in ("Join", "Max", "Min", "Prod", "Sum"))

@@ -19,11 +19,7 @@ from fedcore.ir.module import Module
 _SHOWN = 20
 _NAMELESS = (b"", ANONYMOUS)  # TensorFlow makes a new variable in every call: see `with_content_names`
 _MOST_BUFFERED = 1 << 20
-_BUFFERED = (
-    "BatchDatasetV2",
-    "PaddedBatchDatasetV2",
-    "PrefetchDataset",
-)  # TensorFlow reserves memory of the size that they name
+_BUFFERED = ("BatchDatasetV2", "PaddedBatchDatasetV2")  # TensorFlow reserves memory of the size that they name
 _LOCAL_DEVICE = re.compile(r"(/device:)?(CPU|GPU):[0-9]+|", re.IGNORECASE)
 
 
