@@ -97,9 +97,9 @@ def _other_attributes(value: object) -> Iterator[object]:
     elif isinstance(value, bytes):
         yield from (b"SAME", b"VALID", b"NCHW", b"NHWC")
     elif isinstance(value, list) and value and isinstance(value[0], int):
-        yield value[:-1]
+        yield from (value[:-1], [])
         for i, number in enumerate(value):
-            yield from ([*value[:i], other, *value[i + 1 :]] for other in (number + 1, 0, 7, 2**31 - 1))
+            yield from ([*value[:i], other, *value[i + 1 :]] for other in (number + 1, 0, 7, 2**31 - 1, 2**31))
 
 
 class _Near(Drawing):

@@ -10,9 +10,11 @@ from tensorflow.core.framework import graph_pb2, op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 import fedcore as fc
+from fedcore.computation.computation import Computation
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.analysis import op_classes
 from fedcore.graphs.graphdef.analysis.op_classes import op_class
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.ir import Module, bundle, parse_module
 from fedcore.ir.module import digest_of
@@ -509,3 +511,20 @@ def test_a_graph_whose_shapes_cannot_be_is_an_error_of_ours(tmp_path):
     bundle.write(with_graph(module_of(reshapes), longer), path)
     with pytest.raises(FedcoreError, match=r"TensorFlow cannot import the graph @reshapes: .*[Rr]eshape"):
         fc.load(path)(1)
+
+
+def test_a_graph_that_no_tracing_makes_runs_as_it_stands():
+    """A function has no name, and the result is no Identity."""
+
+    def change(graph_def):
+        unnamed = graph_def.library.function.add()
+        unnamed.CopyFrom(graph_def.library.function[0])
+        unnamed.signature.name = ""
+        next(n for n in graph_def.node if n.name == "ret0").op = "Neg"
+
+    module = with_graph(module_of(lambda x: tf.cond(x > 1, lambda: x * 2, lambda: x)), change)
+    check_graphs(module, trusted=False)
+    assert Computation(module)(3) == -6
+    (graph,) = module.graphs
+    (result,) = captured_graph(graph, module.blob(graph.digest)).main.results
+    assert result.node.op == "Neg"
