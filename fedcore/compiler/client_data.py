@@ -56,11 +56,18 @@ class Source:
     @property
     def element_type(self) -> Type:
         """The type of the operand."""
-        type_ = self.type
-        for index in self.path:
-            assert isinstance(type_, StructType)
-            type_ = type_.types[index]
+        type_ = type_at(self.type, self.path)
+        assert type_ is not None
         return type_
+
+
+def type_at(type_: Type, path: tuple[int, ...]) -> Type | None:
+    """The type of the element at some positions; None if there is no such element."""
+    for index in path:
+        if not isinstance(type_, StructType) or index >= len(type_.types):
+            return None
+        type_ = type_.types[index]
+    return type_
 
 
 @attrs.frozen
@@ -167,9 +174,9 @@ class ClientData:
         return Source(ARGUMENT, name, member_of(type_), tuple(steps))
 
     @functools.cached_property
-    def returned(self) -> frozenset[str]:
-        """The folds and collects whose kept values the program returns, such as states of clients."""
-        names, waiting, visited = set[str](), [self.plan.main.result.name], set[str]()
+    def returned(self) -> dict[str, Type]:
+        """By fold or collect the type of a kept value that the program returns, such as states of clients."""
+        kept_types, waiting, visited = dict[str, Type](), [self.plan.main.result.name], set[str]()
         while waiting:
             name = waiting.pop()
             if name in visited:
@@ -177,10 +184,10 @@ class ClientData:
             visited.add(name)
             if _is_client_value(self.types[name]):
                 source = self._source(name)
-                names.update([source.name] if source.kind == KEPT else [])
+                kept_types.update({source.name: source.type} if source.kind == KEPT else {})
             elif isinstance(self.types[name], StructType) and name in self.by_name:
                 waiting += [o.name for o in self.by_name[name].operands if isinstance(o, Ref)]
-        return frozenset(names)
+        return kept_types
 
     def tainted_leaves(self, op: Operation, types: dict[str, Type], taints: Taints) -> Leaves:
         """The leaves of a local operation's result that depend on tainted leaves of its operands."""

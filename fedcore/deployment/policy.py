@@ -6,7 +6,6 @@ and what would leave is checked before it does. Each rule has a name, which a re
 """
 
 import math
-import os
 import threading
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,8 +96,8 @@ class Policy:
             what one run has kept) and that are left when as many are lost as the threshold allows.
         bits: most bits that leave in a run.
         bits_per_day, rounds_per_day: most bits and runs of a day, in UTC. A run counts when it starts.
-        tells_failures: whether the server learns that a run has failed, where `aggregated` holds. Else the site adds
-            zeros to the masked sum. Decision 0303.
+        tells_failures: whether the server learns that this site's run has failed, where `aggregated` holds. Else it
+            learns that a site of the masked sum has, and the sum shows nothing. Decisions 0303 and 0317.
         failures_per_day: most runs of a day that the server has seen failing, where `aggregated` holds.
         reply_s: the reply to a run, whatever it is, leaves so many seconds after the run could start, so that its time
             tells nothing. A run that takes longer has failed. None for replies at once. Decision 0310.
@@ -367,18 +366,17 @@ class Policy:
         outputs = ClientOutputs.cached(plan).of(stage.work.operation, masked=masked)
         return readable_list((output.name, output.type) for output in outputs)
 
-    def seed(self, seed: int, *, masked: bool, is_private: bool) -> int:
-        """The seed of a run: the server's, or one that nobody else knows.
+    def hides_draws(self, *, masked: bool, is_private: bool) -> bool:
+        """Whether nobody else may know the random numbers of a run; else they are those of the server's seed.
 
-        Where values leave in masked sums only, the site draws it: random numbers may be noise against the server, and a
+        Where values leave in masked sums only, nobody may: random numbers may be noise against the server, and a
         server that chooses the seed could choose whose values a plan lets through, or which rows a shuffle puts first.
         Decision 0302.
 
         Args:
-            is_private: the run's noise protects records, so that nobody else may know it.
+            is_private: the run's noise protects records.
         """
-        own = self.draws_seed or is_private or masked or self.aggregated
-        return int.from_bytes(os.urandom(8), "little", signed=True) if own else seed
+        return self.draws_seed or is_private or masked or self.aggregated
 
     @property
     def run_s(self) -> float:
@@ -387,7 +385,7 @@ class Policy:
 
     @property
     def hides_failures(self) -> bool:
-        """Whether the server does not learn that a run has failed."""
+        """Whether the server does not learn which site's run has failed."""
         return self.aggregated and not self.tells_failures
 
     @property

@@ -7,6 +7,7 @@ imported in a process of its own first, and holds allow-listed operations only. 
 import contextlib
 import functools
 import hashlib
+import hmac
 import secrets
 import threading
 import time
@@ -26,7 +27,7 @@ from fedcore.deployment.policy import Policy, Refusal
 from fedcore.deployment.policy_file import PolicyFile
 from fedcore.deployment.record_privacy import mechanisms_of, noisy_passes
 from fedcore.deployment.site_data import SiteData
-from fedcore.deployment.site_inputs import RunRequest, check_sources, element_of
+from fedcore.deployment.site_inputs import RunRequest, check_arrays, check_sources, element_of
 from fedcore.deployment.site_log import SiteLog
 from fedcore.deployment.site_settings import RUN_TIMEOUT_S, SiteSettings
 from fedcore.deployment.site_sums import Identity, SiteSum
@@ -49,6 +50,7 @@ from fedcore.runtime.network.messages import MAX_REMARKS, MalformedMessage, Mess
 from fedcore.runtime.network.plan_runner import ClientStageOf, run_client
 from fedcore.runtime.network.transcript import HELD_OUT, NAMED_SOURCES, SERVER_VALUE, KeptName, Sources, Transcript
 from fedcore.runtime.reports.report import Report
+from fedcore.runtime.secure.masks import Vector
 from fedcore.runtime.stopping import Stop, Stopped
 from fedcore.types import Type
 
@@ -78,8 +80,10 @@ class Site:
       - The reply is what the plan says that the client sends, or a refusal, or that the client failed. Why it failed
         stands in the log, under the number in the reply: the class of an error may depend on a value.
       - A run is in the log before it starts, and counts, whatever its end.
-      - Where the policy has `aggregated`, the server does not learn that a run has failed, see `Policy`; or at its own
-        deadline of the round.
+      - Where the policy has `aggregated`, the server does not learn that this site's run has failed, see `Policy`; or
+        at its own deadline of the round.
+      - Random numbers that the server is not to know are those of the site's secret, its data, and all that the stage
+        reads. A stage that is asked again draws the same.
       - Where it has `reply_s`, runs that take long and short, end and fail, are answered at one time, and no request is
         answered before.
       - A request that comes again, after a reply was lost, is answered as before and computed once.
@@ -118,6 +122,7 @@ class Site:
         self._replies: LruEntries[bytes, bytes] = LruEntries(CACHE_BYTES)
         self._datasets: LruEntries[str, Any] = LruEntries(MAX_DATASETS)
         self._identity = identity
+        self._draws_secret = secrets.token_bytes(32) if identity is None else identity.draws_secret
         self._sums: LruEntries[tuple[str, str, str], SiteSum] = LruEntries(MAX_SUMS)
         self._run_timeout_s = run_timeout_s
         self._stop = Stop()  # of the run in progress
@@ -234,50 +239,59 @@ class Site:
             return Message({"kind": "missing", "plan": False})
         stage, inputs = _stage_of(plan, operation), RunRequest.of(request, *arrays)
         sources = check_sources(plan, inputs, ClientOutputs.cached(plan).data)
+        check_arrays(stage, inputs)
         self._check_held_out(inputs.sources)
-        for source in inputs.sources:
-            if source.name not in NAMED_SOURCES:
-                self._values.find(digest, KeptName.parse(source.name))  # a name that is wrong is no failure of a run
+        for source in inputs.kept_sources:
+            self._values.check(digest, KeptName.parse(source.name))  # a name that is wrong is no failure of a run
         masking = self._sums.find((digest, operation, run), None)
         if masking is not None:
             masking.check_run(inputs)
+            inputs = attrs.evolve(inputs, session=masking.terms.context.hex())
         clients = None if masking is None else masking.least_clients
         if masking is None and request.facts.get("clients") is not None:
             clients = request.number("clients")
         masked = masking is not None
         self._policy.check_run(plan, stage, clients, self.log, masks=masked)
-        number, seed = new_number(), self._seed(plan, stage, inputs, masked=masked)
+        if masking is not None:
+            masking.client.take_shares(request.array("message"))  # what is wrong with it is told before the run starts
+        number, draws = new_number(), self._draws(plan, stage, inputs, masked=masked)
         planned_bits = self._policy.planned_bits(plan, stage, masked=masked)
-        own_seed = {} if seed == inputs.seed else {"seed": seed}  # nobody else is to know it
+        own_seed = {"seed": draws.seed} if draws.is_own else {}  # nobody else is to know it
         self.log.write(
             "started", number=number, plan=digest, operation=operation, run=run, planned_bits=planned_bits, **own_seed
         )
         began, self._stop, report = time.monotonic(), Stop(), Report()
         compute = functools.partial(
-            self._compute, plan, stage, inputs, sources, seed, report, self._stop, masked=masked
+            self._compute, plan, stage, inputs, sources, draws, report, self._stop, masked=masked
         )
         try:
             with stopping(self._stop, min(self._run_timeout_s, self._policy.run_s)):
-                result, kept = self._in_time(compute)
+                result = self._in_time(compute)
             if self._stop.is_stopped:
                 raise Stopped("the run took too long")
             seconds = time.monotonic() - began
-            return self._reply_with(plan, stage, inputs, masking, result, kept, report, number, clients, seconds)
+            reply, vector = self._reply_with(plan, stage, inputs, masking, result, report, number, clients, seconds)
         except Exception as error:
             if not self._policy.hides_failures or isinstance(error, _NotBegun):
                 raise _ClientFailed(number, inputs.reply_by_s, error) from error
             self._log_failure({"kind": "run", "plan": digest, "operation": operation, "run": run}, number, error)
-            reply = self._reply_without_data(stage, inputs, masking)
-            self.log.write("ended", number=number)
-            return reply
+            reply, vector = self._reply_without_data(stage, inputs), None
+            if not isinstance(error, NotStopped):
+                self.log.write("ended", number=number)
         finally:
             self._answers_at = 0 if self._policy.reply_s is None else began + self._policy.reply_s
+        if masking is None:
+            return reply
+        if self._policy.reply_s is not None:
+            _sleep_until(began + self._policy.run_s)  # masking may take longer than what is left until the reply
+        return Message(reply.facts, {**reply.arrays, "message": np.frombuffer(masking.mask(vector), np.uint8)})
 
     def _in_time(self, compute: Callable[[], Result]) -> Result:
         """The result of a run. With `reply_s`, a run that nothing can stop in time is not waited for.
 
         Raises:
-            Stopped: it takes longer. A kernel of TensorFlow runs to its end, and what it gives goes nowhere.
+            Stopped: it takes longer. A kernel of TensorFlow runs to its end, and what it gives goes nowhere; the next
+                run waits for it, and so may be late too.
         """
         if self._policy.reply_s is None:
             return compute()
@@ -285,28 +299,29 @@ class Site:
         try:
             return run.result(self._policy.run_s)
         except TimeoutError:
-            run.cancel()
-            raise Stopped("the run took too long") from None
+            if run.cancel():
+                raise Stopped("the run before it took too long") from None
+            raise NotStopped("the run took too long, and a kernel of TensorFlow still runs") from None
 
-    def _reply_without_data(self, stage: ClientStageOf, inputs: RunRequest, masking: SiteSum | None) -> Message:
-        """The reply to a run that has failed, of which the server is not to learn: the site adds zeros to the masked
-        sum, and what the stage would keep makes later stages of the call fail."""
-        facts, arrays = {"kind": "result", "notes": []}, dict[str, np.ndarray]()
-        if masking is not None:
-            message, _ = masking.mask(inputs.arrays["message"].tobytes(), (*masking.leaves.zeros().values(),))
-            arrays["message"] = np.frombuffer(message, np.uint8)
+    def _reply_without_data(self, stage: ClientStageOf, inputs: RunRequest) -> Message:
+        """The reply, without masked integers, to a run that has failed, of which the server is not to learn: what the
+        stage would keep makes later stages of the call fail. Decision 0317."""
+        facts = {"kind": "result", "notes": []}
         if stage.kept_type is not None:
-            self._values.store_failure(inputs.plan, inputs.kept_name)
+            self._values.store_failure(inputs.plan, inputs.kept_name, stage.kept_type)
             facts["provenance"] = inputs.provenance
-        return Message(facts, arrays)
+        return Message(facts, {})
 
     def _check_held_out(self, sources: Sources) -> None:
         if not self._data.holds_out and any(source.name == HELD_OUT for source in sources):
             raise MalformedMessage("no rows are held out here: site.toml has no data.held_out_every")
 
-    def _seed(self, plan: Module, stage: ClientStageOf, inputs: RunRequest, *, masked: bool) -> int:
+    def _draws(self, plan: Module, stage: ClientStageOf, inputs: RunRequest, *, masked: bool) -> "_Draws":
         protects_records = bool(mechanisms_of(plan, stage.work.stage))
-        return self._policy.seed(inputs.seed, masked=masked, is_private=protects_records)
+        if not self._policy.hides_draws(masked=masked, is_private=protects_records):
+            return _Draws(inputs.seed, inputs.index, is_own=False)
+        read = f"{inputs.provenance}/{self._data.version}".encode()
+        return _Draws.of(hmac.digest(self._draws_secret, read, "sha256"))
 
     def _compute(
         self,
@@ -314,14 +329,17 @@ class Site:
         stage: ClientStageOf,
         inputs: RunRequest,
         sources: tuple[Source, ...],
-        seed: int,
+        draws: "_Draws",
         report: Report,
         stop: Stop,
         *,
         masked: bool,
-    ) -> tuple[SliceResult, KeptValue | None]:
-        """The result of a run that has been counted, and what it keeps. Whatever it raises may depend on the data."""
+    ) -> SliceResult:
+        """The result of a run that has been counted. Whatever it raises, and its time, may depend on the data."""
         run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
+        kept = {s.name: self._values.find(inputs.plan, KeptName.parse(s.name)) for s in inputs.kept_sources}
+        if any(value is FAILED for value in kept.values()):
+            raise ExecutionError("the stage that leaves a value for this one has failed")
         try:
             broadcasts = [
                 self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
@@ -329,34 +347,35 @@ class Site:
             ]
             mechanisms = mechanisms_of(plan, stage.work.stage)
             values = [
-                self._value(inputs, position, type_, source, report, whole_passes=bool(mechanisms))
+                self._value(inputs, kept, position, type_, source, report, whole_passes=bool(mechanisms))
                 for position, (type_, source) in enumerate(zip(stage.value_types, sources, strict=True))
             ]
             self._policy.count_epsilon(noisy_passes(mechanisms, tuple(values)), self.log, run_facts)
         except Exception as error:
             raise _NotBegun(error) from error
-        if any(value is FAILED for value in values):
-            raise ExecutionError("the stage that leaves a value for this one has failed")
 
-        def run_with(seed: int) -> SliceResult:
+        def run_with(draws: _Draws) -> SliceResult:
             return run_client(
                 self._executor,
                 stage,
                 broadcasts,
                 values,
                 masked=masked,
-                seed=seed,
-                index=inputs.index,
+                seed=draws.seed,
+                index=draws.index,
                 report=report,
                 stop=stop,
             )
 
-        result, again = run_with(seed), None
+        result, again = run_with(draws), None
         if self._policy.noise_std is not None and stage.partial_type is not None:
-            again = numbers_of(run_with(self._seed(plan, stage, inputs, masked=masked)))
+            again = numbers_of(run_with(draws.others))
         if stage.partial_type is not None:
             self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
-        return result, KeptValue.of(result.kept[inputs.index], stage.kept_type) if result.kept else None
+        if result.kept:
+            value = KeptValue.of(result.kept[draws.index], stage.kept_type)
+            self._values.store(inputs.plan, inputs.kept_name, value, stage.kept_type)
+        return result
 
     def _reply_with(
         self,
@@ -365,17 +384,17 @@ class Site:
         inputs: RunRequest,
         masking: SiteSum | None,
         result: SliceResult,
-        kept: KeptValue | None,
         report: Report,
         number: int,
         clients: int | None,
         seconds: float,
-    ) -> Message:
-        """The reply to a run that has ended. Whatever it raises may depend on the data."""
+    ) -> tuple[Message, Vector | None]:
+        """The reply to a run that has ended, and the integers that are to be masked. Whatever it raises may depend on
+        the data."""
         masked, partial, reply = masking is not None, result.partial, dict[str, np.ndarray]()
+        vector = None
         if masking is not None:
-            message, partial = masking.mask(inputs.arrays["message"].tobytes(), partial)
-            reply["message"] = np.frombuffer(message, np.uint8)
+            vector, partial = masking.leaves.vector(partial), masking.leaves.without(partial)
         sent_type = stage.partial_type if masked else stage.sent_type
         if sent_type is not None:
             ranges = () if masked else stage.sent_ranges
@@ -386,12 +405,11 @@ class Site:
             for leaf in masking.leaves.zeros():
                 del reply[f"p{leaf}"]
         if result.sent_bits and not masked:  # under masks nothing of a size that the data give leaves
-            reply["bits"] = result.sent_bits[inputs.index]
+            (reply["bits"],) = result.sent_bits.values()
         # Notes may tell of the data, such as of batches of several sizes.
         notes = [remark(note) for note in report.notes[:MAX_REMARKS]]
         facts: dict[str, Any] = {"kind": "result", "notes": [] if self._policy.aggregated else notes}
-        if kept is not None:
-            self._values.store(inputs.plan, inputs.kept_name, kept, stage.kept_type)
+        if stage.kept_type is not None:
             facts["provenance"] = inputs.provenance
         bits = self._policy.count_bits(plan, stage, result, masked=masked)
         self._policy.check_sent(bits, self.log, self._policy.planned_bits(plan, stage, masked=masked))
@@ -408,7 +426,7 @@ class Site:
             sent=self._policy.sent_tensors(plan, stage, masked=masked),
             notes=notes,
         )
-        return Message(facts, reply)
+        return Message(facts, reply), vector
 
     def _answer_phase(self, request: Message) -> Message:
         """The site's message of a phase of a secure sum."""
@@ -470,12 +488,21 @@ class Site:
         return unflatten([tf.convert_to_tensor(leaf) for leaf in flatten(value)], type_)
 
     def _value(
-        self, inputs: RunRequest, position: int, type_: Type, source: Source, report: Report, *, whole_passes: bool
+        self,
+        inputs: RunRequest,
+        kept: Mapping[str, Any],
+        position: int,
+        type_: Type,
+        source: Source,
+        report: Report,
+        *,
+        whole_passes: bool,
     ) -> Any:
         """A client's value: the site's data, those held out, a value that an earlier stage has left here, or one of the
         request.
 
         Args:
+            kept: the values that earlier stages have left, by their names.
             whole_passes: as for `Batches.of`.
         """
         name, path = inputs.sources[position].name, inputs.sources[position].path
@@ -490,8 +517,7 @@ class Site:
                 self._datasets.put(key, dataset)
             whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
             return element_of(whole, path)
-        kept = self._values.find(inputs.plan, KeptName.parse(name))
-        return FAILED if kept is FAILED else element_of(kept, path)
+        return element_of(kept[name], path)
 
 
 MAX_HOLD_S = 3600.0
@@ -500,6 +526,34 @@ MAX_HOLD_S = 3600.0
 
 def _sleep_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
+
+
+@attrs.frozen
+class _Draws:
+    """How a run draws.
+
+    Args:
+        index: of the client, in whose place the numbers are drawn.
+        is_own: nobody else knows the seed, so that it need not tell clients of a call apart.
+    """
+
+    seed: int
+    index: int = 0
+    is_own: bool = attrs.field(default=True, kw_only=True)
+
+    @classmethod
+    def of(cls, digest: bytes) -> "_Draws":
+        """The draws of a digest that nobody else can compute."""
+        return cls(int.from_bytes(digest[:8], "little", signed=True))
+
+    @property
+    def others(self) -> "_Draws":
+        """Draws that are independent of these, and known to nobody either."""
+        return _Draws.of(hashlib.sha256(f"fedcore other draws {self.seed}".encode()).digest())
+
+
+class NotStopped(Stopped):
+    """Nothing stops a run, so that a later one may fail for it, which the server sees: it counts as a failure seen."""
 
 
 class _NotBegun(Exception):

@@ -1,5 +1,8 @@
 """A site's own data: a table whose columns make the elements that a plan asks for."""
 
+import functools
+import hashlib
+import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +10,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fedcore.deployment.site_tables import Columns, modified_ns, parse_texts
+from fedcore.deployment.site_tables import Columns, parse_texts, state_of
 from fedcore.errors import TypeMismatch
 from fedcore.types import SequenceType, StructType, TensorType, Type, leaves
 from fedcore.types.walk import element_path
@@ -55,6 +58,7 @@ class TableData:
         drops_missing: leave out rows that have a blank cell in a column of the element.
         categories: by column the texts that its cells may have, which become numbers from 0.
         held_out_every: each so many rows one, the last, is for evaluations only. None for none.
+        settings: the text of all settings of the data.
     """
 
     read: Callable[[Sequence[str]], Columns] = attrs.field(repr=False)
@@ -64,11 +68,12 @@ class TableData:
     drops_missing: bool = False
     categories: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     held_out_every: int | None = None
+    settings: str = attrs.field(default="", repr=False)
 
     @property
-    def version(self) -> int:
-        """Changes when the file does."""
-        return modified_ns(self.file)
+    def version(self) -> str:
+        """Another one when the file or a setting is."""
+        return hashlib.sha256(f"{self.settings}{state_of(self.file)}".encode()).hexdigest()
 
     @property
     def holds_out(self) -> bool:
@@ -239,19 +244,24 @@ class FunctionData:
             as that of a personalization, a dict of them; for a tensor, its value.
     """
 
-    version = 0
     holds_out = False
 
     def __init__(self, function: Callable[[], Any], batches: Batches) -> None:
         self._function = function
         self._batches = batches
+        self.version = secrets.token_hex()
+        """Of the value, which may be another one in another process, and is one in this."""
+
+    @functools.cached_property
+    def _value(self) -> Any:
+        return self._function()
 
     def columns_of(self, leaf: str) -> tuple[str, ...]:
         return (leaf,)
 
     def dataset(self, type_: Type, *, whole_passes: bool = False, held_out: bool = False) -> Any:
         """The client's value of a type; `whole_passes` as for `Batches.of`."""
-        return self._part(self._function(), type_, whole_passes)
+        return self._part(self._value, type_, whole_passes)
 
     def _part(self, value: Any, type_: Type, whole_passes: bool) -> Any:
         from fedcore.data import ClientDataset

@@ -6,9 +6,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from fedcore.compiler.client_data import KEPT, ClientData, Source
+from fedcore.compiler.client_data import KEPT, ClientData, Source, type_at
 from fedcore.ir import Module
+from fedcore.runtime.network.leaves import array_names
 from fedcore.runtime.network.messages import MalformedMessage, Message
+from fedcore.runtime.network.plan_runner import ClientStageOf
 from fedcore.runtime.network.transcript import (
     NAMED_SOURCES,
     SERVER_VALUE,
@@ -33,6 +35,7 @@ class RunRequest:
         arrays: by name, those included that an earlier request had.
         digests: of the arrays that the stage reads.
         reply_by_s: seconds after which the server waits no longer for the reply.
+        session: digest of the transcript by which the masks of the run were agreed on; "" without masks.
     """
 
     plan: str
@@ -44,6 +47,7 @@ class RunRequest:
     arrays: Mapping[str, np.ndarray]
     digests: Mapping[str, str]
     reply_by_s: float
+    session: str = ""
 
     @classmethod
     def of(cls, request: Message, arrays: Mapping[str, np.ndarray], digests: Mapping[str, str]) -> "RunRequest":
@@ -69,14 +73,35 @@ class RunRequest:
         return {name: digest for name, digest in self.digests.items() if name[0] == "v"}
 
     @property
+    def kept_sources(self) -> list[ValueSource]:
+        """The sources that are values of earlier stages."""
+        return [source for source in self.sources if source.name not in NAMED_SOURCES]
+
+    @property
     def provenance(self) -> str:
         """The digest of what the stage reads, except for the site's data."""
-        return provenance(self.plan, self.operation, self.run, self.seed, self.digests, self.sources)
+        read = self.digests, self.sources
+        return provenance(self.plan, self.operation, self.run, self.seed, *read, self.session)
 
     @property
     def kept_name(self) -> KeptName:
         """The name of the value that the stage leaves."""
         return KeptName(self.operation, self.run, self.index, self.provenance)
+
+
+def check_arrays(stage: ClientStageOf, request: RunRequest) -> None:
+    """Checks that the arrays of a request are those that the stage reads: others would make what it draws another.
+
+    Raises:
+        MalformedMessage: one is missing, or a further one is there.
+    """
+    names = set[str]()
+    for position, type_ in enumerate(stage.broadcast_types):
+        names |= array_names(type_, f"b{position}.")
+    for position, (type_, source) in enumerate(zip(stage.value_types, request.sources, strict=True)):
+        names |= array_names(type_, f"v{position}.") if source.name == SERVER_VALUE else set()
+    if request.digests.keys() != names:
+        raise MalformedMessage("the arrays of the request are not those that the stage reads")
 
 
 def check_sources(plan: Module, request: RunRequest, data: ClientData) -> tuple[Source, ...]:
@@ -107,8 +132,11 @@ def _is_allowed(source: Source, claim: ValueSource, request: RunRequest, data: C
         return claim.path == ()
     if claim.name in NAMED_SOURCES:
         return claim.path == source.path
-    is_part = claim.path[len(claim.path) - len(source.path) :] == source.path
-    return is_part and KeptName.parse(claim.name).operation in data.returned
+    kept_type = data.returned.get(KeptName.parse(claim.name).operation)
+    if kept_type is None or claim.path[len(claim.path) - len(source.path) :] != source.path:
+        return False
+    part = type_at(kept_type, claim.path)
+    return part is not None and source.element_type.is_assignable_from(part)
 
 
 def element_of(value: Any, path: tuple[int, ...]) -> Any:

@@ -1,6 +1,7 @@
 """`site.toml`: a site's kit, data and policy."""
 
 import importlib.util
+import json
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,7 +130,8 @@ def _data(file: Path, table: Any) -> SiteData:
     reader = table_reader(source, table.get("table"), _image_size(file, table.get("image_size")), labels)
     categories = _categories(file, table, columns)
     held_out_every = _number(file, "data.held_out_every", table.get("held_out_every"), 2)
-    return TableData(reader, columns, source, batches, _missing(file, table), categories, held_out_every)
+    settings = json.dumps(table, sort_keys=True, default=str)
+    return TableData(reader, columns, source, batches, _missing(file, table), categories, held_out_every, settings)
 
 
 def _missing(file: Path, table: dict) -> bool:

@@ -1,5 +1,6 @@
 """A site's part in secure sums: its identity, those of its peers, and the sessions in progress."""
 
+import functools
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 import attrs
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -20,9 +23,10 @@ from fedcore.deployment.site_inputs import RunRequest
 from fedcore.errors import FedcoreError
 from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.network.messages import MalformedMessage
+from fedcore.runtime.network.site_leaves import SiteLeaves
 from fedcore.runtime.network.transcript import Transcript, seed_commitment
 from fedcore.runtime.secure.masked_client import KEY_BYTES, MaskedClient
-from fedcore.runtime.secure.secure_partials import SecureLeaves
+from fedcore.runtime.secure.masks import Vector
 from fedcore.runtime.secure.signed_messages import Directory
 from fedcore.runtime.secure.terms import Terms
 from fedcore.whole_files import write_whole
@@ -60,6 +64,12 @@ class Identity:
             raise FedcoreError(f"{key} and {peers} have Ed25519 keys, which `fedcore site key` makes")
         return cls(private, public)
 
+    @functools.cached_property
+    def draws_secret(self) -> bytes:
+        """32 bytes that nobody else knows, equal after a restart, from which seeds of random numbers are derived."""
+        hkdf = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"fedcore random numbers of a site")
+        return hkdf.derive(self.key.private_bytes_raw())
+
 
 def write_key(file: Path) -> str:
     """Writes a new private key, which its owner alone can read, and its public key in PEM beside it.
@@ -89,7 +99,7 @@ class SiteSum:
     transcript: Transcript
     peers: tuple[bytes, ...]
     terms: Terms
-    leaves: SecureLeaves
+    leaves: SiteLeaves
     client: MaskedClient
 
     @classmethod
@@ -124,7 +134,7 @@ class SiteSum:
         if len(packed_terms) < 28 or len(server_key) != KEY_BYTES:
             raise MalformedMessage("the terms of a session are too short")
         degree, threshold = np.frombuffer(packed_terms[4:12], "<u4").tolist()
-        leaves = SecureLeaves(work, len(names))
+        leaves = SiteLeaves(work, len(names))
         nonce, context = packed_terms[12:28], transcript.digest(peers)
         terms = Terms(len(names), degree, threshold, tuple(leaves.layout), nonce, context)
         keys = list(map(Ed25519PublicKey.from_public_bytes, peers))
@@ -171,6 +181,8 @@ class SiteSum:
             raise MalformedMessage(f"there is no phase {phase!r} to answer")
         return phases[phase](message)
 
-    def mask(self, message: bytes, partial: Any) -> tuple[bytes, Any]:
-        """The masked integers of a partial, and the partial without them."""
-        return self.client.mask(message, self.leaves.vector(partial)), self.leaves.without(partial)
+    def mask(self, vector: Vector | None) -> bytes:
+        """The masked integers of a run; None for one that has failed: it makes the sum uniform. Both take as long."""
+        if vector is None:
+            return self.client.mask(self.leaves.failure(), len(self.leaves.layout) - 1)
+        return self.client.mask(vector)

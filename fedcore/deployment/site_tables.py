@@ -49,7 +49,7 @@ def table_reader(
     read = readers[suffix]
 
     @functools.lru_cache(maxsize=64)
-    def read_once(names: tuple[str, ...], modified: int) -> Columns:
+    def read_once(names: tuple[str, ...], state: str) -> Columns:
         try:
             return read(file, names, table)
         except UnknownColumn as error:
@@ -58,7 +58,7 @@ def table_reader(
 
     def columns(names: Sequence[str]) -> Columns:
         try:
-            return read_once(tuple(names), modified_ns(file))
+            return read_once(tuple(names), state_of(file))
         except OSError as error:
             raise FedcoreError(f"cannot read {file}: {error.strerror or error}") from None
         except UnicodeDecodeError:
@@ -82,9 +82,14 @@ def _check_columns(names: Sequence[str], there: Sequence[str]) -> None:
             raise UnknownColumn(name, there)
 
 
-def modified_ns(file: Path) -> int:
-    """When a file, or a file of a folder, changed last."""
-    return max(path.stat().st_mtime_ns for path in [file, *(file.rglob("*") if file.is_dir() else ())])
+def state_of(file: Path) -> str:
+    """A text that is another one when the content of a file or of a folder is: also of one that is restored with its
+    times, and of a database whose newest rows are in a journal beside it.
+    """
+    journals = (file.with_name(f"{file.name}{end}") for end in ("-wal", "-journal"))
+    files = [file, *(sorted(file.rglob("*")) if file.is_dir() else filter(Path.exists, journals))]
+    stats = [(path, path.stat()) for path in files]
+    return str([(str(path), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in stats])
 
 
 def _read_images(

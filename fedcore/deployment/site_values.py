@@ -1,6 +1,7 @@
 """Values that client stages leave at their site, such as the states of clients, in files of the site."""
 
 import hashlib
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class KeptValue:
         """The value read back from what its file will hold. Whatever it raises depends on the value: a graph may give
         other shapes than its type says, bytes that are no bool, or more axes than a file takes.
         """
-        if not all(isinstance(leaf, TensorType) for _, leaf in leaves(type_)):
+        if not _has_file(type_):
             return cls(value, None)
         arrays = Message.from_bytes(Message({"kind": "value"}, to_arrays(value, type_, "v")).to_bytes()).arrays
         return cls(from_arrays(arrays, type_, "v"), arrays)
@@ -53,9 +54,12 @@ class SiteValues:
     """Values by the digest of their plan and the `KeptName` of the stage that left them.
 
     Guarantees:
-      - A value of tensors is on the disk before its name leaves the site, so that it survives a restart.
+      - A value of tensors is on the disk before its name leaves the site, so that it survives a restart. So is
+        a failure in its place, and no other, so that what is forgotten tells nothing.
       - A value is to be had by the plan that left it only, and by what it was computed from.
+      - A name has one value: what a stage leaves when it is asked again goes nowhere, also after a failure.
       - Names of files are digests: what a server sends reaches no other file.
+      - Methods may be called in several threads.
 
     Args:
         folder: of the files; made when the first value is stored.
@@ -64,18 +68,26 @@ class SiteValues:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._memory: LruEntries[str, Any] = LruEntries(MAX_VALUES)
+        self._lock = threading.Lock()
 
     def store(self, plan: str, name: KeptName, kept: KeptValue, type_: Type) -> None:
-        """Stores a value."""
-        self._memory.put(_key(plan, name), (name.provenance, kept.value))
+        """Stores a value, unless the name has one."""
+        message = None
         if kept.arrays is not None:
-            facts = {"kind": "value", "type": str(type_), **_provenance(name)}
-            self._write(_key(plan, name), Message(facts, dict(kept.arrays)))
+            message = Message({"kind": "value", "type": str(type_)}, dict(kept.arrays))
+        self._put(_key(plan, name), kept.value, message)
 
-    def store_failure(self, plan: str, name: KeptName) -> None:
-        """Stores that a stage has failed, in the place of its value."""
-        self._memory.put(_key(plan, name), (name.provenance, FAILED))
-        self._write(_key(plan, name), Message({"kind": "failure", **_provenance(name)}))
+    def store_failure(self, plan: str, name: KeptName, type_: Type) -> None:
+        """Stores that a stage has failed, in the place of its value, unless the name has one."""
+        self._put(_key(plan, name), FAILED, Message({"kind": "failure"}) if _has_file(type_) else None)
+
+    def _put(self, key: str, value: Any, message: Message | None) -> None:
+        with self._lock:
+            if self._has(key):
+                return
+            self._memory.put(key, value)
+            if message is not None:
+                self._write(key, message)
 
     def _write(self, key: str, message: Message) -> None:
         self._folder.mkdir(exist_ok=True)
@@ -83,47 +95,60 @@ class SiteValues:
         for old in sorted(self._folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)[:-MAX_FILES]:
             old.unlink(missing_ok=True)
 
-    def find(self, plan: str, name: KeptName) -> Any:
-        """The value of a name; `FAILED` if the stage has failed.
+    def check(self, plan: str, name: KeptName) -> None:
+        """Checks that there is a value of a name, without reading it: that would take a time of the value's size.
 
         Raises:
             MalformedMessage: the site does not have it, or it was computed from something else.
         """
+        with self._lock:
+            if not self._has(_key(plan, name)):
+                raise MalformedMessage("the request names a value that the site does not have")
+
+    def find(self, plan: str, name: KeptName) -> Any:
+        """The value of a name; `FAILED` if the stage has failed.
+
+        Raises:
+            MalformedMessage: as for `check`, or the site cannot read it.
+        """
+        self.check(plan, name)
         key = _key(plan, name)
-        file, stored = self._file(key), self._memory.find(key, None)
-        if file.exists():
-            file.touch()
-        if stored is None and file.exists():
-            stored = _parse_file(file.read_bytes())
-            self._memory.put(key, stored)
-        if stored is None or stored[0] != name.provenance:
-            raise MalformedMessage("the request names a value that the site does not have")
-        return stored[1]
+        with self._lock:
+            file, value = self._file(key), self._memory.find(key, None)
+            if file.exists():
+                file.touch()
+            if value is None:
+                value = _parse_file(file.read_bytes())
+                self._memory.put(key, value)
+            return value
+
+    def _has(self, key: str) -> bool:
+        return key in self._memory or self._file(key).exists()
 
     def _file(self, key: str) -> Path:
         return self._folder / f"{key}.safetensors"
 
 
-def _parse_file(content: bytes) -> tuple[str, Any]:
-    """Provenance and value of a file.
+def _has_file(type_: Type) -> bool:
+    """Whether values of a type are on the disk; those with sequences are not."""
+    return all(isinstance(leaf, TensorType) for _, leaf in leaves(type_))
+
+
+def _parse_file(content: bytes) -> Any:
+    """The value of a file.
 
     Raises:
         MalformedMessage: it is no file of a value. What is wrong with it may depend on the value, and is not told.
     """
     try:
         message = Message.from_bytes(content)
-        value = FAILED
-        if message.facts["kind"] == "value":
-            value = from_arrays(message.arrays, to_type(message.fact("type", str)), "v")
-        return message.fact("provenance", str), value
+        if message.facts["kind"] == "failure":
+            return FAILED
+        return from_arrays(message.arrays, to_type(message.fact("type", str)), "v")
     except FedcoreError:
         raise MalformedMessage("the request names a value that the site cannot read") from None
 
 
 def _key(plan: str, name: KeptName) -> str:
-    """The digest of a plan, and of the stage, the call and the client in it."""
-    return hashlib.blake2b(f"{plan}/{name.operation}/{name.run}/{name.index}".encode(), digest_size=16).hexdigest()
-
-
-def _provenance(name: KeptName) -> dict[str, str]:
-    return {"provenance": name.provenance}
+    """The digest of a plan and a name."""
+    return hashlib.blake2b(f"{plan}/{name}".encode(), digest_size=16).hexdigest()

@@ -33,10 +33,10 @@ from fedcore.ir.module import digest_of
 from fedcore.runtime.network.executor import NetworkClientsExecutor
 from fedcore.runtime.network.messages import Message
 from fedcore.runtime.network.plan_runner import ClientStageOf
+from fedcore.runtime.network.site_leaves import SiteLeaves
 from fedcore.runtime.network.transcript import Transcript, ValueSource, seed_commitment
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.masks import Segment
-from fedcore.runtime.secure.secure_partials import SecureLeaves
 from fedcore.runtime.secure.signed_messages import KEYS, SERVER, Signer, join_entries
 from fedcore.runtime.secure.terms import Terms
 
@@ -294,7 +294,7 @@ class Relay:
         names, sources = tuple(exchange.sites), ((ValueSource("data"),),) * len(exchange.sites)
         digests = {"b0.0": "c" * 40}
         self.own = Transcript(module.digest(), "1", RUN, 3, names, "d" * 64, digests, {}, sources)
-        self.terms = Terms(len(names), len(names) - 1, 4, (Segment(1, 1 << 32),))
+        self.terms = Terms(len(names), len(names) - 1, 4, (Segment(1, 1 << 32), Segment(1, 1 << 8)))
         self.others = attrs.evolve(self.own, **told)
         self.other_terms = attrs.evolve(self.terms, **terms)
 
@@ -835,7 +835,7 @@ def test_a_graph_that_gives_more_numbers_than_its_type_sends_none(tmp_path, lyin
 
 @pytest.mark.parametrize("values", [np.zeros(3, np.int32), np.zeros(1, np.int64)])
 def test_integers_that_are_not_those_of_their_type_are_not_masked(values):
-    leaves = SecureLeaves(ClientStageOf.of(plan(*FOLD), "0").work, 3)
+    leaves = SiteLeaves(ClientStageOf.of(plan(*FOLD), "0").work, 3)
 
     with pytest.raises(SecureSumError, match="not of the type int32"):
         leaves.vector(values)

@@ -8,6 +8,7 @@ import attrs
 import numpy as np
 import pytest
 import tensorflow as tf
+from altering_server import ask, masked_sites, plan_request, run_request
 from direct_exchange import ELEMENT, open_sites
 from learning_programs import build_fed_avg, build_model
 
@@ -18,6 +19,7 @@ from fedcore.deployment.record_privacy import mechanisms_of, noisy_passes
 from fedcore.deployment.site_data import Batches
 from fedcore.errors import InvalidValue
 from fedcore.learning.models import example_gradients
+from fedcore.learning.models.example_gradients import ExampleMechanism
 
 POLICY = "aggregated = false\nclients = 1\n"
 
@@ -185,6 +187,38 @@ def test_each_step_of_a_graph_counts():
     assert mechanisms_of(*stage_of(lambda x: step(step(x)))) == (mechanism, mechanism)
     with pytest.raises(InvalidValue, match="in a loop of a graph"):
         mechanisms_of(*stage_of(lambda x: step(tf.while_loop(lambda y: y < 9, step, [x])[0])))
+
+
+def test_an_earlier_stage_that_has_failed_is_not_told_by_a_stage_with_noise(tmp_path):
+    """The place of its value counted as passes without an end, which were refused in the clear."""
+    mark = ExampleMechanism(1.0, 5.0, 10.0, 1.0).mark
+
+    @fc.tf_computation("int32", "int32")
+    def add(state, x):
+        noise = tf.raw_ops.PreventGradient(input=tf.random.normal([]), message=mark)
+        with tf.control_dependencies([tf.debugging.assert_less(x, 9)]):
+            return state + x + tf.cast(noise, tf.int32)
+
+    numbers = fc.FederatedType("int32", fc.CLIENTS)
+
+    @fc.federated_computation(numbers, numbers)
+    def new_states(states, x):
+        return fc.federated_map(add, (states, x))
+
+    module = new_states.to_module("planned")
+    (collect,) = (op.name for op in module.main.operations if op.kind == "collect")
+    policy = Policy(client_values=True, max_epsilon=100.0, digests=frozenset({module.digest()}))
+    for number in (8, 9):
+        (tmp_path / str(number)).mkdir()
+        site = masked_sites(tmp_path / str(number), [np.int32(number)], policy).answering["site-00"]
+        assert ask(site, plan_request(module)).facts["kind"] == "plan"
+        sources, arrays = [["server", []], ["data", []]], {"v0.0": np.array(0, np.int32)}
+        for run in ("a", "b"):
+            reply = ask(site, run_request(module, collect, run * 32, sources, arrays))
+            assert reply.facts["kind"] == "result"
+            name = f"{collect}/{run * 32}/0/{reply.facts['provenance']}"
+            sources, arrays = [[name, []], ["data", []]], {}
+        assert len([line for line in site.log if line["what"] == "failed"]) == (2 if number == 9 else 0)
 
 
 @pytest.mark.parametrize("text", ["max_epsilon = 0", "max_epsilon = true", "delta = 1", 'delta = "small"'])

@@ -1,5 +1,6 @@
 """The data of a site: tables in files, and functions of its owner."""
 
+import os
 import sqlite3
 
 import numpy as np
@@ -33,6 +34,37 @@ def test_a_csv_file(tmp_path):
     (tmp_path / "table.csv").write_text("\n".join(["age,height,label", *rows]))
 
     check(settings_of(tmp_path, 'file = "table.csv"\n').data)
+
+
+def test_other_data_have_another_version(tmp_path):
+    """Random numbers of a site are a function of it: equal noise over other data shows their difference."""
+    file, data = tmp_path / "table.csv", 'file = "table.csv"\n'
+    file.write_text("age,height,label\n41,1.5,0\n")
+    times = (file.stat().st_atime_ns, file.stat().st_mtime_ns)
+    versions = [settings_of(tmp_path, data).data.version]
+    file.write_text("age,height,label\n42,1.5,0\n")
+    os.utime(file, ns=times)  # as restored from a copy
+    versions += [settings_of(tmp_path, data + setting).data.version for setting in ("", "held_out_every = 3\n")]
+
+    assert len({*versions}) == 3
+    assert settings_of(tmp_path, data).data.version == versions[1]
+
+
+def test_rows_in_the_journal_of_a_database_make_another_version(tmp_path):
+    database = sqlite3.connect(tmp_path / "table.sqlite")
+    with database:
+        database.execute("pragma journal_mode = wal")
+        database.execute("create table patients (age integer, height real, label integer)")
+    data = settings_of(tmp_path, 'file = "table.sqlite"\ntable = "patients"\n').data
+    versions = [data.version]
+    for row in ([41, 1.5, 0], [25, 2.25, 1]):
+        with database:
+            database.execute("insert into patients values (?, ?, ?)", row)
+        versions.append(data.version)
+        assert len(data.rows()["age"]) == len(versions) - 1
+    database.close()
+
+    assert len({*versions}) == 3
 
 
 def test_a_sqlite_file(tmp_path):

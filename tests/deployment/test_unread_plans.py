@@ -1,13 +1,14 @@
 """A plan that nobody has read tells the server no value of a site of its choice, and reads what the policy lists."""
 
 import contextlib
+import functools
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import warm_processes
-from altering_server import ask, cohort, masked_sites, plan_request, run_request
+from altering_server import alter_sites, ask, cohort, masked_sites, plan_request, run_request
 from federations import write_data, write_site
 from test_masked_sites import Recorded
 
@@ -15,13 +16,17 @@ import fedcore as fc
 from fedcore.cli.verbs.deploy import _print_log
 from fedcore.compiler import compile_module
 from fedcore.deployment.policy import Policy
+from fedcore.deployment.site_sums import SiteSum
 from fedcore.deployment.site_values import FAILED, KeptValue, SiteValues
 from fedcore.errors import ExecutionError, FedcoreError, SecureSumError
 from fedcore.ir import parse_module, verify
 from fedcore.runtime.network.executor import NetworkClientsExecutor
 from fedcore.runtime.network.messages import MalformedMessage, Message
+from fedcore.runtime.network.site_leaves import SiteLeaves
 from fedcore.runtime.network.transcript import KeptName
+from fedcore.runtime.plan_executor import client_work
 from fedcore.runtime.reports.report import Report
+from fedcore.runtime.secure.session import Session
 
 NUMBERS = fc.FederatedType("int32", fc.CLIENTS)
 SECRETS = [1000 + i for i in range(5)]
@@ -194,33 +199,229 @@ def guessed_total(guess, x):
     return fc.federated_secure_sum_bitwidth(fc.federated_map(fail_at, (fc.federated_broadcast(guess), x)), 20)
 
 
-@fc.tf_computation("int32", "int32")
-def let_through(total, x):
-    return tf.where(total > 0, x, 0)
-
-
-@fc.federated_computation(NUMBER, NUMBERS)
-def two_stages(guess, x):
-    values = fc.federated_map(fail_at, (fc.federated_broadcast(guess), x))
-    total = fc.federated_secure_sum_bitwidth(values, 20)
-    again = fc.federated_map(let_through, (fc.federated_broadcast(total), values))
-    return total, fc.federated_secure_sum_bitwidth(again, 20)
-
-
 def test_a_server_does_not_learn_whether_a_value_makes_a_plan_fail(five):
-    """By the guesses at which a run failed, 4 failures in 600 runs told an int32 of one site."""
-    last, replies, totals = five.answering["site-04"], {}, []
+    """By the guesses at which a run failed, 4 failures in 600 runs told an int32 of one site. Now the sum tells that
+    a site has failed, as a sum of comparisons would."""
+    last, replies = five.answering["site-04"], {}
     for site in five.sites:
         five.answering[site] = Recorded(five.answering[site], replies.setdefault(site, []))
     with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
-        for guess in (0, SECRETS[4]):
-            totals += [[int(total) for total in two_stages(guess, cohort(five))]]
+        assert int(guessed_total(0, cohort(five))) == sum(SECRETS)
+        with pytest.raises(SecureSumError, match=r"^secure sum: a site has failed, so that the sum shows nothing; "):
+            guessed_total(SECRETS[4], cohort(five))
 
-    assert totals == [[sum(SECRETS)] * 2, [sum(SECRETS[:4])] * 2]
     assert list(map(_shape_of, replies["site-04"])) == list(map(_shape_of, replies["site-03"]))
-    first, second = (line["error"] for line in last.log if line["what"] == "failed")
-    assert first.startswith("InvalidArgumentError")
-    assert "the stage that leaves a value for this one has failed" in second
+    (error,) = (line["error"] for line in last.log if line["what"] == "failed")
+    assert error.startswith("InvalidArgumentError")
+
+
+def test_stages_that_take_the_value_of_one_that_has_failed_fail(tmp_path):
+    exchange = masked_sites(tmp_path, [np.int32(s) for s in SECRETS], Policy(client_values=True))
+
+    @fc.tf_computation("int32", "int32")
+    def add(state, x):
+        with tf.control_dependencies([tf.debugging.assert_less(x, SECRETS[4])]):
+            return state + x
+
+    @fc.federated_computation(NUMBERS, NUMBERS)
+    def new_states(states, x):
+        return fc.federated_map(add, (states, x))
+
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")):
+        new_states(new_states([0] * 5, cohort(exchange)), cohort(exchange))
+
+    errors = [line["error"] for line in exchange.answering["site-04"].log if line["what"] == "failed"]
+    assert errors[0].startswith("InvalidArgumentError")
+    assert errors[1:] == ["ExecutionError: the stage that leaves a value for this one has failed"]
+    assert not [line for line in exchange.answering["site-03"].log if line["what"] == "failed"]
+
+
+def test_a_site_that_fails_makes_the_sum_uniform(five):
+    """A server that made one site fail, by a kernel that was still running, read its value as a difference of sums."""
+
+    @fc.federated_computation(NUMBERS)
+    def total(x):
+        return fc.federated_secure_sum(x, 3000)
+
+    plan = compile_module(total.to_module("traced"), "inline,lower-intrinsics,canonicalize,partition,plan")
+    (fold,) = (op.name for op in plan.main.operations if op.kind == "fold")
+    leaves = SiteLeaves(client_work(plan, fold), 5)
+    assert [segment.modulus for segment in leaves.layout] == [1 << 16, 1 << 8]
+    values, failures = [], set()
+    for _ in range(300):
+        session = Session(fc.runtime.masked(), 3, leaves.layout)
+        session.start()
+        mask = session._clients[1].mask
+        session._clients[1].mask = functools.partial(mask, spoiled=1)
+        for client in range(3):
+            vector = leaves.failure() if client == 1 else leaves.vector(np.int32(1000))
+            session.contribute(client, vector)
+        (value,), (number,) = session.finish()
+        values.append(value)
+        failures.add(int(number))
+
+    assert failures == {1}
+    assert np.mean(values) == pytest.approx(1 << 15, rel=0.15)
+    assert np.std(values) == pytest.approx((1 << 16) / 12**0.5, rel=0.15)
+
+
+def test_sites_that_fail_are_counted_and_no_more_is_told(five):
+    def fail(site):
+        def compute(*_, **__):
+            raise MemoryError
+
+        five.answering[site]._compute = compute
+
+    for number, site in enumerate(five.sites[3:], 1):
+        fail(site)
+        sites = "a site has" if number == 1 else f"{number} sites have"
+        with (
+            fc.use(fc.runtime.network(five, secure_aggregation="masked")),
+            pytest.raises(SecureSumError, match=f"^secure sum: {sites} failed"),
+        ):
+            guessed_total(0, cohort(five))
+
+
+# Stages that are asked again.
+
+
+@fc.tf_computation("int32")
+def place_of(x):
+    return tf.random.uniform([], 0, 2**30, tf.int32) + 0 * x
+
+
+@fc.federated_computation(NUMBERS)
+def drawn_places(x):
+    return fc.federated_map(place_of, x)
+
+
+@pytest.mark.parametrize("change", [{"reply_by_s": 1.0}, {"index": 1}], ids=["another fact", "another client"])
+def test_a_stage_that_is_asked_again_draws_the_same(tmp_path, change):
+    """Of two sums in which one site's value had two random places, the difference was its value."""
+    exchange = masked_sites(tmp_path, [np.int32(7)], Policy(client_values=True))
+    module = drawn_places.to_module("planned")
+    (collect,) = (op.name for op in module.main.operations if op.kind == "collect")
+
+    def ask_for_place(index=0, **facts):
+        site = exchange.answering["site-00"]
+        assert ask(site, plan_request(module)).facts["kind"] == "plan"
+        reply = ask(site, run_request(module, collect, "a" * 32, [["data", []]], index=index, **facts))
+        name = KeptName(collect, "a" * 32, index, reply.facts["provenance"])
+        return name.provenance, int(site._values.find(module.digest(), name))
+
+    first = ask_for_place()
+    exchange.restart("site-00")
+    for file in tmp_path.glob("*/values/*"):
+        file.unlink()
+
+    assert ask_for_place(**change) == first
+    assert len({*[int(site_place) for _, site_place in [first, ask_for_place(seed=2)]]}) == 2
+
+
+def test_a_value_is_kept_once(tmp_path):
+    """What a stage that has failed would keep when it is asked again would tell two sums apart."""
+    type_, name = fc.to_type("int32"), KeptName("0", "0" * 32, 0, "p")
+    values = SiteValues(tmp_path)
+    values.store_failure("plan", name, type_)
+    values.store("plan", name, KeptValue.of(np.int32(1), type_), type_)
+
+    assert values.find("plan", name) is FAILED
+    assert SiteValues(tmp_path).find("plan", name) is FAILED
+
+
+@pytest.mark.parametrize("type_", ["int32", fc.SequenceType("int32")], ids=["tensor", "sequence"])
+def test_what_a_site_forgets_does_not_depend_on_whether_a_stage_has_failed(tmp_path, type_):
+    """Sequences have no files. A failure had one in their place, so its name was still there after 16 more values."""
+    type_, names = fc.to_type(type_), [KeptName("0", "0" * 32, i, "p") for i in range(2)]
+    values = SiteValues(tmp_path)
+    values.store("plan", names[0], KeptValue.of(np.array(1, np.int32), type_), type_)
+    values.store_failure("plan", names[1], type_)
+
+    def is_there(name):
+        try:
+            SiteValues(tmp_path).check("plan", name)
+        except MalformedMessage:
+            return False
+        return True
+
+    assert len({*map(is_there, names)}) == 1
+
+
+def test_shares_that_are_wrong_are_refused_before_a_run_starts(five):
+    """A stage that ended well had kept its value then, one that failed had not, and a later request told which."""
+    guess, site = SECRETS[4], five.answering["site-04"]
+
+    def alter(message):
+        if message.facts["kind"] == "run":
+            message.arrays["message"][-1] ^= 1
+        return message
+
+    alter_sites(five, ["site-04"], alter)
+    for value in (0, guess):
+        with (
+            fc.use(fc.runtime.network(five, secure_aggregation=fc.runtime.masked(threshold=5))),
+            pytest.raises((SecureSumError, ExecutionError)),
+        ):
+            guessed_total(value, cohort(five))
+
+    failures = [line for line in site.log if line["what"] in ("started", "failed")]
+    assert [(line["what"], line["error"].split(":")[0]) for line in failures] == [("failed", "MessageRefused")] * 2
+
+
+def test_an_array_that_no_stage_reads_is_refused(tmp_path):
+    """In the request of one site, it made that site alone draw anew."""
+    site = masked_sites(tmp_path, [np.int32(7)], Policy(client_values=True)).answering["site-00"]
+    module = drawn_places.to_module("planned")
+    (collect,) = (op.name for op in module.main.operations if op.kind == "collect")
+    assert ask(site, plan_request(module)).facts["kind"] == "plan"
+    for name in ("b0.0", "v0.0", "v9.9", "b"):
+        request = run_request(module, collect, "a" * 32, [["data", []]], {name: np.zeros(1, np.int32)})
+        assert ask(site, request).facts["error"] == "the arrays of the request are not those that the stage reads"
+
+
+def test_masking_begins_at_one_time_where_replies_do(tmp_path, monkeypatch):
+    """A vector that takes long to mask made the reply late, by the time of the run."""
+    exchange, starts, mask = (
+        masked_sites(tmp_path, [np.int32(s) for s in SECRETS], Policy(reply_s=2.0)),
+        [],
+        SiteSum.mask,
+    )
+
+    def note(self, vector):
+        starts.append((time.monotonic(), vector is None))
+        return mask(self, vector)
+
+    monkeypatch.setattr(SiteSum, "mask", note)
+    began = time.monotonic()
+    with fc.use(fc.runtime.network(exchange, secure_aggregation="masked")), pytest.raises(SecureSumError):
+        guessed_total(SECRETS[4], cohort(exchange))
+
+    assert sorted(has_failed for _, has_failed in starts) == [False] * 4 + [True]
+    assert min(start for start, _ in starts) - began >= Policy(reply_s=2.0).run_s
+
+
+def test_an_element_of_a_kept_value_is_one_by_its_type(tmp_path):
+    """An index into a vector failed in the clear where the vector was shorter, and a vector's length may be a value."""
+
+    @fc.tf_computation(("int32", [None]), "int32")
+    def grow(state, x):
+        return tf.zeros([x], tf.int32) + tf.size(state)
+
+    @fc.federated_computation(fc.FederatedType(("int32", [None]), fc.CLIENTS), NUMBERS)
+    def grown(states, x):
+        return fc.federated_map(grow, (states, x))
+
+    site = masked_sites(tmp_path, [np.int32(7)], Policy(client_values=True)).answering["site-00"]
+    module = grown.to_module("planned")
+    (collect,) = (op.name for op in module.main.operations if op.kind == "collect")
+    assert ask(site, plan_request(module)).facts["kind"] == "plan"
+    first = run_request(module, collect, "a" * 32, [["server", []], ["data", []]], {"v0.0": np.zeros(2, np.int32)})
+    name = f"{collect}/{'a' * 32}/0/{ask(site, first).facts['provenance']}"
+
+    for run, path in (("b", []), ("c", [6]), ("d", [7])):
+        reply = ask(site, run_request(module, collect, run * 32, [[name, path], ["data", []]]))
+        assert reply.facts["kind"] == ("failed" if path else "result")
+        assert reply.facts.get("error", "").endswith("comes from elsewhere than the plan says") == bool(path)
 
 
 def _shape_of(payload: bytes) -> tuple:
@@ -231,7 +432,7 @@ def _shape_of(payload: bytes) -> tuple:
 
 def test_a_trial_prints_the_failures_that_the_server_does_not_see(five, capsys):
     site = five.answering["site-04"]
-    with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
+    with fc.use(fc.runtime.network(five, secure_aggregation="masked")), pytest.raises(SecureSumError):
         guessed_total(SECRETS[4], cohort(five))
     _print_log("site-04", [*site.log])
 
@@ -240,7 +441,7 @@ def test_a_trial_prints_the_failures_that_the_server_does_not_see(five, capsys):
 
 def test_a_failure_in_the_place_of_a_value_survives_a_restart(tmp_path):
     name = KeptName("0", "a" * 32, 0, "b" * 64)
-    SiteValues(tmp_path).store_failure("c" * 64, name)
+    SiteValues(tmp_path).store_failure("c" * 64, name, fc.to_type("int32"))
 
     assert SiteValues(tmp_path).find("c" * 64, name) is FAILED
 
@@ -274,9 +475,10 @@ def test_what_is_wrong_with_a_file_of_a_value_is_not_told(tmp_path):
     type_, name = fc.to_type("int32"), KeptName("0", "0" * 32, 0, "p")
     SiteValues(tmp_path).store("plan", name, KeptValue.of(np.int32(1), type_), type_)
     (file,) = tmp_path.glob("*.safetensors")
-    wrong = Message({"kind": "value", "type": "int32", "provenance": "p"}, {"v0": np.zeros([4321], np.int32)})
+    wrong = Message({"kind": "value", "type": "int32"}, {"v0": np.zeros([4321], np.int32)})
     file.write_bytes(wrong.to_bytes())
 
+    SiteValues(tmp_path).check("plan", name)  # before the run starts, nothing reads it
     with pytest.raises(MalformedMessage, match=r"^the request names a value that the site cannot read$"):
         SiteValues(tmp_path).find("plan", name)
 
@@ -304,7 +506,8 @@ def test_a_run_that_nothing_can_stop_does_not_tell_when_it_has_ended(tmp_path):
 
     module = value.to_module("planned")
     (collect,) = (op.name for op in module.main.operations if op.kind == "collect")
-    site = masked_sites(tmp_path, [np.int32(3000)], Policy(client_values=True, reply_s=2.0)).answering["site-00"]
+    policy = Policy(client_values=True, reply_s=2.0, failures_per_day=1)
+    site = masked_sites(tmp_path, [np.int32(3000)], policy).answering["site-00"]
     assert ask(site, plan_request(module)).facts["kind"] == "plan"
     began = time.monotonic()
     reply = ask(site, run_request(module, collect, "a" * 32, [["data", []]]))
@@ -312,7 +515,9 @@ def test_a_run_that_nothing_can_stop_does_not_tell_when_it_has_ended(tmp_path):
     assert reply.facts["kind"] == "result"
     assert 2.0 <= time.monotonic() - began < 3.5
     (line,) = (line for line in site.log if line["what"] == "failed")
-    assert line["error"] == "Stopped: the run took too long"
+    assert line["error"] == "NotStopped: the run took too long, and a kernel of TensorFlow still runs"
+    # A later run may be late too, and a masked sum tells that a site has failed.
+    assert ask(site, run_request(module, collect, "b" * 32, [["data", []]])).facts["rule"] == "failures_per_day"
 
 
 # Memory.

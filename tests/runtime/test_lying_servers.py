@@ -67,7 +67,8 @@ class Lies:
         sealed = self.sealed[client]
         parts = [sealed[o] for o in (sealed if senders is None else senders)]
         vector = [np.full(s.length, 7, s.dtype) for s in LAYOUT]
-        message = self.clients[client].mask(self.signer.message(SHARES, join_entries(parts)), vector)
+        self.clients[client].take_shares(self.signer.message(SHARES, join_entries(parts)))
+        message = self.clients[client].mask(vector)
         return [np.copy(s) for s in masks.from_bytes(self.directory.body(message, MASKED, client), LAYOUT)]
 
     def tell(self, dropped: dict[int, set[int]]) -> list[str]:
@@ -274,7 +275,8 @@ class Messages:
     def answer(self, phase: int, client: int, message: bytes) -> bytes:
         party = self.session._clients[client]
         if phase == MASKED:
-            return party.mask(message, masks.zeros(LAYOUT))
+            party.take_shares(message)
+            return party.mask(masks.zeros(LAYOUT))
         return (party.advertise, party.share, None, party.acknowledge, party.unmask)[phase](message)
 
 

@@ -143,7 +143,8 @@ class BatchedEvaluation:
         Raises:
             NoBatchingRule: an operation has effects or state, or cannot be batched.
         """
-        self.low_rank_shapes |= {x.low_rank.shape for x in arguments if x.low_rank is not None}
+        given = (*arguments, *outer_values.values())
+        self.low_rank_shapes |= {x.low_rank.shape for x in given if x.low_rank is not None}
         values = {**outer_values, **dict(zip(region.arguments, arguments, strict=True))}
         for node in region.nodes:
             if has_effect(node.op) and node.op not in _CONTROL_FLOW:
@@ -155,6 +156,11 @@ class BatchedEvaluation:
             values.update(zip(node.outputs, results, strict=False))  # a rule may leave out results that nothing reads
         self._region, self._values = outer_state
         return [values[v] for v in region.results]
+
+    @property
+    def values(self) -> Mapping[Value, BatchedValue]:
+        """The values that the region being evaluated has so far, and those around it."""
+        return self._values
 
     def values_read_by(self, regions: Iterable[Region]) -> dict[Value, BatchedValue]:
         """The values around some regions that they read, as dense ones: the regions may have no rules for others."""

@@ -7,9 +7,8 @@ A product with few rows of W runs far below the processor's speed: x [4, 20, 8] 
 time of h [4, 20, 128] with R [4, 128, 512], which has 16 times as many operations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-import attrs
 import numpy as np
 import tensorflow as tf
 
@@ -27,41 +26,36 @@ _PRODUCTS = tuple(op("MatMul", var(x), var(w), transpose_a=False, transpose_b=Fa
 
 
 def join_products(
-    evaluation: BatchedEvaluation, loop_body: Region, condition: Region, values: Sequence[BatchedValue]
-) -> tuple[Region, Region, list[BatchedValue]]:
-    """The body and the condition of a loop, and its initial values, with sums of two products replaced by one product.
+    evaluation: BatchedEvaluation, loop_body: Region, outer: Mapping[Value, BatchedValue]
+) -> tuple[Region, dict[Value, BatchedValue]]:
+    """The body of a loop with sums of two products replaced by one product, and the values around it that it reads.
 
-    Each joined matrix [W; R] is one more loop variable, which the body returns unchanged.
+    Each joined matrix [W; R] is one more value around the loop.
 
     Args:
-        values: the initial loop variables.
+        outer: the values around the loop.
     """
-    unchanged = {i for i, a in enumerate(loop_body.arguments) if loop_body.results[i] is a}
-    joined_values, matrices = list(values), list[Value]()
-    around = ops.current_block()
+    outer, around = dict(outer), ops.current_block()
 
     @pattern(op("AddV2", *_PRODUCTS), op("AddN", *_PRODUCTS))
     def join(x: Value, w: Value, h: Value, r: Value) -> Value | None:
-        """x W + h R becomes [x h] [W; R], where no iteration changes W and R.
+        """x W + h R becomes [x h] [W; R], where W and R are from around the loop.
 
         The two products stay for nodes that read their shapes; without other users they are not executed.
         """
         block = ops.current_block()
         is_one_product = x is h and w is r
-        if block.parent is not around or is_one_product or not {w, r} <= {*block.arguments}:
+        if block.parent is not around or is_one_product or not {w, r} <= outer.keys():
             return None
-        positions = [block.arguments.index(v) for v in (w, r)]
-        operands = [values[i] for i in positions]
-        if not unchanged.issuperset(positions) or not _is_faster_joined(evaluation, operands):
+        operands = [outer[w], outer[r]]
+        if not _is_faster_joined(evaluation, operands):
             return None
+        matrix = Value(w.dtype, tf.TensorShape(None), around)
         with building(around):
-            joined_values.append(_join_rows(evaluation, operands, w.dtype))
-        matrices.append(Value(w.dtype, tf.TensorShape(None), block))
-        return ops.operation("MatMul", ops.operation("ConcatV2", [x, h], 1), matrices[-1])
+            outer[matrix] = _join_rows(evaluation, operands, w.dtype)
+        return ops.operation("MatMul", ops.operation("ConcatV2", [x, h], 1), matrix)
 
-    loop_body = rewrite(loop_body, join)
-    loop_body = Region((*loop_body.arguments, *matrices), loop_body.nodes, (*loop_body.results, *matrices))
-    return loop_body, attrs.evolve(condition, arguments=(*condition.arguments, *matrices)), joined_values
+    return rewrite(loop_body, join), outer
 
 
 def _is_faster_joined(evaluation: BatchedEvaluation, matrices: list[BatchedValue]) -> bool:

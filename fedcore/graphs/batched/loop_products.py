@@ -17,7 +17,7 @@ Decision 0183.
 """
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import tensorflow as tf
@@ -26,7 +26,7 @@ from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import BatchedValue, Padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Node, Region, Value
+from fedcore.graphs.dataflow.graph import Node, Region, Value, outer_values
 
 MOST_PACKED = 64
 """Most elements of a list that are read one by one and packed; a longer list is stacked and transposed."""
@@ -66,7 +66,7 @@ class ProductElements:
     Args:
         variable: position of the loop variable.
         x: the left operand in the body.
-        matrix: position of the loop variable that is the right operand, which no iteration changes.
+        matrix: the right operand, a value around the loop.
         transposed: whether the matrix is transposed.
         index: the number of the element in the list.
         nodes: the operations that compute the new list.
@@ -74,7 +74,7 @@ class ProductElements:
 
     variable: int
     x: Value
-    matrix: int
+    matrix: Value
     transposed: bool
     index: Value
     nodes: tuple[Node, ...]
@@ -171,10 +171,9 @@ def _match_addend_product(
     if addend.op == "TensorListSetItem":
         reserved = _find_producer(addend.inputs[0], ("TensorListReserve",), path)
         product = _find_producer(addend.inputs[2], ("MatMul",), path)
-        unchanged = {a: i for i, a in enumerate(loop_body.arguments) if loop_body.results[i] is a}
-        if reserved and product and not product.get("transpose_a") and product.inputs[1] in unchanged:
-            matrix, transposed = unchanged[product.inputs[1]], bool(product.get("transpose_b"))
-            return ProductElements(variable, product.inputs[0], matrix, transposed, addend.inputs[1], ())
+        if reserved and product and not product.get("transpose_a") and product.inputs[1] in outer_values(loop_body):
+            x, matrix = product.inputs
+            return ProductElements(variable, x, matrix, bool(product.get("transpose_b")), addend.inputs[1], ())
     if addend.op == "BiasAddGrad" and addend.get("data_format", b"NHWC") == b"NHWC":
         return RowSum(variable, addend.inputs[0], ())
     return None
@@ -224,19 +223,27 @@ class ProductsBehindLoop:
         """The numbers of the list elements to which products are added, each once; the loop collects them too."""
         return list(dict.fromkeys(p.index for p in self.elements))
 
-    def remove_from(self, loop_body: Region) -> Region:
-        """The body without these products: it returns their loop variables unchanged.
+    @property
+    def variables(self) -> set[int]:
+        """The positions of the loop variables to which they add."""
+        return {p.variable for p in self.products}
 
-        Behind its loop variables it returns the operands and the indices of the products.
+    def remove_from(self, condition: Region, loop_body: Region) -> tuple[Region, Region]:
+        """The condition and the body of a loop without these products and their loop variables.
+
+        Behind its loop variables the body returns the operands and the indices of the products.
         """
         removed = {node for p in self.products for node in p.nodes}
-        collected = {p.variable for p in self.products}
-        results = [a if i in collected else loop_body.results[i] for i, a in enumerate(loop_body.arguments)]
+        kept = [i for i in range(len(loop_body.arguments)) if i not in self.variables]
         nodes = tuple(node for node in loop_body.nodes if node not in removed)
-        return Region(loop_body.arguments, nodes, (*results, *self.operands, *self.indices))
+        results = [loop_body.results[i] for i in kept]
+        return (
+            attrs.evolve(condition, arguments=tuple(condition.arguments[i] for i in kept)),
+            Region(tuple(loop_body.arguments[i] for i in kept), nodes, (*results, *self.operands, *self.indices)),
+        )
 
     def that_fit(
-        self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue], state: Sequence[BatchedValue]
+        self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue], outer: Mapping[Value, BatchedValue]
     ) -> "ProductsBehindLoop":
         """The products that can be computed behind the loop and gain by it.
 
@@ -245,7 +252,7 @@ class ProductsBehindLoop:
 
         Args:
             others: the operands and indices that the body without the products returns, in one iteration.
-            state: the loop variables.
+            outer: the values around the loop.
         """
         value_of = dict(zip([*self.operands, *self.indices], others, strict=True))
         # Several operands of the body may be one tensor here; the first of them represents the others.
@@ -264,7 +271,7 @@ class ProductsBehindLoop:
             for p in self.elements
             if representative[p.x] in collected
             and value_of[p.index].client_invariant
-            and state[p.matrix].low_rank is None
+            and outer[p.matrix].low_rank is None
         ]
         row_sums = [attrs.evolve(r, x=representative[r.x]) for r in self.row_sums if representative[r.x] in collected]
         return ProductsBehindLoop(
@@ -293,6 +300,7 @@ class ProductsBehindLoop:
         lists: Iterable[Value],
         others: Sequence[BatchedValue],
         state: Sequence[BatchedValue],
+        outer: Mapping[Value, BatchedValue],
         trip_count: int | None,
     ) -> dict[int, BatchedValue]:
         """Loop variable -> its value behind the loop: the initial value plus the products of all iterations.
@@ -301,6 +309,7 @@ class ProductsBehindLoop:
             lists: for each operand and index, a TensorList of its tensors in all iterations.
             others: as for `that_fit`.
             state: the loop variables before the loop.
+            outer: the values around it.
             trip_count: T, the number of iterations; None if it is not known.
         """
         refs = [*self.operands, *self.indices]
@@ -321,7 +330,9 @@ class ProductsBehindLoop:
             results[r.variable] = _sum_rows(evaluation, stacks[r.x], operand, state[r.variable])
         for p in self.elements:
             element = others[self.operands.index(p.x)]
-            products = self._list_of_products(evaluation, p, rows[p.x], stacks[p.index], element, state)
+            matrix = evaluation.with_client_axis(outer[p.matrix])
+            count = ops.operation("TensorListLength", evaluation.tensor(state[p.variable]))
+            products = self._list_of_products(evaluation, p, matrix, count, rows[p.x], stacks[p.index], element)
             sum_of_lists = Node("AddN", (), {"N": 2, "T": tf.variant})
             (results[p.variable],) = evaluation.evaluate(sum_of_lists, [state[p.variable], products])
         return results
@@ -330,27 +341,26 @@ class ProductsBehindLoop:
         self,
         evaluation: BatchedEvaluation,
         product: ProductElements,
+        matrix: Value,
+        count: Value,
         rows: Value,
         indices: Value,
         x: BatchedValue,
-        state: Sequence[BatchedValue],
     ) -> BatchedValue:
         """A list as long as the loop variable's; element i is the sum of x_t @ matrix over the iterations t of index i.
 
         One product computes the summands of all iterations, and a segment sum puts them into their places.
 
         Args:
-            product: x, the matrix and the index, as loop variables and operands.
+            matrix: [K, n, m], or [K, m, n] where the product transposes it.
+            count: elements of the list.
             rows: the x_t of all iterations, [K, B * T, n].
             indices: the index of each iteration, [T].
             x: the x_t of one iteration, [K, B, n].
-            state: the loop variables before the loop.
         """
-        matrix = evaluation.with_client_axis(state[product.matrix])
         row_products = ops.operation("BatchMatMulV2", rows, matrix, adj_y=product.transposed)  # [K, B * T, m]
         shape = [evaluation.clients, int(evaluation.shape(x)[0]), int(row_products.shape[2])]  # of an element
         summands = ops.transpose(ops.reshape(row_products, [*shape[:2], -1, shape[2]]), [2, 0, 1, 3])  # [T, K, B, m]
-        count = ops.operation("TensorListLength", evaluation.tensor(state[product.variable]))
         elements = ops.unsorted_segment_sum(summands, indices, count)
         # Padded rows of x_t are zeros, as `tensors_to_collect` made them, so those of the elements are too.
         element = attrs.evolve(x, tensor=ops.ensure_shape(elements[0], shape), padding=Padding.ZEROS)

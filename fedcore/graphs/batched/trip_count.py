@@ -51,29 +51,24 @@ def known_counters(
 
 def trip_count(
     evaluation: BatchedEvaluation,
-    loop_body: Region,
     condition: Region,
-    initial_values: Sequence[BatchedValue],
     counter_starts: Mapping[int, np.integer],
 ) -> int | None:
     """The number of iterations of a loop; None if the loop is not recognised.
 
     Recognised are loops that run while `counter < end`, or while several such conditions hold. The counter grows by 1
-    from a known number, and the end is a constant or a known loop variable that the body returns unchanged.
+    from a known number, and the end is a constant or a known value around the loop.
 
     Args:
         condition: the function of the loop variables that decides whether another iteration runs.
-        initial_values: the loop variables before the first iteration.
         counter_starts: position of a counter -> its first number, as `known_counters` returns them.
     """
     positions = {a: i for i, a in enumerate(condition.arguments)}  # value -> number of the loop variable
 
     def find_end(value: Value) -> np.integer | None:
         """The number with which a counter is compared; None if it is not known, or changes in the loop."""
-        i = positions.get(value)
-        if i is None:
-            return _constant_number(value)
-        return _known_number(evaluation, initial_values[i]) if loop_body.is_unchanged(i) else None
+        around = evaluation.values
+        return _known_number(evaluation, around[value]) if value in around else _constant_number(value)
 
     def count_iterations(value: Value) -> int | None:
         """How many iterations begin before a part of the condition is false for the first time; None if unknown.

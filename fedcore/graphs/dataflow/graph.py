@@ -223,10 +223,6 @@ class Region:
         """How often the region's nodes and results read each value."""
         return collections.Counter([*(v for node in self.nodes for v in node.reads), *self.results])
 
-    def is_unchanged(self, position: int) -> bool:
-        """Whether a result is the argument in its place, as a variable that no iteration of a loop changes."""
-        return origin(self.results[position]) is self.arguments[position]
-
 
 def outer_values(region: Region) -> list[Value]:
     """The values of the regions around a region that it reads, each once."""

@@ -19,8 +19,20 @@ _NUMPY = {"bool", "float16", "float32", "float64", "int8", "int16", "int32", "in
 MAX_RANK = 8
 """Of a tensor of texts, whose shape is an array of the message."""
 
+_PARTS_OF_TEXTS = ".ends", ".shape"
+"""Behind the name of the array of bytes."""
+
 CHUNK = 1 << 16
 """Integers whose bits are packed at once: whole bytes of them."""
+
+
+def array_names(type_: Type, prefix: str) -> set[str]:
+    """The names of the arrays of a value of a type."""
+    names = set[str]()
+    for number, (_, leaf) in enumerate(leaves(type_)):
+        is_text = isinstance(leaf, TensorType) and leaf.dtype.name == "str"
+        names |= {f"{prefix}{number}{part}" for part in (("", *_PARTS_OF_TEXTS) if is_text else ("",))}
+    return names
 
 
 def to_arrays(value: Any, type_: Type, prefix: str, ranges: Sequence[str] = ()) -> dict[str, np.ndarray]:

@@ -19,11 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from fedcore.errors import FedcoreError, SecureSumError
 from fedcore.runtime.client_work import ClientWork
 from fedcore.runtime.network.messages import Message
+from fedcore.runtime.network.site_leaves import SiteLeaves
 from fedcore.runtime.network.transcript import Transcript
 from fedcore.runtime.reports.report import Report
 from fedcore.runtime.secure.masked_client import KEY_BYTES
 from fedcore.runtime.secure.masking_server import MaskingServer
-from fedcore.runtime.secure.secure_partials import SecureLeaves, check_number, traffic
+from fedcore.runtime.secure.secure_partials import check_number, traffic
 from fedcore.runtime.secure.settings import PHASES, Masked
 from fedcore.runtime.secure.signed_messages import KEYS, MASKED, SHARES, SURVIVORS, UNMASKING, Directory
 from fedcore.runtime.secure.terms import Terms
@@ -70,7 +71,7 @@ class NetworkSums:
         self._pool = pool
         self._report = report
         self._merge = work.merge or ""
-        self._leaves = SecureLeaves(work, len(names))
+        self._leaves = SiteLeaves(work, len(names))
         self._terms = Terms.of(settings, len(names), tuple(self._leaves.layout))
         self._lost: dict[int, str] = {}
         self._joined: set[int] = set()
@@ -190,7 +191,7 @@ class NetworkSums:
         """The merged partial with the secure sums in place of the zeros.
 
         Raises:
-            SecureSumError: too few clients are left, or their shares are wrong.
+            SecureSumError: too few clients are left, their shares are wrong, or a site has failed.
         """
         server = self._server
         self._take(SURVIVORS, self._phase(SURVIVORS, server.end_masked()), server.take_acknowledgement)

@@ -107,14 +107,22 @@ def seed_commitment(run: str, seed: int) -> str:
 
 
 def provenance(
-    plan: str, operation: str, run: str, seed: int, arrays: Mapping[str, str], sources: Sequence[ValueSource]
+    plan: str,
+    operation: str,
+    run: str,
+    seed: int,
+    arrays: Mapping[str, str],
+    sources: Sequence[ValueSource],
+    session: str,
 ) -> str:
     """The digest of what a client stage read, except for the site's data: equal for clients that were told the same.
 
     Args:
-        arrays: by name the digest of each array of the request.
+        arrays: by name the digest of each array that the stage reads.
+        session: digest of the transcript of a masked run; "" without masks.
     """
-    read = [plan, operation, run, seed_commitment(run, seed), dict(arrays), [list(s.kind) for s in sources]]
+    kinds = [list(s.kind) for s in sources]
+    read = [plan, operation, run, seed_commitment(run, seed), dict(arrays), kinds, session]
     return hashlib.sha256(b"fedcore provenance" + _canonical(read)).hexdigest()
 
 

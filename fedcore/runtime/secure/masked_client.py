@@ -69,6 +69,7 @@ class MaskedClient:
         self._keys: dict[int, tuple[bytes, bytes]] = {}  # of the neighbours, for sealing and for masking
         self._own_share = b""  # of the seed
         self._held: dict[int, tuple[bytes, bytes]] = {}  # by neighbour the shares of its private key and of its seed
+        self._shares = b""  # the message that had those
         self._survivors: frozenset[int] = frozenset()
         self._digest = b""  # of the survivors
 
@@ -156,16 +157,22 @@ class MaskedClient:
         text = _SHARES.pack(self._index, neighbour, key_share, seed_share)
         return self._cipher(self._index, neighbour).encrypt(bytes(12), text, self._terms.session)
 
-    def mask(self, message: bytes, vector: Vector) -> bytes:
-        """Phase `masked`: the integers plus the client's own mask and the masks shared with its neighbours.
+    def take_shares(self, message: bytes) -> None:
+        """Phase `masked`, before the integers are known: the shares of neighbours. They may be given again.
 
         Args:
             message: the shares that neighbours sealed for this client. A neighbour without shares has dropped out.
-            vector: the integers, by the layout of the terms; it is changed.
         Raises:
-            MessageRefused: the message is altered, or too few neighbours are left.
+            MessageRefused: the message is altered, is another one than before, or too few neighbours are left.
         """
         self._enter(MASKED)
+        if self._held and message != self._shares:
+            raise MessageRefused(f"client {self._index} gets other shares than before")
+        if not self._held:
+            self._open_shares(message)
+        self._shares, self._next = message, MASKED
+
+    def _open_shares(self, message: bytes) -> None:
         for entry in entries(self._directory.body(message, SHARES, SERVER), SEALED_BYTES, "sealed shares"):
             neighbour = int.from_bytes(entry[:4], "little")
             if neighbour not in self._keys or neighbour in self._held:
@@ -176,8 +183,24 @@ class MaskedClient:
         holders, threshold = len(self._keys) + 1, self._terms.threshold
         if len(self._held) < max(threshold - 1, holders - threshold + 1):
             raise MessageRefused(f"client {self._index} has too few neighbours left")
+
+    def mask(self, vector: Vector, spoiled: int = 0) -> bytes:
+        """Phase `masked`: the integers plus the client's own mask and the masks shared with its neighbours.
+
+        Args:
+            vector: the integers, by the layout of the terms; it is changed.
+            spoiled: number of segments, the first ones, whose sum is to be uniform: their own mask is one that nobody
+                can remove. It takes as long.
+        Raises:
+            MessageRefused: the client has no shares.
+        """
+        self._enter(MASKED)
+        if not self._held:
+            raise MessageRefused(f"client {self._index} has no shares of its neighbours")
         layout = self._terms.layout
-        masks.add_mask(vector, own_mask_key(self._terms.session, self._seed), layout)
+        own_key = own_mask_key(self._terms.session, self._seed)
+        masks.add_mask(vector[:spoiled], os.urandom(KEY_BYTES), layout[:spoiled])
+        masks.add_mask(vector[spoiled:], own_key, layout[spoiled:], first=spoiled)
         for neighbour in self._held:
             pair = self._index, neighbour
             key = shared_mask_key(self._terms.session, self._masking, self._keys[neighbour][1], pair)

@@ -36,7 +36,7 @@ class _Leaf:
         if range_.modulus is not None:
             modulus = range_.modulus
         elif range_.largest is not None:  # the least whole number of bytes that holds the sum
-            modulus = min(modulus, 1 << 8 * max(1, -(-(clients * range_.largest).bit_length() // 8)))
+            modulus = min(modulus, whole_bytes(clients * range_.largest))
         return cls(type_, range_, modulus)
 
     @property
@@ -66,6 +66,11 @@ class _Leaf:
 
     def decode(self, elements: np.ndarray) -> np.ndarray:
         return elements.astype(self.unsigned).view(self.type.dtype.numpy).reshape(self.shape)
+
+
+def whole_bytes(largest: int) -> int:
+    """The least modulus of a whole number of bytes by which sums up to the largest are exact."""
+    return 1 << 8 * max(1, -(-largest.bit_length() // 8))
 
 
 class SecureLeaves:
@@ -107,7 +112,7 @@ class SecureLeaves:
         """
         leaves = flatten(partial)
         vector: Vector = []
-        for segment, group in zip(self.layout, self._groups, strict=True):
+        for segment, group in zip(self.layout, self._groups, strict=False):
             parts = [self._leaves[i].encode(np.asarray(leaves[i])) for i in group]
             vector.append(np.concatenate(parts, dtype=segment.dtype, casting="unsafe"))
         return vector
@@ -126,7 +131,7 @@ class SecureLeaves:
     def with_sums(self, partial: Any, sums: Vector) -> Any:
         """The merged partial with the sums in the place of the zeros."""
         leaves = flatten(partial)
-        for group, elements in zip(self._groups, sums, strict=True):
+        for group, elements in zip(self._groups, sums, strict=False):
             start = 0
             for i in group:
                 leaf = self._leaves[i]

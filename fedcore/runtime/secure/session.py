@@ -78,7 +78,12 @@ class Session:
             if client not in self._waiting:
                 raise SecureSumError(f"secure sum: client {client} is not one whose integers are waited for")
             self._waiting.remove(client)
-        self._exchange(MASKED, client, lambda m: self._clients[client].mask(m, vector), self._server.take_masked)
+
+        def mask(message: bytes) -> bytes:
+            self._clients[client].take_shares(message)
+            return self._clients[client].mask(vector)
+
+        self._exchange(MASKED, client, mask, self._server.take_masked)
 
     def finish(self) -> Vector:
         """Phases `survivors` and `unmasking`, and the sum of the integers of all clients that are not `lost`.

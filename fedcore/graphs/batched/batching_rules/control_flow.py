@@ -7,7 +7,7 @@ the batch has `x.entries_per_row` entries, such as 2 after a reshape of rows of 
 All clients of a group take the same branch and the same number of iterations; otherwise there is no batching rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import tensorflow as tf
@@ -20,7 +20,7 @@ from fedcore.graphs.batched.loop_products import ProductsBehindLoop, products_be
 from fedcore.graphs.batched.trip_count import iterations_at_once, known_counters, trip_count
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import cond, while_loop
-from fedcore.graphs.dataflow.graph import Node, Region, Value
+from fedcore.graphs.dataflow.graph import Node, Region, Value, outer_values
 from fedcore.graphs.dataflow.selection import select_by_client
 from fedcore.graphs.graphdef.form.checked_operations import emit
 
@@ -148,104 +148,108 @@ class _LoopVariables:
     """The loop variables of a loop as they are in every iteration, with their axes and padding.
 
     Args:
-        changing: positions of the variables that the body changes; only these are carried.
-        values: all loop variables; those that change have no tensor of any one iteration.
+        values: they have no tensor of any one iteration.
         others: the values that the body returns behind its loop variables: collected operands and indices.
     """
 
-    changing: list[int]
     values: list[BatchedValue]
     others: list[BatchedValue]
 
     def with_tensors(self, tensors: Sequence[Value]) -> list[BatchedValue]:
-        """All loop variables in one iteration, from the tensors of the changing ones."""
-        values = list(self.values)
-        for i, tensor in zip(self.changing, tensors, strict=False):
-            values[i] = attrs.evolve(values[i], tensor=tensor)
-        return values
+        """The loop variables in one iteration, from their tensors."""
+        return [attrs.evolve(v, tensor=tensor) for v, tensor in zip(self.values, tensors, strict=False)]
 
 
 @batching_rule("while")
 def while_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -> list[BatchedValue]:
     """A loop whose condition all clients share, so that they take equally many iterations.
 
-    The loop is made cheaper in four ways. Two products that the body adds become one. Loop variables that the body
-    returns unchanged are not carried. Products that only add to a loop variable are computed behind the loop. If the
-    number of iterations is known, several are built as one.
+    The loop is made cheaper in three ways. Two products that the body adds become one. Products that only add to a loop
+    variable are computed behind the loop. If the number of iterations is known, several are built as one.
     """
     condition, loop_body = node.regions
-    loop_body, condition, initial = join_products(evaluation, loop_body, condition, values)
-    counter_starts = known_counters(evaluation, loop_body, initial)
-    iterations = trip_count(evaluation, loop_body, condition, initial, counter_starts)
-    products, reduced_body, variables = _move_products_behind(evaluation, node, loop_body, condition, initial)
-    changing, carried = variables.changing, len(variables.changing)
+    read = {v: evaluation.values[v] for region in node.regions for v in outer_values(region)}
+    loop_body, outer = join_products(evaluation, loop_body, read)
+    counter_starts = known_counters(evaluation, loop_body, values)
+    iterations = trip_count(evaluation, condition, counter_starts)
+    products, test, step, variables = _move_products_behind(evaluation, node, condition, loop_body, values, outer)
+    carried = [i for i in range(len(values)) if i not in products.variables]
 
     def condition_holds(*tensors: Value) -> Value:
         """Whether another iteration runs."""
         inner = evaluation.for_nested_graph()
-        return inner.tensor(inner.run(condition, variables.with_tensors(tensors))[0])
+        return inner.tensor(inner.run(test, variables.with_tensors(tensors), outer)[0])
 
     def advance(*tensors: Value) -> list[Value]:
-        """The changing loop variables after one or several iterations, then the lists with collected tensors."""
+        """The loop variables after one or several iterations, then the lists with collected tensors."""
         state, inner = list(tensors), evaluation.for_nested_graph()
-        for _ in range(iterations_at_once(reduced_body, iterations)):
-            results = inner.run(reduced_body, variables.with_tensors(state))
-            next_state = [_carried_tensor(inner, results[i], variables.values[i]) for i in changing]
-            collected = products.tensors_to_collect(inner, results[len(variables.values) :])
-            for list_, tensor in zip(state[carried:], collected, strict=True):
+        for _ in range(iterations_at_once(step, iterations)):
+            results = inner.run(step, variables.with_tensors(state), outer)
+            next_state = [_carried_tensor(inner, r, v) for r, v in zip(results, variables.values, strict=False)]
+            collected = products.tensors_to_collect(inner, results[len(carried) :])
+            for list_, tensor in zip(state[len(carried) :], collected, strict=True):
                 next_state.append(ops.operation("TensorListPushBack", list_, tensor))
             state = next_state
         return state
 
-    start = [_initial_tensor(evaluation, initial[i], variables.values[i]) for i in changing]
+    start = [_initial_tensor(evaluation, values[i], v) for i, v in zip(carried, variables.values, strict=True)]
     start += [ops.operation("EmptyTensorList", ANY_SHAPE, -1, element_dtype=v.tensor.dtype) for v in variables.others]
-    shapes = [variables.values[i].tensor.shape for i in changing] + [tf.TensorShape([])] * len(variables.others)
+    shapes = [v.tensor.shape for v in variables.values] + [tf.TensorShape([])] * len(variables.others)
     end = while_loop(condition_holds, advance, start, shapes, parallel_iterations=1)
-    product_results = products.results(evaluation, end[carried:], variables.others, initial, iterations)
-    results = dict(enumerate(variables.with_tensors(end)))
-    for i in changing:
-        results[i] = attrs.evolve(results[i], has_elements=results[i].tensor.dtype == tf.variant)
+    results = products.results(evaluation, end[len(carried) :], variables.others, values, outer, iterations)
+    for i, value in zip(carried, variables.with_tensors(end), strict=True):
+        results[i] = attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant)
     if iterations is not None:
         for i, first in counter_starts.items():
             last = KnownValue.from_constant(first + first.dtype.type(iterations))
             results[i] = attrs.evolve(results[i], known=last)
-    return [product_results.get(i, results[i]) for i in range(len(values))]
+    return [results[i] for i in range(len(values))]
 
 
 def _move_products_behind(
-    evaluation: BatchedEvaluation, node: Node, loop_body: Region, condition: Region, initial: Sequence[BatchedValue]
-) -> tuple[ProductsBehindLoop, Region, _LoopVariables]:
-    """(the products that are computed behind the loop, the body without them, its loop variables).
+    evaluation: BatchedEvaluation,
+    node: Node,
+    condition: Region,
+    loop_body: Region,
+    initial: Sequence[BatchedValue],
+    outer: Mapping[Value, BatchedValue],
+) -> tuple[ProductsBehindLoop, Region, Region, _LoopVariables]:
+    """(the products that are computed behind the loop; the condition and the body without them; their loop variables).
 
     Whether a product fits is known only from the values of a body without it. So the search begins with all of them,
     and drops those that do not fit until all do.
     """
     products = products_behind(condition, loop_body)
     while True:
-        reduced_body = products.remove_from(loop_body)
-        variables = _find_loop_variables(evaluation, node, reduced_body, condition, initial)
-        fitting = products.that_fit(evaluation, variables.others, initial)
+        test, step = products.remove_from(condition, loop_body)
+        carried = [value for i, value in enumerate(initial) if i not in products.variables]
+        variables = _find_loop_variables(evaluation, node, test, step, carried, outer)
+        fitting = products.that_fit(evaluation, variables.others, outer)
         if fitting == products:
-            return products, reduced_body, variables
+            return products, test, step, variables
         products = fitting
 
 
 def _find_loop_variables(
-    evaluation: BatchedEvaluation, node: Node, loop_body: Region, condition: Region, initial: Sequence[BatchedValue]
+    evaluation: BatchedEvaluation,
+    node: Node,
+    condition: Region,
+    loop_body: Region,
+    initial: Sequence[BatchedValue],
+    outer: Mapping[Value, BatchedValue],
 ) -> _LoopVariables:
     """The loop variables with the axes and the padding that they have in every iteration.
 
     These are a fixed point: the body is built on scratch graphs until an iteration leaves them as they are.
     """
-    changing = [i for i in range(len(loop_body.arguments)) if not loop_body.is_unchanged(i)]
-    values = [_loop_value(evaluation, initial[i]) if i in changing else value for i, value in enumerate(initial)]
+    values = [_loop_value(evaluation, value) for value in initial]
     while True:
-        results, others = _values_after_iteration(evaluation, node, loop_body, condition, values, changing)
-        joined = [_join(node, value, results[i]) if i in results else value for i, value in enumerate(values)]
+        results, others = _values_after_iteration(evaluation, node, condition, loop_body, values, outer)
+        joined = [_join(node, value, result) for value, result in zip(values, results, strict=True)]
         converged = all(_has_equal_axes(a, b) for a, b in zip(values, joined, strict=True))
         values = joined
         if converged:
-            return _LoopVariables(changing, values, others)
+            return _LoopVariables(values, others)
 
 
 def _loop_value(evaluation: BatchedEvaluation, value: BatchedValue) -> BatchedValue:
@@ -274,40 +278,37 @@ def _carried_tensor(evaluation: BatchedEvaluation, result: BatchedValue, variabl
 def _values_after_iteration(
     evaluation: BatchedEvaluation,
     node: Node,
-    loop_body: Region,
     condition: Region,
+    loop_body: Region,
     variables: list[BatchedValue],
-    changing: list[int],
-) -> tuple[dict[int, BatchedValue], list[BatchedValue]]:
-    """(changing loop variables after one iteration, other results of the body), built in a scratch graph.
+    outer: Mapping[Value, BatchedValue],
+) -> tuple[list[BatchedValue], list[BatchedValue]]:
+    """(loop variables after one iteration, other results of the body), built in a scratch graph.
 
     Only their axes, shapes and padding are asked for, so the nodes are dropped.
 
     Args:
         variables: the loop variables before the iteration.
-        changing: positions of those that the body changes.
+        outer: the values around the loop.
     Raises:
         NoBatchingRule: the condition differs between clients.
     """
-    results: dict[int, BatchedValue] = {}
+    results: list[BatchedValue] = []
     others: list[BatchedValue] = []
 
     def build_iteration() -> None:
-        """Evaluates the condition and the body with placeholders for the changing variables; notes the body's results.
+        """Evaluates the condition and the body with placeholders for the variables; notes the body's results.
 
-        A changing variable has a client axis after the iteration if it had one before or the body gives it one.
+        A variable has a client axis after the iteration if it had one before or the body gives it one.
         """
         inner = evaluation.for_nested_graph()
-        inputs = list(variables)
-        for i in changing:
-            tensor = variables[i].tensor
-            inputs[i] = attrs.evolve(variables[i], tensor=ops.placeholder(tensor.dtype, tensor.shape))
-        if not inner.run(condition, inputs)[0].client_invariant:
+        inputs = [attrs.evolve(v, tensor=ops.placeholder(v.tensor.dtype, v.tensor.shape)) for v in variables]
+        if not inner.run(condition, inputs, outer)[0].client_invariant:
             raise NoBatchingRule(node.op, "clients may take different numbers of steps")
-        outputs = inner.run(loop_body, inputs)
-        for i in changing:
-            tensor = _carried_tensor(inner, outputs[i], variables[i])
-            results[i] = attrs.evolve(outputs[i], tensor=tensor, batched=outputs[i].batched or variables[i].batched)
+        outputs = inner.run(loop_body, inputs, outer)
+        for variable, output in zip(variables, outputs, strict=False):
+            tensor = _carried_tensor(inner, output, variable)
+            results.append(attrs.evolve(output, tensor=tensor, batched=output.batched or variable.batched))
         others.extend(attrs.evolve(x, tensor=inner.tensor(x)) for x in outputs[len(variables) :])
 
     ops.scratch(build_iteration)

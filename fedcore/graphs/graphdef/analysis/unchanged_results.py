@@ -83,10 +83,6 @@ class _Walk:
     def _may_assign(self, node: Node, handle: Value) -> bool:
         if node.op in _READS or node.op == "Identity":
             return False
-        if node.op == "while":
-            positions = [i for i, operand in enumerate(node.inputs) if origin(operand) is handle]
-            aliases = [(region, region.arguments[i]) for region in node.regions for i in positions]
-            return any(self._may_assign(n, alias) for region, alias in aliases for n in region.nodes)
-        if node.op == "if":
-            return any(self._may_assign(n, handle) for region in node.regions for n in region.nodes)
+        if any(self._may_assign(n, handle) for region in node.regions for n in region.nodes):
+            return True
         return any(origin(operand) is handle for operand in node.inputs)

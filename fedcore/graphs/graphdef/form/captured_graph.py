@@ -7,14 +7,16 @@
     }
 
 A canonical GraphDef is converted once. A loop and a branch are a `while` and an `if`, with the functions' bodies as
-their regions; the body of a function that is called stands in the place of the call. A function that another operation
-names, such as a branch of a `Case`, is a region of its own, numbered in the order of use: its name in the graph is a
-digest. An operation without results, such as a print, cannot be named behind `after`.
+their regions; what no iteration changes is read from around the loop. The body of a function that is called stands in
+the place of the call. A function that another operation names, such as a branch of a `Case`, is a region of its own,
+numbered in the order of use: its name in the graph is a digest. An operation without results, such as a print, cannot
+be named behind `after`.
 
 Decisions 0263 and 0319.
 """
 
 import contextvars
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -206,14 +208,35 @@ class _Conversion:
             values["shape"] = self._closed(values["shape"])
         types = self._types(source, inputs, values)
         if source.op in _WHILE:
-            variables = inputs if self.open_size is not None else [Value(*type_, block) for type_ in types]
-            functions = [self._function(values[k].name, block, variables) for k in ("cond", "body")]
-            return block.add("while", inputs, {}, types, functions)
+            return self._add_loop(block, inputs, types, [values[k].name for k in ("cond", "body")])
         if source.op in _IF:
             condition, *operands = inputs
             branches = [self._branch(values[k].name, block, operands) for k in ("then_branch", "else_branch")]
             return block.add("if", [condition], {}, types, branches)
         return block.add(source.op, inputs, {k: self._attribute(v) for k, v in values.items()}, types)
+
+    def _add_loop(
+        self, block: Block, inputs: list[Value], types: Sequence[ValueType], names: list[str]
+    ) -> Sequence[Value]:
+        """Adds a loop, and returns its results. Operands that no iteration changes are read from around the loop.
+
+        Args:
+            names: of the functions of the condition and the body.
+        """
+        changed = [not _returns_argument(self._functions[names[1]], i) for i in range(len(inputs))]
+        like = inputs if self.open_size is not None else [Value(*type_, block) for type_ in types]
+        regions = []
+        for name in names:
+            body = Block(block)
+            operands = [
+                body.argument(v.dtype, v.shape) if is_changed else operand
+                for operand, v, is_changed in zip(inputs, like, changed, strict=True)
+            ]
+            regions.append(body.region(self._add_body(body, name, operands)))
+        variables, variable_types = list(itertools.compress(inputs, changed)), list(itertools.compress(types, changed))
+        regions[1] = attrs.evolve(regions[1], results=tuple(itertools.compress(regions[1].results, changed)))
+        last = iter(block.add("while", variables, {}, variable_types, regions))
+        return [next(last) if is_changed else operand for operand, is_changed in zip(inputs, changed, strict=True)]
 
     def _closed(self, shape: tf.TensorShape) -> tf.TensorShape:
         """A shape with a size in the place of each that is open, if there is one."""
@@ -251,12 +274,6 @@ class _Conversion:
             self._named[symbol] = block.region(self._add_body(block, value.name, arguments))
         return self._symbols[value.name]
 
-    def _function(self, name: str, parent: Block, like: Sequence[Value]) -> Region:
-        """The body of a library function as a region with arguments of the dtypes and shapes of values."""
-        block = Block(parent)
-        arguments = [block.argument(v.dtype, v.shape) for v in like]
-        return block.region(self._add_body(block, name, arguments))
-
     def _branch(self, name: str, parent: Block, operands: Sequence[Value]) -> Region:
         """The body of a library function as a region without arguments, which reads the operands."""
         block = Block(parent)
@@ -268,6 +285,15 @@ class _Conversion:
         arguments = {a.name: v for a, v in zip(function.signature.input_arg, operands, strict=True)}
         results = [function.ret[output.name] for output in function.signature.output_arg]
         return self._add_nodes(block, function.node_def, arguments, results, name)
+
+
+def _returns_argument(function: function_pb2.FunctionDef, position: int) -> bool:
+    """Whether a result of a function is the argument in its place."""
+    nodes = {n.name: n for n in function.node_def}
+    name = function.ret[function.signature.output_arg[position].name]
+    while (node := nodes.get(name.split(":")[0])) is not None and node.op == "Identity":
+        name = node.input[0]
+    return name == function.signature.input_arg[position].name
 
 
 def _position(node: node_def_pb2.NodeDef) -> int:
