@@ -91,6 +91,20 @@ class StageFlow:
     def location(self) -> Location | None:
         return self.op.location if self.merge is None else self.merge.location
 
+    @property
+    def kept_type(self) -> Type | None:
+        """The type of the value that it leaves for its client; None if it leaves none."""
+        return _kept_type(self.op)
+
+
+def _kept_type(op: Operation) -> Type | None:
+    if op.kind == "collect":
+        return member_of(op.type)
+    if not op.attributes.get("keeps"):
+        return None
+    assert isinstance(op.type, StructType)
+    return member_of(op.type.types[1])
+
 
 class ClientData:
     """Follows clients' data through a plan, leaf by leaf."""
@@ -161,13 +175,11 @@ class ClientData:
                 name = op.operands[0].name
             elif op.kind == "struct" and path:
                 name = op.operands[path.pop()].name
-            elif op.kind == "collect":
-                return Source(KEPT, name, member_of(op.type), tuple(reversed(path)))
-            elif op.kind == "fold" and op.attributes.get("keeps") and path and path.pop() == 1:
-                assert isinstance(op.type, StructType)
-                return Source(KEPT, name, member_of(op.type.types[1]), tuple(reversed(path)))
             else:
-                raise NotFollowed("a stage takes a client value that no stage keeps, and that is no argument", at)
+                kept_type = _kept_type(op) if op.kind in ("collect", "fold") else None
+                if kept_type is None or (op.kind == "fold" and (not path or path.pop() != 1)):
+                    raise NotFollowed("a stage takes a client value that no stage keeps, and that is no argument", at)
+                return Source(KEPT, name, kept_type, tuple(reversed(path)))
         type_, steps = self.types[name], list(reversed(path))
         while isinstance(type_, StructType):  # of placed values
             name, type_ = f"{name}.{steps[0]}", type_.types[steps.pop(0)]

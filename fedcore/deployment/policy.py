@@ -22,7 +22,9 @@ from fedcore.deployment.record_privacy import NoisyPasses, epsilon, mechanisms_o
 from fedcore.deployment.site_log import MAX_TEXTS, SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
 from fedcore.graphs.graphdef.form.operations import operations_of
+from fedcore.intrinsics.secure_ranges import OPEN
 from fedcore.intrinsics.sent_names import readable_list
+from fedcore.intrinsics.sent_values import sent_bits
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, Symbol
 from fedcore.privacy.events import dp_accounting
 from fedcore.runtime.client_work import SliceResult
@@ -43,7 +45,7 @@ RULES = {
     "noise_std": "what leaves differs enough between two runs with other random numbers",
     "clip": "the norm of what leaves is bounded",
     "clients": "a sum has enough clients",
-    "sizes": "the size of what leaves is fixed by its type, so that it tells nothing",
+    "sizes": "the size of what leaves, and of what stages keep, is fixed by its type, so that it tells nothing",
     "bits": "a client sends few enough bits in a run",
     "bits_per_day": "a client sends few enough bits in a day",
     "rounds_per_day": "there are few enough runs in a day",
@@ -154,6 +156,7 @@ class Policy:
         yield from self._check_operations(checked)
         yield from self._check_columns(checked, data)
         yield from self._check_values(checked)
+        yield from self._check_kept(checked)
         yield from self._check_noise_for_records(checked)
         for fold in outputs.folds:
             forms = [outputs.of(fold, masked=masked) for masked in self._forms(outputs, fold)]
@@ -239,6 +242,15 @@ class Policy:
     def _check_values(self, checked: "_Plan") -> Iterator[Refusal]:
         if not self.client_values and _has_client_values(checked.plan.main.result_type):
             yield Refusal("values", f"{_at(checked.line_of_result())}the result has values of single clients")
+
+    def _check_kept(self, checked: "_Plan") -> Iterator[Refusal]:
+        """What stages keep has a size by its type: with another one, room and time of later runs would tell it.
+        Decision 0315.
+        """
+        for flow in checked.flows.values() if self.aggregated else ():
+            for _, leaf in [] if flow.kept_type is None else leaves(flow.kept_type):
+                if sent_bits(leaf, OPEN) is None:
+                    yield Refusal("sizes", f"{_at(flow.op.location)}a stage keeps {leaf}, which has no fixed size")
 
     def _check_noise_for_records(self, checked: "_Plan") -> Iterator[Refusal]:
         for flow in checked.flows.values():

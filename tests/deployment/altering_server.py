@@ -68,7 +68,7 @@ def masked_sites(folder: Path, values: list, policy: Policy | None = None, *, sh
     sites, peers = {}, {}
     for i, value in enumerate(values):
         name = f"site-{i:02}"
-        (folder / name).mkdir()
+        (folder / name).mkdir(parents=True)
         key, data = Ed25519PrivateKey.generate(), FunctionData(lambda value=value: value, Batches(shuffle=shuffle))
         peers[name] = key.public_key().public_bytes_raw()
         log = SiteLog(folder / name / "site.log")

@@ -411,9 +411,16 @@ def test_an_element_of_a_kept_value_is_one_by_its_type(tmp_path):
     def grown(states, x):
         return fc.federated_map(grow, (states, x))
 
-    site = masked_sites(tmp_path, [np.int32(7)], Policy(client_values=True)).answering["site-00"]
     module = grown.to_module("planned")
     (collect,) = (op.name for op in module.main.operations if op.kind == "collect")
+    policies = Policy(client_values=True), Policy(aggregated=False, clients=1, client_values=True)
+    site, open_site = (
+        masked_sites(tmp_path / str(policy.aggregated), [np.int32(7)], policy).answering["site-00"]
+        for policy in policies
+    )
+    assert refusal(site, module)[0] == "sizes"
+    assert "a stage keeps int32[?], which has no fixed size" in refusal(site, module)[1]
+    site = open_site
     assert ask(site, plan_request(module)).facts["kind"] == "plan"
     first = run_request(module, collect, "a" * 32, [["server", []], ["data", []]], {"v0.0": np.zeros(2, np.int32)})
     name = f"{collect}/{'a' * 32}/0/{ask(site, first).facts['provenance']}"
