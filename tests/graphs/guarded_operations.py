@@ -66,7 +66,8 @@ def misfits() -> Iterator[tuple[str, dict, dict]]:
         nothing = {"fft_length": np.zeros([rank], np.int32)}
         which = f"{rank}D" if rank > 1 else ""
         yield f"RFFT{which}", {"input": np.ones([2] * rank, np.float32), **nothing}, {}
-    yield "IRFFT", {"input": np.ones([2], np.complex64), "fft_length": np.zeros([1], np.int32)}, {}
+        nothing = {"fft_length": np.array([*[1] * (rank - 1), 0], np.int32)}
+        yield f"IRFFT{which}", {"input": np.ones([2] * rank, np.complex64), **nothing}, {}
     for how in ("Add", "Max", "Min", "Sub", "Update"):
         yield f"TensorScatter{how}", {"tensor": np.ones([3, 2], np.float32), **SCATTERED}, {}
     yield "ScatterNd", {**SCATTERED, "shape": np.array([2], np.int32)}, {}

@@ -43,7 +43,7 @@ _TENSOR_SCATTERS = (
     "TensorScatterUpdate",
 )
 # By operation: the number of dimensions that it transforms. A length of 0 ends the process.
-_REAL_TRANSFORMS = {"RFFT": 1, "RFFT2D": 2, "RFFT3D": 3, "IRFFT": 1}
+_REAL_TRANSFORMS = {"RFFT": 1, "RFFT2D": 2, "RFFT3D": 3, "IRFFT": 1, "IRFFT2D": 2, "IRFFT3D": 3}
 _RESOURCE_SCATTERS = tuple(f"ResourceScatter{how}" for how in ("Add", "Sub", "Mul", "Div", "Max", "Min"))
 # Operands of a fixed shape.
 _SHAPED: Mapping[str, Mapping[int, list]] = {
