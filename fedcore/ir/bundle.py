@@ -102,6 +102,8 @@ def _with_arrays(module: Module, blobs: Mapping[str, bytes]) -> Module:
         data = blobs[value.digest]
         if len(data) != math.prod(op.type.shape) * op.type.dtype.numpy.itemsize:
             raise FedcoreError(f"the literal %{op.name} is of type {op.type}, but its blob has {len(data)} bytes")
+        if len(data) <= INLINE_BYTES or (op.type.dtype.name == "bool" and max(data) > 1):  # two texts of one value
+            raise FedcoreError(f"the literal %{op.name} has a blob that no bundle has: of few bytes, or of no bool")
         return attrs.evolve(
             op, attributes={**op.attributes, "value": Constant(op.type.dtype.name, op.type.shape, data)}
         )

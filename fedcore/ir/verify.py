@@ -81,7 +81,7 @@ _KINDS = {
     "width": _CLIENTS,
     "without": (
         lambda x: isinstance(x, tuple) and all(isinstance(n, str) and _PASS.fullmatch(n) for n in x),
-        "names of passes of client stages",
+        "names of passes of client stages and rewrites of batching",
     ),
     "xla": (lambda x: type(x) is bool, "true or false"),
 }

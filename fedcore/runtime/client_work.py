@@ -16,12 +16,11 @@ import tensorflow as tf
 
 from fedcore.data import Cohort, columns_of
 from fedcore.errors import FedcoreError
-from fedcore.graphs.batched.batching_policy import rows_while_starting
+from fedcore.graphs.batched.batching_policy import schedule_rules
 from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.cost_model import PARALLEL
 from fedcore.graphs.batched.schedule import ScheduleRules
 from fedcore.graphs.dataflow.stage_passes import stage_pass_registrations
-from fedcore.graphs.graphdef.form.operations import has_loops
 from fedcore.graphs.graphdef.rewrites.bfloat16_products import with_bfloat16_kernels
 from fedcore.graphs.sequences.columns import Columns, draw_values
 from fedcore.graphs.sequences.layout import Layout
@@ -135,24 +134,9 @@ class ClientWork:
         return int(self.plan.get("block", 1))
 
     @functools.cached_property
-    def width(self) -> int:
-        """Number of clients that a vectorised stage computes at once."""
-        return int(self.plan.get("width", 1))
-
-    @functools.cached_property
-    def one_step_width(self) -> int:
-        """`width` where all clients of a call take one step and keep kernels low-rank; 0 if that is `width`."""
-        return int(self.plan.get("one_step_width", 0))
-
-    @functools.cached_property
     def low_rank(self) -> int:
         """Rank from which local training keeps kernels low-rank; 0 if it keeps none."""
         return int(self.plan.get("low_rank", 0))
-
-    @functools.cached_property
-    def products(self) -> str:
-        """Which rows the products of a vectorised stage have, see `own_rows`."""
-        return str(self.plan.get("products", ""))
 
     @functools.cached_property
     def parallel(self) -> int:
@@ -161,15 +145,8 @@ class ClientWork:
 
     @functools.cached_property
     def schedule_rules(self) -> ScheduleRules:
-        """The rules of the schedules of calls whose groups have the planned width."""
-        return ScheduleRules(
-            self.width,
-            low_rank=self.low_rank,
-            products=self.products,
-            half_steps=has_loops(self.module),
-            block=self.block,
-            start_rows=rows_while_starting(self.client_stage),
-        )
+        """The rules of the schedules of a vectorised stage's calls."""
+        return schedule_rules(self.client_stage)
 
     @functools.cached_property
     def client_stage(self) -> ClientStage:

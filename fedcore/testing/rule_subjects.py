@@ -240,7 +240,7 @@ def _products() -> str:
 def _operand(layout: Layout, position: int, array: np.ndarray, tensors: Iterator[tf.Tensor]) -> BatchedValue:
     place = layout.places[position]
     if place.form is Form.CONSTANT:
-        return BatchedValue(None, known=KnownValue.from_constant(array))
+        return BatchedValue(None, form=KnownValue.from_constant(array))
     tensor, is_own = next(tensors), place.form is Form.OWN
     if place.axis is None:
         return BatchedValue(tensor, is_own)

@@ -27,7 +27,7 @@ class Operand:
 
     def value(self, tensor: Value | None) -> BatchedValue:
         if self.is_constant:
-            return BatchedValue(None, known=KnownValue.from_constant(self.array))
+            return BatchedValue(None, form=KnownValue.from_constant(self.array))
         return batched(tensor, 0)
 
 

@@ -124,9 +124,9 @@ def test_an_operation_outside_of_graphs_is_refused():
 def test_contexts_of_groups_are_restored():
     layout, longer = PackedLayout((), (), equal_steps=True), PackedLayout((), ())
     interpreter = BatchedInterpreter(add_means.to_module("lowered"), layout, xla=False)
-    with interpreter.using(longer, None) as known_inputs:
-        with interpreter.using(layout, []) as inner_inputs:
-            assert inner_inputs is not known_inputs
+    with interpreter.using(longer, None):
+        with interpreter.using(layout, []):
+            assert interpreter._layout is layout
         assert interpreter._layout is longer
     assert interpreter._layout is layout
 

@@ -41,7 +41,7 @@ def in_evaluation(read) -> object:
 
 
 def known(value) -> BatchedValue:
-    return BatchedValue(None, known=KnownValue.from_constant(np.asarray(value, np.int32)))
+    return BatchedValue(None, form=KnownValue.from_constant(np.asarray(value, np.int32)))
 
 
 def test_the_target_of_a_reshape_has_no_wildcard():
@@ -100,7 +100,7 @@ def test_broadcast_values_stay_shared_where_they_were():
 def test_numbers_up_to_the_batch_size_are_an_axis_of_the_batch():
     def read(evaluation, x):
         (sizes,) = evaluation.evaluate(Node("Shape", (), {"T": tf.float32}), [x])
-        bounds = [BatchedValue(None, True, known=KnownValue.from_samples([v[0] for v in sizes.known.samples]))]
+        bounds = [BatchedValue(None, True, form=KnownValue.from_samples([v[0] for v in sizes.known.samples]))]
         node = Node("Range", (), {"Tidx": tf.int32})
         return evaluation.evaluate(node, [known(0), *bounds, known(1)])[0]
 

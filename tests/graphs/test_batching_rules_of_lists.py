@@ -16,7 +16,7 @@ SHAPE_TYPE = {"shape_type": tf.int32}
 
 
 def known(value) -> BatchedValue:
-    return BatchedValue(None, known=KnownValue.from_constant(np.asarray(value, np.int32)))
+    return BatchedValue(None, form=KnownValue.from_constant(np.asarray(value, np.int32)))
 
 
 class Lists:
@@ -167,7 +167,7 @@ def test_equal_known_elements_stay_known():
 def test_known_sizes_of_clients_are_popped_as_sizes():
     def popped(lists, x, y):
         size = KnownValue.from_samples([np.int32(n) for n in lists.evaluation.sampled_sizes])
-        handle = lists.push(lists.empty([]), BatchedValue(None, True, known=size))
+        handle = lists.push(lists.empty([]), BatchedValue(None, True, form=size))
         return lists.pop(handle, [])[1].known.equals(size)
 
     assert read(popped, tf.int32)

@@ -31,7 +31,7 @@ class Values:
     """The values of the arrays above in a region; `matrix` is a LowRank of `DENSE`."""
 
     def __init__(self, w, u, v, x, g, z, numbers, sizes):
-        self.matrix = BatchedValue(None, True, low_rank=LowRank((N, M), CLIENTS, ((w, 1.0),), ((u, v),)))
+        self.matrix = BatchedValue(None, True, form=LowRank((N, M), CLIENTS, ((w, 1.0),), ((u, v),)))
         self.w, self.z, self.numbers = shared(w), batched(z), batched(numbers)
         self.x, self.g = batched(x, 0), batched(g, 0)
         self.evaluation = BatchedEvaluation(CLIENTS, R, sizes)
@@ -58,7 +58,7 @@ def results(fn) -> tuple[np.ndarray, bool]:
 
 
 def number(value) -> BatchedValue:
-    return BatchedValue(None, known=KnownValue.from_constant(np.float32(value)))
+    return BatchedValue(None, form=KnownValue.from_constant(np.float32(value)))
 
 
 KEPT = {

@@ -16,7 +16,6 @@ from fedcore.graphs.batched.client_contribution import (
     reserve_list,
     write_results,
 )
-from fedcore.graphs.batched.known_inputs import DataRows, known_input
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import function_of_number
@@ -215,28 +214,6 @@ def test_zeros_behind_joined_factors_change_no_product():
     )
     assert have.shape == (1, 6, 4)
     np.testing.assert_allclose(have, want, rtol=1e-5)
-
-
-def test_left_factors_that_are_rows_of_the_data_are_read_there():
-    counts = [3, 0, 5, 1, 2, 4, 2, 2]
-    begins = np.cumsum([0, *counts[:-1]])
-    rows, right = normal(sum(counts), 6), normal(8, 5, 4, seed=1)
-    own = np.arange(5)[:, None] < np.array(counts)[:, None, None]
-    left = np.stack([rows[np.minimum(b + np.arange(5), len(rows) - 1)] for b in begins]) * own
-    lane_of = np.array([[0, 1, 2], [3, 4, -1], [5, 6, 7]])
-
-    def body(data, x, begins, counts):
-        element = ops.zeros([WIDTH, 2, 6])
-        known = known_input(element * 2.0, [element])
-        groups = [(lambda first: [(known, Window(first, WIDTH).of(x))], number(2))]
-        given = DataRows([data], begins)
-        specs = [tf.TensorSpec([6, 4])]
-        (c,) = contributions_by_group(groups, WIDTH, specs, parallel=1, joined=True, rows=counts, data=given)
-        assert c.lefts is known
-        return [c.block_sums(ops.constant(lane_of))]
-
-    (found,) = run_region(body, rows, right, begins, np.array(counts))
-    np.testing.assert_allclose(found, products(left * 2, right * own, lane_of), rtol=1e-4, atol=1e-5)
 
 
 def test_a_leaf_may_be_whole_in_some_groups_and_in_factors_in_others():

@@ -97,7 +97,7 @@ def test_products_gain_if_a_matrix_has_few_rows(rows, gains):
 
 def test_matrices_of_different_kinds_stay_apart():
     def counts(w, r, of_all, unknown):
-        factors = BatchedValue(None, True, low_rank=LowRank((N, H), 3, ((of_all, 1.0),)))
+        factors = BatchedValue(None, True, form=LowRank((N, H), 3, ((of_all, 1.0),)))
         pairs = [
             (batched(w), shared(of_all)),
             (factors, batched(r)),

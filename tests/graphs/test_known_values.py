@@ -41,7 +41,7 @@ PROBES = BatchedEvaluation(4, rows=20).sampled_sizes
 )
 def test_folding_gives_the_results_of_tensorflow(op, operands, attributes):
     operands = [np.asarray(o) for o in operands]
-    values = [BatchedValue(None, False, known=KnownValue.from_constant(o)) for o in operands]
+    values = [BatchedValue(None, False, form=KnownValue.from_constant(o)) for o in operands]
     found = fold(Node(op, (), attributes), values, PROBES)
     try:
         (wanted,) = emit(op, [tf.constant(o) for o in operands], attributes)
@@ -55,8 +55,8 @@ def test_folding_gives_the_results_of_tensorflow(op, operands, attributes):
 
 def test_entries_of_shapes_are_moved_without_tensorflow(monkeypatch):
     monkeypatch.setattr(known_values, "emit", None)
-    shape = BatchedValue(None, False, known=KnownValue.from_constant(np.int32([20, 7])))
-    bounds = [BatchedValue(None, False, known=KnownValue.from_constant(np.int32([i]))) for i in (1, 2, 1)]
+    shape = BatchedValue(None, False, form=KnownValue.from_constant(np.int32([20, 7])))
+    bounds = [BatchedValue(None, False, form=KnownValue.from_constant(np.int32([i]))) for i in (1, 2, 1)]
     (size,) = fold(Node("StridedSlice", (), slices(0, 0, 0, 0, 1)), [shape, *bounds], PROBES)
     assert size.samples[0] == 7
 
@@ -78,7 +78,7 @@ SHAPE = of_size(lambda n: [n, 7])
 
 
 def folded(op, *operands: KnownValue, **attributes) -> KnownValue | None:
-    results = fold(Node(op, (), attributes), [BatchedValue(None, known=k) for k in operands], PROBES)
+    results = fold(Node(op, (), attributes), [BatchedValue(None, form=k) for k in operands], PROBES)
     return None if results is None else results[0]
 
 
@@ -143,7 +143,7 @@ def test_a_batch_of_one_row_is_not_broadcast():
     rows = KnownValue.from_samples([np.int32([n, 7]) for n in sampled_sizes])
     results = fold(
         Node("BroadcastGradientArgs", (), {"T": tf.int32}),
-        [BatchedValue(None, known=k) for k in (rows, constant([7]))],
+        [BatchedValue(None, form=k) for k in (rows, constant([7]))],
         sampled_sizes,
     )
     assert [k.samples[0].tolist() for k in results] == [[], [0]]
@@ -161,7 +161,7 @@ def test_large_values_unknown_ones_and_errors_are_not_folded():
     assert folded("Range", constant(0), constant(MAX_ENTRIES + 1), constant(1), Tidx=tf.int32) is None
     assert folded("Reshape", constant([1, 2, 3]), constant([2, 2])) is None
     assert folded("Tanh", constant(0.5, np.float32)) is None
-    unknown = [BatchedValue(None, known=SIZE), BatchedValue(tf.constant(1))]
+    unknown = [BatchedValue(None, form=SIZE), BatchedValue(tf.constant(1))]
     assert fold(Node("AddV2", (), {"T": tf.int32}), unknown, PROBES) is None
 
 

@@ -122,7 +122,7 @@ def trained(step, start, x, g, sizes, carry, *, own_rows=False, known=False, ste
             kernels = opened.kernels_in_step(s, list(variables), (x, g))
             before = [kernels.values[i].low_rank if i in given.kernels else None for i in range(2)]
             after = step(*before, x, g)
-            results = {i: BatchedValue(None, True, low_rank=after[i]) for i in given.kernels}
+            results = {i: BatchedValue(None, True, form=after[i]) for i in given.kernels}
             forms.append(kernels.carry_after_step(results))
             return kernels.variables_after_step(results, active) if forms[-1] == given else kernels.variables(), active
 
@@ -235,7 +235,7 @@ def next_carry(carry, after) -> LowRankCarry | None:
 
 
 def value(low_rank) -> BatchedValue:
-    return BatchedValue(None, True, low_rank=low_rank)
+    return BatchedValue(None, True, form=low_rank)
 
 
 CARRY = LowRankCarry(((0,), (1,)), 3, False)

@@ -9,7 +9,7 @@ from fedcore.compiler.host_target import host_target
 from fedcore.graphs.batched.batching_policy import ISAS_OF_EQUAL_TILES
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES, own_rows_of, product_with_shared
-from fedcore.graphs.batched.row_layouts import RowLayout, RowsInOrder, UnpaddedRows
+from fedcore.graphs.batched.row_layouts import RowsInOrder
 from fedcore.graphs.dataflow import operations as ops
 
 
@@ -39,16 +39,12 @@ def test_neither_the_place_nor_the_number_of_clients_decides_the_bits_of_a_tile(
             assert part.tobytes() == whole[first : first + clients].tobytes(), (clients, first)
 
 
-def group_of(x, counts, batch_rows, *, own: bool) -> RowLayout:
-    """A group whose clients have the first rows of x [clients, rows, n], padded or by themselves."""
+def group_of(x, counts, batch_rows) -> RowsInOrder:
+    """A group whose clients have the first rows of x [clients, rows, n]."""
     steps = np.arange(0, x.shape[1], batch_rows)
     sizes = ops.constant(np.clip(np.array(counts)[:, None] - steps, 0, batch_rows), tf.int64)
-    if not own:
-        begins = ops.constant([0, x.shape[0] * x.shape[1]], tf.int64)
-        return RowsInOrder((ops.constant(x),), begins, sizes, batch_rows)
-    rows = ops.constant(np.concatenate([of_client[:n] for of_client, n in zip(x, counts, strict=True)]))
-    begins = ops.constant(np.where(counts, np.cumsum(counts) - counts, 0))
-    return UnpaddedRows((rows,), begins, sizes, batch_rows)
+    begins = ops.constant([0, x.shape[0] * x.shape[1]], tf.int64)
+    return RowsInOrder((ops.constant(x),), begins, sizes, batch_rows)
 
 
 @pytest.mark.parametrize("batch_rows", [2, 8])
@@ -58,26 +54,21 @@ def test_products_of_the_rows_of_each_client_are_those_of_all_rows(batch_rows):
     rows = tf.constant(counts, tf.int64)
     assert [int(part.shape[0]) for part in own_rows_of(tf.constant(x), rows)] == counts
 
-    def products(own_rows: bool, own_products: bool):
+    def products(own_products: bool):
         def body(matrix):
-            data = group_of(x, counts, batch_rows, own=own_rows)
-            known = KnownInputs(data, ops.current_block(), None, own_products)
+            known = KnownInputs(group_of(x, counts, batch_rows), ops.current_block(), None, own_products)
             numbers = [ops.constant(s, tf.int64) for s in range(3)]
             steps = [known.product_of_step(KnownInput(0), matrix, s, batch_rows) for s in numbers]
-            earlier = known.earlier_products(KnownInput(0), batch_rows)
-            return [earlier, ops.concat(steps, 1), known.input_of_all_steps(KnownInput(0))]
+            return [known.row_products(KnownInput(0)), ops.concat(steps, 1)]
 
         return run_region(body, matrix)
 
-    of_rows, with_matrix, _ = products(False, False)
-    taken = np.s_[0, : counts[0] - batch_rows, : 2 * batch_rows]  # by the steps of the first client
+    of_rows, with_matrix = products(False)
     numbers = [np.minimum(np.arange(whole), max(count, 1) - 1) for count in counts]  # the last row stands in
     own = np.stack([of_client[i] for of_client, i in zip(x, numbers, strict=True)])
     own[2] = 0  # has no rows
     np.testing.assert_allclose(with_matrix, x @ matrix, atol=1e-5)
-    for own_rows in (False, True):
-        found, with_matrix, inputs = products(own_rows, True)
-        assert found.shape == of_rows.shape
-        np.testing.assert_allclose(found[taken], of_rows[taken], atol=1e-5)
-        np.testing.assert_allclose(with_matrix, own @ matrix, atol=1e-5)
-        np.testing.assert_array_equal(inputs, own if own_rows else x)
+    found, with_matrix = products(True)
+    is_own = np.arange(whole) < np.array(counts)[:, None]
+    np.testing.assert_allclose(found, of_rows * is_own[:, :, None] * is_own[:, None], atol=1e-5)
+    np.testing.assert_allclose(with_matrix, own @ matrix, atol=1e-5)

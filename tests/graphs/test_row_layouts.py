@@ -13,7 +13,6 @@ from fedcore.graphs.batched.row_layouts import (
     RowLayout,
     RowsInOrder,
     SequenceLanes,
-    UnpaddedRows,
     WholeBatches,
 )
 from fedcore.graphs.batched.row_windows import Window
@@ -26,8 +25,6 @@ LAYOUTS = [
     (GatheredRows, [0, 4, 1, 7]),
     (RowsInOrder, [2, 5, 3]),
     (RowsInOrder, [0, 4, 1, 7]),
-    (UnpaddedRows, [2, 5, 3]),
-    (UnpaddedRows, [0, 4, 1, 7]),
     (WholeBatches, [2, 1, 2]),
 ]
 
@@ -84,7 +81,6 @@ def test_the_example_of_the_module():
             *[[2, min(i, 2)] for i in range(6)],
             *[[0, 0], [0, 1]] + [[0, 0]] * 2,
         ],
-        UnpaddedRows: [[0, 0], [0, 1], *[[1, i] for i in range(5)], *[[2, i] for i in range(3)]],
     }
     for rows, column_rows in expected.items():
         _, (column,), _ = pack(rows, counts)
@@ -92,7 +88,6 @@ def test_the_example_of_the_module():
     index = {rows: pack(rows, counts)[2].tolist() for rows in expected}
     assert index[GatheredRows][:2] == [[[2, 3], [4, 5], [6, 6]], [[7, 8], [9, 9], [7, 7]]]
     assert index[RowsInOrder] == [0, 12, 16]
-    assert index[UnpaddedRows] == [2, 7, 0, 0]
     lanes, (column,), _ = pack(WholeBatches, [2, 1])
     assert lanes.sizes.tolist() == [[2], [1]]
     assert column.tolist() == [[[0, 0], [0, 1]], [[1, 0], [1, 0]]]
@@ -141,18 +136,6 @@ def test_the_rows_of_groups_are_those_of_each_group(rows, counts):
     assert whole.rows_of_groups(WIDTH).numpy().tolist() == [
         int(count) for _, count in groups(rows, counts, lambda group: group.row_count)
     ]
-
-
-@pytest.mark.parametrize(("rows", "counts"), LAYOUTS)
-def test_unpadded_rows_are_views_of_each_client(rows, counts):
-    def read(group: RowLayout):
-        columns = group.columns_of_clients()
-        return () if columns is None else [c for (c,) in columns]
-
-    for clients, columns in groups(rows, counts, read):
-        assert (columns == ()) == (rows is not UnpaddedRows)
-        for own, column in zip(clients, columns, strict=False):
-            np.testing.assert_array_equal(column, own)
 
 
 def test_a_row_that_is_not_finite_fills_no_other_clients():

@@ -10,7 +10,7 @@ import fedcore as fc
 from fedcore.data import columns_of
 from fedcore.graphs.batched import schedule
 from fedcore.graphs.batched.client_leaves import ClientLeaves
-from fedcore.graphs.batched.row_layouts import ABSENT, GatheredRows, RowsInOrder, UnpaddedRows, WholeBatches
+from fedcore.graphs.batched.row_layouts import ABSENT, GatheredRows, RowsInOrder, WholeBatches
 from fedcore.graphs.batched.schedule import (
     Schedule,
     ScheduleRules,
@@ -74,7 +74,7 @@ group 1: clients 2, 3, 4; 1 step, 8 rows, 3 of them padding""",
         ([3, 4], ScheduleRules(2, low_rank=4, products="tiles", gives_products=True)),
         """\
 2 clients in 1 group of 2 lanes
-rows unpadded, batches of 2
+rows in order, batches of 2
 products: tiles
 kernels are low-rank for 2 steps at a time
 the factors of a block are one product
@@ -150,6 +150,7 @@ RULES = st.builds(
     products=st.sampled_from(["", "each"]),
     half_steps=st.booleans(),
     gives_products=st.booleans(),
+    keeps_one_step=st.booleans(),
 )
 
 
@@ -197,8 +198,8 @@ def test_a_schedule_does_not_change():
         ([2, 5], ScheduleRules(2), False, RowsInOrder),
         ([2, 1], ScheduleRules(2), False, WholeBatches),
         ([2, 1], ScheduleRules(2), True, GatheredRows),
-        ([2, 5], ScheduleRules(2, low_rank=4, products="each"), False, UnpaddedRows),
-        ([2, 1], ScheduleRules(2, low_rank=4, products="each"), False, UnpaddedRows),
+        ([2, 5], ScheduleRules(2, low_rank=4, products="each"), False, RowsInOrder),
+        ([2, 1], ScheduleRules(2, low_rank=4, products="each"), False, RowsInOrder),
         ([2, 5], ScheduleRules(2, low_rank=2, products="each"), False, RowsInOrder),
     ],
 )

@@ -1,3 +1,4 @@
+import hashlib
 import io
 import warnings
 import zipfile
@@ -252,6 +253,18 @@ def test_a_literal_that_does_not_fit_its_blob_is_refused(old, new, says):
     with pytest.raises(FedcoreError) as raised:
         bundle.from_bytes(zipped([("module.fed", text), *members[1:]]))
     assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(("type_", "size"), [("bool[5000]", 5000), ("int8[8]", 8)])
+def test_one_value_has_one_text(type_, size):
+    """Two plans whose literals have other bytes, and print alike, would have one digest."""
+    content = b"\2" * size
+    with zipfile.ZipFile(io.BytesIO(bundle.to_bytes(with_literal(np.full(5000, 2, np.int8))))) as file:
+        ((_, text), (blob, old)) = [(n, file.read(n)) for n in file.namelist()]
+    new = hashlib.sha256(content).hexdigest()
+    text = text.replace(hashlib.sha256(old).hexdigest().encode(), new.encode()).replace(b"int8[5000]", type_.encode())
+    with pytest.raises(FedcoreError, match="has a blob that no bundle has: of few bytes, or of no bool"):
+        bundle.from_bytes(zipped([("module.fed", text), (f"{blob.rpartition('/')[0]}/{new}", content)]))
 
 
 def test_blobs_that_the_module_does_not_name_are_not_written():

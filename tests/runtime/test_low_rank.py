@@ -14,8 +14,10 @@ import fedcore as fc
 from fedcore import context
 from fedcore.context import plan_of
 from fedcore.errors import FedcoreError
+from fedcore.graphs.batched import batched_stage
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import batched
+from fedcore.graphs.batched.batching_rewrites import DATA_PRODUCTS, KNOWN_INPUTS, ONE_STEP_FACTORS
 from fedcore.graphs.batched.known_inputs import KnownInputs
 from fedcore.graphs.batched.low_rank import LowRank, negative, product_of_factors, times
 from fedcore.graphs.batched.schedule import MAX_JOINED_ROWS
@@ -389,6 +391,42 @@ def test_wide_groups_of_clients_of_one_step_have_the_bits_of_narrow_ones(name, m
     assert same_bits(wide, one_step_round(name, sizes, fc.runtime.local(vectorize=4)))
     assert same_bits(wide[:1], one_step_round(name, sizes, fc.runtime.local(client_devices=["CPU:0"] * 4))[:1])
     assert set(widths) == {128, 4, 32}  # 32 clients a device: a wide group would be empty for the most part
+
+
+# --- rewrites that a plan leaves out by name ---
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("dce", {"product_of_step", "data_products"}),
+        (DATA_PRODUCTS, {"product_of_step"}),
+        (KNOWN_INPUTS, set()),
+    ],
+)
+def test_products_of_the_data_are_left_out_by_name(name, expected, monkeypatch):
+    used = set()
+
+    def watch(owner, function):
+        original = getattr(owner, function)
+        monkeypatch.setattr(owner, function, lambda *a, **kw: used.add(function) or original(*a, **kw))
+
+    watch(KnownInputs, "product_of_step")
+    watch(batched_stage, "data_products")
+    data = clients(FEW_STEPS)
+    with fc.use(pipeline=f"default{{without={name}}}"):
+        found = trained("sgd", data, runtime=fc.runtime.local())
+    assert used == expected
+    for x, y in zip(found, trained("sgd", data), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+
+
+@pytest.mark.parametrize("name", ["sgd", "large batches"])
+def test_factors_of_one_step_are_left_out_by_name(name):
+    sizes = ONE_STEP["some more"]
+    with fc.use(pipeline=f"default{{without={ONE_STEP_FACTORS}}}"):
+        found = one_step_round(name, sizes)
+    assert same_bits(found, one_step_round(name, sizes, low_rank=False))
 
 
 @needs_equal_rows

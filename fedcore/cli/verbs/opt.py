@@ -214,6 +214,7 @@ def _print_passes() -> None:
     from fedcore.compiler import all_passes
 
     with quiet_start():
+        from fedcore.graphs.batched.batching_rewrites import BATCHING_REWRITES
         from fedcore.graphs.dataflow.stage_passes import all_stage_passes
 
         stage_passes = all_stage_passes()
@@ -224,6 +225,9 @@ def _print_passes() -> None:
         click.echo(f"{left:<{width}}  {summary}")
     click.echo("\nstage passes, on the regions of vectorised client stages; plan{without=NAME} switches one off:")
     for left, summary in stage_rows:
+        click.echo(f"{left:<{width}}  {summary}")
+    click.echo("\nrewrites of batching, while it builds these regions; plan{without=NAME} switches one off:")
+    for left, summary in BATCHING_REWRITES.items():
         click.echo(f"{left:<{width}}  {summary}")
     click.echo("\nbatching rules, of the operations that clients beside each other may use:")
     click.echo(textwrap.fill(" ".join(_operations_with_rules()), 100, break_long_words=False))

@@ -61,8 +61,8 @@ def plan(
             each client; `plain` treats secure sums as other sums.
         target: the kind of machine whose shape rules hold, such as `avx2/small-l2/slow-memory/no-gpu`; `host` is that
             of the variable FEDCORE_TARGET, else that of this machine. A plan with client stages holds it.
-        without: names of stage passes, joined by `+`, that vectorised stages run without; `fedcore opt --list` has
-            them.
+        without: names of stage passes and of rewrites of batching, joined by `+`, that vectorised stages run without;
+            `fedcore opt --list` has them.
     """
     if secure not in ("plain", "masked"):
         raise FedcoreError(f"the option secure of plan is plain or masked, not {secure!r}")
@@ -74,7 +74,7 @@ def plan(
         raise FedcoreError(f"the option compute_dtype of plan is float32 or bfloat16, not {compute_dtype!r}")
     kind = default_target() if target == "host" else parse_target(target)
     width, block = _number("vectorize", vectorize, 2, "false"), _number("block_size", block_size, 1)
-    left_out = _stage_passes(without)
+    left_out = _rewrites(without)
     if module.stage != "planned":
         return module
     rounded: set[str] = set()
@@ -101,7 +101,7 @@ def plan(
     }
     for stage_attributes in attributes.values():
         if left_out and stage_attributes["strategy"] == "vectorised":
-            stage_attributes["without"] = left_out
+            _leave_out(stage_attributes, left_out)
     functions = [
         attrs.evolve(f, attributes=attributes[f.name]) if f.name in attributes and "strategy" not in f.attributes else f
         for f in module.functions[:-1]
@@ -131,13 +131,26 @@ def _number(option: str, text: str, least: int, *words: str) -> int | None:
     return int(text)
 
 
-def _stage_passes(text: str) -> tuple[str, ...]:
-    """The names of stage passes in the option `without`."""
+def _rewrites(text: str) -> tuple[str, ...]:
+    """The names of stage passes and rewrites of batching in the option `without`."""
     if not text:
         return ()
+    from fedcore.graphs.batched.batching_rewrites import BATCHING_REWRITES
     from fedcore.graphs.dataflow.stage_passes import get_stage_pass
 
-    return tuple(get_stage_pass(name.strip()).name for name in text.split("+"))
+    names = [name.strip() for name in text.split("+")]
+    return tuple(name if name in BATCHING_REWRITES else get_stage_pass(name).name for name in names)
+
+
+def _leave_out(attributes: dict[str, object], names: tuple[str, ...]) -> None:
+    """Writes the names of rewrites into a stage's attributes; a rank for clients of one step only may go with them."""
+    from fedcore.graphs.batched.batching_rewrites import ONE_STEP_FACTORS
+    from fedcore.graphs.batched.low_rank_policy import ONE_STEP
+
+    attributes["without"] = names
+    if ONE_STEP_FACTORS in names and attributes.get("low_rank") == ONE_STEP:
+        del attributes["low_rank"]
+        attributes.pop("one_step_width", None)
 
 
 def _stage_of(op: Operation) -> str:

@@ -122,7 +122,7 @@ def _map_tensors(value: BatchedValue, fn: Callable[[Value], Value]) -> BatchedVa
         return attrs.evolve(value, tensor=fn(value.tensor))
     terms = tuple((fn(m), c if isinstance(c, float) else fn(c)) for m, c in value.low_rank.terms)
     factors = tuple((fn(left), fn(right)) for left, right in value.low_rank.factors)
-    return attrs.evolve(value, low_rank=attrs.evolve(value.low_rank, terms=terms, factors=factors))
+    return attrs.evolve(value, form=attrs.evolve(value.low_rank, terms=terms, factors=factors))
 
 
 def why_not_batchable(

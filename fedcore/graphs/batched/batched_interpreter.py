@@ -58,9 +58,10 @@ class BatchedInterpreter:
         module: holds the stage.
         layout: of the packed clients.
         xla: compile graphs with XLA where possible.
+        knows_inputs: compute products with inputs that are known before a loop there.
     """
 
-    def __init__(self, module: Module, layout: PackedLayout, *, xla: bool) -> None:
+    def __init__(self, module: Module, layout: PackedLayout, *, xla: bool, knows_inputs: bool = True) -> None:
         """Starts with the layout for all clients; `using` sets it, and what belongs to it, for the clients of a
         group.
         """
@@ -69,8 +70,8 @@ class BatchedInterpreter:
         self._layout = layout
         self._assumed_finite: list[Value] | None = None
         self._product_source: ProductSource | None = None
-        self._known_inputs: list[KnownInputs] = []
         self._xla = xla
+        self._knows_inputs = knows_inputs
         self._interpreter = Interpreter(module, self._evaluate, self._as_function)
         self.run = self._interpreter.run
         self.operations = self._interpreter.operations
@@ -78,8 +79,8 @@ class BatchedInterpreter:
     @contextlib.contextmanager
     def using(
         self, layout: PackedLayout, assumed_finite: list[Value] | None, product_source: ProductSource | None = None
-    ) -> Iterator[list[KnownInputs]]:
-        """Context in which operations are built for clients of a layout; yields the known inputs of their loops.
+    ) -> Iterator[None]:
+        """Context in which operations are built for clients of a layout.
 
         The state that it sets is restored at its end, so contexts may be nested.
 
@@ -89,13 +90,12 @@ class BatchedInterpreter:
                 none are.
             product_source: products of the clients' rows that the call takes as an operand; None: they are computed.
         """
-        outer_state = self._layout, self._assumed_finite, self._product_source, self._known_inputs
-        self._layout, self._assumed_finite = layout, assumed_finite
-        self._product_source, self._known_inputs = product_source, []
+        outer_state = self._layout, self._assumed_finite, self._product_source
+        self._layout, self._assumed_finite, self._product_source = layout, assumed_finite, product_source
         try:
-            yield self._known_inputs
+            yield
         finally:
-            self._layout, self._assumed_finite, self._product_source, self._known_inputs = outer_state
+            self._layout, self._assumed_finite, self._product_source = outer_state
 
     @contextlib.contextmanager
     def occupying(self, occupied: Presence | None) -> Iterator[None]:
@@ -302,13 +302,10 @@ class BatchedInterpreter:
 
         None if there is no loop, or if a batch has so few rows that its products would have other bits before the loop.
         """
-        if self._layout.single_step or sequence.batch_rows < MIN_ROWS:
+        if not self._knows_inputs or self._layout.single_step or sequence.batch_rows < MIN_ROWS:
             return None
-        known_inputs = KnownInputs(
-            sequence.rows, ops.current_block(), self._product_source, bool(self._layout.products)
-        )
-        self._known_inputs.append(known_inputs)
-        return known_inputs
+        has_own_products = bool(self._layout.products)
+        return KnownInputs(sequence.rows, ops.current_block(), self._product_source, has_own_products)
 
     def _own_rows(self, sequence: BatchedSequence) -> OwnRows | None:
         """The rows that products of one client may have; None if the rows of all clients are joined."""

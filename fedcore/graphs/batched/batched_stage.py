@@ -20,7 +20,6 @@ from fedcore.graphs.batched.batched_value import Presence, batched, broadcast_to
 from fedcore.graphs.batched.block_reduction import MAX_SEQUENTIAL_TERMS
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS, Factors
 from fedcore.graphs.batched.data_products import GivenProducts, data_products
-from fedcore.graphs.batched.known_inputs import DataRows, KnownInputs
 from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.batched.schedule import PackedLayout
@@ -104,8 +103,6 @@ class BatchedFold(StageFold):
         if self._layout.products and self._layout.low_rank_steps:
             rows = self._rows(arguments)
             self.rows_of_lanes = rows.own_rows if self._layout.has_own_factors else rows.rows_of_batches
-            if rows.begins is not None and not self._layout.has_longer_groups:
-                self.data_rows = DataRows(rows.columns, rows.begins)
         if self._layout.is_given_products:
             self._given = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
         lanes = ops.size(seeds, tf.int64)
@@ -180,18 +177,16 @@ class BatchedFold(StageFold):
         scope = {**self.invariant, **dict(zip(names, group_arguments, strict=True))}
         assumed_finite: list[Value] = []
         seed = tensor_seed(lanes.of(seeds))
-        products = None if self._given is None else self._given.group_products(first_lane)
+        products = None if self._given is None else functools.partial(self._given.of_group, first_lane)
         assumptions = assumed_finite if self._assumes and factored_leaves else None
         with (
-            self.interpreter.using(layout, assumptions, products) as known_inputs,
+            self.interpreter.using(layout, assumptions, products),
             self.interpreter.occupying(lambda: lanes.of(has_client())),
         ):
             self.interpreter.operations(self.client_operations, scope, dict(self.types), seed)
         contributions = enumerate(self.contribution(scope))
         leaves = [factors_or_tensor(v, self.width, may_be_factors=i in factored_leaves) for i, v in contributions]
         self._note_witnesses(assumed_finite, leaves, factored_leaves)
-        if self.data_rows is not None:
-            leaves = [_with_input(leaf, known_inputs) for leaf in leaves]
         own_values = [broadcast_to_clients(value, self.width) for value in self.own_leaves(scope)]
         return [*leaves, *own_values, *self.sizes_of(scope)]
 
@@ -231,7 +226,7 @@ class BatchedFold(StageFold):
             specs,
             has_own_products=bool(self._layout.products),
             name=name,
-            without=self.stage_passes_left_out,
+            without=self.left_out,
         )
         function = Realized(with_kernels_of(self.stage.function, call), TensorType("float32", (None,)))
         return attrs.evolve(realized, products=Products(function, operands))
@@ -252,19 +247,6 @@ def realize_batched(
         fold = BatchedFold(stage, layout)
         realized = fold.whole_call(block, blocks)
     return fold.with_products(realized)
-
-
-def _with_input(leaf: Value | Factors, known_inputs: SequenceOf[KnownInputs]) -> Value | Factors:
-    """A leaf (left, right) with a `KnownInput` in the place of a left factor that holds one; other leaves as they are.
-
-    Args:
-        known_inputs: of the loops of the group.
-    """
-    if not isinstance(leaf, tuple):
-        return leaf
-    left, right = leaf
-    inputs = (known.input_of(left) for known in known_inputs)
-    return next((left_input for left_input in inputs if left_input is not None), left), right
 
 
 def _client_arguments(parameters: SequenceOf[Parameter], layout: PackedLayout, tensors: list) -> list:

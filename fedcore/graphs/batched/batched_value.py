@@ -8,7 +8,7 @@ A `BatchedValue` stands for one tensor of the original graph. With K = 4 clients
     batch [rows, 7], per client    [4, 20, 7]                     batched=True, padded_axis=0
     its transpose [7, rows]        [4, 7, 20]                     batched=True, padded_axis=1
     rows read as pairs [2*rows]    [4, 40]                        batched=True, padded_axis=0, entries_per_row=2
-    ops.shape(batch) [2]            none                           batched=True, known=([20, 7], [41, 7], [62, 7])
+    ops.shape(batch) [2]            none                           batched=True, form=([20, 7], [41, 7], [62, 7])
 
 A batch with fewer rows is padded. Operations compute with the padded rows; reductions over the batch mask them. A size
 that a graph reads from a batch therefore has two meanings: as the shape of a tensor it is the padded size, and as data
@@ -134,41 +134,65 @@ ANY_PADDING = Padding.COPIES | Padding.ZEROS
 
 
 @attrs.frozen(eq=False)
+class ListElements:
+    """What is known of the elements of a tensor list.
+
+    Args:
+        shape: of one client's element; None if it is not known.
+        are_stored: the list may already hold elements.
+        value: the known value that every element has. Loops pass shapes to their gradients through such lists.
+    """
+
+    shape: KnownValue | None = None
+    are_stored: bool = False
+    value: KnownValue | None = None
+
+    def common_value(self, value: KnownValue | None) -> KnownValue | None:
+        """The value that every element has once one with this known value is stored."""
+        return value if value is None or not self.are_stored or value.equals(self.value) else None
+
+
+@attrs.frozen(eq=False)
 class BatchedValue:
     """A value for all clients of a group.
 
     Args:
-        tensor: the tensor in the batched graph; None if it is built from `known` on demand.
+        tensor: the tensor in the batched graph; None if it is built from `form` on demand.
         batched: the leading axis is the client axis. Otherwise all clients share the tensor.
         padded_axis: the axis of one client's value (client axis not counted) that is the padded batch; None if none is.
         entries_per_row: number of entries along the padded axis for each row of the batch.
-        known: the value at build time, if it is small and computed from constants and shapes.
         padding: content of the padded rows.
-        element_shape: of a tensor list: the shape of one client's element. `batched`, `padded_axis` and `padding` then
-            describe the elements.
-        has_elements: of a tensor list: it may already hold elements.
-        element_value: of a tensor list: the known value that every element has. Loops pass shapes to their gradients
-            through such lists.
-        tensor_error: reason why `tensor` cannot be built; the value can still be used as a shape.
-        low_rank: the matrices of all clients as a sum of few terms; `tensor` is then None.
+        form: what the graph is built with beside the tensor, or in its place. Of a small value that is computed from
+            constants and shapes, the value at build time; of matrices that are a sum of few terms, these, and `tensor`
+            is None; of a tensor list, its elements, which `batched`, `padded_axis` and `padding` then describe.
     """
 
     tensor: Any  # Value | None; the type checker lets rules read it without a test for None
     batched: bool = False
     padded_axis: int | None = None
     entries_per_row: int = 1
-    known: KnownValue | None = None
     padding: Padding = Padding.UNKNOWN
-    element_shape: KnownValue | None = None
-    has_elements: bool = False
-    element_value: KnownValue | None = None
-    tensor_error: NoBatchingRule | None = None
-    low_rank: LowRank | None = None
+    form: KnownValue | LowRank | ListElements | None = None
 
     @classmethod
     def from_known(cls, known: KnownValue) -> "BatchedValue":
         """Value that is known at build time; it has no tensor until one is asked for."""
-        return cls(None, not known.is_constant, known=known)
+        return cls(None, not known.is_constant, form=known)
+
+    @property
+    def known(self) -> KnownValue | None:
+        """The value at build time; None if it is known only when the graph runs."""
+        return self.form if isinstance(self.form, KnownValue) else None
+
+    @property
+    def low_rank(self) -> LowRank | None:
+        """The matrices of all clients as a sum of few terms; None for other values."""
+        return self.form if isinstance(self.form, LowRank) else None
+
+    @property
+    def elements(self) -> ListElements:
+        """What is known of the elements of a tensor list; nothing for other values."""
+        return self.form if isinstance(self.form, ListElements) else ListElements()
 
     @property
     def client_invariant(self) -> bool:
@@ -186,24 +210,17 @@ class BatchedValue:
         """The padded axis once axes of one client's value, none of which is the batch, are gone."""
         return None if self.padded_axis is None else self.padded_axis - sum(a < self.padded_axis for a in axes)
 
-    def with_tensor(
-        self, tensor: Value, *, padding: Padding | None = None, element_shape: KnownValue | None = None
-    ) -> "BatchedValue":
+    def with_tensor(self, tensor: Value, *, padding: Padding | None = None) -> "BatchedValue":
         """Value of another tensor with the batched and padded axes of this value.
+
+        Of a tensor list, the elements have other values.
 
         Args:
             padding: content of the padded rows. Default: that of a result computed row by row from this value.
-            element_shape: of a tensor list, as in `BatchedValue`.
         """
-        return BatchedValue(
-            tensor,
-            self.batched,
-            self.padded_axis,
-            self.entries_per_row,
-            padding=padding or rowwise_padding([self]),
-            element_shape=element_shape,
-            has_elements=self.has_elements,
-        )
+        padding = padding or rowwise_padding([self])
+        form = attrs.evolve(self.form, value=None) if isinstance(self.form, ListElements) else None
+        return BatchedValue(tensor, self.batched, self.padded_axis, self.entries_per_row, padding, form)
 
 
 def shared(tensor: Value) -> BatchedValue:

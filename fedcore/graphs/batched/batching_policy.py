@@ -20,10 +20,12 @@ from fedcore.graphs.batched.appended_rows import appended_rows, is_static, witho
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
+from fedcore.graphs.batched.batching_rewrites import DATA_PRODUCTS, KNOWN_INPUTS, ONE_STEP_FACTORS
 from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clients_at_once, start_rows, why_loop
 from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
+from fedcore.graphs.batched.schedule import ScheduleRules
 from fedcore.graphs.batched.stage_fold import result_names, split_stage
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
@@ -493,7 +495,24 @@ def _one_step_width(parameters: Sequence[Parameter], width: int) -> int:
     return wide if wide > width else 0
 
 
-def rows_while_starting(stage: ClientStage) -> float:
+def schedule_rules(stage: ClientStage) -> ScheduleRules:
+    """The rules of the schedules of a planned stage's calls."""
+    plan = stage.function.attributes
+    left_out = set(plan.get("without", ()))
+    return ScheduleRules(
+        int(plan.get("width", 1)),
+        one_step_width=int(plan.get("one_step_width", 0)),
+        low_rank=int(plan.get("low_rank", 0)),
+        products=str(plan.get("products", JOINED)),
+        half_steps=has_loops(stage.module),
+        block=int(plan.get("block", 1)),
+        gives_products=left_out.isdisjoint((KNOWN_INPUTS, DATA_PRODUCTS)),
+        keeps_one_step=ONE_STEP_FACTORS not in left_out,
+        start_rows=_rows_while_starting(stage),
+    )
+
+
+def _rows_while_starting(stage: ClientStage) -> float:
     """The rows of a batch that a step of a stage computes while it starts its operations, by `cost_model.start_rows`.
 
     0 if the plan names no target.

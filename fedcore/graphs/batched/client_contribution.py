@@ -8,8 +8,6 @@ whose last leaf the clients have as factors of r rows:
     leaf 3, float32[7,5] TensorLists of 3 tensors [4, r, 7] and [4, r, 5], where r differs between groups, and of
                          factors without rows, [1, 0, 7] and [1, 0, 5]
 
-Left factors that are rows of the data are not stored: they are an input of `DataRows`.
-
 The zeros and the factors without rows stand in for absent clients, which read lane 12.
 
 Where some groups have a leaf as factors and others as a matrix, it has both: two contributions, each for its own lanes.
@@ -23,15 +21,14 @@ from typing import Any, TypeAlias
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.known_inputs import DataRows, KnownInput
 from fedcore.graphs.batched.low_rank import product_of_factors
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import function_of_number, scan
 from fedcore.graphs.dataflow.graph import Value, ordered_behind
 
 Tensors = list[Value]
-Factors: TypeAlias = tuple[Any, Value]
-"""(left [K, r, n], right [K, r, m]) of matrices left^T right; the left one may be a `KnownInput` of the data's rows."""
+Factors: TypeAlias = tuple[Value, Value]
+"""(left [K, r, n], right [K, r, m]) of matrices left^T right."""
 
 PARALLEL_GROUPS = 4
 """Groups of a call that may run in parallel; this uses TensorFlow's threads where a worker has no more calls."""
@@ -211,22 +208,20 @@ class FactoredContribution:
     Args:
         leaves: the leaf.
         lefts, rights: TensorLists of factors, [width, r, n] and [width, r, m] for each group, then factors without
-            rows. Left factors may instead be an input that is computed from `data`.
+            rows.
         joined: the sum of a block is one product of the factors of all its clients; else their products are added.
         rows: int64 [lanes + 1]: number of rows of each lane's factors, behind which there are zeros; 0 at the end,
             for absent clients. None: all rows count.
         joined_rows: rows to which the joined factors are padded; 0 for as many as the clients have.
-        data: the rows of the lanes, then of nothing.
     """
 
     leaves: PackedLeaves
-    lefts: Any  # Value | KnownInput
+    lefts: Value
     rights: Value
     lanes: Lanes
     joined: bool = False
     rows: Value | None = None
     joined_rows: int = 0
-    data: DataRows | None = None
 
     def value_of_first_lane(self) -> Value:
         """The matrix of the client in the first lane, [1, n, m]."""
@@ -319,16 +314,9 @@ class FactoredContribution:
         return total
 
     def _join_factors(self, lanes: Value) -> tuple[Value, Value]:
-        """The factors of all given lanes, one behind the other: [1, r, n] and [1, r, m], with the rows of all clients.
-
-        Left factors that are an input of the data are computed from the data's rows, which lie side by side.
-        """
-        right = ops.concat(self._factors(1, lanes), 1)
-        if not isinstance(self.lefts, KnownInput):
-            return ops.concat(self._factors(0, lanes), 1), right
-        assert self.data is not None  # an input is computed from the data
-        assert self.rows is not None  # and of the rows that each client has
-        return self.data.compute_input(self.lefts, lanes, ops.gather(self.rows, lanes)), right
+        """The factors [1, r, n] and [1, r, m] of all given lanes, one behind the other."""
+        left, right = (ops.concat(self._factors(side, lanes), 1) for side in (0, 1))
+        return left, right
 
     def _factors(self, side: int, lanes: Value) -> Tensors:
         """The factors of each of the given lanes, [1, r, n] or [1, r, m].
@@ -417,7 +405,6 @@ def contributions_by_group(
     joined: bool = False,
     joined_rows: int = 0,
     rows: Value | None = None,
-    data: DataRows | None = None,
 ) -> list[Contribution]:
     """Runs the groups of a call and stores the contributions of their clients.
 
@@ -432,7 +419,6 @@ def contributions_by_group(
         parallel: groups that may run in parallel.
         joined, joined_rows: as in `FactoredContribution`.
         rows: int64 [lanes]: rows of the factors of each lane; None: all.
-        data: the rows of the lanes; None if no left factor is an input.
     """
     packed = packed_leaves(specs)
     traced = [_trace_group(group, packed) for group, _ in groups]
@@ -457,19 +443,17 @@ def contributions_by_group(
                 joined=joined,
                 joined_rows=joined_rows,
                 rows=lanes.select(rows),
-                data=None if data is None else attrs.evolve(data, begins=lanes.select(data.begins)),
             )
     return contributions
 
 
 TENSOR, FACTORS = "tensor", "factors"
-_Kind: TypeAlias = str | KnownInput
-"""How a group has a leaf: as a `TENSOR`, as two `FACTORS`, or as right factors beside an input."""
+"""How a group has a leaf: the kinds."""
 
 
 def _reserve_stores(
-    packed: list[PackedLeaves], kinds: list[list[_Kind]], numbers: Tensors
-) -> "dict[tuple[int, _Kind], _Store]":
+    packed: list[PackedLeaves], kinds: list[list[str]], numbers: Tensors
+) -> "dict[tuple[int, str], _Store]":
     """(number of a packed leaf, kind) -> the lists that hold the leaf for the groups that have it in that kind.
 
     Args:
@@ -477,7 +461,7 @@ def _reserve_stores(
         numbers: for each function, how many groups it computes, int64.
     """
     first = ops.zeros([], tf.int64)
-    stores: dict[tuple[int, _Kind], _Store] = {}
+    stores: dict[tuple[int, str], _Store] = {}
     for leaf_kinds, number in zip(kinds, numbers, strict=True):
         for i, kind in enumerate(leaf_kinds):
             stores.setdefault((i, kind), _Store(packed[i], kind, first)).numbers.append(number)
@@ -487,7 +471,7 @@ def _reserve_stores(
     return stores
 
 
-def _trace_group(group: Group, packed: list[PackedLeaves]) -> tuple[Callable, list[_Kind]]:
+def _trace_group(group: Group, packed: list[PackedLeaves]) -> tuple[Callable, list[str]]:
     """(traced function from the first lane of a group to the tensors that are stored of it, kind of each packed leaf).
 
     A leaf that groups have as factors stands alone in its `PackedLeaves`: the first of its positions is the only one.
@@ -496,27 +480,19 @@ def _trace_group(group: Group, packed: list[PackedLeaves]) -> tuple[Callable, li
         group: first lane -> leaves of the contributions.
         packed: the stored tensors of a contribution.
     """
-    leaf_kinds: list[_Kind] = []  # known once the function is traced
+    leaf_kinds: list[str] = []  # known once the function is traced
 
     def compute_contribution(first_lane: Value) -> Tensors:
         """The tensors that are stored of a group's clients: packed leaves, and factors one by one."""
         leaves = group(first_lane)
         first_leaves = [leaves[p.positions[0]] for p in packed]
-        leaf_kinds[:] = map(_kind, first_leaves)
+        leaf_kinds[:] = [FACTORS if isinstance(leaf, tuple) else TENSOR for leaf in first_leaves]
         tensors_of_group: list[Value] = []
         for p, leaf in zip(packed, first_leaves, strict=True):
-            tensors = leaf if isinstance(leaf, tuple) else [p.pack(leaves)]
-            tensors_of_group.extend(t for t in tensors if not isinstance(t, KnownInput))
+            tensors_of_group.extend(leaf if isinstance(leaf, tuple) else [p.pack(leaves)])
         return tensors_of_group
 
     return function_of_number(compute_contribution), leaf_kinds
-
-
-def _kind(leaf: Value | Factors) -> _Kind:
-    """The kind in which a group has a leaf, see `_Kind`."""
-    if isinstance(leaf, tuple):
-        return leaf[0] if isinstance(leaf[0], KnownInput) else FACTORS
-    return TENSOR
 
 
 @attrs.define
@@ -532,7 +508,7 @@ class _Store:
     """
 
     leaves: PackedLeaves
-    kind: _Kind
+    kind: str
     first: Value
     numbers: Tensors = attrs.field(factory=list)
     lists: Tensors = attrs.field(factory=list)
@@ -541,9 +517,7 @@ class _Store:
     def _shapes(self) -> list[list[int]]:
         """Shapes of the tensors of one client; -1 for a number of rows."""
         shape = [*self.leaves.spec.shape]
-        if self.kind == TENSOR:
-            return [shape]
-        return [[-1, size] for size in (shape[1:] if isinstance(self.kind, KnownInput) else shape)]
+        return [shape] if self.kind == TENSOR else [[-1, size] for size in shape]
 
     def reserve(self) -> None:
         """Creates the lists, with an element for each group and one for absent clients."""
@@ -567,8 +541,7 @@ class _Store:
         lanes = Lanes(width, self.first * width, groups * width)
         if self.kind == TENSOR:
             return ClientContribution(self.leaves, lists[0], lanes)
-        # Where the left factor is an input known from the data, lists hold the right one only.
-        left, right = [self.kind, *lists] if isinstance(self.kind, KnownInput) else lists
+        left, right = lists
         return FactoredContribution(self.leaves, left, right, lanes)
 
 

@@ -1,15 +1,14 @@
 """Products of rows of the clients' data, for all groups of a call, as one tensor that a runtime may keep.
 
-The products of a first layer's inputs with its inputs of earlier steps (`known_inputs`) depend on the clients' data
-and on no weight. So the function of a call does not compute them but takes them as an operand, `GivenProducts`: a
+The products of a first layer's inputs of all steps with one another (`known_inputs`) depend on the clients' data and on
+no weight. So the function of a call does not compute them but takes them as an operand, `GivenProducts`: a
 function of their own computes them from the packed columns, and the runtime keeps them for the next round as long as it
 keeps the columns.
 
 In:  columns [rows, …], index and sizes of packed rows that are in order, see `row_layouts`.
-Out: float32 [entries]: the products [K, later, earlier] of each group of K clients, one after the other. `later` is the
-number of rows of a client behind its first batch, `earlier` that before its last batch; see `earlier_rows`.
+Out: float32 [entries]: the products [K, R, R] of each group of K clients with R rows, one after the other.
 
-Decision 0196.
+Decisions 0196 and 0323.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,7 +17,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, reserve_list, write_results
-from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, earlier_rows
+from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs
 from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.dataflow import operations as ops
@@ -32,7 +31,7 @@ class GivenProducts:
     """The products of all groups, as an operand of the function of a call.
 
     Args:
-        products: float32 [entries], the products [K, later, earlier] of each group, one after the other.
+        products: float32 [entries], the products [K, R, R] of each group, one after the other.
         data: packed rows of all clients of the call.
         width: lanes of a group.
         layer_input: the input whose products they are: the first one that a group asks for.
@@ -42,42 +41,27 @@ class GivenProducts:
     data: RowLayout
     width: int
     layer_input: KnownInput | None = None
-    _counts: Value = attrs.field(init=False)
+    _rows: Value = attrs.field(init=False)
     _ends: Value = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Computes the sizes (later, earlier) of each group, and where its products end in the flat operand."""
-        later, earlier = earlier_rows(self.data.rows_of_groups(self.width), self.data.batch_rows)
-        self._counts = ops.stack([later, earlier], 1)
-        self._ends = ops.cumsum(self.width * later * earlier)
+        """Computes R of each group, and where its products end in the flat operand."""
+        self._rows = self.data.rows_of_groups(self.width)
+        self._ends = ops.cumsum(self.width * self._rows * self._rows)
 
-    def group_products(self, first_lane: Value) -> "ProductsOfGroup":
-        """The products of the group that begins at a lane, int64."""
-        return ProductsOfGroup(self, first_lane)
+    def of_group(self, first_lane: Value, layer_input: KnownInput) -> Value | None:
+        """The products [K, R, R] of an input in the group that begins at a lane, int64.
 
-
-@attrs.frozen(eq=False)
-class ProductsOfGroup:
-    """The part of `GivenProducts` that belongs to one group; a `ProductSource`."""
-
-    call_products: GivenProducts
-    first_lane: Value
-
-    def get(self, layer_input: KnownInput, batch_rows: int) -> Value | None:
-        """The products [K, later, earlier] of an input; None if the operand holds those of another input.
-
-        The first input that is asked for decides whose products the operand holds.
+        The first input that is asked for decides whose products the operand holds; of other inputs there are None.
         """
-        operand = self.call_products
-        operand.layer_input = operand.layer_input or layer_input
-        if operand.layer_input != layer_input or operand.data.batch_rows != batch_rows:
+        self.layer_input = self.layer_input or layer_input
+        if self.layer_input != layer_input:
             return None
-        group = self.first_lane // operand.width
-        counts, end = ops.gather(operand._counts, group), ops.gather(operand._ends, group)
-        begin = end - operand.width * counts[0] * counts[1]
-        shape = ops.concat([ops.constant([operand.width], tf.int64), counts], 0)
-        products = ops.reshape(Window(begin, end - begin).of(operand.products), shape)
-        products.set_shape([operand.width, None, None])
+        group = first_lane // self.width
+        rows, end = ops.gather(self._rows, group), ops.gather(self._ends, group)
+        size = self.width * rows * rows
+        products = ops.reshape(Window(end - size, size).of(self.products), [self.width, rows, rows])
+        products.set_shape([self.width, None, None])
         return products
 
 
@@ -116,7 +100,7 @@ def data_products(
             """The flat products of the group that begins at a lane."""
             group_rows = data.group(Window(first_lane, width), first_lane)
             inputs = KnownInputs(group_rows, ops.current_block(), None, has_own_products)
-            return [ops.reshape(inputs.earlier_products(layer_input, data.batch_rows), [-1])]
+            return [ops.reshape(inputs.row_products(layer_input), [-1])]
 
         count = ops.shape(sizes, tf.int64)[0] // width
         reserved_list = reserve_list(ops.cast(count, tf.int32), [-1], tf.float32)

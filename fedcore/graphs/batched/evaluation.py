@@ -212,11 +212,11 @@ class BatchedEvaluation:
             return [BatchedValue(t) for t in emit(node.op, [self.tensor(x) for x in operands], attributes)]
         try:
             results = self._apply_rule(node, operands)
-        except NoBatchingRule as error:
+        except NoBatchingRule:
             if folded is None:
                 raise
-            return [BatchedValue(None, True, known=k, tensor_error=error) for k in folded]  # still of use as shapes
-        return results if folded is None else [attrs.evolve(x, known=k) for x, k in zip(results, folded, strict=True)]
+            return list(map(BatchedValue.from_known, folded))  # still of use as shapes
+        return results if folded is None else [attrs.evolve(x, form=k) for x, k in zip(results, folded, strict=True)]
 
     def _apply_rule(self, node: Node, operands: list[BatchedValue]) -> list[BatchedValue]:
         """The results of the batching rule of an operation.
@@ -240,13 +240,14 @@ class BatchedEvaluation:
         """The tensor of a value, with a client axis if the value is batched.
 
         A known value has no tensor until one is asked for; it is then built once. A low-rank value becomes dense.
+
+        Raises:
+            NoBatchingRule: the value is known, and only of use as a shape: sums and products do not compute it.
         """
         if value.tensor is not None:
             return value.tensor
         if value.low_rank is not None:
             return self._make_dense(value).tensor
-        if value.tensor_error is not None:
-            raise value.tensor_error
         known_value = value.known
         assert known_value is not None  # a value without a tensor is known: BatchedValue's invariant
         padded_sample = known_value.at_padded_size
@@ -292,7 +293,8 @@ class BatchedEvaluation:
         Slopes of 1 and offsets of 0 add no operation.
         """
         affine = known_value.affine(self.sampled_sizes)
-        assert affine is not None  # `evaluate` keeps no other known value without a tensor error
+        if affine is None:
+            raise NoBatchingRule("a size", "it depends on the batch size by more than sums and products")
         assert self.sizes is not None  # the value depends on the batch size, so there is a batch
         slope, offset = affine
         dtype = tf.as_dtype(known_value.at_padded_size.dtype)

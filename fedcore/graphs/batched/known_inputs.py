@@ -7,17 +7,15 @@ The input of a model's first layer is the batch itself, reshaped or scaled. Its 
 and with the inputs of earlier steps, are then computed once before the loop, and no step reads or copies the inputs:
 
     x W    [T, K, B, m]  stored step after step; a client's last row stands in for missing ones
-    x x^T  [K, R, R]     step s takes the rows s * B … (s + 1) * B - 1, and of these the columns 0 … s * B - 1; no step
-                         takes a column of the last one, and the first one takes none, so batches of some rows leave
-                         out both
+    x x^T  [K, R, R]     step s takes the rows s * B … (s + 1) * B - 1, and of these the columns 0 … s * B - 1
 
 The bits of such a product are those of one product for each step, as long as a batch has more than one row.
 
-Decision 0182.
+Decisions 0182, 0199 and 0323.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import attrs
 import tensorflow as tf
@@ -84,33 +82,6 @@ class KnownInput:
         return x
 
 
-@attrs.frozen(eq=False)
-class DataRows:
-    """The rows of a call's clients in the data, one client after the other in the order of their indices.
-
-    Args:
-        columns: [rows, …], with the rows of these clients and no others.
-        begins: int64 [lanes], the row where each lane's client begins.
-    """
-
-    columns: Sequence[Value]
-    begins: Value
-
-    def compute_input(self, layer_input: KnownInput, lanes: Value, counts: Value) -> Value:
-        """The input [1, r, n] of the clients at the given lanes, whose r rows lie side by side in the data.
-
-        The rows are a view of the columns where TensorFlow can make one.
-
-        Args:
-            lanes: int64 [clients]; the clients' indices are consecutive.
-            counts: int64 [clients], the number of rows of each of these lanes.
-        """
-        # Clients without rows begin anywhere, so they take no part in the minimum.
-        begins = ops.where(counts > 0, ops.gather(self.begins, lanes), ops.shape(self.columns[0], tf.int64)[0])
-        window = Window(ops.reduce_min(begins), ops.reduce_sum(counts))
-        return layer_input.compute([ops.expand_dims(window.of(c), 0) for c in self.columns])
-
-
 def known_input(x: Value, elements: Sequence[Value]) -> KnownInput | None:
     """How a tensor is computed from the data of one training step; None if anything else decides it, such as a weight.
 
@@ -130,11 +101,10 @@ def known_input(x: Value, elements: Sequence[Value]) -> KnownInput | None:
         operations.extend([] if operation is None else [operation])
 
 
-class ProductSource(Protocol):
-    """Products of the rows of a group that another function has computed, and that the graph takes as an operand."""
-
-    def get(self, layer_input: KnownInput, batch_rows: int) -> Value | None:
-        """The products of an input, as `KnownInputs.earlier_products` computes them; None if it has none of it."""
+ProductSource: TypeAlias = Callable[[KnownInput], Value | None]
+"""Products of the rows of a group that another function has computed, and that the graph takes as an operand: input ->
+what `KnownInputs.row_products` computes; None if the operand has no products of the input.
+"""
 
 
 @attrs.frozen(eq=False)
@@ -152,7 +122,7 @@ class KnownInputs:
 
     data: RowLayout
     block: Block
-    product_source: "ProductSource | None" = None
+    product_source: ProductSource | None = None
     has_own_products: bool = False
     _built: dict = attrs.field(factory=dict, init=False)
 
@@ -165,12 +135,6 @@ class KnownInputs:
         """The input for the rows of all steps, [K, R, n]."""
         return self._build_once(
             layer_input, lambda: layer_input.compute(self._build_once("columns", self.data.all_columns))
-        )
-
-    def input_of(self, tensor: Value) -> KnownInput | None:
-        """The known input whose tensor of all steps [K, R, n] is the given tensor; None if it is no such tensor."""
-        return next(
-            (key for key, built in self._built.items() if built is tensor and isinstance(key, KnownInput)), None
         )
 
     def product_of_step(self, layer_input: KnownInput, matrix: Value, step: Value, rows: int) -> Value:
@@ -193,32 +157,22 @@ class KnownInputs:
             step: int64, the number of the step.
             rows: B.
         """
-        products = self._build_once((layer_input, "gram"), lambda: self._source_products(layer_input, rows))
-        return rows_from(products, ops.maximum(step - 1, 0) * rows, rows)[:, :, : step * rows]
+        products = self._build_once((layer_input, "gram"), lambda: self._source_products(layer_input))
+        return rows_from(products, step * rows, rows)[:, :, : step * rows]
 
-    def earlier_products(self, layer_input: KnownInput, batch_rows: int) -> Value:
-        """Products of rows with the rows of earlier batches: [K, later, earlier], see `earlier_rows` for the two sizes.
+    def row_products(self, layer_input: KnownInput) -> Value:
+        """Products of all rows of a client with one another: [K, R, R].
 
-        The first batch has no earlier rows, and no batch is later than the last one, so both are left out. A part of
-        the products is read by no step. With `has_own_products`, each client's product is computed by itself, and zeros
-        stand behind its own rows.
+        With `has_own_products`, each client's product is computed by itself, and zeros stand behind its own rows.
         """
-        later, earlier = earlier_rows(self.rows, batch_rows)
         if not self.has_own_products:
             x = self.input_of_all_steps(layer_input)
-            return ops.operation("BatchMatMulV2", x[:, self.rows - later :], x[:, :earlier], adj_y=True)
-        own = self.data.own_rows  # int64 [K], without the rows that pad a client to the longest one
-        own_later, own_earlier = earlier_rows(own, batch_rows)
-        no_rows = ops.zeros_like(own_later)
-        paddings = ops.reshape(ops.stack([no_rows, later - own_later, no_rows, earlier - own_earlier], 1), [-1, 2, 2])
+            return ops.operation("BatchMatMulV2", x, x, adj_y=True)
         products = []
-        for x, first_later, end_earlier, padding in zip(
-            self._inputs_by_client(layer_input),
-            *(ops.unstack(t, self._clients) for t in (own - own_later, own_earlier, paddings)),
-            strict=True,
-        ):
-            product = ops.operation("MatMul", x[first_later:], x[:end_earlier], transpose_b=True)
-            products.append(ops.pad(product, padding))
+        inputs = self._inputs_by_client(layer_input)
+        for x, missing in zip(inputs, ops.unstack(self.rows - self.data.own_rows, self._clients), strict=True):
+            product = ops.operation("MatMul", x, x, transpose_b=True)
+            products.append(ops.pad(product, [[0, missing], [0, missing]]))
         return ops.stack(products)
 
     @property
@@ -228,13 +182,7 @@ class KnownInputs:
 
     def _inputs_by_client(self, layer_input: KnownInput) -> list[Value]:
         """The input of each client, [own rows, n], without the rows that pad it to the longest client."""
-        columns_of_clients = self._build_once("columns of clients", self.data.columns_of_clients)
-        if columns_of_clients is None:
-            return own_rows_of(self.input_of_all_steps(layer_input), self.data.own_rows)
-        return [
-            ops.squeeze(layer_input.compute([ops.expand_dims(c, 0) for c in columns]), 0)
-            for columns in columns_of_clients
-        ]
+        return own_rows_of(self.input_of_all_steps(layer_input), self.data.own_rows)
 
     def _products_by_step(self, layer_input: KnownInput, matrix: Value, batch_rows: int) -> Value:
         """The products of all rows with a matrix, step after step: [T, K, B, m] for T steps.
@@ -261,10 +209,10 @@ class KnownInputs:
             ops.where(last < 0, ops.shape(row_products, tf.int64)[0] - 1, begins + ops.minimum(row_numbers, last)),
         )
 
-    def _source_products(self, layer_input: KnownInput, rows: int) -> Value:
-        """The products with earlier rows: an operand of the call if it has them, else computed here."""
-        operand = None if self.product_source is None else self.product_source.get(layer_input, rows)
-        return self.earlier_products(layer_input, rows) if operand is None else operand
+    def _source_products(self, layer_input: KnownInput) -> Value:
+        """The products of the rows: an operand of the call if it has them, else computed here."""
+        operand = None if self.product_source is None else self.product_source(layer_input)
+        return self.row_products(layer_input) if operand is None else operand
 
     def _build_once(self, key: Hashable, build: Callable[[], Any]) -> Any:
         """The value of a key; at its first use `build` adds its operations to the graph around the loop."""
@@ -272,20 +220,6 @@ class KnownInputs:
             with building(self.block):
                 self._built[key] = build()
         return self._built[key]
-
-
-def earlier_rows(rows: Value, batch_rows: int) -> tuple[Value, Value]:
-    """(later, earlier): how many of R rows stand behind the first batch, and how many before the last batch.
-
-    The products of rows with rows of earlier batches are a matrix [later, earlier]. With 50 rows in batches of 20 these
-    are 30 and 40. With a single batch `earlier` is 0, so that the matrix is empty.
-
-    Args:
-        rows: int64, R.
-        batch_rows: rows of a batch, B.
-    """
-    earlier = ops.maximum(rows - 1, 0) // batch_rows * batch_rows
-    return rows - ops.minimum(ops.constant(batch_rows, rows.dtype), earlier), earlier
 
 
 @attrs.frozen(eq=False)
@@ -298,7 +232,6 @@ class StepInputs:
         elements: the columns of the step's batch, [K, B, …].
         shared: matrices that all clients share and that no step changes.
         lefts: id of a left factor -> the known input of earlier steps that it holds.
-        multiplied: left factors that the step multiplies with known inputs though they hold none, each with its input.
     """
 
     all_steps: KnownInputs
@@ -306,7 +239,6 @@ class StepInputs:
     elements: Sequence[Value]
     shared: Sequence[Value]
     lefts: dict[int, KnownInput] = attrs.field(factory=dict, init=False)
-    multiplied: list[tuple[Value, KnownInput]] = attrs.field(factory=list, init=False)
     _inputs_by_id: dict = attrs.field(factory=dict, init=False)
 
     @property
@@ -338,16 +270,9 @@ class StepInputs:
     def gram(self, x: Value, left: Value) -> Value | None:
         """x @ left^T [K, B, step * B] from before the loop; None unless the left factor holds the known input x of
         earlier steps.
-
-        If x is known and the factor holds no input yet, the pair is noted in `multiplied`: a loop in which the factor
-        holds the input could read the product from before the loop.
         """
         layer_input = self.find_input(x)
-        if layer_input is None:
-            return None
-        if id(left) not in self.lefts:
-            self.multiplied.append((left, layer_input))
-        if self.lefts.get(id(left)) != layer_input:
+        if layer_input is None or self.lefts.get(id(left)) != layer_input:
             return None
         return self.all_steps.gram_of_step(layer_input, self.step, self._batch_rows)
 

@@ -23,7 +23,7 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
-from fedcore.graphs.batched.batched_value import BatchedValue, Padding
+from fedcore.graphs.batched.batched_value import BatchedValue, ListElements, Padding
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Node, Region, Value, outer_values
@@ -367,8 +367,7 @@ class ProductsBehindLoop:
         return attrs.evolve(
             element,
             tensor=ops.operation("TensorListFromTensor", elements, shape),
-            element_shape=evaluation.known_shape(element),
-            has_elements=True,
+            form=ListElements(evaluation.known_shape(element), are_stored=True),
         )
 
 

@@ -437,8 +437,8 @@ class CarriedKernels:
     def carry_after_step(self, results: Mapping[int, BatchedValue]) -> LowRankCarry | None:
         """The carry with which the results of a step can be loop variables: the carry itself if it is the fixed point.
 
-        The first property that the carry lacks decides, in this order: left factors that are known inputs, kernels that
-        the step made dense, kernels that share left factors, and coefficients that the step changes.
+        The first property that the carry lacks decides, in this order: kernels that the step made dense, kernels that
+        share left factors, left factors that are known inputs, and coefficients that the step changes.
 
         Args:
             results: the step's results for the kernels.
@@ -447,9 +447,6 @@ class CarriedKernels:
         """
         carry = self.open_carry.carry
         kernels = {i: value.low_rank for i, value in results.items() if value.low_rank is not None}
-        next_carry: LowRankCarry | None = self._carry_with_inputs()
-        if next_carry is not carry:
-            return next_carry
         dense = [i for i in results if i not in kernels or kernels[i].shape != self.open_carry.shapes[i]]
         next_carry = _drop_kernels(carry, dense)
         if next_carry is not carry:
@@ -459,19 +456,6 @@ class CarriedKernels:
             if next_carry is not carry:
                 return next_carry
         return self._carry_with_scales(kernels)
-
-    def _carry_with_inputs(self) -> LowRankCarry:
-        """The carry whose left factors hold the known inputs that the step has multiplied with them.
-
-        Such a product, x U^T, is read from before the loop once U holds the input. So this is tried for each group that
-        is not decided; if the step then appends other rows to U, `_carry_of_group` takes it back.
-        """
-        carry = self.open_carry.carry
-        for left, layer_input in () if self.inputs is None else self.inputs.multiplied:
-            for factor, group in zip(self.lefts, self.open_carry.carry.shared, strict=True):
-                if factor is left and not carry.has_decided_input(group):
-                    carry = carry.with_input(group, layer_input)
-        return carry
 
     def _carry_of_group(
         self, left: Value, group: tuple[int, ...], kernels: Mapping[int, LowRank]
@@ -638,4 +622,4 @@ def _select_active(active: Value | None, new: Value, old: Value) -> Value:
 
 def _value(low_rank: LowRank) -> BatchedValue:
     """The value of a low-rank matrix, for evaluation in a step."""
-    return BatchedValue(None, True, low_rank=low_rank)
+    return BatchedValue(None, True, form=low_rank)

@@ -12,7 +12,7 @@ beside any number of other rows; elsewhere it has not. A plan's attribute `produ
 Example: 8 clients with batches of 20 rows are one tile of 192, the last 32 rows of which are zeros. On AVX2, a core
 multiplies 20 rows at 33, 192 rows at 68 GFLOP/s.
 
-Decisions 0197 and 0199.
+Decision 0197.
 """
 
 import attrs

@@ -12,8 +12,6 @@ Example: 3 clients have 2, 5 and 3 rows in batches of 2. Groups have 2 lanes, wh
     RowsInOrder    columns [16, …]  6 rows each of lanes 0 and 1, 2 rows each of lanes 2 and 3: in a group, lanes have
                                     as many rows as the largest one, and at least two for a last batch
                    index [3]        [0, 12, 16]: where groups begin, and the end
-    UnpaddedRows   columns [10, …]  rows of clients 0, 1 and 2, one after the other
-                   index [4]        [2, 7, 0, 0]: where the rows of each lane's client begin
 
 `WholeBatches` are rows in order of clients that all take one step: the columns are [lanes, batch rows, …].
 
@@ -22,7 +20,6 @@ Decision 0193.
 
 import abc
 from collections.abc import Hashable
-from collections.abc import Sequence as SequenceOf
 from typing import ClassVar
 
 import attrs
@@ -66,14 +63,6 @@ class SequenceLanes:
     def steps(self) -> np.ndarray:
         """int64 [groups]: steps of the client that takes most."""
         return (self.largest > 0).sum(axis=1)
-
-    @property
-    def rows_by_client(self) -> np.ndarray:
-        """int64 [clients]: rows of all batches."""
-        lanes = np.flatnonzero(self.clients != ABSENT)
-        counts = np.zeros(len(lanes), np.int64)
-        counts[self.clients[lanes]] = self.sizes[lanes].sum(axis=1)
-        return counts
 
 
 @attrs.frozen(eq=False)
@@ -160,19 +149,6 @@ class RowLayout(abc.ABC):
         Behind a client's end there are finite rows, as long as the client's own rows are finite.
         """
 
-    @property
-    def begins(self) -> Value | None:
-        """int64 [clients]: where each client's rows begin, if the columns hold the rows of clients and no padding."""
-        return None
-
-    def columns_of_clients(self) -> list[list[Value]] | None:
-        """For each client of a group its columns, [own rows, …], as views; None if the columns hold padding."""
-        if self.begins is None:
-            return None
-        clients = int(self.sizes.shape[0])
-        windows = map(Window, ops.unstack(self.begins, clients), ops.unstack(self.own_rows, clients))
-        return [[window.of(c) for c in self.columns] for window in windows]
-
 
 class GatheredRows(RowLayout):
     """Batches of any rows in any order: the index names each row of each batch."""
@@ -225,47 +201,9 @@ class GatheredRows(RowLayout):
 
     def all_columns(self) -> list[Value]:
         numbers = ops.reshape(self.index[:, : steps_of(self.sizes)], [self.index.shape[0], -1])
-        return _gather_or_zeros(self.columns, numbers, self.sizes)
-
-
-class UnpaddedRows(RowLayout):
-    """The rows of each client in reading order and no other ones: the index is where each client begins.
-
-    For products that have the rows of one client (`own_rows`): a block's rows stand side by side.
-    """
-
-    title = "unpadded"
-
-    @classmethod
-    def pack_index(cls, lanes: SequenceLanes, columns: list[Columns], orders: list[Rows]) -> np.ndarray:
-        counts = lanes.rows_by_client
-        return np.where(lanes.sizes.any(axis=1), (np.cumsum(counts) - counts)[lanes.clients], 0)
-
-    @classmethod
-    def columns_key(cls, lanes: SequenceLanes) -> Hashable:
-        return cls.title, lanes.rows_by_client.tobytes()
-
-    @classmethod
-    def pack_columns(cls, lanes: SequenceLanes, columns: list[Columns]) -> tuple:
-        return concatenate_columns(columns, lanes.rows_by_client.tolist())
-
-    def columns_of(self, step: Value) -> list[Value]:
-        numbers = self._numbers(step * self.batch_rows, ops.constant(self.batch_rows, tf.int64))
-        return [ops.gather(c, numbers) for c in self.columns]
-
-    def all_columns(self) -> list[Value]:
-        return _gather_or_zeros(self.columns, self._numbers(ops.constant(0, tf.int64), self.row_count), self.sizes)
-
-    @property
-    def begins(self) -> Value:
-        return self.index
-
-    def _numbers(self, begin: Value, count: Value) -> Value:
-        """int64 [clients, count]: row numbers from row `begin` of each client on; the last row stands in for missing
-        ones.
-        """
-        last = ops.maximum(self.own_rows, 1)[:, None] - 1
-        return self.index[:, None] + ops.minimum(begin + ops.range_(count), last)
+        has_rows = ops.reduce_any(self.sizes > 0, axis=1)  # the row numbers of a client without rows are another's
+        rows = [ops.gather(c, numbers) for c in self.columns]
+        return [select_by_client(has_rows, [t], [ops.zeros_like(t)])[0] for t in rows]
 
 
 class RowsInOrder(RowLayout):
@@ -354,16 +292,11 @@ CONCATENATED = "concatenated"
 """The key of columns that hold all rows of all clients, one client after the other."""
 
 
-def concatenate_columns(columns: list[Columns], counts: SequenceOf[int | None] | None = None) -> tuple:
-    """Each column of all clients, one client after the other; one row of zeros if no client has rows.
-
-    Args:
-        counts: how many rows of each client, the first ones; None: all.
-    """
-    counts = [None] * len(columns) if counts is None else counts
+def concatenate_columns(columns: list[Columns]) -> tuple:
+    """Each column of all clients, one client after the other; one row of zeros if no client has rows."""
     results = []
     for i in range(len(columns[0].arrays)):
-        column = _concatenate([np.asarray(c.arrays[i])[:n] for c, n in zip(columns, counts, strict=True)])
+        column = _concatenate([np.asarray(c.arrays[i]) for c in columns])
         results.append(column if len(column) else _zero_row(column))
     return tuple(results)
 
@@ -411,10 +344,3 @@ def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
     if len(arrays) == 1 and is_aligned(arrays[0]) and not arrays[0].flags.writeable:
         return arrays[0]
     return np.concatenate(arrays, out=aligned_empty(shape, dtype))
-
-
-def _gather_or_zeros(columns: tuple, numbers: Value, sizes: Value) -> list[Value]:
-    """The rows of each client, [clients, rows, …]; zeros for clients without rows, whose numbers are another's."""
-    has_rows = ops.reduce_any(sizes > 0, axis=1)
-    rows = [ops.gather(c, numbers) for c in columns]
-    return [select_by_client(has_rows, [t], [ops.zeros_like(t)])[0] for t in rows]

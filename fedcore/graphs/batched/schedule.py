@@ -35,7 +35,6 @@ from fedcore.graphs.batched.row_layouts import (
     RowLayout,
     RowsInOrder,
     SequenceLanes,
-    UnpaddedRows,
     WholeBatches,
 )
 from fedcore.graphs.sequences.columns import Columns, Rows
@@ -84,6 +83,7 @@ class ScheduleRules:
         half_steps: steps of small batches may be built for half of the padded rows.
         block: clients of a block.
         gives_products: the function of the call is given products of the clients' rows, where it can use some.
+        keeps_one_step: kernels are kept low-rank also where a batch is so large that they are for one step only.
         start_rows: rows that a step computes while it starts its operations, see `cost_model`; for batches whose sizes
             the data decide.
     """
@@ -95,6 +95,7 @@ class ScheduleRules:
     half_steps: bool = False
     block: int = 1
     gives_products: bool = False
+    keeps_one_step: bool = True
     start_rows: float = 0.0
 
 
@@ -291,7 +292,7 @@ def schedule_clients(
     steps = np.zeros(len(leaves.each), np.int64)
     for each in orders.values():
         steps = np.maximum(steps, [len(order) for order in each])
-    limit = low_rank_steps(leaves, rules.low_rank)
+    limit = low_rank_steps(leaves, rules)
     batch_rows = {i: padded_size(orders[i], leaves.sequences[i], rules) for i in orders}
     parts = (steps > limit).astype(np.int64) if limit else np.zeros(len(steps), np.int64)
     width = group_width(rules, steps, limit)
@@ -311,7 +312,7 @@ def schedule_clients(
     layout = PackedLayout(
         tuple(leaf.layout if i in sizes else None for i, leaf in enumerate(leaves.each[0])),
         tuple(batch_rows.get(i, 0) for i in range(len(leaves.each[0]))),
-        row_layout(leaves, rules, limit, single_step=single),
+        row_layout(leaves, single_step=single),
         equal,
         single,
         levels=levels,
@@ -327,16 +328,18 @@ def schedule_clients(
 # --- the decisions, in order ---
 
 
-def low_rank_steps(leaves: ClientLeaves, low_rank: int) -> int:
-    """Number of steps whose batches have `low_rank` rows, at least 1; 0 if a step has no batch of rows.
+def low_rank_steps(leaves: ClientLeaves, rules: ScheduleRules) -> int:
+    """Number of steps whose batches have `low_rank` rows, at least 1; 0 if a step has no batch of rows, or if the rules
+    keep no factors for that few.
 
     The batch sizes of the datasets decide, not those of the call's batches, so the bits of a client do not depend on
     the other clients of its call.
     """
-    if not low_rank or len(leaves.sequences) != 1:
+    if not rules.low_rank or len(leaves.sequences) != 1:
         return 0
     (columns,) = leaves.sequences.values()
-    return steps_of_rank(columns, low_rank)
+    steps = steps_of_rank(columns, rules.low_rank)
+    return steps if steps > 1 or rules.keeps_one_step else 0
 
 
 def steps_of_rank(columns: list[Columns], low_rank: int) -> int:
@@ -527,12 +530,10 @@ def has_own_factors(products: str, limit: int) -> bool:
     return bool(products) and limit > 1
 
 
-def row_layout(leaves: ClientLeaves, rules: ScheduleRules, limit: int, *, single_step: bool) -> type[RowLayout]:
+def row_layout(leaves: ClientLeaves, *, single_step: bool) -> type[RowLayout]:
     """How rows are packed: gathering costs a copy in each step, so only where batches are not the examples in order."""
     if not leaves.rows_in_order:
         return GatheredRows
-    if has_own_factors(rules.products, limit):
-        return UnpaddedRows
     return WholeBatches if single_step else RowsInOrder
 
 

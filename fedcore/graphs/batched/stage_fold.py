@@ -34,6 +34,7 @@ import tensorflow as tf
 from fedcore.graphs.batched.appended_rows import appended_rows, without_appends
 from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter, Presence
 from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
+from fedcore.graphs.batched.batching_rewrites import KNOWN_INPUTS
 from fedcore.graphs.batched.block_reduction import fold_blocks, fold_next_client, sum_blocks_by_group
 from fedcore.graphs.batched.client_contribution import (
     PARALLEL_GROUPS,
@@ -43,7 +44,6 @@ from fedcore.graphs.batched.client_contribution import (
     Tensors,
     contributions_by_group,
 )
-from fedcore.graphs.batched.known_inputs import DataRows
 from fedcore.graphs.batched.reduction import Reduction
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.dataflow import operations as ops
@@ -163,8 +163,6 @@ class StageFold(abc.ABC):
         witness_leaves: leaves of the partial: if a left factor that was taken for finite is not, one of them is not.
         joined_rows: as in `FactoredContribution`.
         rows_of_lanes: int64 [lanes]: rows of the factors of each lane, in the graph being built; None: all.
-        data_rows: the rows of the clients' data, in that graph, where left factors may be inputs that are computed from
-            them.
     """
 
     parallel = PARALLEL_GROUPS
@@ -189,16 +187,20 @@ class StageFold(abc.ABC):
             stage.module, client_operations, [p.name for p in stage.shared_parameters]
         )
         self.types = stage.function.types()
-        self.interpreter = BatchedInterpreter(stage.module, layout or PackedLayout((), ()), xla=stage.is_compiled)
+        self.interpreter = BatchedInterpreter(
+            stage.module,
+            layout or PackedLayout((), ()),
+            xla=stage.is_compiled,
+            knows_inputs=KNOWN_INPUTS not in self.left_out,
+        )
         self.invariant: dict[str, object] = {}
         self.witness_leaves: set[int] = set()
         self.joined_rows = 0
         self.rows_of_lanes: Value | None = None
-        self.data_rows: DataRows | None = None
 
     @property
-    def stage_passes_left_out(self) -> tuple[str, ...]:
-        """Stage passes that the plan switches off."""
+    def left_out(self) -> tuple[str, ...]:
+        """Stage passes and rewrites of batching that the plan switches off."""
         return tuple(self.stage.function.attributes.get("without", ()))
 
     # --- of the subclasses ---
@@ -471,7 +473,6 @@ class StageFold(abc.ABC):
             joined=self._joined,
             joined_rows=self.joined_rows,
             rows=self.rows_of_lanes,
-            data=self.data_rows,
         )
         own: dict[int, Value] = {}
         for each in contributions:
@@ -482,7 +483,7 @@ class StageFold(abc.ABC):
 
     def _realize(self, body: Callable, specs: list[tf.TensorSpec], result: Type) -> Realized:
         name = profiler_name(self.stage.module, self.stage.name)
-        function = realized_function(body, specs, name=name, without=self.stage_passes_left_out)
+        function = realized_function(body, specs, name=name, without=self.left_out)
         call = with_kernels_of(self.stage.function, function)
         folded = self._folded(list(range(len(tensor_leaves(self.stage.partial_type)))))
         assumes_finite = tuple(folded[i] for i in sorted(self.witness_leaves))

@@ -143,5 +143,5 @@ def _guard_operand(
         extreme = tensor.dtype.max if guard.fill > 0 else tensor.dtype.min
         stand_in = ops.constant(extreme if np.isinf(guard.fill) else guard.fill, tensor.dtype)
     return attrs.evolve(
-        value, tensor=ops.where(present, tensor, stand_in), known=None, padding=value.padding & Padding.COPIES
+        value, tensor=ops.where(present, tensor, stand_in), form=None, padding=value.padding & Padding.COPIES
     )

@@ -65,6 +65,6 @@ class BatchingFallback:
         if not work.is_vectorised or not clients.leaves.has_ragged_batches:
             return False
         blocks = clients.parts(work.block, work.block)
-        if len(blocks) > 1 and work.products:
+        if len(blocks) > 1 and work.schedule_rules.products:
             return True
         return any(pads_too_much(block.leaves, work.schedule_rules) for block in blocks)

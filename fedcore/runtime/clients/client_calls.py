@@ -177,7 +177,7 @@ def _vectorised_call(
 
     If the call is recorded, the report gets the schedule.
     """
-    rules = attrs.evolve(work.schedule_rules, one_step_width=work.one_step_width, gives_products=True)
+    rules = work.schedule_rules
     if most_lanes is not None:
         wide = min(rules.one_step_width, most_lanes)
         rules = attrs.evolve(rules, width=min(rules.width, most_lanes), one_step_width=wide)
@@ -193,7 +193,8 @@ def _vectorised_call(
 
 def _next_vectorised_call(work: ClientWork, device: DeviceExecutor, report: Report, client: ClientSlice) -> Call:
     """The call that adds one client of a vectorised stage to a partial."""
-    layout, tensors = _pack(work, device, report, client, attrs.evolve(work.schedule_rules, width=LEAST_WIDTH))
+    rules = attrs.evolve(work.schedule_rules, width=LEAST_WIDTH, one_step_width=0, gives_products=False)
+    layout, tensors = _pack(work, device, report, client, rules)
     function = device.functions.get(
         ("single vectorised", *work.key, layout),
         lambda: _record_build(work, report, BatchedFold(work.client_stage, layout).next_client),

@@ -174,7 +174,8 @@ class StageSizes:
         most, least = (work.parallel if work.block > 1 else 1), 1
         if work.is_vectorised:
             takes_one_step = work.low_rank == ONE_STEP and leaves.most_steps == 1
-            most, least = (work.one_step_width if takes_one_step else 0) or work.width, LEAST_WIDTH
+            rules = work.schedule_rules
+            most, least = (rules.one_step_width if takes_one_step else 0) or rules.width, LEAST_WIDTH
         slices = 1 if work.clients is None else -(-work.clients // clients.places)
         calls = _halves(self._workers if work.clients is None else min(self._workers, slices), 1)
         return itertools.product(calls, _halves(clients.places, work.block), _halves(most, least))

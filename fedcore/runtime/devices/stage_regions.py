@@ -15,17 +15,17 @@ import numpy as np
 from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError
 from fedcore.graphs.batched.batched_stage import realize_batched
+from fedcore.graphs.batched.batching_policy import schedule_rules
 from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.lane_interpreter import LowRankSteps
 from fedcore.graphs.batched.looped_stage import LoopedFold
 from fedcore.graphs.batched.packing import pack_clients, pack_for_loop, packing_cache
 from fedcore.graphs.batched.row_layouts import ABSENT
-from fedcore.graphs.batched.schedule import Schedule, ScheduleRules
+from fedcore.graphs.batched.schedule import Schedule
 from fedcore.graphs.dataflow.first_known import Known, notes
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.dataflow.region_log import LoggedRegion, logged_regions
 from fedcore.graphs.dataflow.text import print_region
-from fedcore.graphs.graphdef.form.operations import has_loops
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.intrinsics.planned import fold_of, split_operands
@@ -144,16 +144,8 @@ def _clients(stage: ClientStage, assumed: AssumedClients, count: int, rng: np.ra
 
 def _vectorised_call(stage: ClientStage, assumed: AssumedClients, rng: np.random.Generator) -> _ClientCall:
     attributes, count = stage.function.attributes, assumed.clients
-    plain = {key: int(attributes.get(key, 0)) for key in ("one_step_width", "low_rank")}
     call, block = int(attributes["call"]), int(attributes["block"])
-    rules = ScheduleRules(
-        int(attributes["width"]),
-        products=str(attributes.get("products", "")),
-        half_steps=has_loops(stage.module),
-        block=block,
-        gives_products=True,
-        **plain,
-    )
+    rules = schedule_rules(stage)
     clients, numbers = _clients(stage, assumed, count, rng), range(len(stage.client_leaves))
     schedule, tensors = pack_clients(
         clients, range(count), np.arange(count), numbers, rules, capacity=call, cache=packing_cache(0)

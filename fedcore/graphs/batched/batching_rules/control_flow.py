@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, NoBatchingRule, batching_rule
+from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, ListElements, NoBatchingRule, batching_rule
 from fedcore.graphs.batched.batching_rules.tensor_lists import ANY_SHAPE
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.joined_products import join_products
@@ -198,11 +198,13 @@ def while_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue)
     end = while_loop(condition_holds, advance, start, shapes, parallel_iterations=1)
     results = products.results(evaluation, end[len(carried) :], variables.others, values, outer, iterations)
     for i, value in zip(carried, variables.with_tensors(end), strict=True):
-        results[i] = attrs.evolve(value, has_elements=value.tensor.dtype == tf.variant)
+        results[i] = value
+        if value.tensor.dtype == tf.variant:
+            results[i] = attrs.evolve(value, form=attrs.evolve(value.elements, are_stored=True))
     if iterations is not None:
         for i, first in counter_starts.items():
             last = KnownValue.from_constant(first + first.dtype.type(iterations))
-            results[i] = attrs.evolve(results[i], known=last)
+            results[i] = attrs.evolve(results[i], form=last)
     return [results[i] for i in range(len(values))]
 
 
@@ -256,7 +258,7 @@ def _loop_value(evaluation: BatchedEvaluation, value: BatchedValue) -> BatchedVa
     """A loop variable before the first iteration, without its known value, which later iterations do not have."""
     if value.tensor is None:
         return BatchedValue(evaluation.tensor(value), value.batched)
-    return attrs.evolve(value, known=None)
+    return value if value.known is None else attrs.evolve(value, form=None)
 
 
 def _initial_tensor(evaluation: BatchedEvaluation, value: BatchedValue, variable: BatchedValue) -> Value:
@@ -265,7 +267,7 @@ def _initial_tensor(evaluation: BatchedEvaluation, value: BatchedValue, variable
     Raises:
         NoBatchingRule: a list has elements without a client axis already, and gets elements with one.
     """
-    if value.has_elements and variable.batched != value.batched:
+    if value.elements.are_stored and variable.batched != value.batched:
         raise NoBatchingRule("TensorListSetItem", "only some elements of the list differ between clients")
     return evaluation.with_client_axis(value) if variable.batched else evaluation.tensor(value)
 
@@ -333,19 +335,12 @@ def _join(node: Node, earlier: BatchedValue, later: BatchedValue) -> BatchedValu
         raise NoBatchingRule(node.op, "a loop variable changes its batch axis")
     earlier_shape, later_shape = _shape_with_client_axis(earlier, later), _shape_with_client_axis(later, earlier)
     tensor = _AbstractTensor(earlier.tensor.dtype, _common_shape(earlier_shape, later_shape))
-    element_value = later.element_value
-    if earlier.has_elements and element_value is not None and not element_value.equals(earlier.element_value):
-        element_value = None
-    return BatchedValue(
-        tensor,
-        batched,
-        later.padded_axis,
-        later.entries_per_row,
-        padding=earlier.padding & later.padding,
-        element_shape=later.element_shape,
-        has_elements=earlier.has_elements,
-        element_value=element_value,
-    )
+    form = None
+    if is_list:
+        value = earlier.elements.common_value(later.elements.value)
+        form = ListElements(later.elements.shape, earlier.elements.are_stored, value)
+    padding = earlier.padding & later.padding
+    return BatchedValue(tensor, batched, later.padded_axis, later.entries_per_row, padding, form)
 
 
 def _common_shape(a: tf.TensorShape, b: tf.TensorShape) -> tf.TensorShape:
@@ -375,6 +370,6 @@ def _has_equal_axes(a: BatchedValue, b: BatchedValue) -> bool:
     """Whether two values of a loop variable agree in axes, padding, shape, and in whether their elements are known."""
     if a is b:
         return True
-    if (a.element_value is None) != (b.element_value is None):
+    if (a.elements.value is None) != (b.elements.value is None):
         return False
     return _axes(a) == _axes(b) and a.padding is b.padding and a.tensor.shape.as_list() == b.tensor.shape.as_list()

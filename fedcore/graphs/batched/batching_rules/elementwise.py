@@ -117,7 +117,7 @@ def filled_like_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue)
     known_shape = None if node["T"] == tf.variant else evaluation.known_shape(x)
     if known_shape is None:
         (tensor,) = emit(node.op, [evaluation.tensor(x)], node.attributes)
-        return x.with_tensor(tensor, element_shape=x.element_shape, padding=padding)
+        return x.with_tensor(tensor, padding=padding)
     tensor = ops.fill(known_shape.at_padded_size, ops.constant(int(node.op == "OnesLike"), node["T"]))
     return BatchedValue(tensor, False, x.padded_axis, x.entries_per_row, padding=padding)
 
@@ -339,12 +339,10 @@ def add_n_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue)
     """
     if node["T"] == tf.variant:
         list_with_axes = next((x for x in values if x.batched), values[0])
-        if any(x.has_elements and x.batched != list_with_axes.batched for x in values):
+        if any(x.elements.are_stored and x.batched != list_with_axes.batched for x in values):
             raise NoBatchingRule("AddN", "only some of the lists differ between clients")
         total = ops.add_n([evaluation.tensor(x) for x in values])
-        return list_with_axes.with_tensor(
-            total, element_shape=list_with_axes.element_shape, padding=common_padding(values)
-        )
+        return list_with_axes.with_tensor(total, padding=common_padding(values))
     tensors, axes = aligned(evaluation, node, values)
     if len({x.batched for x in values}) > 1:
         total = tensors[0]

@@ -64,7 +64,7 @@ def _within_own_rows(
     known_indices = evaluation.known_value(indices)
     if known_indices is not None and known_indices.is_constant and not known_indices.at_padded_size.any():
         return indices  # a client has a first row
-    own = attrs.evolve(indices, tensor=evaluation.with_client_axis(indices), batched=True, known=None)
+    own = attrs.evolve(indices, tensor=evaluation.with_client_axis(indices), batched=True, form=None)
     assert evaluation.sizes is not None  # there is a batch
     count = ops.reshape(evaluation.sizes * x.entries_per_row, [evaluation.clients] + [1] * evaluation.rank(indices))
     is_beyond = own.tensor >= ops.cast(count, own.tensor.dtype)

@@ -157,4 +157,4 @@ def _term(evaluation: BatchedEvaluation, x: BatchedValue, shape: tuple[int, int]
 
 def _value(low_rank: LowRank) -> BatchedValue:
     """The value of a low-rank matrix, which has a client axis once it is dense."""
-    return BatchedValue(None, True, low_rank=low_rank)
+    return BatchedValue(None, True, form=low_rank)

@@ -12,7 +12,14 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
-from fedcore.graphs.batched.batched_value import ANY_PADDING, BatchedValue, KnownValue, NoBatchingRule, batching_rule
+from fedcore.graphs.batched.batched_value import (
+    ANY_PADDING,
+    BatchedValue,
+    KnownValue,
+    ListElements,
+    NoBatchingRule,
+    batching_rule,
+)
 from fedcore.graphs.batched.batching_rules.arrays import fuse_transposes
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.dataflow import operations as ops
@@ -35,8 +42,8 @@ def _element_shape(
     Raises:
         NoBatchingRule: the shape depends on a client's data.
     """
-    if handle is not None and handle.element_shape is not None:
-        return handle.element_shape
+    if handle is not None and handle.elements.shape is not None:
+        return handle.elements.shape
     known_shape = evaluation.known_value(shape)
     if known_shape is None and not shape.client_invariant:
         raise NoBatchingRule(node.op, "the shape of its elements is not known")
@@ -68,7 +75,7 @@ def new_list_rule(evaluation: BatchedEvaluation, node: Node, shape: BatchedValue
     element_shape = _element_shape(evaluation, node, shape)
     (tensor,) = emit(node.op, [ops.constant(ANY_SHAPE), evaluation.tensor(count)], node.attributes)
     padded_axis, entries_per_row = (None, 1) if element_shape is None else evaluation.batch_axis(node, element_shape)
-    return BatchedValue(tensor, False, padded_axis, entries_per_row, padding=ANY_PADDING, element_shape=element_shape)
+    return BatchedValue(tensor, False, padded_axis, entries_per_row, ANY_PADDING, ListElements(element_shape))
 
 
 @batching_rule("TensorListFromTensor")
@@ -89,15 +96,8 @@ def tensor_list_from_tensor_rule(
     handle = ops.operation("TensorListFromTensor", fuse_transposes(tensor, order), ANY_SHAPE)
     tensor_shape = _known_element_shape(evaluation, x)
     element_shape = None if tensor_shape is None else KnownValue.from_samples([v[1:] for v in tensor_shape.samples])
-    return BatchedValue(
-        handle,
-        True,
-        x.padded_axis_after_removal(0),
-        x.entries_per_row,
-        padding=x.padding,
-        element_shape=element_shape,
-        has_elements=True,
-    )
+    elements = ListElements(element_shape, are_stored=True)
+    return BatchedValue(handle, True, x.padded_axis_after_removal(0), x.entries_per_row, x.padding, elements)
 
 
 @batching_rule("TensorListStack")
@@ -173,8 +173,8 @@ def tensor_list_pop_back_rule(
         node.op, [evaluation.tensor(handle), _element_shape_operand(evaluation, handle, element_shape)], node.attributes
     )
     remaining_list = attrs.evolve(handle, tensor=remaining_handle)
-    if handle.element_value is not None:
-        return [remaining_list, _popped_known_value(evaluation, handle.element_value)]
+    if handle.elements.value is not None:
+        return [remaining_list, BatchedValue.from_known(handle.elements.value)]
     item = _with_static_shape(evaluation, handle, element_shape, item)
     return [remaining_list, _element(handle, item)]
 
@@ -190,9 +190,9 @@ def tensor_list_length_rule(evaluation: BatchedEvaluation, node: Node, handle: B
 def tensor_list_element_shape_rule(evaluation: BatchedEvaluation, node: Node, handle: BatchedValue) -> BatchedValue:
     """The recorded shape of one client's element as a known value; -1 if the rank is unknown."""
     dtype = node["shape_type"].as_numpy_dtype
-    if handle.element_shape is None:
+    if handle.elements.shape is None:
         return BatchedValue.from_known(KnownValue.from_constant(dtype(-1)))
-    samples = [v.astype(dtype) for v in handle.element_shape.samples]
+    samples = [v.astype(dtype) for v in handle.elements.shape.samples]
     return BatchedValue.from_known(KnownValue.from_samples(samples))
 
 
@@ -204,17 +204,6 @@ def _with_static_shape(
         clients = [evaluation.clients] if handle.batched else []
         item.set_shape([*clients, *(None if s < 0 else int(s) for s in element_shape.at_padded_size)])
     return item
-
-
-def _popped_known_value(evaluation: BatchedEvaluation, element_value: KnownValue) -> BatchedValue:
-    """A popped element as a known value.
-
-    A value that is not affine in the batch size has no tensor; it can still serve as a shape.
-    """
-    if element_value.is_constant or element_value.affine(evaluation.sampled_sizes):
-        return BatchedValue.from_known(element_value)
-    tensor_error = NoBatchingRule("TensorListPopBack", "its elements are sizes that differ between clients")
-    return BatchedValue(None, True, known=element_value, tensor_error=tensor_error)
 
 
 def _common_index(evaluation: BatchedEvaluation, node: Node, index: BatchedValue) -> Value:
@@ -246,24 +235,15 @@ def _list_with_element(
         NoBatchingRule: the list has shared elements already, and the new one differs between clients.
     """
     batched = handle.batched or item.batched
-    if batched and handle.has_elements and not handle.batched:
+    if batched and handle.elements.are_stored and not handle.batched:
         raise NoBatchingRule(node.op, "only some elements of the list differ between clients")
     (tensor,) = emit(
         node.op, operands(evaluation.with_client_axis(item) if batched else evaluation.tensor(item)), node.attributes
     )
-    element_value = item.known
-    if handle.has_elements and element_value is not None and not element_value.equals(handle.element_value):
-        element_value = None
-    element_shape = _known_element_shape(evaluation, item)
+    value = handle.elements.common_value(item.known)
+    elements = ListElements(_known_element_shape(evaluation, item), are_stored=True, value=value)
     return BatchedValue(
-        tensor,
-        batched,
-        item.padded_axis,
-        item.entries_per_row,
-        padding=handle.padding & item.padding,
-        element_shape=element_shape,
-        has_elements=True,
-        element_value=element_value,
+        tensor, batched, item.padded_axis, item.entries_per_row, handle.padding & item.padding, elements
     )
 
 
