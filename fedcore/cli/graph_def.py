@@ -8,8 +8,8 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2
 from tensorflow.core.util import event_pb2
 
+from fedcore.cli.named_nodes import named_graph_def
 from fedcore.errors import FedcoreError
-from fedcore.graphs.graphdef.named_nodes import named_graph_def
 from fedcore.ir import Module
 
 _EVENTS_VERSION = "brain.Event:2"  # TensorBoard refuses files without it

@@ -28,6 +28,8 @@ _FIELDS = {"int": "i", "float": "f", "bool": "b", "string": "s", "type": "type"}
 Fit = tuple[Mapping[str, object], Sequence[np.ndarray]]
 """Attributes and operands that TensorFlow takes."""
 
+STEPS = {"T": tf.float32, "strides": [1] * 4, "dilations": [1] * 4, "padding": b"SAME", "data_format": b"NHWC"}
+KERNEL = np.ones([2, 2, 2, 3], np.float32)
 IMAGES, WINDOW = np.ones([2, 2, 2, 2], np.float32), {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": b"SAME"}
 DECLARED: dict[str, Fit] = {
     "AvgPoolGrad": ({"T": tf.float32, **WINDOW}, [np.int32([2, 4, 4, 2]), IMAGES]),
@@ -35,6 +37,18 @@ DECLARED: dict[str, Fit] = {
     "ExtractImagePatches": (
         {"T": tf.float32, "ksizes": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "rates": [1, 2, 2, 1], "padding": b"SAME"},
         [np.ones([2, 4, 4, 2], np.float32)],
+    ),
+    "Conv2D": (
+        {**STEPS, "padding": b"EXPLICIT", "explicit_paddings": [0, 0, 1, 1, 1, 1, 0, 0]},
+        [np.ones([2, 4, 4, 2], np.float32), KERNEL],
+    ),
+    "Conv2DBackpropFilter": (
+        STEPS,
+        [np.ones([2, 4, 4, 2], np.float32), np.int32(KERNEL.shape), np.ones([2, 4, 4, 3], np.float32)],
+    ),
+    "Conv3DBackpropFilterV2": (
+        {"T": tf.float32, "strides": [1] * 5, "dilations": [1] * 5, "padding": b"SAME", "data_format": b"NDHWC"},
+        [np.ones([1, 4, 4, 4, 2], np.float32), np.int32([2, 2, 2, 2, 3]), np.ones([1, 4, 4, 4, 3], np.float32)],
     ),
 }
 """Of operations for which the search finds none, or takes long."""
@@ -83,9 +97,9 @@ def _other_attributes(value: object) -> Iterator[object]:
     elif isinstance(value, bytes):
         yield from (b"SAME", b"VALID", b"NCHW", b"NHWC")
     elif isinstance(value, list) and value and isinstance(value[0], int):
-        yield value[:-1]
+        yield from (value[:-1], [])
         for i, number in enumerate(value):
-            yield from ([*value[:i], other, *value[i + 1 :]] for other in (number + 1, 0, 7, 2**31 - 1))
+            yield from ([*value[:i], other, *value[i + 1 :]] for other in (number + 1, 0, 7, 2**31 - 1, 2**31))
 
 
 class _Near(Drawing):

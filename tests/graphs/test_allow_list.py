@@ -10,9 +10,11 @@ from tensorflow.core.framework import graph_pb2, op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 import fedcore as fc
+from fedcore.computation.computation import Computation
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.analysis import op_classes
 from fedcore.graphs.graphdef.analysis.op_classes import op_class
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.ir import Module, bundle, parse_module
 from fedcore.ir.module import digest_of
@@ -128,11 +130,11 @@ def maps_in_threads(x):
 
 
 def batches_by_an_argument(x):
-    return total(tf.data.Dataset.range(3).batch(tf.cast(x, tf.int64)), x)
+    return total(tf.data.Dataset.range(3).padded_batch(tf.cast(x, tf.int64)), x)  # ends the process for 2**40
 
 
 def batches_all(x):
-    return total(tf.data.Dataset.range(3).padded_batch(1 << 60), x)
+    return total(tf.data.Dataset.range(3).batch(1 << 60, drop_remainder=True), x)  # ends the process
 
 
 def writes(x):
@@ -162,9 +164,9 @@ def calls_python(x):
         (maps_in_threads, "ParallelMapDatasetV2 at 'n[0-9]+' in the graph: it is of a dataset that has threads"),
         (
             batches_by_an_argument,
-            "BatchDatasetV2 at 'n[0-9]+' in the graph: its size is no constant of at most 1048576",
+            "PaddedBatchDatasetV2 at 'n[0-9]+' in the graph: its size is no constant of at most 1048576",
         ),
-        (batches_all, "PaddedBatchDatasetV2 at 'n[0-9]+' in the graph: its size is no constant of at most"),
+        (batches_all, "BatchDatasetV2 at 'n[0-9]+' in the graph: its size is no constant of at most"),
         (writes, "WriteFile at 'n[0-9]+' in the graph: it reads or writes files"),
         (prints, "PrintV2 at 'n[0-9]+' in the graph: it prints"),
         (calls_python, "EagerPyFunc at 'n[0-9]+' in the graph: it calls Python"),
@@ -211,7 +213,7 @@ def differentiates(x):
 
 def sums_batches(x):
     data = tf.data.Dataset.from_tensor_slices([x, x + 1, x + 2]).map(lambda y: y * x).repeat(2).skip(1).batch(2)
-    return total(data.prefetch(1), 0)
+    return total(data.prefetch(1 << 60), 0)
 
 
 def chooses_elements(x):
@@ -396,6 +398,74 @@ def test_functions_that_double_with_every_call_are_refused():
         check_graphs(changed(doubling), trusted=True)
 
 
+def assigns(x):
+    total = tf.Variable(1.0)
+    total.assign_add(tf.cast(x, tf.float32))
+    return tf.cast(total.read_value(), tf.int32)
+
+
+def assigns_in_a_loop(x):
+    total, count = tf.Variable(1.0), tf.Variable(1)
+    tf.while_loop(
+        lambda i: i < x, lambda i: (i + count.assign_add(1) + tf.cast(total.assign_add(1.0), tf.int32),), (0,)
+    )
+    return tf.cast(total.read_value(), tf.int32) + count
+
+
+def assigns_in_a_case(x):
+    total = tf.Variable(1.0)
+
+    @tf.function
+    def chosen():
+        branches = [lambda: tf.cond(x > 0, lambda: total.assign_add(1.0), lambda: total.assign(0.0)), lambda: 1.0]
+        return tf.switch_case(x, branches)
+
+    return tf.cast(chosen(), tf.int32) + tf.cast(total.read_value(), tf.int32)
+
+
+def assigns_by_a_dataset(x):
+    total = tf.Variable(1.0)
+    for i in tf.data.Dataset.range(3):
+        total.assign_add(tf.cast(i, tf.float32))
+    return tf.cast(total.read_value(), tf.int32) + x
+
+
+def all_nodes(graph_def):
+    return [*graph_def.node, *(n for function in graph_def.library.function for n in function.node_def)]
+
+
+def whole_numbers(graph_def):
+    """Variables of int32."""
+    for each in all_nodes(graph_def):
+        if each.op == "VarHandleOp":
+            each.attr["dtype"].type = 3
+
+
+def swapped(graph_def):
+    """The two variables of a loop change their places in each iteration."""
+    name = next(n.attr["body"].func.name for n in all_nodes(graph_def) if n.op == "While")
+    body = next(f for f in graph_def.library.function if f.signature.name == name)
+    first, second = (o.name for o in body.signature.output_arg if o.type == 20)
+    body.ret[first], body.ret[second] = body.ret[second], body.ret[first]
+
+
+@pytest.mark.parametrize(
+    ("fn", "change", "says"),
+    [
+        (assigns, whole_numbers, "AssignAddVariableOp: its variable holds int32, and it wants float32"),
+        (assigns_in_a_loop, whole_numbers, "AssignAddVariableOp: its variable holds int32, and it wants float32"),
+        (assigns_in_a_case, whole_numbers, "AssignAddVariableOp: its variable holds int32, and it wants float32"),
+        (assigns_by_a_dataset, whole_numbers, "AssignAddVariableOp: its variable holds int32, and it wants float32"),
+        (assigns_in_a_loop, swapped, "while: it goes on with variables of other types"),
+    ],
+)
+def test_a_variable_of_another_type_than_it_is_used_with_is_refused(fn, change, says):
+    module = fc.tf_computation("int32")(fn).module
+    check_graphs(module, trusted=False)
+    with pytest.raises(FedcoreError, match=says):
+        check_graphs(with_graph(module, change), trusted=False)
+
+
 @pytest.mark.parametrize("device", ["/job:worker/task:1", "/job:localhost/replica:0/task:0/device:CPU:0", "elsewhere"])
 def test_a_node_that_asks_for_a_device_elsewhere_is_refused(device):
     module = changed(lambda g: setattr(node(g, "Greater"), "device", device))
@@ -441,3 +511,20 @@ def test_a_graph_whose_shapes_cannot_be_is_an_error_of_ours(tmp_path):
     bundle.write(with_graph(module_of(reshapes), longer), path)
     with pytest.raises(FedcoreError, match=r"TensorFlow cannot import the graph @reshapes: .*[Rr]eshape"):
         fc.load(path)(1)
+
+
+def test_a_graph_that_no_tracing_makes_runs_as_it_stands():
+    """A function has no name, and the result is no Identity."""
+
+    def change(graph_def):
+        unnamed = graph_def.library.function.add()
+        unnamed.CopyFrom(graph_def.library.function[0])
+        unnamed.signature.name = ""
+        next(n for n in graph_def.node if n.name == "ret0").op = "Neg"
+
+    module = with_graph(module_of(lambda x: tf.cond(x > 1, lambda: x * 2, lambda: x)), change)
+    check_graphs(module, trusted=False)
+    assert Computation(module)(3) == -6
+    (graph,) = module.graphs
+    (result,) = captured_graph(graph, module.blob(graph.digest)).main.results
+    assert result.node.op == "Neg"

@@ -300,7 +300,7 @@ def test_no_module_imports_a_library_under_names_that_are_not_made_from_content(
     assert found == {
         ("graphs/graphdef/form/process_functions.py", "private_api.define_function("),
         ("graphs/capture/graph_import.py", "import_graph_def("),
-        ("graphs/graphdef/analysis/sequence_operands.py", "import_graph_def("),
+        ("graphs/graphdef/form/sequence_operands.py", "import_graph_def("),
         ("graphs/graphdef/validation/stepwise_import.py", "import_graph_def("),
         ("graphs/graphdef/rewrites/grappler.py", "private_api.optimize_graph("),
     }

@@ -140,29 +140,34 @@ def test_an_error_that_quotes_bytes_is_an_error_of_the_computation():
         total([b"1", b"\xff"])
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"executor_type": b"SINGLE_THREADED_EXECUTOR"}, "it sets executor_type"),
-        ({"config": b"x"}, "it sets config"),
-        ({"config_proto": b"\xff"}, "its config_proto is no ConfigProto"),
-        (
-            {"config_proto": config_pb2.ConfigProto(device_filters=["/job:other"]).SerializeToString()},
-            "its config_proto sets device_filters",
-        ),
-    ],
-)
-def test_a_call_in_a_file_sets_no_options_of_the_runtime(options, says):
-    inner = tf.function(lambda x: x + 1)
+OPTIONS = {
+    "an executor": {"executor_type": b"NOBODY"},
+    "bytes": {"config": b"x", "config_proto": b"\xff"},
+    "a device": {"config_proto": config_pb2.ConfigProto(device_filters=["/job:other"]).SerializeToString()},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_options_of_a_call_in_a_file_change_nothing(options):
+    inner = tf.function(lambda x: x + tf.size(tf.fill([x], 1.0)))
 
     def set_options(graph_def):
-        (call,) = [n for n in graph_def.node if n.op.endswith("PartitionedCall")]
-        for name, value in options.items():
-            call.attr[name].s = value
+        bodies = (graph_def.node, *(f.node_def for f in graph_def.library.function))
+        calls = [n for nodes in bodies for n in nodes if n.op.endswith("PartitionedCall")]
+        assert calls
+        for call in calls:
+            for name, value in options.items():
+                call.attr[name].s = value
 
-    check_graphs(module_of(lambda x: inner(x)), trusted=False)
-    with pytest.raises(FedcoreError, match=says):
-        check_graphs(with_graph(module_of(lambda x: inner(x)), set_options), trusted=False)
+    def called(x):
+        looped = tf.while_loop(lambda y: y < 9, lambda y: (y + inner(y),), (x,))[0]
+        return (
+            tf.data.Dataset.range(3).map(lambda i: inner(tf.cast(i, tf.int32) + looped)).reduce(x, lambda a, b: a + b)
+        )
+
+    module = with_graph(module_of(called), set_options)
+    check_graphs(module, trusted=False)
+    assert Computation(module)(3) == Computation(module_of(called))(3) == called(tf.constant(3))
 
 
 INT = fc.TensorType("int32")

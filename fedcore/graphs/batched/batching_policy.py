@@ -29,7 +29,7 @@ from fedcore.graphs.batched.schedule import ScheduleRules
 from fedcore.graphs.batched.stage_fold import result_names, split_stage
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
-from fedcore.graphs.graphdef.form.operations import has_loops, operations_of, operations_of_graphs, types_of_products
+from fedcore.graphs.graphdef.form.operations import has_loops, operations_of, operations_of_graphs
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
@@ -50,6 +50,9 @@ TYPES_OF_EQUAL_ROWS = frozenset({tf.float32, tf.bfloat16})
 
 ISAS_OF_EQUAL_TILES = ("avx2",)
 """The same if there are few rows, and their number is a multiple of `TILE_ROWS`."""
+
+_PRODUCTS = ("MatMul", "Einsum", "Conv")
+"""Parts of the names of products and convolutions."""
 
 MAX_ONE_STEP_WIDTH = 128  # a quarter of a call of small clients: as many groups as run at once
 ONE_STEP_BYTES = 16 << 20
@@ -183,8 +186,9 @@ def _has_batches(type_: Type) -> bool:
 
 def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
     """Whether a stage has products whose types are none of `TYPES_OF_EQUAL_ROWS`, and round."""
-    product_types = (t for g in _graphs_of(module, stage) for t in types_of_products(g.digest, module.blob(g.digest)))
-    return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in product_types)
+    nodes = (n for g in _graphs_of(module, stage) for n in captured_graph(g, module.blob(g.digest)).nodes())
+    types = {n["T"] for n in nodes if any(kind in n.op for kind in _PRODUCTS) and "T" in n.attributes}
+    return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in types)
 
 
 def _rank_for_single_clients(stage: ClientStage) -> int:

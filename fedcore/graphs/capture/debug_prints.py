@@ -13,9 +13,9 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from fedcore.errors import Location, TracingError
 from fedcore.graphs import private_api
+from fedcore.graphs.capture.print_captures import remove_print_captures
 from fedcore.graphs.graphdef.form.canonical_form import PRINT, canonical_graph
 from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
-from fedcore.graphs.graphdef.rewrites.print_captures import remove_print_captures
 
 _PRINTS = "fedcore_prints"
 

@@ -13,19 +13,19 @@ from fedcore.graphs import private_api
 from fedcore.graphs.capture.constant_tables import constant_tables
 from fedcore.graphs.capture.debug_prints import TracedPrints, cut_prints, open_prints
 from fedcore.graphs.capture.keras_seeds import default_seeds
+from fedcore.graphs.capture.lowered_loops import keep_whole_loops
 from fedcore.graphs.capture.node_sources import sources_of_results, traced_sources
 from fedcore.graphs.capture.randomness import seed_random_operations
 from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
-from fedcore.graphs.graphdef.analysis.sequence_operands import (
+from fedcore.graphs.graphdef.analysis.side_effects import TiedToProcess, refuse, side_effects_of, stateful_nodes
+from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.form.operand_guards import without_checks
+from fedcore.graphs.graphdef.form.sequence_operands import (
     ElementAccess,
     SequenceOperand,
     operand_specs,
     sequence_specs,
 )
-from fedcore.graphs.graphdef.analysis.side_effects import TiedToProcess, refuse, side_effects_of, stateful_nodes
-from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
-from fedcore.graphs.graphdef.form.operand_guards import without_checks
-from fedcore.graphs.graphdef.rewrites.lowered_loops import keep_whole_loops
 from fedcore.graphs.tensors.plain_graphs import eager_in_plain_graphs
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.active import no_builder

@@ -12,7 +12,12 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.debug_prints import traced_prints
 from fedcore.graphs.capture.node_sources import note_imported
-from fedcore.graphs.graphdef.analysis.sequence_operands import (
+from fedcore.graphs.graphdef.analysis.sum_terms import sums_explode
+from fedcore.graphs.graphdef.form.canonical_form import with_content_names
+from fedcore.graphs.graphdef.form.function_calls import operations_in
+from fedcore.graphs.graphdef.form.operand_guards import checks_operands, guard_graph
+from fedcore.graphs.graphdef.form.process_functions import define
+from fedcore.graphs.graphdef.form.sequence_operands import (
     Operand,
     SequenceOperand,
     bind,
@@ -22,11 +27,6 @@ from fedcore.graphs.graphdef.analysis.sequence_operands import (
     sequence_specs,
     to_tensor_lists,
 )
-from fedcore.graphs.graphdef.analysis.sum_terms import sums_explode
-from fedcore.graphs.graphdef.form.canonical_form import with_content_names
-from fedcore.graphs.graphdef.form.operand_guards import checks_operands, guard_graph
-from fedcore.graphs.graphdef.form.operations import operations_in
-from fedcore.graphs.graphdef.form.process_functions import define
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import Nested, flatten, unflatten
@@ -221,7 +221,7 @@ def eager_callable(graph: Graph, data: bytes) -> Callable:
     @functools.cache
     def concrete() -> tuple[Callable, bool]:
         function = compiled.get_concrete_function()
-        return function, sums_explode(function.graph.as_graph_def())
+        return function, sums_explode(graph, data)
 
     def call(*arguments: Nested, seed: int = 0) -> Nested:
         tensors: list = []

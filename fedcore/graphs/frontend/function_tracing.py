@@ -10,7 +10,7 @@ from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.graph_capture import TracedGraph, trace_leaves
 from fedcore.graphs.frontend.control_flow import convert_function
-from fedcore.graphs.graphdef.analysis.sequence_operands import IndexedSequence
+from fedcore.graphs.graphdef.form.sequence_operands import IndexedSequence
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.sequences.sequence_results import from_dataset, result_tensors
 from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset, mapped_element

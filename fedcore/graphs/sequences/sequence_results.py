@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from fedcore.graphs.graphdef.analysis.sequence_operands import IndexedSequence
+from fedcore.graphs.graphdef.form.sequence_operands import IndexedSequence
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Sequence, rows
 from fedcore.graphs.tensors.specs import spec

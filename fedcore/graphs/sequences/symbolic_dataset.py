@@ -16,12 +16,12 @@ from typing import Any, Never, TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import TracingError, brief
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.analysis.sequence_operands import IndexedSequence
 from fedcore.graphs.graphdef.analysis.side_effects import is_stateful
+from fedcore.graphs.graphdef.form.function_calls import operations_in
+from fedcore.graphs.graphdef.form.sequence_operands import IndexedSequence
 from fedcore.graphs.sequences.reading_order import UNKNOWN
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import to_python
@@ -220,7 +220,7 @@ class SymbolicDataset:
             tf.TensorSpec([], tf.int64), self.sample_specs
         )
         specs = tf.nest.map_structure(tf.type_spec_from_value, traced.structured_outputs)
-        draws = self.draws or _has_state(traced.graph.as_graph_def())
+        draws = self.draws or any(map(is_stateful, operations_in(traced.graph.as_graph_def())))
         return self._with(lambda d: d.map(fn), element_at=element_at, element_spec=specs, draws=draws)
 
     def enumerate(self, start: Number = 0, name: str | None = None) -> "SymbolicDataset":
@@ -380,11 +380,6 @@ def mapped_element(fn: Callable, element: Structure) -> Structure:
 def _as_tensor(leaf: Any) -> Any:
     is_value = isinstance(leaf, list | str | bytes | numbers.Number | np.ndarray | np.generic)
     return tf.convert_to_tensor(leaf) if is_value else leaf
-
-
-def _has_state(graph_def: graph_pb2.GraphDef) -> bool:
-    bodies = [graph_def.node, *(function.node_def for function in graph_def.library.function)]
-    return any(is_stateful(node.op) for nodes in bodies for node in nodes)
 
 
 def _shuffled_order(count: tf.Tensor, size: Number, static: int | None) -> tf.Tensor:

@@ -20,10 +20,10 @@ import tensorflow as tf
 from fedcore.graphs.capture.graph_import import graph_callable
 from fedcore.graphs.dataflow.graph import Node, Region
 from fedcore.graphs.dataflow.graph import Value as RegionValue
-from fedcore.graphs.graphdef.analysis.sequence_operands import ACCESS_PREFIX, is_element_access
 from fedcore.graphs.graphdef.form.canonical_form import PRINT
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
 from fedcore.graphs.graphdef.form.checked_operations import add_operation
+from fedcore.graphs.graphdef.form.sequence_operands import ACCESS_PREFIX, is_element_access
 from fedcore.graphs.sequences import layout
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.kernels import evaluate

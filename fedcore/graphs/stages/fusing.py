@@ -9,7 +9,7 @@ from tensorflow.core.framework import graph_pb2
 from fedcore.errors import FedcoreError
 from fedcore.graphs.capture.graph_capture import TracedGraph, trace_leaves
 from fedcore.graphs.capture.node_sources import noting_source
-from fedcore.graphs.graphdef.analysis.sequence_operands import SequenceOperand, operand_specs
+from fedcore.graphs.graphdef.form.sequence_operands import SequenceOperand, operand_specs
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed

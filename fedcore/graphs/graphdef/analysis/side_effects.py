@@ -1,12 +1,12 @@
 """Side effects of graphs: operations tied to this process, random numbers, state, prints and assertions."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
+from fedcore.graphs.graphdef.form.function_calls import callees, operations_in, with_callers
 
 _EFFECTS = frozenset({"Print", "PrintV2", "Assert"})
 # Operations that are stateful only if a function that they call is -> their stateless form.
@@ -36,25 +36,25 @@ def refuse(graph_def: graph_pb2.GraphDef, describe: str) -> None:
     Raises:
         TiedToProcess: names the operation, the function and an alternative.
     """
-    for node in _nodes(graph_def):
-        if node.op in _PYTHON:
+    for op in sorted(operations_in(graph_def)):
+        if op in _PYTHON:
             raise TiedToProcess(
-                f"{describe} calls Python while it runs (op {node.op}, from tf.py_function or tf.numpy_function); a "
+                f"{describe} calls Python while it runs (op {op}, from tf.py_function or tf.numpy_function); a "
                 "graph runs where there is no Python. Write it with TensorFlow's operations"
             )
-        if node.op.startswith(_TABLES):
+        if op.startswith(_TABLES):
             raise TiedToProcess(
-                f"{describe} uses a lookup table that may change (op {node.op}), which lives in one process. Use a "
+                f"{describe} uses a lookup table that may change (op {op}), which lives in one process. Use a "
                 "tf.lookup.StaticHashTable over keys and values that do not, or look up before the data come in"
             )
-        if node.op.startswith(_FILES):
+        if op.startswith(_FILES):
             raise TiedToProcess(
-                f"{describe} reads or writes files while it runs (op {node.op}). Read before, and pass what was read "
+                f"{describe} reads or writes files while it runs (op {op}). Read before, and pass what was read "
                 "as an argument"
             )
-        if node.op != "VarHandleOp" and _is_shared(node.op):
+        if op != "VarHandleOp" and _is_shared(op):
             raise TiedToProcess(
-                f"{describe} keeps state in the op {node.op}, which every call in the process shares. Use a "
+                f"{describe} keeps state in the op {op}, which every call in the process shares. Use a "
                 "tf.Variable made inside the function, which starts fresh in every call, or pass the state as an "
                 "argument"
             )
@@ -73,19 +73,13 @@ def side_effects_of(graph_def: graph_pb2.GraphDef) -> tuple[str, ...]:
     seeded     it takes the seed of its random numbers as an argument
     stateful   it has variables or other resources, which start fresh in every call
     """
-    ops = {node.op for node in _nodes(graph_def)}
+    ops = operations_in(graph_def)
     effects = {
         "effects": bool(ops & _EFFECTS),
         "seeded": any(node.name == "seed" and node.op == "Placeholder" for node in graph_def.node),
         "stateful": any(is_stateful(op) for op in ops - _EFFECTS),
     }
     return tuple(name for name, holds in effects.items() if holds)
-
-
-def _nodes(graph_def: graph_pb2.GraphDef) -> Iterator:
-    yield from graph_def.node
-    for function in graph_def.library.function:
-        yield from function.node_def
 
 
 def is_stateful(op: str) -> bool:

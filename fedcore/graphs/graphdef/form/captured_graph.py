@@ -61,13 +61,22 @@ class CapturedGraph:
     _names: Mapping[Symbol, str] = attrs.field(repr=False)
     _functions: Mapping[str, function_pb2.FunctionDef] = attrs.field(repr=False)
 
-    def nodes(self) -> Iterator[Node]:
-        """All nodes, with those of the regions that nodes run and of named functions."""
+    def regions(self) -> Iterator[Region]:
+        """All regions: the main one, those that nodes run, and named functions."""
         waiting = [self.main, *self.named.values()]
         while waiting:
-            for node in waiting.pop(0).nodes:
-                yield node
-                waiting += node.regions
+            region = waiting.pop(0)
+            yield region
+            waiting += (inner for node in region.nodes for inner in node.regions)
+
+    def nodes(self) -> Iterator[Node]:
+        """The nodes of all regions."""
+        return (node for region in self.regions() for node in region.nodes)
+
+    def functions_of(self, node: Node) -> list[Region]:
+        """The functions that an operation names."""
+        values = (each for v in node.attributes.values() for each in (v if isinstance(v, list) else [v]))
+        return [self.named[value] for value in values if isinstance(value, Symbol)]
 
     def for_tensorflow(self, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
         """The attributes of an operation with functions of TensorFlow in the place of symbols; these functions check
@@ -151,9 +160,9 @@ class _Conversion:
                 arguments[node.name] = block.argument(node.attr["dtype"].type, self._closed(node.attr["shape"].shape))
             elif node.name.startswith("ret"):
                 results.append(node)
-        names = {*arguments, *(n.name for n in results)}
-        nodes = [n for n in graph_def.node if n.name not in names]
-        main = block.region(self._add_nodes(block, nodes, arguments, [n.input[0] for n in results]))
+        tensors = {n.name: n.input[0] if n.op == "Identity" else n.name for n in results}  # other graphs: any operation
+        nodes = [n for n in graph_def.node if n.name not in arguments and tensors.get(n.name, n.name) == n.name]
+        main = block.region(self._add_nodes(block, nodes, arguments, tensors.values()))
         names_of_symbols = {symbol: name for name, symbol in self._symbols.items()}
         named = {symbol: self._named[symbol] for symbol in names_of_symbols}
         return CapturedGraph(main, "seed" in arguments, named, names_of_symbols, self._functions)
@@ -187,7 +196,7 @@ class _Conversion:
 
     def _add_node(self, block: Block, source: node_def_pb2.NodeDef, inputs: list[Value]) -> Sequence[Value]:
         """Adds one node, and returns its results."""
-        callee = source.attr["f"].func.name if source.op in _CALL else ""
+        callee = source.attr["f"].func.name if source.op in _CALL else None
         if callee in self._functions:  # the graph has no function for the elements of a sequence
             return self._add_body(block, callee, inputs)
         values = {k: attribute_value(v) for k, v in source.attr.items() if not k.startswith("_")}

@@ -1,9 +1,9 @@
-"""Which nodes name which functions of a graph's library."""
+"""Which operations and functions the nodes of a GraphDef name."""
 
 import collections
 from collections.abc import Iterable, Iterator, Mapping
 
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 
 def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[str]:
@@ -32,3 +32,9 @@ def callees(node: node_def_pb2.NodeDef) -> Iterator[str]:
         if value.HasField("func"):
             yield value.func.name
         yield from (f.name for f in value.list.func)
+
+
+def operations_in(graph_def: graph_pb2.GraphDef) -> frozenset[str]:
+    """The operations of the nodes, library functions included."""
+    bodies = (graph_def.node, *(f.node_def for f in graph_def.library.function))
+    return frozenset(node.op for nodes in bodies for node in nodes)

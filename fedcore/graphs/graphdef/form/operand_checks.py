@@ -36,7 +36,6 @@ _CONV: Mapping[str, tuple[int, int | None]] = {
 }
 _POOL_GRADIENTS = ("AvgPoolGrad", "AvgPool3DGrad")
 _TENSOR_SCATTERS = (
-    "ScatterNdNonAliasingAdd",
     "TensorScatterAdd",
     "TensorScatterMax",
     "TensorScatterMin",
@@ -49,9 +48,7 @@ _RESOURCE_SCATTERS = tuple(f"ResourceScatter{how}" for how in ("Add", "Sub", "Mu
 # Operands of a fixed shape.
 _SHAPED: Mapping[str, Mapping[int, list]] = {
     "Case": {0: []},
-    "StatelessCase": {0: []},
     "SparseCrossHashed": {-3: [], -2: [], -1: [2]},
-    "SparseCrossV2": {-1: []},
     "Transpose": {1: [None]},
 }
 _UNSORTED_SEGMENTS = tuple(f"UnsortedSegment{how}" for how in ("Join", "Max", "Min", "Prod", "Sum"))

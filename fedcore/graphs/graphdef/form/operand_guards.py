@@ -19,7 +19,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.constant_values import static_value
 from fedcore.graphs.dataflow.graph import Value
-from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_functions
+from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_functions, first_result
 from fedcore.graphs.graphdef.form.operand_checks import CHECKED, MAX_ELEMENTS, RANKED, SIZE_OPERANDS, Checks
 
 # A size that is a shape, or that these operations compute from one shape and a few small constants, needs no check.
@@ -213,5 +213,4 @@ class _Added:
                 node.attr[name].tensor.CopyFrom(tf.make_tensor_proto(value))
         self.used_names.add(node.name)
         self.nodes.append(node)
-        (result, *_) = private_api.op_definition(op).output_arg
-        return f"{node.name}:{result.name}:0" if self.in_function else node.name
+        return first_result(node, in_function=self.in_function)

@@ -12,11 +12,12 @@ from the nodes of a graph, but not from functions such as the body of a loop. Th
 """
 
 import collections
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
-from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_again, node_of
+from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_again, first_result, node_of, replace_tensors
+from fedcore.graphs.graphdef.form.function_calls import callees
 from fedcore.ir.module import NodeKey
 
 FLOAT, BFLOAT16 = types_pb2.DT_FLOAT, types_pb2.DT_BFLOAT16
@@ -36,9 +37,6 @@ PRODUCTS = {
 """By operation: the positions of its two operands."""
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-
-_OUTPUTS = {"MatMul": "product", "Cast": "y"}
-"""By operation: the name of its output, where that is not `output`."""
 
 
 def with_rounded_products(data: bytes, canonical_names: dict[NodeKey, NodeKey] | None = None) -> bytes:
@@ -75,7 +73,7 @@ def _only_called(graph_def: graph_pb2.GraphDef) -> set[str]:
     while stack:
         body, caller_set = stack.pop()
         for node in body:
-            for name in _functions_of(node):
+            for name in callees(node):
                 callee_set = caller_set if node.op in CALLS else others
                 if name in nodes and name not in callee_set:
                     callee_set.add(name)
@@ -83,14 +81,9 @@ def _only_called(graph_def: graph_pb2.GraphDef) -> set[str]:
     return called - others
 
 
-def _functions_of(node: node_def_pb2.NodeDef) -> list[str]:
-    """The functions that a node names; its operation may be one."""
-    values = [f for value in node.attr.values() for f in (value.func, *value.list.func)]
-    return [node.op, *(f.name for f in values if f.name)]
-
-
 def _use_kernels(nodes: Nodes, returned: MutableMapping[str, str] | None = None) -> bool:
     """Replaces the rounded products of one body; returns whether it has any. Arguments as for `_round`."""
+    in_function = returned is not None
     by_name = {n.name: n for n in nodes}
     readers = collections.defaultdict(list)
     for node in nodes:
@@ -99,7 +92,7 @@ def _use_kernels(nodes: Nodes, returned: MutableMapping[str, str] | None = None)
     replacements: dict[str, str] = {}  # by rounded result in bfloat16: the product's
     replaced: set[str] = set()  # casts that a product needs no more
     for node in [n for n in nodes if n.op in PRODUCTS]:
-        result = _result(node, returned)
+        result = first_result(node, in_function=in_function)
         operands = [by_name.get(node_of(node.input[i])) for i in PRODUCTS[node.op]]
         casts = [x for x in operands if x is not None and _is_cast(x, BFLOAT16, FLOAT)]
         rounding = readers[result][0] if len(readers[result]) == 1 else node
@@ -113,19 +106,14 @@ def _use_kernels(nodes: Nodes, returned: MutableMapping[str, str] | None = None)
             for key in ("Ta", "Tb", "Tout"):
                 del node.attr[key]
         node.attr["T"].type = BFLOAT16
-        replacements[_result(rounding, returned)] = result
+        replacements[first_result(rounding, in_function=in_function)] = result
         replaced.update([rounding.name, *(cast.name for cast in casts)])
-    _rename(nodes, returned, replacements)
+    replace_tensors(nodes, returned, replacements)
     read = {node_of(i) for i in (*(i for n in nodes for i in n.input), *(returned or {}).values())}
     remaining_nodes = [n for n in nodes if n.name in read or n.name not in replaced]
     del nodes[:]
     nodes.extend(remaining_nodes)
     return bool(replaced)
-
-
-def _result(node: node_def_pb2.NodeDef, returned: object | None) -> str:
-    """The name of a node's result; in functions, names of tensors say which output it is."""
-    return node.name if returned is None else f"{node.name}:{_OUTPUTS.get(node.op, 'output')}:0"
 
 
 def _round(nodes: Nodes, returned: MutableMapping[str, str] | None = None) -> bool:
@@ -134,6 +122,7 @@ def _round(nodes: Nodes, returned: MutableMapping[str, str] | None = None) -> bo
     Args:
         returned: of a function, by result: the tensor's name.
     """
+    in_function = returned is not None
     products = [n for n in nodes if _is_float32_product(n)]
     rounded: dict[str, str] = {}
 
@@ -142,31 +131,20 @@ def _round(nodes: Nodes, returned: MutableMapping[str, str] | None = None) -> bo
         if tensor not in rounded:
             name = f"rounded{len(rounded)}"
             down = _cast(f"{name}_down", tensor, FLOAT, BFLOAT16)
-            up = _cast(name, _result(down, returned), BFLOAT16, FLOAT)
+            up = _cast(name, first_result(down, in_function=in_function), BFLOAT16, FLOAT)
             nodes.extend([down, up])
-            rounded[tensor] = _result(up, returned)
+            rounded[tensor] = first_result(up, in_function=in_function)
         return rounded[tensor]
 
     original_nodes = list(nodes)
-    replacements = {result: rounding(result) for result in (_result(n, returned) for n in products)}
-    _rename(original_nodes, returned, replacements)
+    replacements = {result: rounding(result) for result in (first_result(n, in_function=in_function) for n in products)}
+    replace_tensors(original_nodes, returned, replacements)
     rounded_results = set(replacements.values())  # rounded already
     for node in products:
         for i in PRODUCTS[node.op]:
             if node.input[i] not in rounded_results:
                 node.input[i] = rounding(node.input[i])
     return bool(products)
-
-
-def _rename(
-    nodes: Iterable[node_def_pb2.NodeDef], returned: MutableMapping[str, str] | None, replacements: Mapping[str, str]
-) -> None:
-    """Replaces tensors that nodes read, and that a function returns, by others."""
-    for node in nodes:
-        node.input[:] = [replacements.get(i, i) for i in node.input]
-    if returned is not None:
-        for key, tensor in list(returned.items()):
-            returned[key] = replacements.get(tensor, tensor)
 
 
 def _is_float32_product(node: node_def_pb2.NodeDef) -> bool:

@@ -32,7 +32,7 @@ def optimised_graph(graph: Graph, data: bytes) -> bytes | None:
     meta.collection_def["train_op"].node_list.value.extend([*results, *inputs])  # nodes that remain
     try:
         optimised = private_api.optimize_graph(
-            _config(arithmetic=not sums_explode(graph_def), folding=guard_graph(graph_def) is graph_def), meta
+            _config(arithmetic=not sums_explode(graph, data), folding=guard_graph(graph_def) is graph_def), meta
         )
     except (
         Exception

@@ -21,10 +21,12 @@ Decision 0198.
 """
 
 import collections
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, types_pb2
+
+from fedcore.graphs.graphdef.form.canonical_form import replace_tensors
 
 PRODUCTS = {"MatMul": "_MklMatMul", "BatchMatMulV2": "_MklBatchMatMulV2"}
 """By operation of TensorFlow: oneDNN's, which takes the same operands and attributes."""
@@ -87,17 +89,6 @@ def _rename(node: node_def_pb2.NodeDef, op: str) -> None:
     node.attr["_kernel"].s = _LABEL
 
 
-def _replace(function: function_pb2.FunctionDef, names: Mapping[str, str]) -> None:
-    """Renames tensors where they are read."""
-    for node in function.node_def:
-        for i, name in enumerate(node.input):
-            if name in names:
-                node.input[i] = names[name]
-    for key, name in function.ret.items():
-        if name in names:
-            function.ret[key] = names[name]
-
-
 def _fuse(function: function_pb2.FunctionDef) -> None:
     """Makes one node of a convolution, its bias, and its ReLU if it has one."""
     nodes = function.node_def
@@ -136,7 +127,7 @@ def _fuse(function: function_pb2.FunctionDef) -> None:
         _rename(last, FUSED)
         for part in parts[:-1]:
             nodes.remove(part)
-    _replace(function, renamed)
+    replace_tensors(function.node_def, function.ret, renamed)
 
 
 def _format(node: node_def_pb2.NodeDef) -> bytes:
@@ -160,7 +151,8 @@ class _OfImages:
         pooled = {n.name: self._gradients_of(n) for n in image_nodes if n.op == "MaxPool"}
         image_nodes += [g for gradients in pooled.values() for g in gradients]
         result_nodes = [n for n in image_nodes if not n.op.endswith(OF_KERNEL)]
-        _replace(self._function, {f"{n.name}:output:0": f"{n.name}/kept:output:0" for n in result_nodes})
+        names = {f"{n.name}:output:0": f"{n.name}/kept:output:0" for n in result_nodes}
+        replace_tensors(self._function.node_def, self._function.ret, names)
         for node in image_nodes:
             images = node.input[2 if node.op.endswith(OF_IMAGES) else 0]
             if node.op == "MaxPool":

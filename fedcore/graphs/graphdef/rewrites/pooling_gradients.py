@@ -12,19 +12,17 @@ Decision 0194.
 """
 
 import collections
-from collections.abc import Iterable, MutableMapping
+from collections.abc import MutableMapping
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_again, node_of
+from fedcore.graphs.graphdef.form.canonical_form import Nodes, canonical_again, first_result, node_of, replace_tensors
 from fedcore.ir.module import NodeKey
 
 MASKS = ("ReluGrad", "Relu6Grad")
 """Gradients of activations that keep an entry or make it zero, as the entry of the activation says."""
 
 _WINDOW = ("T", "ksize", "strides", "padding", "explicit_paddings", "data_format")
-
-_OUTPUTS = {"MaxPool": "output", "MaxPoolGrad": "output", "ReluGrad": "backprops", "Relu6Grad": "backprops"}
 
 
 def with_pooled_gradients(data: bytes, canonical_names: dict[NodeKey, NodeKey] | None = None) -> bytes:
@@ -48,7 +46,8 @@ def _rewrite(nodes: Nodes, returned: MutableMapping[str, str] | None = None) -> 
         returned: of a function, by result: the tensor's name.
     """
     by_name = {n.name: n for n in nodes}
-    gradients = {_result(n, returned): n for n in nodes if n.op == "MaxPoolGrad"}
+    in_function = returned is not None
+    gradients = {first_result(n, in_function=in_function): n for n in nodes if n.op == "MaxPoolGrad"}
     uses = collections.Counter(i for n in nodes for i in n.input)
     uses.update((returned or {}).values())
     changed = False
@@ -57,8 +56,8 @@ def _rewrite(nodes: Nodes, returned: MutableMapping[str, str] | None = None) -> 
         x, y, g = pooled.input[:3]
         if mask.input[1] != x or uses[mask.input[0]] != 1 or not _is_pooled(by_name.get(node_of(y)), pooled):
             continue
-        masked, result = _result(mask, returned), mask.input[0]
-        _rename(nodes, returned, masked, result)
+        masked, result = first_result(mask, in_function=in_function), mask.input[0]
+        replace_tensors(nodes, returned, {masked: result})
         mask.input[:2] = [g, y]
         pooled.input[2] = masked
         uses[result] = uses.pop(masked)
@@ -83,18 +82,3 @@ def _is_pooled(node: node_def_pb2.NodeDef | None, gradient: node_def_pb2.NodeDef
 
 def _format(node: node_def_pb2.NodeDef) -> bytes:
     return node.attr["data_format"].s or b"NHWC"
-
-
-def _rename(
-    nodes: Iterable[node_def_pb2.NodeDef], returned: MutableMapping[str, str] | None, old_name: str, new_name: str
-) -> None:
-    for node in nodes:
-        node.input[:] = [new_name if i == old_name else i for i in node.input]
-    for key in [k for k, tensor in (returned or {}).items() if tensor == old_name]:
-        assert returned is not None
-        returned[key] = new_name
-
-
-def _result(node: node_def_pb2.NodeDef, returned: object | None) -> str:
-    """The name of a node's result; in functions, names of tensors say which output it is."""
-    return node.name if returned is None else f"{node.name}:{_OUTPUTS[node.op]}:0"

@@ -9,20 +9,17 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from fedcore.errors import FedcoreError
 from fedcore.graphs.graphdef.analysis.op_classes import why_refused
 from fedcore.graphs.graphdef.analysis.side_effects import side_effects_of
-from fedcore.graphs.graphdef.analysis.variable_dtypes import wrong_handles
 from fedcore.graphs.graphdef.form.canonical_form import ANONYMOUS
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.graphdef.validation.attribute_ranges import wrong_attributes
 from fedcore.graphs.graphdef.validation.graph_validation import parse_graph
+from fedcore.graphs.graphdef.validation.variable_dtypes import wrong_handles
 from fedcore.ir.module import Module
 
 _SHOWN = 20
 _NAMELESS = (b"", ANONYMOUS)  # TensorFlow makes a new variable in every call: see `with_content_names`
 _MOST_BUFFERED = 1 << 20
-_BUFFERED = (
-    "BatchDatasetV2",
-    "PaddedBatchDatasetV2",
-    "PrefetchDataset",
-)  # TensorFlow reserves memory of the size that they name
+_BUFFERED = ("BatchDatasetV2", "PaddedBatchDatasetV2")  # TensorFlow reserves memory of the size that they name
 _LOCAL_DEVICE = re.compile(r"(/device:)?(CPU|GPU):[0-9]+|", re.IGNORECASE)
 
 
@@ -36,11 +33,15 @@ def check_graphs(module: Module, *, trusted: bool, advice: str = "load it with t
         FedcoreError: a graph is malformed, or holds operations that are not allowed; the message lists them.
     """
     for graph in module.graphs:
-        graph_def = parse_graph(graph, module.blob(graph.digest))
-        undeclared = [effect for effect in side_effects_of(graph_def) if not graph.attributes.get(effect)]
+        data = module.blob(graph.digest)
+        graph_def = parse_graph(graph, data)
+        effects = side_effects_of(graph_def)
+        undeclared = [effect for effect in effects if not graph.attributes.get(effect)]
         if undeclared:
             raise FedcoreError(f"graph @{graph.name} is {' and '.join(undeclared)}, but the file does not say so")
         refused = [] if trusted else list(_refusals(graph_def))
+        if not trusted and not refused and "stateful" in effects:
+            refused = list(dict.fromkeys(wrong_handles(captured_graph(graph, data))))
         if refused:
             listing = "\n".join(f"  {line}" for line in refused[:_SHOWN])
             more = f"\n  and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
@@ -61,7 +62,6 @@ def _refusals(graph_def: graph_pb2.GraphDef) -> Iterator[str]:
                 yield f"{node.op} at {node.name!r} in {where}: its size is no constant of at most {_MOST_BUFFERED}"
             for problem in wrong_attributes(node, constants):
                 yield f"{node.op} at {node.name!r} in {where}: {problem}"
-    yield from wrong_handles(graph_def)
 
 
 def _node_refused(where: str, node: node_def_pb2.NodeDef, functions: set[str]) -> Iterator[str]:

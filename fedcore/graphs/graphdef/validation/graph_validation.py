@@ -24,13 +24,13 @@ from tensorflow.core.framework import (
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.analysis.sequence_operands import (
+from fedcore.graphs.graphdef.form.canonical_form import PRIVATE_ATTRIBUTES
+from fedcore.graphs.graphdef.form.sequence_operands import (
     ACCESS_PREFIX,
     is_element_access,
     operand_specs,
     sequence_specs,
 )
-from fedcore.graphs.graphdef.form.canonical_form import PRIVATE_ATTRIBUTES
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.limits import MAX_BLOB_BYTES
 from fedcore.ir.module import Graph

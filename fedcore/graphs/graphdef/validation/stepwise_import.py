@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2, op_def_pb2, versions_pb2
 
 from fedcore.errors import FedcoreError
-from fedcore.graphs.graphdef.analysis.sequence_operands import operand_specs
+from fedcore.graphs.graphdef.form.sequence_operands import operand_specs
 from fedcore.graphs.graphdef.validation.graph_validation import parse_graph
 from fedcore.ir.module import Graph
 

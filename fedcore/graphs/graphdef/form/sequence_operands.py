@@ -20,7 +20,7 @@ Decision 0002.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import attrs
@@ -28,6 +28,7 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2, types_pb2
 
 from fedcore.graphs.graphdef.form.canonical_form import canonical_functions
+from fedcore.graphs.graphdef.form.function_calls import with_callers
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
@@ -143,8 +144,8 @@ def bind(graph_def: graph_pb2.GraphDef, operands: list[Operand]) -> graph_pb2.Gr
     bound.CopyFrom(graph_def)
     names = {f"{ACCESS_PREFIX}{i}": o.function for i, o in enumerate(operands)}
     key = hashlib.sha256(" ".join(names.values()).encode()).hexdigest()[:16]
-    for function in _accessing_functions(bound):
-        names[function.signature.name] = f"{function.signature.name}_{key}"
+    bodies = {f.signature.name: f.node_def for f in bound.library.function}
+    names |= {name: f"{name}_{key}" for name in with_callers(bodies, names) if name in bodies}
     for function in bound.library.function:
         function.signature.name = names.get(function.signature.name, function.signature.name)
         _rename(function.node_def, names)
@@ -156,32 +157,9 @@ def bind(graph_def: graph_pb2.GraphDef, operands: list[Operand]) -> graph_pb2.Gr
     return bound
 
 
-def _accessing_functions(graph_def: graph_pb2.GraphDef) -> list[function_pb2.FunctionDef]:
-    """The functions that access elements, or that call such a function."""
-    calls = {f.signature.name: {n for node in f.node_def for n in _callees(node)} for f in graph_def.library.function}
-    accessors: set[str] = set()
-    while True:
-        more = {
-            f
-            for f, names in calls.items()
-            if f not in accessors and any(n in accessors or is_element_access(n) for n in names)
-        }
-        if not more:
-            return [f for f in graph_def.library.function if f.signature.name in accessors]
-        accessors |= more
-
-
 def is_element_access(name: str) -> bool:
     """Whether it is the name of an access function, which a graph does not define."""
     return name.startswith(ACCESS_PREFIX) and name[len(ACCESS_PREFIX) :].isdigit()
-
-
-def _callees(node: node_def_pb2.NodeDef) -> Iterator[str]:
-    yield node.op
-    for value in node.attr.values():
-        if value.HasField("func"):
-            yield value.func.name
-        yield from (f.name for f in value.list.func)
 
 
 def _rename(nodes: Iterable[node_def_pb2.NodeDef], names: dict[str, str]) -> None:
