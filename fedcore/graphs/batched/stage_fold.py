@@ -1,8 +1,8 @@
 """A client stage for the clients of one call, as one TensorFlow function that returns their partial.
 
 In:  the broadcasts, then the tensors of the clients.
-Out: <partial, kept values, bits>, see `ClientStage.stacked_result_type`; the kept values and the bits are of the
-present clients, in order.
+Out: <partial, kept values, bits, factors>, see `ClientStage.stacked_result_type`; the kept values and the bits are of
+the present clients, in order.
 
 The function has three parts:
 
@@ -352,7 +352,7 @@ class StageFold(abc.ABC):
     # --- functions ---
 
     def whole_call(self, block: int, blocks: int) -> Realized:
-        """The function of a call: (broadcasts, tensors of the clients) -> <partial of all blocks, kept values, bits>.
+        """The function of a call: (broadcasts, tensors of the clients) -> <partial of all blocks, kept, bits, <>>.
 
         Args:
             block: clients of a block.
