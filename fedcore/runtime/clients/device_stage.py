@@ -1,6 +1,6 @@
 """A client stage on one device: runs slices, makes the partial of no clients, and merges partials.
 
-Decision 0189.
+Decisions 0189 and 0324.
 """
 
 import functools
