@@ -14,7 +14,7 @@ import numpy as np
 
 from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError
-from fedcore.graphs.batched.lane_interpreter import LowRankSteps
+from fedcore.graphs.batched.client_lane import LowRankSteps
 from fedcore.graphs.batched.schedule import Schedule
 from fedcore.graphs.dataflow.first_known import Known, notes
 from fedcore.graphs.dataflow.graph import Region

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_stage import BatchedFold, realize_batched
-from fedcore.graphs.batched.lane_interpreter import LowRankSteps
+from fedcore.graphs.batched.client_lane import LowRankSteps
 from fedcore.graphs.batched.looped_stage import LoopedFold
 from fedcore.graphs.batched.packing import pack_clients, pack_for_loop
 from fedcore.graphs.batched.row_layouts import ABSENT
