@@ -21,7 +21,7 @@ from fedcore.runtime.clients.client_calls import calls_by_client, slice_call
 from fedcore.runtime.clients.deadlines import deadline
 from fedcore.runtime.clients.failures import failures_of
 from fedcore.runtime.clients.finite_check import is_moderate
-from fedcore.runtime.clients.memory import DeviceMemory, FittingSlices, Run, in_halves
+from fedcore.runtime.clients.memory import DeviceMemory, FittingSlices, Run
 from fedcore.runtime.clients.memory_budget import CallSize, StageSizes, memory_budget
 from fedcore.runtime.clients.protocols import ProtocolBroken
 from fedcore.runtime.devices.device import DeviceExecutor, default_devices, device_name
@@ -75,7 +75,8 @@ class DeviceStage:
             work, memory, together, one_by_one, self.merge, device.device, report.note, self._fitting_places
         )
         if work.is_vectorised or work.low_rank:
-            self._run = BatchingFallback(work, self._run, self._unbatched, self.merge, report)
+            unbatched = functools.partial(self._one_by_one, batched=False)
+            self._run = BatchingFallback(work, self._run, unbatched, self.merge, report)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         """The result of a slice with at least one present client.
@@ -166,12 +167,6 @@ class DeviceStage:
         operands = [tensors[i] for i in products.operands]
         run = functools.partial(self._uncounted_call, clients, products.function, operands)
         return self._device.products.get((self._work.key, products), operands[:1], run)
-
-    def _unbatched(self, clients: ClientSlice) -> SliceResult:
-        """The result of a slice whose clients need batching rules or a common layout that they lack."""
-        if clients.places > self._work.block:
-            return in_halves(clients, self._work.block, self._unbatched, self.merge)
-        return self._one_by_one(clients, batched=False)
 
     def _one_by_one(self, clients: ClientSlice, *, batched: bool) -> SliceResult:
         """The result of one block, by a graph call for each client.
