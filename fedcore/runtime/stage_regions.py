@@ -25,7 +25,7 @@ from fedcore.graphs.tensors.values import unflatten
 from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Module, Ref
 from fedcore.runtime.client_work import ClientSlice, ClientWork
-from fedcore.runtime.clients.client_calls import slice_call
+from fedcore.runtime.clients.client_calls import StageCalls
 from fedcore.runtime.devices.device import DeviceExecutor, default_devices
 from fedcore.runtime.plan_executor import client_work
 from fedcore.runtime.reports.report import Report
@@ -111,7 +111,7 @@ def _regions(work: ClientWork, assumed: AssumedClients) -> Iterator[StageRegions
     ]
     clients = ClientSlice(0, places, tuple(each))
     with logged_regions() as log:
-        call = slice_call(work, DeviceExecutor(default_devices()[0]), Report(), clients, assumes=True)
+        call = StageCalls(work, DeviceExecutor(default_devices()[0]), Report()).together(clients, assumes=True)
     if call is None or call.schedule is None:
         return
     names = [name for p in stage.shared_parameters for name in _names(p.name, len(tensor_leaves(p.type)))]

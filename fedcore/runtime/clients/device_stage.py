@@ -17,7 +17,7 @@ from fedcore.graphs.tensors.mapped_arrays import unstacked_rows
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients.batching_fallback import BatchingFallback
-from fedcore.runtime.clients.client_calls import calls_by_client, slice_call
+from fedcore.runtime.clients.client_calls import StageCalls
 from fedcore.runtime.clients.deadlines import deadline
 from fedcore.runtime.clients.failures import failures_of
 from fedcore.runtime.clients.finite_check import is_moderate
@@ -65,6 +65,7 @@ class DeviceStage:
         self._device = device
         self._memory = memory
         self._report = report
+        self._calls = StageCalls(work, device, report)
         self._stop = stop
         self._timeout_s = timeout_s
         self._broadcasts: list[tf.Tensor] | None = None
@@ -147,7 +148,7 @@ class DeviceStage:
         assumes = self._work.key not in self._device.not_finite
         size = self._size(clients)
         most_lanes = size.lanes if size is not None and size.is_narrow else None
-        call = slice_call(self._work, self._device, self._report, clients, assumes=assumes, most_lanes=most_lanes)
+        call = self._calls.together(clients, assumes=assumes, most_lanes=most_lanes)
         if call is None:
             return self._one_by_one(clients, batched=True)
         function, tensors = call.function, call.tensors
@@ -172,14 +173,14 @@ class DeviceStage:
         """The result of one block, by a graph call for each client.
 
         Args:
-            batched: with the bits of `_together`, see `calls_by_client`.
+            batched: with the bits of `_together`, see `StageCalls.by_client`.
         """
         partial, factors = None, None
         kept_values: dict[int, object] = {}
         sent: dict[int, np.ndarray] = {}
         first, last = clients.present[0], clients.present[-1]
         size = self._size_alone(clients)
-        for alone, call in calls_by_client(self._work, self._device, self._report, clients, batched=batched):
+        for alone, call in self._calls.by_client(clients, batched=batched):
             (index,), function = alone.present, call.function
             operands = [*self._on_device(), *call.tensors]
             if function.joined_sizes is not None:
