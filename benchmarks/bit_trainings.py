@@ -192,6 +192,12 @@ def mapped(columns):
     return examples.batch(5).map(lambda x, y: (x[:, ::-1], y))
 
 
+def mapped_where_odd(columns):
+    """A block that has clients of both layouts runs client by client."""
+    examples = fc.data.ClientDataset.from_columns(columns)
+    return (examples.map(lambda x, y: (x * 0.5, y)) if len(columns[0]) % 2 else examples).batch(5)
+
+
 def tf_data_shuffled(columns):
     return tf.data.Dataset.from_tensor_slices(columns).shuffle(50, seed=1, reshuffle_each_iteration=False).batch(5)
 
@@ -270,6 +276,7 @@ TRAININGS = {
     "mlp-remainders-dropped": Training("mlp", pipeline=in_order(5, drop_remainder=True)),
     "mlp-shuffled-epochs": Training("mlp", pipeline=shuffled(5)),
     "mlp-mapped": Training("mlp", pipeline=mapped),
+    "mlp-two-layouts": Training("mlp", pipeline=mapped_where_odd),
     "mlp-tf-data-shuffled": Training("mlp", pipeline=tf_data_shuffled),
     "mlp-tf-data-taken": Training("mlp", pipeline=tf_data_taken),
     "mlp-poisoned": Training("mlp", is_poisoned=True),

@@ -26,7 +26,7 @@ def print_regions(
 
     work.pipeline = pipeline
     with quiet_start():
-        from fedcore.runtime.devices.stage_regions import AssumedClients, stage_regions
+        from fedcore.runtime.stage_regions import AssumedClients, stage_regions
 
         plan = module if module.stage == "planned" else compile_module(module, pipeline)
         assumed = AssumedClients(**sizes)

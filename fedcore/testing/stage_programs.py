@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.graphs.dataflow.graph import Region
-from fedcore.runtime.devices.stage_regions import AssumedClients, stage_regions
+from fedcore.runtime.stage_regions import AssumedClients, stage_regions
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore.errors import FedcoreError
 from fedcore.graphs.stages.client_loop import is_loopable
-from fedcore.graphs.stages.client_stage import NOTHING, ClientStage
+from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.realize import realize_client
 from fedcore.graphs.tensors.cancellation import Cancellation
 
@@ -37,15 +37,15 @@ def test_a_stage_says_its_types(stage):
     assert [str(p.type) for p in (*stage.shared_parameters, *stage.client_parameters)] == ["float32", "float32[3]"]
     assert [str(leaf) for leaf in stage.client_leaves] == ["float32[3]"]
     assert (str(stage.partial_type), str(stage.kept_type), stage.sizes) == ("float32[3]", "<float32>", 0)
-    assert str(stage.result_type(2)) == "<float32[3],<<float32>,<float32>>,<>>"
-    assert str(stage.result_type(1, NOTHING)) == "<float32[3],<<float32>>,<>,<>>"
+    assert str(stage.result_type(2)) == "<float32[3],<<float32>,<float32>>,<>,<>>"
+    assert str(stage.stacked_result_type(None, stage.partial_type)) == "<float32[3],<float32[?]>,<>,float32[3]>"
     assert is_loopable(stage)
 
 
 def test_a_client_is_added_to_no_clients_or_to_a_partial(stage):
     factor, seeds, client = tf.constant(2.0), tf.constant([5], tf.int64), tf.constant([3.0, 0.0, 4.0])
-    partial, kept, bits = realize_client(stage, [(None,)])([factor, seeds, client], Cancellation())
-    assert (partial.numpy().tolist(), kept[0][0].numpy(), bits) == ([6, 0, 8], 5, ())
+    partial, kept, bits, factors = realize_client(stage, [(None,)])([factor, seeds, client], Cancellation())
+    assert (partial.numpy().tolist(), kept[0][0].numpy(), bits, factors) == ([6, 0, 8], 5, (), ())
     flags = [tf.constant(True), tf.constant(False)]
     call = realize_client(stage, [(None,)], from_partial=True)
     partial, kept, bits, factors = call([*flags, factor, seeds, client, tf.ones([3])], Cancellation())

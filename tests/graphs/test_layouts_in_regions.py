@@ -6,7 +6,7 @@ import tensorflow as tf
 from run_region import run_region
 
 import fedcore as fc
-from fedcore.graphs.batched.lane_interpreter import call_graph
+from fedcore.graphs.batched.client_lane import call_graph
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.tensors.values import flatten
 

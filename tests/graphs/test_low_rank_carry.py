@@ -8,9 +8,9 @@ from run_region import run_region
 from fedcore.graphs.batched.batched_value import BatchedValue, batched, shared
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs
 from fedcore.graphs.batched.low_rank import LowRank, divide_by, negative, times
-from fedcore.graphs.batched.low_rank_carry import LowRankCarry, first_carry, low_rank_carry
+from fedcore.graphs.batched.low_rank_carry import LowRankCarry, low_rank_carry
 from fedcore.graphs.batched.own_rows import EACH, OwnRows
-from fedcore.graphs.batched.row_layouts import GatheredRows, RowsInOrder
+from fedcore.graphs.batched.row_layouts import RowsInOrder
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import scan
@@ -291,10 +291,10 @@ def test_the_first_carry_has_all_large_kernels_that_clients_share():
             shared(ops.ones([128, 128])),
         ]
         for limit in (0, 1, 4):
-            carries.append(first_carry(initial, 2, limit, exceeds=True))
-        layout = PackedLayout((), (), GatheredRows, low_rank=60, low_rank_steps=4)
-        carries.append(low_rank_carry(initial, layout))
-        carries.append(first_carry(initial[1:3], 2, 4, exceeds=False))
+            layout = PackedLayout((), (), low_rank=2, low_rank_steps=limit, exceeds_low_rank=True)
+            carries.append(low_rank_carry(initial, layout))
+        carries.append(low_rank_carry(initial, PackedLayout((), (), low_rank=60, low_rank_steps=4)))
+        carries.append(low_rank_carry(initial[1:3], layout))
         return []
 
     new_region([], body)

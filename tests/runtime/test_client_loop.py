@@ -274,5 +274,5 @@ def test_the_zeros_of_a_partial_are_no_constant_that_stays_alive():
     assert tf.get_static_value(fills[0].inputs[0]) is None
     rows = [tf.random.normal([2, size, size]) for _ in range(2)]
     columns = [tf.concat(rows, 0), tf.constant([0, 1, 2, 3], tf.int64), tf.constant([0, 2, 4], tf.int64)]
-    partial, _, _ = realized([tf.constant([1, 2], tf.int64), *columns], Cancellation())
+    partial, *_ = realized([tf.constant([1, 2], tf.int64), *columns], Cancellation())
     np.testing.assert_allclose(partial, rows[0][1] + rows[1][1], rtol=1e-6)

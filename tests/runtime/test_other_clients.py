@@ -16,7 +16,8 @@ from separate_process import in_process
 import fedcore as fc
 from fedcore.compiler.host_target import host_target
 from fedcore.graphs.batched import schedule
-from fedcore.runtime.clients import client_calls, device_stage
+from fedcore.runtime.clients import client_calls
+from fedcore.runtime.clients.client_calls import StageCalls
 
 pytestmark = pytest.mark.usefixtures("plans_for_this_machine")
 
@@ -209,13 +210,13 @@ def test_devices_do_not_decide_the_bits_of_batches_whose_sizes_the_data_decide(m
     rng = np.random.default_rng(7)
     sizes = [[3, 4], [2, 5], [70, 66], [90], [1, 2, 2], [5], [12, 9], [6], [300, *[1] * 9], [200, *[2] * 5]]
     data = [[(rng.normal(size=(n, FEATURES)).astype("f"), rng.integers(0, 3, n).astype("i")) for n in s] for s in sizes]
-    levels, apart = [], []
-    build, alone = client_calls.realize_batched, device_stage.client_call
+    levels, one_by_one = [], []
+    build, alone = client_calls.realize_batched, StageCalls._alone
     monkeypatch.setattr(client_calls, "realize_batched", lambda *a, **kw: levels.append(a[1].levels) or build(*a, **kw))
-    monkeypatch.setattr(device_stage, "client_call", lambda w, d, c: apart.append(c.present) or alone(w, d, c))
+    monkeypatch.setattr(StageCalls, "_alone", lambda calls, c: one_by_one.append(c.present) or alone(calls, c))
     settings = {"workers_per_device": 1, "block_size": 2, "vectorize": 2, "low_rank": False}
     whole = after_a_round("wide mlp", "sgd", data, **settings)
-    assert (max(levels), apart) == ((128, 64, 32, 16), [[8], [9]])
+    assert (max(levels), one_by_one) == ((128, 64, 32, 16), [[8], [9]])
     assert after_a_round("wide mlp", "sgd", data, client_devices=["CPU:0"] * 8, **settings) == whole
 
 

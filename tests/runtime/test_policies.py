@@ -152,10 +152,31 @@ def test_clients_whose_layouts_differ_run_one_by_one_and_other_blocks_still_vect
     assert not report.notes
 
 
-def test_the_bits_without_batching_rules_do_not_depend_on_the_size_of_slices():
-    """Also where a block is no power of two: partials merge by client in a block, then by block."""
+@fc.tf_computation("float32", "float32")
+def plus(a, b):
+    return a + b
+
+
+@fc.tf_computation
+def third():
+    return tf.constant(1 / 3)
+
+
+@fc.tf_computation("float32")
+def same(x):
+    return tf.identity(x)
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.CLIENTS))
+def total_from_a_third(xs):
+    return fc.federated_aggregate(xs, third(), plus, plus, same)
+
+
+@pytest.mark.parametrize("computation", [total, total_from_a_third], ids=["from zero", "from a third"])
+def test_sums_without_batching_rules_are_those_of_the_stage_in_slices_of_any_size(computation):
+    """Also where a block is no power of two: clients are added up in a block, from one zero, then blocks merge."""
     with fc.use(fc.runtime.local(block_size=3, vectorize=2)):
-        plan = total.to_module("planned")
+        plan = computation.to_module("planned")
     assert plan.function("clients").attributes["block"] == 3
     (fold,) = [op for op in plan.main.operations if op.kind == "fold"]
     zero, clients = [operand.name for operand in fold.operands if operand.name in plan.symbols()]
@@ -169,10 +190,12 @@ def test_the_bits_without_batching_rules_do_not_depend_on_the_size_of_slices():
     halves = [stage(numbers(first, 6, values[first : first + 6])).partial for first in (0, 6)]
     merged = stage.merge(*halves)
     whole = stage(numbers(0, 12, values)).partial
-    assert tf.nest.map_structure(lambda t: t.numpy().tobytes(), whole) == tf.nest.map_structure(
-        lambda t: t.numpy().tobytes(), merged
-    )
     assert report.graph_calls["blocks"] == 24  # a call for each client
+    side_by_side = fc.runtime.DeviceSliceExecutor("CPU:0").prepare(attrs.evolve(work), Report(), Stop())
+    batched = side_by_side(numbers(0, 12, values)).partial
+    assert whole.numpy().tobytes() == merged.numpy().tobytes()
+    np.testing.assert_allclose(whole, batched, rtol=1e-6)  # side by side, a third is added last
+    assert computation is total_from_a_third or whole.numpy().tobytes() == batched.numpy().tobytes()
 
 
 # The finite check.

@@ -30,6 +30,7 @@ from fedcore.graphs.batched.batched_value import (
     broadcast_to_clients,
     shared,
 )
+from fedcore.graphs.batched.client_lane import call_for_client, tensor_of
 from fedcore.graphs.batched.known_inputs import MIN_ROWS, KnownInputs, ProductSource
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, build_fixed_point, low_rank_carry
 from fedcore.graphs.batched.own_rows import OwnRows
@@ -39,6 +40,7 @@ from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import scan
 from fedcore.graphs.dataflow.graph import Value, from_source
 from fedcore.graphs.graphdef.form.operations import operations_of
+from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.kernels import kernels
 from fedcore.graphs.stages.xla import can_compile
 from fedcore.graphs.tensors.values import Nested, flatten, unflatten
@@ -52,16 +54,19 @@ BATCHABLE = ("struct", "item", "call", "bind", "literal", "generic_zero", "seque
 
 
 class BatchedInterpreter:
-    """Interpreter whose values are `BatchedValue`s and `BatchedSequence`s.
+    """Interpreter whose values are `BatchedValue`s, `BatchedSequence`s, and the `Sequence`s of a client alone.
 
     Args:
         module: holds the stage.
         layout: of the packed clients.
         xla: compile graphs with XLA where possible.
         knows_inputs: compute products with inputs that are known before a loop there.
+        is_lane: values are of one client, see `client_lane`.
     """
 
-    def __init__(self, module: Module, layout: PackedLayout, *, xla: bool, knows_inputs: bool = True) -> None:
+    def __init__(
+        self, module: Module, layout: PackedLayout, *, xla: bool, knows_inputs: bool = True, is_lane: bool = False
+    ) -> None:
         """Starts with the layout for all clients; `using` sets it, and what belongs to it, for the clients of a
         group.
         """
@@ -72,6 +77,7 @@ class BatchedInterpreter:
         self._product_source: ProductSource | None = None
         self._xla = xla
         self._knows_inputs = knows_inputs
+        self._is_lane = is_lane
         self._interpreter = Interpreter(module, self._evaluate, self._as_function)
         self.run = self._interpreter.run
         self.operations = self._interpreter.operations
@@ -117,6 +123,10 @@ class BatchedInterpreter:
         which XLA compiles, and in which TensorFlow fuses a convolution with its bias and activation. All other graphs
         are emitted in place, where their operations can be hoisted out of the loop over steps.
         """
+        if self._is_lane:
+            return lambda *arguments, seed=None: unflatten(
+                call_for_client(graph, data, flatten(arguments), seed), graph.type.result
+            )
         function_kind = None
         if self._xla and can_compile(graph, data):
             function_kind = "xla"
@@ -172,6 +182,8 @@ class BatchedInterpreter:
             raise NoBatchingRule(op.kind, "the operation stands outside of graphs")
         if op.kind == "sequence_map":
             function, sequence = values
+            if isinstance(sequence, Sequence):
+                return sequence.map_numbered(lambda i, element: at_element(function, i)(element))
             return attrs.evolve(sequence, maps=(*sequence.maps, function))
         if op.kind == "sequence_reduce":
             sequence, zero, function = values
@@ -181,7 +193,7 @@ class BatchedInterpreter:
         declared = lookup(op.kind)
         return declared.meaning(*values, **declared.variables(op, types))
 
-    def _reduce(self, sequence: BatchedSequence, zero: Nested, function: Callable, type_: Type) -> Nested:
+    def _reduce(self, sequence: BatchedSequence | Sequence, zero: Nested, function: Callable, type_: Type) -> Nested:
         """The loop variables after the steps of all clients; those of a client that has ended are frozen.
 
         If all clients take equally many steps, nothing is frozen, and the results of empty lanes are not used. Kernels
@@ -192,15 +204,18 @@ class BatchedInterpreter:
             function: (loop variables, element) -> loop variables.
             type_: of the loop variables.
         """
-        initial = flatten(zero)
+        initial, inputs = flatten(zero), None
+        if isinstance(sequence, Sequence):
+            initial = [shared(tensor_of(value)) for value in initial]
         carry = None if self._xla else low_rank_carry(initial, self._layout)
-        inputs = None if carry is None else self._open_known_inputs(sequence)
+        if carry is not None and isinstance(sequence, BatchedSequence):
+            inputs = self._open_known_inputs(sequence)
         build = functools.partial(self._build_loop, sequence, initial, function, type_, inputs)
         return unflatten(build_fixed_point(build, carry), type_)
 
     def _build_loop(
         self,
-        sequence: BatchedSequence,
+        sequence: BatchedSequence | Sequence,
         initial: list[BatchedValue],
         function: Callable,
         type_: Type,
@@ -222,38 +237,37 @@ class BatchedInterpreter:
             The loop variables after all steps, and the carry that the step's results need. If that is another carry,
             the loop is no use, and the list of variables is empty.
         """
-        clients = int(sequence.sizes.shape[0])
-        open_carry = None if carry is None else carry.open(initial, clients, self._own_rows(sequence), inputs)
+        as_value: Callable[[Value], BatchedValue] = shared
+        as_variable: Callable[[BatchedValue], Value] = tensor_of
+        clients, own_rows = 1, None
+        if isinstance(sequence, BatchedSequence):
+            clients, own_rows = int(sequence.sizes.shape[0]), self._own_rows(sequence)
+            as_value, as_variable = batched, functools.partial(broadcast_to_clients, clients=clients)
+        open_carry = None if carry is None else carry.open(initial, clients, own_rows, inputs)
         dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
         next_carry = carry
 
-        def step(sequence: BatchedSequence, s: Value, *variables: Value) -> tuple[list[Value], Value | None]:
+        def step(sequence: BatchedSequence | Sequence, s: Value, *variables: Value) -> tuple[list[Value], Value | None]:
             """Step s of all clients, for `scan`: (loop variables after it, which clients are active; None: all are).
 
-            A client is active if its batch has rows. Also notes the carry that the results need (`next_carry`).
+            Also notes the carry that the results need (`next_carry`).
             """
             nonlocal next_carry
-            sizes = sequence.batch_sizes(s)
-            active = None if self._layout.equal_steps else sizes > 0
-            self._batch_sizes = sizes if sequence.layout.batched else None
-            columns = sequence.columns_of(s)
-            with self.occupying(lambda: sizes > 0):
-                element = sequence.element(s, sizes, columns)
-                leaves = dict(zip(dense, map(batched, variables), strict=False))
+            with self._step(sequence, s) as (element, columns, active):
+                leaves = dict(zip(dense, map(as_value, variables), strict=False))
                 kernel_variables = list(variables[len(dense) :])
                 step_kernels = None if open_carry is None else open_carry.kernels_in_step(s, kernel_variables, columns)
                 leaves.update({} if step_kernels is None else step_kernels.values)
                 values = [leaves[i] for i in range(len(initial))]
                 results = flatten(at_element(function, s)(unflatten(values, type_), element))
-            self._batch_sizes = None
-            tensors = [broadcast_to_clients(results[i], clients) for i in dense]
+            tensors = [as_variable(results[i]) for i in dense]
             if step_kernels is None:
                 return tensors, active
             kernel_results = {i: results[i] for i in step_kernels.rights}
             kernel_variables, next_carry = step_kernels.after_step(kernel_results, active)
             return [*tensors, *kernel_variables], active
 
-        variables = [broadcast_to_clients(initial[i], clients) for i in dense]
+        variables = [as_variable(initial[i]) for i in dense]
         factors = [] if open_carry is None else open_carry.initial_variables()
         has_half_steps = carry is None and self._layout.has_half_steps
         steps, final_variables = self._run_steps(
@@ -261,14 +275,33 @@ class BatchedInterpreter:
         )
         if next_carry != carry:
             return [], next_carry
-        results = dict(zip(dense, map(batched, final_variables), strict=False))
+        results = dict(zip(dense, map(as_value, final_variables), strict=False))
         results.update({} if open_carry is None else open_carry.final_kernels(steps, final_variables[len(dense) :]))
         return [results[i] for i in range(len(initial))], carry
+
+    @contextlib.contextmanager
+    def _step(
+        self, sequence: BatchedSequence | Sequence, s: Value
+    ) -> Iterator[tuple[Nested, list[Value], Value | None]]:
+        """Context in which step s is built: the element, its columns, and which clients are active (None: all are).
+
+        A client is active if its batch has rows.
+        """
+        if isinstance(sequence, Sequence):
+            yield sequence.element(s), [], None
+            return
+        sizes = sequence.batch_sizes(s)
+        active = None if self._layout.equal_steps else sizes > 0
+        self._batch_sizes = sizes if sequence.layout.batched else None
+        columns = sequence.columns_of(s)
+        with self.occupying(lambda: sizes > 0):
+            yield sequence.element(s, sizes, columns), columns, active
+        self._batch_sizes = None
 
     def _run_steps(
         self,
         step: Callable,
-        sequence: BatchedSequence,
+        sequence: BatchedSequence | Sequence,
         variables: list[Value],
         kept_by_step: int,
         *,
@@ -287,6 +320,9 @@ class BatchedInterpreter:
             steps = ops.constant(1, tf.int64)
             results, _ = step(sequence, ops.constant(0, tf.int64), *variables)
             return steps, results
+        if isinstance(sequence, Sequence):
+            run = functools.partial(step, sequence)
+            return sequence.count, scan(run, sequence.count, variables, kept_by_step=kept_by_step)
         steps = steps_of(sequence.sizes)
         whole_steps = _count_whole_steps(sequence) if has_half_steps else steps
         results = scan(functools.partial(step, sequence), whole_steps, variables, kept_by_step=kept_by_step)

@@ -16,14 +16,14 @@ import attrs
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_sequence import BatchedSequence
-from fedcore.graphs.batched.batched_value import Presence, batched, broadcast_to_clients
+from fedcore.graphs.batched.batched_value import Presence, batched
 from fedcore.graphs.batched.block_reduction import MAX_SEQUENTIAL_TERMS
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS, Factors
 from fedcore.graphs.batched.data_products import GivenProducts, data_products
 from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.batched.schedule import PackedLayout
-from fedcore.graphs.batched.stage_fold import Group, StageFold, factors_or_tensor
+from fedcore.graphs.batched.stage_fold import Group, StageFold
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value, building
 from fedcore.graphs.graphdef.form.operations import has_loops
@@ -184,11 +184,9 @@ class BatchedFold(StageFold):
             self.interpreter.occupying(lambda: lanes.of(has_client())),
         ):
             self.interpreter.operations(self.client_operations, scope, dict(self.types), seed)
-        contributions = enumerate(self.contribution(scope))
-        leaves = [factors_or_tensor(v, self.width, may_be_factors=i in factored_leaves) for i, v in contributions]
+        leaves = self.contribution(scope, factored_leaves)
         self._note_witnesses(assumed_finite, leaves, factored_leaves)
-        own_values = [broadcast_to_clients(value, self.width) for value in self.own_leaves(scope)]
-        return [*leaves, *own_values, *self.sizes_of(scope)]
+        return [*leaves, *self.own_leaves(scope), *self.sizes_of(scope)]
 
     def _note_witnesses(
         self, assumed_finite: list[Value], leaves: list[Value | Factors], factored_leaves: Mapping[int, int]

@@ -21,8 +21,8 @@ from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.batched.batching_rewrites import DATA_PRODUCTS, KNOWN_INPUTS, ONE_STEP_FACTORS
+from fedcore.graphs.batched.client_lane import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clients_at_once, start_rows, why_loop
-from fedcore.graphs.batched.lane_interpreter import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.schedule import ScheduleRules
@@ -194,7 +194,7 @@ def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
 def _rank_for_single_clients(stage: ClientStage) -> int:
     """The rank from which kernels are kept low-rank where clients run one by one.
 
-    0 if `LaneInterpreter` cannot run the stage, or if only training of one step would gain.
+    0 if the stage cannot run for one client in a lane, or if only training of one step would gain.
     """
     module, function = stage.module, stage.function
     if not _runs_by_lane(module, function):
@@ -210,8 +210,8 @@ def _rank_for_single_clients(stage: ClientStage) -> int:
 
 
 def _runs_by_lane(module: Module, stage: Function) -> bool:
-    """Whether `LaneInterpreter` can run a stage: operations with batching rules and static results, and graphs without
-    control flow.
+    """Whether a stage can run for one client in a lane: operations with batching rules and static results, and graphs
+    without control flow.
     """
     operations = [op for function in _functions_of(module, stage) for op in function.operations]
     return (

@@ -3,8 +3,8 @@
 In:  broadcasts, then the seed of each client, the lane of each client of a call, and the tensors of `pack_for_loop`.
 Out: see `stage_fold`.
 
-Example: a block of 4 clients that train a convolutional network. `LaneInterpreter` trains each of them over its own
-batches, of any number of rows, and the change of the kernel [3136, 512] of a dense layer stays two factors. The block's
+Example: a block of 4 clients that train a convolutional network. Each of them trains in its lane over its own batches,
+of any number of rows, and the change of the kernel [3136, 512] of a dense layer stays two factors. The block's
 sum is one product of the factors of all clients, so that no change is made.
 
 Decision 0179.
@@ -15,16 +15,16 @@ from collections.abc import Sequence as SequenceOf
 
 import tensorflow as tf
 
+from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
 from fedcore.graphs.batched.client_contribution import Factors
-from fedcore.graphs.batched.lane_interpreter import LaneInterpreter, LowRankSteps, as_value, call_graph
-from fedcore.graphs.batched.stage_fold import Group, StageFold, factors_or_tensor
+from fedcore.graphs.batched.client_lane import LowRankSteps, as_tensors, as_values, call_graph
+from fedcore.graphs.batched.stage_fold import Group, StageFold
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.client_loop import client_arguments, client_specs
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.tensor_seeds import tensor_seed
-from fedcore.graphs.tensors.values import flatten, unflatten
 
 
 class LoopedFold(StageFold):
@@ -42,7 +42,7 @@ class LoopedFold(StageFold):
     ) -> None:
         super().__init__(stage, 1, joined=not steps.exceeds)
         self._layouts = layouts
-        self._lane = LaneInterpreter(stage.module, steps)
+        self._lane = BatchedInterpreter(stage.module, steps.layout, xla=False, is_lane=True)
         self.parallel = parallel
 
     @property
@@ -58,17 +58,11 @@ class LoopedFold(StageFold):
     def groups(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
         """One function that trains the client of a lane; see `StageFold.groups`.
 
-        It is called for each client of the call, since a group has one lane. The client-invariant operations run here,
-        once.
+        It is called for each client of the call, since a group has one lane.
         """
         seeds, lane_of = tensors.pop(0), tensors.pop(0)
         leaf_tensors = [[tensors.pop(0) for _ in leaf] for leaf in client_specs(self.stage, self._layouts)]
         names = [p.name for p in self.stage.client_parameters]
-        invariant = {
-            p.name: unflatten([v.tensor for v in flatten(self.invariant[p.name])], p.type)
-            for p in self.stage.shared_parameters
-        }
-        self._lane.operations(self.invariant_operations, invariant, dict(self.types))
 
         def group(first_lane: Value, factored_leaves: Mapping[int, int]) -> list[Value | Factors]:
             """The work of the client in a lane: its contribution (tensors [1, …], or factors where a matrix may stay
@@ -79,16 +73,10 @@ class LoopedFold(StageFold):
                 factored_leaves: as in `Group`.
             """
             arguments = client_arguments(self.stage, self._layouts, leaf_tensors, first_lane, call_graph)
-            scope = {**invariant, **dict(zip(names, arguments, strict=True))}
+            scope = {**self.invariant, **dict(zip(names, map(as_values, arguments), strict=True))}
             self._lane.operations(self.client_operations, scope, dict(self.types), tensor_seed(seeds[first_lane]))
-            values = enumerate(map(as_value, self.contribution(scope)))
-            bits = self.stage.bits(scope, self.types)
+            bits = self.stage.bits({name: as_tensors(scope[name]) for name in self.stage.measured}, self.types)
             sizes = [ops.stack(bits)[None]] if bits else []
-            own_values = [factors_or_tensor(as_value(v), 1, may_be_factors=False) for v in self.own_leaves(scope)]
-            return [
-                *(factors_or_tensor(v, 1, may_be_factors=i in factored_leaves) for i, v in values),
-                *own_values,
-                *sizes,
-            ]
+            return [*self.contribution(scope, factored_leaves), *self.own_leaves(scope), *sizes]
 
         return [(group, ops.size(seeds, tf.int64))], lane_of

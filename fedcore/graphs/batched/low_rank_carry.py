@@ -54,34 +54,21 @@ Result = TypeVar("Result")
 
 
 def low_rank_carry(initial: Sequence[BatchedValue], layout: PackedLayout) -> "LowRankCarry | None":
-    """The first carry to try for clients whose packed rows have the given layout; None if no kernel is kept
-    low-rank.
-    """
-    return first_carry(initial, layout.low_rank, layout.low_rank_steps, exceeds=layout.exceeds_low_rank)
-
-
-def first_carry(
-    initial: Sequence[BatchedValue], rank: int, low_rank_steps: int, *, exceeds: bool
-) -> "LowRankCarry | None":
     """The first carry to try: all kernels that are large enough, each with a left factor of its own.
 
     Args:
-        initial: the initial loop variables; kernels are those that all clients share.
-        rank: a kernel is kept low-rank if factors of this many rows cost less than the kernel (`is_kept`).
-        low_rank_steps: number of steps after which factors are added up; 0 keeps no kernel low-rank.
-        exceeds: whether a client takes more steps than that.
+        initial: the initial loop variables; kernels are those that all clients share, of which factors with as many
+            rows as the layout's rank cost less than the kernel (`is_kept`).
+        layout: of the clients' packed rows.
     Returns:
         None if no kernel is kept low-rank.
     """
-    if not low_rank_steps:
+    if not layout.low_rank_steps:
         return None
-    kernels = [
-        i
-        for i, x in enumerate(initial)
-        if x.tensor is not None and not x.batched and x.tensor.dtype == tf.float32 and is_kept(x.tensor.shape, rank)
-    ]
+    tensors = {i: x.tensor for i, x in enumerate(initial) if x.tensor is not None and not x.batched}
+    kernels = [i for i, t in tensors.items() if t.dtype == tf.float32 and is_kept(t.shape, layout.low_rank)]
     shared = tuple((i,) for i in kernels)
-    return LowRankCarry(shared, low_rank_steps, exceeds) if kernels else None
+    return LowRankCarry(shared, layout.low_rank_steps, layout.exceeds_low_rank) if kernels else None
 
 
 @attrs.frozen

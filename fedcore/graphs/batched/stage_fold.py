@@ -1,8 +1,8 @@
 """A client stage for the clients of one call, as one TensorFlow function that returns their partial.
 
 In:  the broadcasts, then the tensors of the clients.
-Out: <partial, kept values, bits>, see `ClientStage.stacked_result_type`; the kept values and the bits are of the
-present clients, in order.
+Out: <partial, kept values, bits, factors>, see `ClientStage.stacked_result_type`; the kept values and the bits are of
+the present clients, in order.
 
 The function has three parts:
 
@@ -33,7 +33,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.appended_rows import appended_rows, without_appends
 from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter, Presence
-from fedcore.graphs.batched.batched_value import BatchedValue, NoBatchingRule, batched, broadcast_to_clients, shared
+from fedcore.graphs.batched.batched_value import NoBatchingRule, batched, broadcast_to_clients, shared
 from fedcore.graphs.batched.batching_rewrites import KNOWN_INPUTS
 from fedcore.graphs.batched.block_reduction import fold_blocks, fold_next_client, sum_blocks_by_group
 from fedcore.graphs.batched.client_contribution import (
@@ -242,14 +242,21 @@ class StageFold(abc.ABC):
         """Specs of the broadcasts and of the clients' tensors."""
         return [*self.stage.shared_specs, *self.client_specs]
 
-    def contribution(self, scope: dict) -> list:
-        """The leaves of the contribution of a group's clients."""
-        return [value for name in self._contribution for value in flatten(scope[name])]
+    def contribution(self, scope: dict, factored_leaves: Mapping[int, int]) -> list[Value | Factors]:
+        """The leaves [width, …] of the contribution of a group's clients, or their factors.
 
-    def own_leaves(self, scope: dict) -> list:
-        """The leaves that are returned of each of a group's clients: the rows that it appends, and its kept value."""
-        rows = [flatten(scope[name])[i] for name, i in self._row_sources]
-        return rows if self._kept_name is None else [*rows, *flatten(scope[self._kept_name])]
+        Args:
+            factored_leaves: as in `Group`.
+        """
+        values = [value for name in self._contribution for value in flatten(scope[name])]
+        factors = {i: values[i].low_rank.only_factors for i in factored_leaves if values[i].low_rank is not None}
+        return [factors.get(i) or broadcast_to_clients(value, self.width) for i, value in enumerate(values)]
+
+    def own_leaves(self, scope: dict) -> Tensors:
+        """The leaves [width, …] that are returned of a group's clients: the rows that they append, and kept values."""
+        values = [flatten(scope[name])[i] for name, i in self._row_sources]
+        values += [] if self._kept_name is None else flatten(scope[self._kept_name])
+        return [broadcast_to_clients(value, self.width) for value in values]
 
     @property
     def _row_sources(self) -> list[tuple[str, int]]:
@@ -354,7 +361,7 @@ class StageFold(abc.ABC):
     # --- functions ---
 
     def whole_call(self, block: int, blocks: int) -> Realized:
-        """The function of a call: (broadcasts, tensors of the clients) -> <partial of all blocks, kept values, bits>.
+        """The function of a call: (broadcasts, tensors of the clients) -> <partial of all blocks, kept, bits, <>>.
 
         Args:
             block: clients of a block.
@@ -488,9 +495,3 @@ class StageFold(abc.ABC):
         folded = self._folded(list(range(len(tensor_leaves(self.stage.partial_type)))))
         assumes_finite = tuple(folded[i] for i in sorted(self.witness_leaves))
         return Realized(call, result, assumes_finite=assumes_finite, stacks_kept=True)
-
-
-def factors_or_tensor(value: BatchedValue, width: int, *, may_be_factors: bool) -> Value | Factors:
-    """A leaf of the contribution of a group: its factors, or its tensor [width, …]."""
-    factors = value.low_rank.only_factors if may_be_factors and value.low_rank is not None else None
-    return broadcast_to_clients(value, width) if factors is None else factors

@@ -87,7 +87,7 @@ def _only_checks(stage: ClientStage) -> bool:
 
 
 def realize_loop(stage: ClientStage, layouts: Sequence[Layout | None], *, parallel: int) -> Realized:
-    """The function of a block: (broadcasts, seeds int64 [clients], tensors of clients) -> <partial, kept, bits>.
+    """The function of a block: (broadcasts, seeds int64 [clients], tensors of clients) -> <partial, kept, bits, <>>.
 
     The tensors of the clients are those of `pack_for_loop`.
 

@@ -1,7 +1,8 @@
 """A client stage of a plan as executables see it: its types, and its operations for one client.
 
 Example: the stage `<partial, weights, batches> -> <partial, norm>` keeps a norm of each client. A call of three clients
-returns `<partial, <norm, norm, norm>, bits>`, and an executable of a stage without measured values `<>` for the bits.
+returns `<partial, <norm, norm, norm>, bits, <>>`, and an executable of a stage without measured values `<>` for the
+bits.
 """
 
 import functools
@@ -108,16 +109,16 @@ class ClientStage:
         types = self.function.types()
         return sum(len(unsized_leaves(types[name])) for name in self.measured)
 
-    def result_type(self, clients: int, *others: Type) -> StructType:
-        """<partial, kept values, bits, *others>: the result of a call; its parts are empty if the stage has none.
+    def result_type(self, clients: int) -> StructType:
+        """<partial, kept values, bits, factors>: the result of a call; its parts are empty if the stage has none.
 
-        `bits` is int64 [clients, sizes]: of each client the sizes of the measured leaves.
+        `bits` is int64 [clients, sizes]: of each client the sizes of the measured leaves. `factors` are those that a
+        call which adds one client to a partial hands on to the next client of the block, beside the partial.
         """
         kept_struct = NOTHING if self.kept_type is None else StructType([(None, self.kept_type)] * clients)
-        bits = TensorType("int64", (clients, self.sizes)) if self.sizes else NOTHING
-        return StructType([(None, t) for t in (self.partial_type, kept_struct, bits, *others)])
+        return self._result_type(kept_struct, clients, NOTHING)
 
-    def stacked_result_type(self, clients: int | None, *others: Type) -> StructType:
+    def stacked_result_type(self, clients: int | None, factors: Type = NOTHING) -> StructType:
         """`result_type`, with the tensors [clients, …] of each leaf in the place of the kept values.
 
         Args:
@@ -125,8 +126,11 @@ class ClientStage:
         """
         kept_leaves = [] if self.kept_type is None else tensor_leaves(self.kept_type)
         stacked = StructType([(None, TensorType(t.dtype, (clients, *t.sizes))) for t in kept_leaves])
+        return self._result_type(stacked, clients, factors)
+
+    def _result_type(self, kept_values: Type, clients: int | None, factors: Type) -> StructType:
         bits = TensorType("int64", (clients, self.sizes)) if self.sizes else NOTHING
-        return StructType([(None, t) for t in (self.partial_type, stacked, bits, *others)])
+        return StructType([(None, t) for t in (self.partial_type, kept_values, bits, factors)])
 
     def unpack_broadcasts(self, tensors: list) -> list:
         """The broadcasts, of their tensors, which are removed from the front of the list."""

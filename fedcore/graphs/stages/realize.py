@@ -23,7 +23,7 @@ from fedcore.graphs.sequences.columns import Columns, draw_values
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.sequence_results import result_tensors, result_value
 from fedcore.graphs.sequences.streams import Stream, is_copied, is_large
-from fedcore.graphs.stages.client_stage import NOTHING, ClientStage
+from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.kernels import interpreter
 from fedcore.graphs.stages.onednn import TracedFunction, with_kernels_of
 from fedcore.graphs.tensors.cancellation import Cancellation
@@ -49,7 +49,7 @@ class Realized:
         assumes_finite: numbers of the partial's leaves. If one of them is not finite, the function may have taken for
             finite what is not, and its result does not count.
         joined_sizes: of a function that adds one client to a partial: the columns of the factors that it takes and
-            returns.
+            returns; None for other functions.
         products: makes the last operand; None if any tensor will do, or there is no such operand.
         unchanged: (number of a result leaf, number of the argument tensor that it is), for a stage without sequences in
             its result.
@@ -60,7 +60,7 @@ class Realized:
     result: Type
     pure: bool = False
     assumes_finite: tuple[int, ...] = ()
-    joined_sizes: tuple[int, ...] = ()
+    joined_sizes: tuple[int, ...] | None = None
     products: "Products | None" = None
     unchanged: tuple[tuple[int, int], ...] = ()
     stacks_kept: bool = False
@@ -188,10 +188,10 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_partial: bool = False) -> Realized:
-    """The function of one client: (broadcasts, seeds int64 [1], tensors of the client) -> <partial, kept, bits>.
+    """The function of one client: (broadcasts, seeds int64 [1], tensors of the client) -> <partial, kept, bits, <>>.
 
-    From a partial, its operands and its results are those of `StageFold.next_client`: (is_first, is_last, broadcasts,
-    seeds, tensors of the client, partial) -> <partial, kept, bits, <>>.
+    From a partial, its operands are those of `StageFold.next_client`: (is_first, is_last, broadcasts, seeds, tensors of
+    the client, partial).
 
     Args:
         layouts: of the client's arguments.
@@ -201,7 +201,7 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
     client_types = [p.type for p in stage.client_parameters]
     specs = [*stage.shared_specs, tf.TensorSpec([1], tf.int64)]
     specs += [s for t, type_layouts in zip(client_types, layouts, strict=True) for s in _specs(t, type_layouts)]
-    type_ = stage.result_type(1, *([NOTHING] if from_partial else []))
+    type_ = stage.result_type(1)
 
     def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
         operands = list(tensors[2:] if from_partial else tensors)
@@ -217,7 +217,7 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
             () if partial is None else partial,
             () if stage.kept_type is None else (kept_value,),
             tf.convert_to_tensor([bits], tf.int64) if bits else (),
-            *([()] if from_partial else []),
+            (),
         )
         return [tf.identity(t) for t in result_tensors(results, type_)]
 
@@ -226,7 +226,7 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
         specs = [flag, flag, *specs, *(spec(t) for t in tensor_leaves(stage.partial_type))]
     streams = any(layout is not None and layout.streamed for leaf in layouts for layout in leaf)
     function = stage_function(stage.module, stage.name, body, specs, is_ordered=streams)
-    return Realized(with_kernels_of(stage.function, function), type_)
+    return Realized(with_kernels_of(stage.function, function), type_, joined_sizes=() if from_partial else None)
 
 
 def stage_function(

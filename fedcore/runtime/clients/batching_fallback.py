@@ -24,6 +24,7 @@ class BatchingFallback:
       - An error is that of a client alone: a block whose vectorised run fails by its values runs client by client.
       - Bits do not depend on the other blocks of a slice: one with such a block runs in halves, down to its blocks.
       - A stage tries layouts without batching rules once; a note in the report has the reason.
+      - `client_by_client` is given single blocks.
     """
 
     def __init__(self, work: ClientWork, vectorised: Run, client_by_client: Run, merge: Merge, report: Report) -> None:
@@ -36,10 +37,11 @@ class BatchingFallback:
     def __call__(self, clients: ClientSlice) -> SliceResult:
         with self._report.span("compare", self._work.stage, clients=[clients.present[0], clients.present[-1]]):
             layouts = clients.common_layouts
-            differ = layouts is None or self._are_large(clients) or self._are_padded_too_much(clients)
+            lacks_rules = layouts is None or layouts in self._work.without_rules
+            differ = lacks_rules or self._are_large(clients) or self._are_padded_too_much(clients)
         if differ and clients.places > self._work.block:
             return in_halves(clients, self._work.block, self, self._merge)
-        if layouts is None or differ or layouts in self._work.without_rules:
+        if layouts is None or differ:
             return self._client_by_client(clients)
         try:
             return self._vectorised(clients)
@@ -53,7 +55,7 @@ class BatchingFallback:
         except NoBatchingRule as error:
             self._work.without_rules.add(layouts)
             self._report.note(f"@{self._work.stage} runs client by client: {error}")
-            return self._client_by_client(clients)
+            return self(clients)
 
     def _are_large(self, clients: ClientSlice) -> bool:
         """Whether the data of a client are not packed, since a group has other lanes with as many rows."""

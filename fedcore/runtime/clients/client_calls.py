@@ -5,6 +5,7 @@ Any other loop has its partial as a variable. A client that no graph computes to
 graph has effects, has an executable of its own layouts.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -12,11 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs.batched.batched_stage import BatchedFold, realize_batched
-from fedcore.graphs.batched.lane_interpreter import LowRankSteps
+from fedcore.graphs.batched.client_lane import LowRankSteps
 from fedcore.graphs.batched.looped_stage import LoopedFold
 from fedcore.graphs.batched.packing import pack_clients, pack_for_loop
 from fedcore.graphs.batched.row_layouts import ABSENT
-from fedcore.graphs.batched.schedule import LEAST_WIDTH, PackedLayout, ScheduleRules
+from fedcore.graphs.batched.schedule import LEAST_WIDTH, Schedule, ScheduleRules
 from fedcore.graphs.dataflow.region_log import final_regions, logged_regions
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.sequences.layout import NotStreamed
@@ -26,206 +27,193 @@ from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.devices.device import DeviceExecutor
 from fedcore.runtime.reports.report import Report
 
-Call = tuple[Realized, list]
-"""An executable, and the clients' tensors: its operands behind the broadcasts."""
 
-
-def slice_call(
-    work: ClientWork,
-    device: DeviceExecutor,
-    report: Report,
-    clients: ClientSlice,
-    *,
-    assumes: bool = False,
-    most_lanes: int | None = None,
-) -> Call | None:
-    """The call that computes the clients of a slice; None if no graph computes them together.
+@attrs.frozen
+class Call:
+    """A graph call of a slice's clients.
 
     Args:
-        report: gets the schedule, if the call is recorded.
-        assumes: the executable may assume that clients' work is finite, see `Realized.assumes_finite`.
-        most_lanes: clients of a group, or of a loop at once, where they are fewer than the plan's.
+        function: the executable.
+        tensors: of the clients: its operands behind the broadcasts.
+        schedule: how the clients are computed in groups; None if they are not.
     """
-    if work.is_vectorised:
-        return _vectorised_call(work, device, report, clients, assumes=assumes, most_lanes=most_lanes)
-    parallel = min(work.parallel, most_lanes or work.parallel)
-    steps = _low_rank_steps(work, clients)
-    if steps is not None:
-        return _looped_call(work, device, report, clients, steps, parallel=parallel)
-    if work.block == 1:
-        return client_call(work, device, clients)
-    if clients.common_layouts is None or not is_loopable(work.client_stage):
-        return None
-    return _loop_call(work, device, clients, parallel)
+
+    function: Realized
+    tensors: list
+    schedule: Schedule | LowRankSteps | None = None
 
 
-def calls_by_client(
-    work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice
-) -> Iterator[tuple[ClientSlice, Realized, list]]:
-    """For each client of a block the slice that holds it alone, and the call that adds it to a partial.
+@attrs.frozen
+class StageCalls:
+    """Makes the graph calls of a client stage on a device.
 
-    All executables have the operands and results of `StageFold.next_client`.
+    Args:
+        report: gets the schedules of calls, and the regions of executables that are built, if the call is recorded.
     """
-    steps = None if work.is_vectorised else _low_rank_steps(work, clients)
-    for index in clients.present:
-        alone = clients.with_only([index])
+
+    work: ClientWork
+    device: DeviceExecutor
+    report: Report
+
+    def together(self, clients: ClientSlice, *, assumes: bool = False, most_lanes: int | None = None) -> Call | None:
+        """The call that computes the clients of a slice; None if no graph computes them together.
+
+        Args:
+            assumes: the executable may assume that clients' work is finite, see `Realized.assumes_finite`.
+            most_lanes: clients of a group, or of a loop at once, where they are fewer than the plan's.
+        """
+        work = self.work
         if work.is_vectorised:
-            yield alone, *_next_vectorised_call(work, device, report, alone)
-        elif steps is not None:
-            yield alone, *_looped_call(work, device, report, alone, steps, parallel=1, alone=True)
-        else:
-            yield alone, *client_call(work, device, alone, from_partial=True)
+            return self._vectorised(clients, assumes=assumes, most_lanes=most_lanes)
+        parallel = min(work.parallel, most_lanes or work.parallel)
+        steps = self._low_rank_steps(clients)
+        if steps is not None:
+            return self._low_rank(clients, steps, parallel=parallel)
+        if work.block == 1:
+            return self._alone(clients)
+        if clients.common_layouts is None or not is_loopable(work.client_stage):
+            return None
+        layouts, tensors = self._stack(clients)
+        realize = functools.partial(realize_loop, work.client_stage, layouts, parallel=parallel)
+        function = self._executable(("loop", layouts, parallel), realize)
+        return Call(function, self.device.put([clients.seeds(work.seed), *tensors]))
 
+    def by_client(self, clients: ClientSlice, *, batched: bool) -> Iterator[tuple[ClientSlice, Call]]:
+        """For each client of a block the slice that holds it alone, and its call.
 
-def client_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, from_partial: bool = False) -> Call:
-    """The call of the only client of a slice, by an executable for its own layouts.
+        Args:
+            batched: by the batching rules of the stage, if it has them, with the bits of the block's clients together.
+        """
+        is_vectorised = batched and self.work.is_vectorised
+        steps = self._low_rank_steps(clients) if batched and not is_vectorised else None
+        for index in clients.present:
+            alone = clients.with_only([index])
+            if is_vectorised:
+                yield alone, self._vectorised(alone, alone=True)
+            elif steps is not None:
+                yield alone, self._low_rank(alone, steps, parallel=1, alone=True)
+            else:
+                yield alone, self._alone(alone)
 
-    Large sequences are streams, unless XLA compiles the stage, or it reads one in another way than once from its first
-    element on.
+    def _alone(self, clients: ClientSlice) -> Call:
+        """The call of the only client of a slice, by an executable for its own layouts.
 
-    Args:
-        from_partial: the client is added to a partial, not to that of no clients.
-    """
-    if work.stage not in work.without_streams and not work.client_stage.is_compiled:
-        try:
-            return _client_call(work, device, clients, from_partial=from_partial, streams=True)
-        except NotStreamed:
-            work.without_streams.add(work.stage)
-    return _client_call(work, device, clients, from_partial=from_partial, streams=False)
+        Large sequences are streams, unless XLA compiles the stage, or it reads one in another way than once from its
+        first element on.
+        """
+        work = self.work
+        if work.stage not in work.without_streams and not work.client_stage.is_compiled:
+            try:
+                return self._packed_alone(clients, streams=True)
+            except NotStreamed:
+                work.without_streams.add(work.stage)
+        return self._packed_alone(clients, streams=False)
 
+    def _packed_alone(self, clients: ClientSlice, *, streams: bool) -> Call:
+        work = self.work
+        (client,), seeds = clients.values, clients.seeds(work.seed)
+        values = zip(work.numbers, client, strict=True)
+        packed = [pack(value, int(seeds[0]), n.start, streams=streams) for n, value in values]
+        layouts = tuple(layout for layout, _ in packed)
+        realize = functools.partial(realize_client, work.client_stage, layouts, from_partial=work.block > 1)
+        function = self._executable(("client", layouts), realize)
+        return Call(function, self.device.put([seeds, *(t for _, tensors in packed for t in tensors)]))
 
-def _client_call(
-    work: ClientWork, device: DeviceExecutor, clients: ClientSlice, *, from_partial: bool, streams: bool
-) -> Call:
-    (client,), seeds = clients.values, clients.seeds(work.seed)
-    values = zip(work.numbers, client, strict=True)
-    packed = [pack(value, int(seeds[0]), n.start, streams=streams) for n, value in values]
-    layouts = tuple(layout for layout, _ in packed)
-    function = device.functions.get(
-        ("next client" if from_partial else "client", *work.key, layouts),
-        lambda: realize_client(work.client_stage, layouts, from_partial=from_partial),
-    )
-    return function, device.put([seeds, *(t for _, tensors in packed for t in tensors)])
+    def _low_rank_steps(self, clients: ClientSlice) -> LowRankSteps | None:
+        """How the training of a block's clients keeps kernels low-rank; None if it does not."""
+        work = self.work
+        if not work.low_rank:
+            return None
+        return LowRankSteps.from_leaves(clients.leaves, clients.seeds(work.seed), self._leaf_numbers, work.low_rank)
 
+    def _low_rank(self, clients: ClientSlice, steps: LowRankSteps, *, parallel: int, alone: bool = False) -> Call:
+        """The call that computes the clients of a block in groups of one client, with low-rank kernels.
 
-def _loop_call(work: ClientWork, device: DeviceExecutor, clients: ClientSlice, parallel: int) -> Call:
-    """The call of a graph that loops over the clients, whose partial is a variable of the loop."""
-    layouts, tensors = _stack(work, device, clients)
-    function = device.functions.get(
-        ("loop", *work.key, layouts, parallel),
-        lambda: realize_loop(work.client_stage, layouts, parallel=parallel),
-    )
-    return function, device.put([clients.seeds(work.seed), *tensors])
+        Args:
+            steps: of all clients of the block.
+            parallel: clients that are computed at once.
+            alone: the executable adds the only client to a partial.
+        """
+        work = self.work
+        layouts, tensors = self._stack(clients)
+        lane_of = np.full(clients.places, ABSENT, np.int64)
+        lane_of[list(clients.positions)] = np.arange(len(clients.positions))
 
+        def realize() -> Realized:
+            fold = LoopedFold(work.client_stage, layouts, steps, parallel=parallel)
+            return fold.next_client() if alone else fold.whole_call(work.block, clients.places // work.block)
 
-def _low_rank_steps(work: ClientWork, clients: ClientSlice) -> LowRankSteps | None:
-    """How the training of a block's clients keeps kernels low-rank; None if it does not."""
-    if not work.low_rank:
-        return None
-    numbers = [n for leaf_numbers in work.numbers for n in leaf_numbers]
-    return LowRankSteps.from_leaves(clients.leaves, clients.seeds(work.seed), numbers, work.low_rank)
+        function = self._executable(("low rank", layouts, steps, clients.places, parallel, alone), realize)
+        return Call(function, self.device.put([clients.seeds(work.seed), lane_of, *tensors]), steps)
 
+    def _stack(self, clients: ClientSlice) -> tuple[tuple, list]:
+        """The layouts and tensors of `pack_for_loop`."""
+        seeds, cache = clients.seeds(self.work.seed), self.device.packed
+        with tf.device(self.device.device):  # packed tensors that the device caches stay there
+            return pack_for_loop(clients.leaves, seeds, self._leaf_numbers, cache=cache)
 
-def _looped_call(
-    work: ClientWork,
-    device: DeviceExecutor,
-    report: Report,
-    clients: ClientSlice,
-    steps: LowRankSteps,
-    *,
-    parallel: int,
-    alone: bool = False,
-) -> Call:
-    """The call that computes the clients of a block in groups of one client, with low-rank kernels.
+    @property
+    def _leaf_numbers(self) -> list[int]:
+        return [n for leaf_numbers in self.work.numbers for n in leaf_numbers]
 
-    Args:
-        steps: of all clients of the block.
-        parallel: clients that are computed at once.
-        alone: the executable adds one client to a partial.
-    """
-    layouts, tensors = _stack(work, device, clients)
-    lane_of = np.full(clients.places, ABSENT, np.int64)
-    lane_of[list(clients.positions)] = np.arange(len(clients.positions))
+    def _vectorised(
+        self, clients: ClientSlice, *, assumes: bool = False, most_lanes: int | None = None, alone: bool = False
+    ) -> Call:
+        """The call that computes the clients of a slice side by side.
 
-    def realize() -> Realized:
-        fold = LoopedFold(work.client_stage, layouts, steps, parallel=parallel)
-        return fold.next_client() if alone else fold.whole_call(work.block, clients.places // work.block)
+        Args:
+            alone: the executable adds the only client to a partial.
+        """
+        work, rules = self.work, self.work.schedule_rules
+        if alone:
+            rules = attrs.evolve(rules, width=LEAST_WIDTH, one_step_width=0, gives_products=False)
+        elif most_lanes is not None:
+            wide = min(rules.one_step_width, most_lanes)
+            rules = attrs.evolve(rules, width=min(rules.width, most_lanes), one_step_width=wide)
+        schedule, tensors = self._pack(clients, rules)
+        layout, blocks = schedule.layout, clients.places // work.block
 
-    kind = "single looped" if alone else "looped"
-    key = (kind, *work.key, layouts, steps, clients.places, parallel)
-    function = device.functions.get(key, lambda: _record_build(work, report, realize))
-    return function, device.put([clients.seeds(work.seed), lane_of, *tensors])
+        def realize() -> Realized:
+            if alone:
+                return BatchedFold(work.client_stage, layout).next_client()
+            return realize_batched(work.client_stage, layout, block=work.block, blocks=blocks, assumes=assumes)
 
+        function = self._executable(("vectorised", layout, clients.places, assumes, alone), realize)
+        return Call(function, tensors, schedule)
 
-def _stack(work: ClientWork, device: DeviceExecutor, clients: ClientSlice) -> tuple[tuple, list]:
-    """The layouts and tensors of `pack_for_loop`."""
-    numbers = [n for leaf_numbers in work.numbers for n in leaf_numbers]
-    with tf.device(device.device):  # packed tensors that the device caches stay there
-        return pack_for_loop(clients.leaves, clients.seeds(work.seed), numbers, cache=device.packed)
+    def _executable(self, form: tuple, realize: Callable[[], Realized]) -> Realized:
+        """The executable of the stage in a form: kept, or built by `realize`."""
 
+        def build() -> Realized:
+            with self.report.span("build", self.work.stage) as facts:
+                if facts is None:
+                    return realize()
+                with logged_regions() as log:
+                    realized = realize()
+                if log:
+                    regions = final_regions(log).items()
+                    facts["region"] = "\n".join(print_region(r, name=name, shows_sources=True) for name, r in regions)
+                return realized
 
-def _vectorised_call(
-    work: ClientWork,
-    device: DeviceExecutor,
-    report: Report,
-    clients: ClientSlice,
-    *,
-    assumes: bool,
-    most_lanes: int | None,
-) -> Call:
-    """The call that computes the clients of a slice side by side.
+        return self.device.functions.get((*self.work.key, *form), build)
 
-    If the call is recorded, the report gets the schedule.
-    """
-    rules = work.schedule_rules
-    if most_lanes is not None:
-        wide = min(rules.one_step_width, most_lanes)
-        rules = attrs.evolve(rules, width=min(rules.width, most_lanes), one_step_width=wide)
-    layout, tensors = _pack(work, device, report, clients, rules)
-    blocks = clients.places // work.block
-
-    def realize() -> Realized:
-        return realize_batched(work.client_stage, layout, block=work.block, blocks=blocks, assumes=assumes)
-
-    key = ("vectorised", *work.key, layout, clients.places, assumes)
-    return device.functions.get(key, lambda: _record_build(work, report, realize)), tensors
-
-
-def _next_vectorised_call(work: ClientWork, device: DeviceExecutor, report: Report, client: ClientSlice) -> Call:
-    """The call that adds one client of a vectorised stage to a partial."""
-    rules = attrs.evolve(work.schedule_rules, width=LEAST_WIDTH, one_step_width=0, gives_products=False)
-    layout, tensors = _pack(work, device, report, client, rules)
-    function = device.functions.get(
-        ("single vectorised", *work.key, layout),
-        lambda: _record_build(work, report, BatchedFold(work.client_stage, layout).next_client),
-    )
-    return function, tensors
-
-
-def _record_build(work: ClientWork, report: Report, realize: Callable[[], Realized]) -> Realized:
-    """The executable that a function builds; if the call is recorded, the report gets its region."""
-    with report.span("build", work.stage) as facts, logged_regions() as log:
-        realized = realize()
-        if facts is not None:
-            facts["region"] = "\n".join(
-                print_region(r, name=name, shows_sources=True) for name, r in final_regions(log).items()
-            )
-        return realized
-
-
-def _pack(
-    work: ClientWork, device: DeviceExecutor, report: Report, clients: ClientSlice, rules: ScheduleRules
-) -> tuple[PackedLayout, list]:
-    """The packed clients on the device. A recording gets the schedule's text with the span of the packing."""
-    ends = [clients.present[0], clients.present[-1]]
-    with report.span("pack", work.stage, device=device.device, clients=ends) as facts:
-        numbers, seeds = [n for leaf_numbers in work.numbers for n in leaf_numbers], clients.seeds(work.seed)
-        with tf.device(device.device):  # packed tensors that the device caches stay there
-            schedule, tensors = pack_clients(
-                clients.leaves, clients.positions, seeds, numbers, rules, capacity=clients.places, cache=device.packed
-            )
-        nothing = [np.zeros(0, np.float32)] if schedule.layout.is_given_products else []
-        tensors = device.put([*tensors, *nothing])
-        if facts is not None:
-            facts["schedule"] = schedule.text(clients.first)
-    return schedule.layout, tensors
+    def _pack(self, clients: ClientSlice, rules: ScheduleRules) -> tuple[Schedule, list]:
+        """The packed clients on the device. A recording gets the schedule's text with the span of the packing."""
+        device, ends = self.device, [clients.present[0], clients.present[-1]]
+        with self.report.span("pack", self.work.stage, device=device.device, clients=ends) as facts:
+            seeds, numbers = clients.seeds(self.work.seed), self._leaf_numbers
+            with tf.device(device.device):  # packed tensors that the device caches stay there
+                schedule, tensors = pack_clients(
+                    clients.leaves,
+                    clients.positions,
+                    seeds,
+                    numbers,
+                    rules,
+                    capacity=clients.places,
+                    cache=device.packed,
+                )
+            nothing = [np.zeros(0, np.float32)] if schedule.layout.is_given_products else []
+            tensors = device.put([*tensors, *nothing])
+            if facts is not None:
+                facts["schedule"] = schedule.text(clients.first)
+        return schedule, tensors

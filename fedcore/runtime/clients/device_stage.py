@@ -1,6 +1,6 @@
 """A client stage on one device: runs slices, makes the partial of no clients, and merges partials.
 
-Decision 0189.
+Decisions 0189 and 0324.
 """
 
 import functools
@@ -17,13 +17,12 @@ from fedcore.graphs.tensors.mapped_arrays import unstacked_rows
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients.batching_fallback import BatchingFallback
-from fedcore.runtime.clients.client_calls import calls_by_client, client_call, slice_call
+from fedcore.runtime.clients.client_calls import StageCalls
 from fedcore.runtime.clients.deadlines import deadline
 from fedcore.runtime.clients.failures import failures_of
 from fedcore.runtime.clients.finite_check import is_moderate
-from fedcore.runtime.clients.memory import DeviceMemory, FittingSlices, Run, in_halves
+from fedcore.runtime.clients.memory import DeviceMemory, FittingSlices, Run
 from fedcore.runtime.clients.memory_budget import CallSize, StageSizes, memory_budget
-from fedcore.runtime.clients.merge_tree import ABSENT, MergeTree
 from fedcore.runtime.clients.protocols import ProtocolBroken
 from fedcore.runtime.devices.device import DeviceExecutor, default_devices, device_name
 from fedcore.runtime.reports.report import Report
@@ -37,9 +36,9 @@ class DeviceStage:
     `stage(clients)` runs a slice, `stage.merge(left, right)` merges the partials of two slices (as `clients.joined`
     needs it), and `stage.zero()` is the partial of no clients. All three may be called in any thread.
 
-    There are three ways to run: together (one graph call of a slice), one by one (a call for each client of a block,
-    from the partial of the client before, where memory or the clients' graphs allow no more), and apart (a call for
-    each client, whose partials merge, where a rule or a common layout is missing).
+    There are two ways to run: together (one graph call of a slice), and one by one (a call for each client of a block,
+    from the partial of the client before, where memory or the clients' graphs allow no more, or where a batching rule
+    or a common layout is missing).
 
     Policies wrap each other, outermost first: `BatchingFallback` (only if clients have groups), `FittingSlices`, and
     for each graph call `DeviceMemory.run` and `deadline`.
@@ -66,17 +65,19 @@ class DeviceStage:
         self._device = device
         self._memory = memory
         self._report = report
+        self._calls = StageCalls(work, device, report)
         self._stop = stop
         self._timeout_s = timeout_s
         self._broadcasts: list[tf.Tensor] | None = None
         self._putting = threading.Lock()
-        together, one_by_one = self._together, self._one_by_one
+        together, one_by_one = self._together, functools.partial(self._one_by_one, batched=True)
         self._sizes = None if memory.budget is None else StageSizes(work, memory.budget, memory.most)
         self._run: Run = FittingSlices(
             work, memory, together, one_by_one, self.merge, device.device, report.note, self._fitting_places
         )
         if work.is_vectorised or work.low_rank:
-            self._run = BatchingFallback(work, self._run, self._apart, self.merge, report)
+            unbatched = functools.partial(self._one_by_one, batched=False)
+            self._run = BatchingFallback(work, self._run, unbatched, self.merge, report)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         """The result of a slice with at least one present client.
@@ -147,10 +148,10 @@ class DeviceStage:
         assumes = self._work.key not in self._device.not_finite
         size = self._size(clients)
         most_lanes = size.lanes if size is not None and size.is_narrow else None
-        call = slice_call(self._work, self._device, self._report, clients, assumes=assumes, most_lanes=most_lanes)
+        call = self._calls.together(clients, assumes=assumes, most_lanes=most_lanes)
         if call is None:
-            return self._one_by_one(clients)
-        function, tensors = call
+            return self._one_by_one(clients, batched=True)
+        function, tensors = call.function, call.tensors
         if function.products is not None:
             tensors[-1] = self._products(clients, function.products, tensors)
         out = self._call(clients, function, [*self._on_device(), *tensors], size)
@@ -168,49 +169,37 @@ class DeviceStage:
         run = functools.partial(self._uncounted_call, clients, products.function, operands)
         return self._device.products.get((self._work.key, products), operands[:1], run)
 
-    def _one_by_one(self, clients: ClientSlice) -> SliceResult:
-        """The result of `_together` for one block, by a graph call for each client."""
-        partial, factors = self._zero, None
+    def _one_by_one(self, clients: ClientSlice, *, batched: bool) -> SliceResult:
+        """The result of one block, by a graph call for each client.
+
+        Args:
+            batched: with the bits of `_together`, see `StageCalls.by_client`.
+        """
+        partial, factors = None, None
         kept_values: dict[int, object] = {}
         sent: dict[int, np.ndarray] = {}
         first, last = clients.present[0], clients.present[-1]
         size = self._size_alone(clients)
-        for alone, function, tensors in calls_by_client(self._work, self._device, self._report, clients):
-            (index,) = alone.present
-            if factors is None:
-                factors = self._device.put([np.zeros((0, s), "f") for s in function.joined_sizes])
-            flags = self._device.put([np.bool_(index == first), np.bool_(index == last)])
-            carried = [] if partial is None else flatten(partial)
-            operands = [*flags, *self._on_device(), *tensors, *carried, *factors]
-            *out, factors = self._call(alone, function, operands, size)
+        for alone, call in self._calls.by_client(clients, batched=batched):
+            (index,), function = alone.present, call.function
+            operands = [*self._on_device(), *call.tensors]
+            if function.joined_sizes is not None:
+                if factors is None:
+                    partial = self._zero
+                    factors = self._device.put([np.zeros((0, s), "f") for s in function.joined_sizes])
+                flags = self._device.put([np.bool_(index == first), np.bool_(index == last)])
+                carried = [] if partial is None else flatten(partial)
+                operands = [*flags, *operands, *carried, *factors]
+            out = self._call(alone, function, operands, size)
             result = self._result(alone, function, out)
-            partial = result.partial
+            partial, (*_, factors) = result.partial, out
             kept_values.update(result.kept)
             sent.update(result.sent_bits)
         return SliceResult(partial, kept_values, sent)
 
-    def _apart(self, clients: ClientSlice) -> SliceResult:
-        """A call for each client. Partials merge in a tree: first within each block, then across blocks."""
-        if clients.places > self._work.block:
-            return in_halves(clients, self._work.block, self._apart, self.merge)
-        has_partial = self._work.zero is not None
-        tree, kept_values, sent = MergeTree(self.merge), dict[int, object](), dict[int, np.ndarray]()
-        size = self._size_alone(clients)
-        for place, client in enumerate(clients.clients):
-            if client is None:
-                tree.add(place, ABSENT)
-                continue
-            alone = clients.with_only([clients.first + place])
-            function, tensors = client_call(self._work, self._device, alone)
-            result = self._result(alone, function, self._call(alone, function, [*self._on_device(), *tensors], size))
-            tree.add(place, result.partial if has_partial else ABSENT)
-            kept_values.update(result.kept)
-            sent.update(result.sent_bits)
-        return SliceResult(tree.result() if has_partial else None, kept_values, sent)
-
     def _result(self, clients: ClientSlice, function: Realized, out: Sequence) -> SliceResult:
-        """The result of a call that returns <partial, kept values, bits>."""
-        partial, kept_values, bits = out
+        """The result of a call of a client executable, see `ClientStage.result_type`."""
+        partial, kept_values, bits, _ = out
         if function.stacks_kept:
             kept_values = self._unstack(kept_values, len(clients.present))
         values = dict(zip(clients.present, kept_values, strict=bool(kept_values)))

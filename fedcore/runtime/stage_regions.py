@@ -6,7 +6,7 @@ The assumed clients have equally many batches of equally many rows, in order, an
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -14,22 +14,21 @@ import numpy as np
 
 from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError
-from fedcore.graphs.batched.batched_stage import realize_batched
-from fedcore.graphs.batched.batching_policy import schedule_rules
-from fedcore.graphs.batched.client_leaves import ClientLeaves
-from fedcore.graphs.batched.lane_interpreter import LowRankSteps
-from fedcore.graphs.batched.looped_stage import LoopedFold
-from fedcore.graphs.batched.packing import pack_clients, pack_for_loop, packing_cache
-from fedcore.graphs.batched.row_layouts import ABSENT
+from fedcore.graphs.batched.client_lane import LowRankSteps
 from fedcore.graphs.batched.schedule import Schedule
 from fedcore.graphs.dataflow.first_known import Known, notes
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.dataflow.region_log import LoggedRegion, logged_regions
 from fedcore.graphs.dataflow.text import print_region
-from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.stages.client_stage import ClientStage
-from fedcore.intrinsics.planned import fold_of, split_operands
+from fedcore.graphs.tensors.values import unflatten
+from fedcore.intrinsics.planned import split_operands
 from fedcore.ir import Module, Ref
+from fedcore.runtime.client_work import ClientSlice, ClientWork
+from fedcore.runtime.clients.client_calls import StageCalls
+from fedcore.runtime.devices.device import DeviceExecutor, default_devices
+from fedcore.runtime.plan_executor import client_work
+from fedcore.runtime.reports.report import Report
 from fedcore.types import SequenceType, StructType, TensorType, Type, leaves, tensor_leaves
 
 
@@ -90,42 +89,36 @@ class StageRegions:
 
 def stage_regions(plan: Module, assumed: AssumedClients | None = None) -> Iterator[StageRegions]:
     """The regions of each client stage of a plan that has regions."""
-    assumed = assumed or AssumedClients()
-    main, types = plan.main, plan.main.types()
-    by_name = {op.name: op for op in main.operations}
-    merges = {fold_of(op, by_name).name: op for op in main.operations if op.kind == "merge"}
-    for op in main.operations:
+    types = plan.main.types()
+    for op in plan.main.operations:
         if op.kind in ("fold", "collect"):
             broadcasts = split_operands([types[o.name] for o in op.operands if isinstance(o, Ref)])
-            yield from _regions(ClientStage.from_operation(plan, op, merges.get(op.name), broadcasts), assumed)
+            work = attrs.evolve(client_work(plan, op.name), broadcasts=((),) * broadcasts)
+            if work.is_vectorised or work.low_rank:
+                yield from _regions(work, assumed or AssumedClients())
 
 
-@attrs.frozen
-class _ClientCall:
-    """The call of a stage for its assumed clients.
-
-    Args:
-        names, values: of the clients' tensors.
-    """
-
-    schedule: Schedule | LowRankSteps
-    log: list[LoggedRegion]
-    names: list[str]
-    values: list
-
-
-def _regions(stage: ClientStage, assumed: AssumedClients) -> Iterator[StageRegions]:
-    rng = np.random.default_rng(0)
-    build = _vectorised_call if stage.function.attributes.get("strategy") == "vectorised" else _looped_call
-    call = build(stage, assumed, rng)
-    if call is None:
+def _regions(work: ClientWork, assumed: AssumedClients) -> Iterator[StageRegions]:
+    """The regions of a stage; none if the assumed clients keep no kernel low-rank, and run one after another."""
+    stage, rng = work.client_stage, np.random.default_rng(0)
+    shared = [t for p in stage.shared_parameters for t in tensor_leaves(p.type)]
+    values = [_values(t, t.shape, assumed.rows, rng) for t in shared]
+    places = int(work.plan.get("call", work.block))
+    own = stage.client_parameters
+    each = [
+        tuple(unflatten([*_client_values(p.type, assumed, rng)], p.type) for p in own)
+        for _ in range(min(assumed.clients, places))
+    ]
+    clients = ClientSlice(0, places, tuple(each))
+    with logged_regions() as log:
+        call = StageCalls(work, DeviceExecutor(default_devices()[0]), Report()).together(clients, assumes=True)
+    if call is None or call.schedule is None:
         return
     names = [name for p in stage.shared_parameters for name in _names(p.name, len(tensor_leaves(p.type)))]
-    types = [t for p in stage.shared_parameters for t in tensor_leaves(p.type)]
-    values = [_values(t, t.shape, assumed.rows, rng) for t in types]
-    values += map(np.asarray, call.values)
-    arguments = _distinct([*names, *call.names])
-    yield StageRegions(stage.name, call.schedule, call.log, arguments, len(names), values)
+    names += _client_names(stage, clients, is_vectorised=work.is_vectorised)
+    products = ["products"] if len(names) < len(shared) + len(call.tensors) else []
+    values += map(np.asarray, call.tensors[: len(names) - len(shared)])
+    yield StageRegions(stage.name, call.schedule, log, _distinct([*names, *products]), len(shared), values)
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -137,61 +130,20 @@ def _distinct(names: list[str]) -> list[str]:
     return list(taken)
 
 
-def _clients(stage: ClientStage, assumed: AssumedClients, count: int, rng: np.random.Generator) -> ClientLeaves:
-    parameters = stage.client_parameters
-    return ClientLeaves([[v for p in parameters for v in _client_values(p.type, assumed, rng)] for _ in range(count)])
-
-
-def _vectorised_call(stage: ClientStage, assumed: AssumedClients, rng: np.random.Generator) -> _ClientCall:
-    attributes, count = stage.function.attributes, assumed.clients
-    call, block = int(attributes["call"]), int(attributes["block"])
-    rules = schedule_rules(stage)
-    clients, numbers = _clients(stage, assumed, count, rng), range(len(stage.client_leaves))
-    schedule, tensors = pack_clients(
-        clients, range(count), np.arange(count), numbers, rules, capacity=call, cache=packing_cache(0)
-    )
-    layout = schedule.layout
-    with logged_regions() as log:
-        realize_batched(stage, layout, block=block, blocks=call // block, assumes=True)
-    names = _client_names(stage, layout.layouts, lambda _: ["index", "sizes"])
-    return _ClientCall(schedule, log, [*names, *(["products"] if layout.is_given_products else [])], tensors)
-
-
-def _looped_call(stage: ClientStage, assumed: AssumedClients, rng: np.random.Generator) -> _ClientCall | None:
-    """The call of a block whose clients are trained one by one; None if no kernel is kept low-rank."""
-    attributes = stage.function.attributes
-    if not attributes.get("low_rank"):
-        return None
-    block = int(attributes["block"])
-    count, numbers = min(assumed.clients, block), range(len(stage.client_leaves))
-    clients, seeds = _clients(stage, assumed, count, rng), np.arange(count)
-    steps = LowRankSteps.from_leaves(clients, seeds, numbers, int(attributes["low_rank"]))
-    if steps is None:
-        return None
-    layouts, tensors = pack_for_loop(clients, seeds, numbers, cache=packing_cache(0))
-    with logged_regions() as log:
-        LoopedFold(stage, layouts, steps, parallel=int(attributes.get("parallel", 1))).whole_call(block, 1)
-    lane_of = np.where(np.arange(block) < count, np.arange(block), ABSENT)
-    names = _client_names(stage, layouts, lambda layout: ["index", *(["sizes"] if layout.batched else []), "ends"])
-    return _ClientCall(steps, log, names, [seeds, lane_of, *tensors])
-
-
-def _client_names(stage: ClientStage, layouts: Iterable[Layout | None], sequence_names: Callable) -> list[str]:
-    """The names of the clients' tensors.
-
-    Args:
-        sequence_names: layout -> names of the tensors of a sequence behind its columns.
-    """
+def _client_names(stage: ClientStage, clients: ClientSlice, *, is_vectorised: bool) -> list[str]:
+    """The names of the clients' tensors, those of products left out."""
     names = ["seeds", "lanes"]
-    remaining_layouts = iter(layouts)
+    client_leaves = iter(clients.leaves.each[0])
     for parameter in stage.client_parameters:
-        count = len(leaves(parameter.type))
-        for name, layout in zip(_names(parameter.name, count), itertools.islice(remaining_layouts, count), strict=True):
+        for name in _names(parameter.name, len(leaves(parameter.type))):
+            layout = getattr(next(client_leaves), "layout", None)
             if layout is None:
                 names.append(name)
-            else:
-                names += _names(f"{name}_rows", len(layout.column_specs()))
-                names += [f"{name}_{part}" for part in sequence_names(layout)]
+                continue
+            sizes = ["sizes"] if is_vectorised or layout.batched else []
+            parts = ["index", *sizes, *([] if is_vectorised else ["ends"])]
+            names += _names(f"{name}_rows", len(layout.column_specs()))
+            names += [f"{name}_{part}" for part in parts]
     return names
 
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 from run_region import run_region
 
 import fedcore as fc
-from fedcore.graphs.batched.batched_value import BatchedValue
-from fedcore.graphs.batched.lane_interpreter import LaneInterpreter, LowRankSteps, is_straight, tensor_of
+from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
+from fedcore.graphs.batched.client_lane import LowRankSteps, as_values, is_straight, tensor_of
 from fedcore.graphs.batched.looped_stage import LoopedFold
 from fedcore.graphs.batched.stage_fold import split_stage
 from fedcore.graphs.dataflow import operations as ops
@@ -49,13 +49,14 @@ def test_the_change_of_a_kernel_is_factors_unless_steps_exceed_the_limit(stage, 
 
     def trained(weights, rows):
         scope = {
-            stage.shared_parameters[0].name: weights,
-            stage.client_parameters[0].name: Sequence(ops.constant(3, tf.int64), lambda i: rows[i]),
+            stage.shared_parameters[0].name: as_values(weights),
+            stage.client_parameters[0].name: as_values(Sequence(ops.constant(3, tf.int64), lambda i: rows[i])),
         }
-        lane = LaneInterpreter(stage.module, LowRankSteps(60, 2 if exceeds else 3, exceeds))
+        steps = LowRankSteps(60, 2 if exceeds else 3, exceeds)
+        lane = BatchedInterpreter(stage.module, steps.layout, xla=False, is_lane=True)
         lane.operations(operations, scope, stage.function.types())
         value = scope[name]
-        forms.append(isinstance(value, BatchedValue) and value.low_rank.only_factors is not None)
+        forms.append(value.low_rank is not None and value.low_rank.only_factors is not None)
         return [tensor_of(value)]
 
     (result,) = run_region(trained, start, batches)
