@@ -116,7 +116,7 @@ def _definition(op: str) -> _Definition | None:
 
 @functools.cache
 def _install() -> Callable[[Any], bool]:
-    """Replaces TensorFlow's functions; returns whether operations of a graph may be created quickly."""
+    """Replaces TensorFlow's functions, once; returns `is_quick`: whether a graph may get its operations quickly."""
     original_apply, original_create = op_def_library._apply_op_helper, func_graph.FuncGraph._create_op_internal
     original_resources, original_constant = auto_control_deps._get_resource_inputs, ops._create_graph_constant
     original_process = importer._ProcessNewOps
@@ -200,15 +200,20 @@ def _install() -> Callable[[Any], bool]:
 def add_operation(
     op: str, operands: list, attributes: Sequence[tuple[str, bytes]], name: str
 ) -> Sequence[tf.Tensor] | None:
-    """The results of a further operation of the graph being built; None if TensorFlow's own functions have to add it.
+    """Adds an operation to the graph being built, through the C API; returns its results.
+
+    Outside of `quick_operations`, and where TensorFlow's own functions have to add the operation (see `_definition` and
+    `_is_plain`), it adds nothing and returns None.
 
     Args:
         operands: symbolic tensors, and lists of them where the definition has a list.
         attributes: all of them, serialized.
         name: of the operation, not yet unique.
     """
-    graph = ops.get_default_graph()
-    if not _quick.get() or _definition(op) is None or not _install()(graph):
+    if not _quick.get() or _definition(op) is None:
+        return None
+    graph, is_quick = ops.get_default_graph(), _install()
+    if not is_quick(graph):
         return None
     inputs = [[_capture(graph, v) for v in t] if isinstance(t, list) else _capture(graph, t) for t in operands]
     return _create(graph, op, graph.unique_name(name), inputs, attributes).outputs

@@ -135,7 +135,7 @@ ANY_PADDING = Padding.COPIES | Padding.ZEROS
 
 @attrs.frozen(eq=False)
 class ListElements:
-    """What is known of the elements of a tensor list.
+    """The known facts about the elements of a tensor list.
 
     Args:
         shape: of one client's element; None if it is not known.
@@ -191,7 +191,7 @@ class BatchedValue:
 
     @property
     def elements(self) -> ListElements:
-        """What is known of the elements of a tensor list; nothing for other values."""
+        """The known facts about the elements of a tensor list; none for other values."""
         return self.form if isinstance(self.form, ListElements) else ListElements()
 
     @property

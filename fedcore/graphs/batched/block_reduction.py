@@ -85,7 +85,7 @@ def _find_factored_sums(
         for j in c.leaves.positions:
             holders.setdefault(j, []).append(c)
     factored_sums = {}
-    for i, j in reduction.sum_only_leaves.items():
+    for i, j in reduction.sum_only_leaves.items():  # leaf i of the partial adds leaf j of the contribution
         first, *further_holders = holders[j]
         if further_holders or not isinstance(first, FactoredContribution):
             continue

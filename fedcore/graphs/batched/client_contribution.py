@@ -408,12 +408,15 @@ def contributions_by_group(
 ) -> list[Contribution]:
     """Runs the groups of a call and stores the contributions of their clients.
 
-    Each function is traced once, which tells how its groups have each packed leaf: as a tensor or as factors. The lists
-    for the leaves are then reserved, and filled by one loop over the groups of each function.
+    Each function is traced once, which tells the kind of each packed leaf in its groups: a tensor or factors. For each
+    leaf and kind lists are then reserved, and one loop over the groups of each function fills them.
+
+    Example: the first of two functions returns a leaf as a tensor, the second as factors. The leaf then has two
+    contributions: that of the first function's lanes, and that of the second's.
 
     Args:
         groups: functions of a group, each with the number of groups (int64) for which it is called; the groups of
-            one function follow those of the one before.
+            one function follow those of the function before.
         width: lanes of a group.
         specs: of the leaves of one client's contribution.
         parallel: groups that may run in parallel.
@@ -422,50 +425,46 @@ def contributions_by_group(
     """
     packed = packed_leaves(specs)
     traced = [_trace_group(group, packed) for group, _ in groups]
-    functions, kinds = [function for function, _ in traced], [leaf_kinds for _, leaf_kinds in traced]
-    stores = _reserve_stores(packed, kinds, [number for _, number in groups])
-    first = ops.zeros([], tf.int64)  # number of the function's first group
-    for function, leaf_kinds, (_, number) in zip(functions, kinds, groups, strict=True):
-        group_stores = [stores[key] for key in enumerate(leaf_kinds)]  # keys: (number of a packed leaf, kind)
-        lists = [(list_, store.first) for store in group_stores for list_ in store.lists]
-        filled = write_results(function, number, lists, width, first, parallel_iterations=parallel)
-        for store in group_stores:
-            store.lists, filled = filled[: len(store.lists)], filled[len(store.lists) :]
-        first += number
-    # The last leaf first; of a leaf that some groups have as factors and others as a tensor, the factors first.
-    in_order = sorted(stores, key=lambda key: (key[0], key[1] != TENSOR), reverse=True)
-    contributions = [stores[key].contribution(width) for key in in_order]
-    for i, contribution in enumerate(contributions):
-        if isinstance(contribution, FactoredContribution):
-            lanes = contribution.lanes
-            contributions[i] = attrs.evolve(
-                contribution,
-                joined=joined,
-                joined_rows=joined_rows,
-                rows=lanes.select(rows),
-            )
-    return contributions
+    group_counts = [group_count for _, group_count in groups]
+    stores = _reserve_stores(packed, [leaf_kinds for _, leaf_kinds in traced], group_counts)
+    first_group = ops.zeros([], tf.int64)
+    for (function, leaf_kinds), group_count in zip(traced, group_counts, strict=True):
+        function_stores = [stores[key] for key in enumerate(leaf_kinds)]  # keys: (index of a packed leaf, kind)
+        lists = [(list_, store.first_group) for store in function_stores for list_ in store.lists]
+        filled = iter(write_results(function, group_count, lists, width, first_group, parallel_iterations=parallel))
+        for store in function_stores:
+            store.lists = [next(filled) for _ in store.lists]
+        first_group += group_count
+    # Last leaf first, factors before a tensor. The order decides no bits, as a leaf has at most two contributions.
+    keys = sorted(stores, key=lambda key: (key[0], key[1] != TENSOR), reverse=True)
+    contributions = [stores[key].contribution(width) for key in keys]
+    return [
+        attrs.evolve(c, joined=joined, joined_rows=joined_rows, rows=c.lanes.select(rows))
+        if isinstance(c, FactoredContribution)
+        else c
+        for c in contributions
+    ]
 
 
 TENSOR, FACTORS = "tensor", "factors"
-"""How a group has a leaf: the kinds."""
+"""Kinds of a packed leaf in a group: one tensor, or factors (left, right)."""
 
 
 def _reserve_stores(
-    packed: list[PackedLeaves], kinds: list[list[str]], numbers: Tensors
+    packed: list[PackedLeaves], kinds: list[list[str]], group_counts: Tensors
 ) -> "dict[tuple[int, str], _Store]":
-    """(number of a packed leaf, kind) -> the lists that hold the leaf for the groups that have it in that kind.
+    """(index of a packed leaf, kind) -> the lists that hold the leaf for the groups that have it in that kind.
 
     Args:
         kinds: for each function of groups, the kind of each packed leaf.
-        numbers: for each function, how many groups it computes, int64.
+        group_counts: for each function, how many groups it computes, int64.
     """
-    first = ops.zeros([], tf.int64)
+    first_group = ops.zeros([], tf.int64)
     stores: dict[tuple[int, str], _Store] = {}
-    for leaf_kinds, number in zip(kinds, numbers, strict=True):
+    for leaf_kinds, group_count in zip(kinds, group_counts, strict=True):
         for i, kind in enumerate(leaf_kinds):
-            stores.setdefault((i, kind), _Store(packed[i], kind, first)).numbers.append(number)
-        first += number
+            stores.setdefault((i, kind), _Store(packed[i], kind, first_group)).group_counts.append(group_count)
+        first_group += group_count
     for store in stores.values():
         store.reserve()
     return stores
@@ -502,15 +501,15 @@ class _Store:
     Args:
         leaves: the packed leaf.
         kind: how these groups have it.
-        first: int64, number of the first of these groups.
-        numbers: int64, how many groups each function computes.
+        first_group: int64, index of the first of these groups.
+        group_counts: int64, how many of these groups each function computes.
         lists: one TensorList, or two for the left and the right factors.
     """
 
     leaves: PackedLeaves
     kind: str
-    first: Value
-    numbers: Tensors = attrs.field(factory=list)
+    first_group: Value
+    group_counts: Tensors = attrs.field(factory=list)
     lists: Tensors = attrs.field(factory=list)
 
     @property
@@ -521,7 +520,7 @@ class _Store:
 
     def reserve(self) -> None:
         """Creates the lists, with an element for each group and one for absent clients."""
-        last = ops.cast(ops.add_n(self.numbers), tf.int32)
+        last = ops.cast(ops.add_n(self.group_counts), tf.int32)
         dtype = self.leaves.spec.dtype
         self.lists = [reserve_list(last + 1, [-1, *shape], dtype) for shape in self._shapes]
 
@@ -533,12 +532,12 @@ class _Store:
         Args:
             width: lanes of a group.
         """
-        groups = ops.add_n(self.numbers)
+        groups = ops.add_n(self.group_counts)
         index, lists = ops.cast(groups, tf.int32), []
         for list_, shape in zip(self.lists, self._shapes, strict=True):
             absent_value = ops.zeros([1, *(max(s, 0) for s in shape)], self.leaves.spec.dtype)  # -1 rows: none
             lists.append(ops.operation("TensorListSetItem", list_, index, absent_value))
-        lanes = Lanes(width, self.first * width, groups * width)
+        lanes = Lanes(width, self.first_group * width, groups * width)
         if self.kind == TENSOR:
             return ClientContribution(self.leaves, lists[0], lanes)
         left, right = lists

@@ -52,7 +52,7 @@ class GivenProducts:
     def of_group(self, first_lane: Value, layer_input: KnownInput) -> Value | None:
         """The products [K, R, R] of an input in the group that begins at a lane, int64.
 
-        The first input that is asked for decides whose products the operand holds; of other inputs there are None.
+        The first input that is asked for decides whose products the operand holds. None for any other input.
         """
         self.layer_input = self.layer_input or layer_input
         if self.layer_input != layer_input:

@@ -187,8 +187,8 @@ class KnownInputs:
     def _products_by_step(self, layer_input: KnownInput, matrix: Value, batch_rows: int) -> Value:
         """The products of all rows with a matrix, step after step: [T, K, B, m] for T steps.
 
-        The products of all rows are computed first, one client after the other. Rows that a client does not have are
-        copies of its last row, or zeros if the client has no row.
+        The products of all rows are computed first, one client after the other, and then gathered. Rows that a client
+        does not have are copies of its last row, or zeros if the client has no row.
 
         Args:
             matrix: [n, m], shared by all clients.
@@ -196,18 +196,17 @@ class KnownInputs:
         """
         if self.has_own_products:
             products = [ops.operation("MatMul", x, matrix) for x in self._inputs_by_client(layer_input)]
-            products.append(ops.zeros([1, matrix.shape[1]]))
+            products.append(ops.zeros([1, matrix.shape[1]]))  # for clients without rows
             row_products, counts = ops.concat(products, 0), self.data.own_rows
         else:
             product = ops.operation("BatchMatMulV2", self.input_of_all_steps(layer_input), matrix[None])
             row_products, counts = ops.reshape(product, [-1, matrix.shape[1]]), ops.fill([self._clients], self.rows)
         steps = -(-self.rows // batch_rows)
-        row_numbers = ops.reshape(ops.range_(steps * batch_rows), [-1, 1, batch_rows])
-        begins, last = ops.cumsum(counts, exclusive=True)[:, None], counts[:, None] - 1
-        return ops.gather(
-            row_products,
-            ops.where(last < 0, ops.shape(row_products, tf.int64)[0] - 1, begins + ops.minimum(row_numbers, last)),
-        )
+        row_numbers = ops.reshape(ops.range_(steps * batch_rows), [-1, 1, batch_rows])  # of a client: [T, 1, B]
+        begins, last = ops.cumsum(counts, exclusive=True)[:, None], counts[:, None] - 1  # [K, 1]
+        zero_row = ops.shape(row_products, tf.int64)[0] - 1
+        positions = ops.where(last < 0, zero_row, begins + ops.minimum(row_numbers, last))  # [T, K, B]
+        return ops.gather(row_products, positions)
 
     def _source_products(self, layer_input: KnownInput) -> Value:
         """The products of the rows: an operand of the call if it has them, else computed here."""

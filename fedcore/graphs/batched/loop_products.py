@@ -188,7 +188,7 @@ def _skip_identities(value: Value, path: list[Node]) -> Value:
 
 
 def _find_producer(value: Value, ops: tuple[str, ...], path: list[Node]) -> Node | None:
-    """The node that computes a value, if it is one of the operations; appends it to `path`."""
+    """The node that computes a value, behind Identity operations, if its type is in `ops`; appends them to `path`."""
     node = _skip_identities(value, path).node
     if node is None or node.op not in ops:
         return None

@@ -82,14 +82,14 @@ class LowRank:
         return attrs.evolve(self, terms=tuple((m, fn(c)) for m, c in self.terms), factors=factors)
 
     def plus(self, other: "LowRank") -> "LowRank":
-        """The sum of two low-rank matrices. Equal matrices and equal left factors stand once in it.
+        """The sum of two low-rank matrices. A matrix, or a left factor, that both hold stands once in it.
 
         A term whose coefficient is the number 0 is dropped: the change of a client, W_k - W, then has no term.
         """
         return attrs.evolve(
             self,
-            terms=tuple((m, c) for m, c in _merge_equal_tensors([*self.terms, *other.terms]) if not _is_number(c, 0)),
-            factors=tuple(_merge_equal_tensors([*self.factors, *other.factors])),
+            terms=tuple((m, c) for m, c in _add_by_tensor([*self.terms, *other.terms]) if not _is_number(c, 0)),
+            factors=tuple(_add_by_tensor([*self.factors, *other.factors])),
             exists=other.exists if self.exists is None else self.exists,
             products=self.products or other.products,
             rows=other.rows if self.rows is None else self.rows,
@@ -344,12 +344,15 @@ def _scale(matrix: Value, coefficient: Coefficient) -> Value:
     return matrix if _is_number(coefficient, 1) else matrix * _broadcast_to_matrices(coefficient)
 
 
-def _merge_equal_tensors(pairs: Iterable[tuple[Value, Any]]) -> list[tuple[Value, Any]]:
-    """The pairs (tensor, part), in order, with each tensor once; the parts of equal tensors are added."""
+def _add_by_tensor(pairs: Iterable[tuple[Value, Any]]) -> list[tuple[Value, Any]]:
+    """Adds up the coefficients, or right factors, that stand beside the same tensor; tensors are compared by identity.
+
+    Example: [(W, 1.0), (D, c), (W, -1.0)] -> [(W, 0.0), (D, c)].
+    """
     sums: dict[int, tuple] = {}
-    for first, second in pairs:
-        entry = sums.get(id(first))
-        sums[id(first)] = (first, second if entry is None else entry[1] + second)
+    for tensor, addend in pairs:
+        entry = sums.get(id(tensor))
+        sums[id(tensor)] = (tensor, addend if entry is None else entry[1] + addend)
     return list(sums.values())
 
 

@@ -148,18 +148,20 @@ class _Analysis:
         return [_join([condition, *results]) for results in zip(*branches, strict=True)]
 
     def _analyse_scan(self, node: Node, operands: Sequence[Facts], depth: int) -> list[Facts]:
-        """The facts of the results of a `scan`, whose body also gets the number of the iteration."""
+        """The facts of the results of a `scan`.
+
+        Its body also gets the number of the iteration. It may return `active` behind the loop variables: bool [K], the
+        rows that the iteration changes in each of them (`control_flow.scan`).
+        """
         count, *initial = operands
         (body,) = node.regions
         changes = [v is not r for v, r in zip(body.arguments[1:], body.results, strict=False)]
 
         def step(variables: Sequence[Facts]) -> list[Facts]:
-            """The facts of the loop variables after an iteration; `active` decides which rows change, so it decides
-            all of them.
-            """
+            """The facts of the loop variables after an iteration; `active` decides every variable."""
             results = self.analyse_region(body, [Facts(loops=1 << depth), *variables], depth + 1)
-            active = results[len(variables) :]  # decides which rows stay
-            return [_join([r, *active]) for r in results[: len(variables)]]
+            next_variables, active = results[: len(variables)], results[len(variables) :]
+            return [_join([v, *active]) for v in next_variables]
 
         return self._analyse_loop(step, initial, changes, [count], depth)
 

@@ -7,7 +7,7 @@
 
 A region may read values of the regions around it. TensorFlow's operations keep their names. Four more have regions:
 
-    scan(count, *initial)    body (step, *variables) -> variables; `count` times
+    scan(count, *initial)    body (step, *variables) -> variables, maybe `active` (`control_flow.scan`); `count` times
     while(*initial)          test (*variables) -> bool, body (*variables) -> variables
     if(condition)            then () -> results, otherwise () -> results; only the one that is taken runs
     call(*operands)          body (*operands) -> results, as a function of its own

@@ -8,7 +8,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 
 INTRA_OP = "FEDCORE_INTRA_OP_THREADS"
-_ours = False  # whether fedcore set the number
+_set_by_fedcore = False  # whether the number is fedcore's, which it may change, and not the user's
 
 
 def claim_threads() -> None:
@@ -17,30 +17,32 @@ def claim_threads() -> None:
     The number decides bits: gradients of convolutions depend on it. So it is set once, before fedcore's first use of
     TensorFlow. A number that the user has set before is kept.
     """
-    global _ours
+    global _set_by_fedcore
     if tf.config.threading.get_intra_op_parallelism_threads() != 0:
         return
     try:
         tf.config.threading.set_intra_op_parallelism_threads(_default())
-        _ours = True
+        _set_by_fedcore = True
     except RuntimeError:
         return  # TensorFlow has started; `intra_op_threads` returns the number in use
 
 
 def set_intra_op_threads(thread_count: int | None) -> str | None:
-    """Sets the number of intra-op threads.
+    """Sets the number of intra-op threads, unless the user has set it before or TensorFlow has started.
 
     Args:
-        thread_count: the number. None: FEDCORE_INTRA_OP_THREADS, which defaults to 1.
+        thread_count: the number. None: FEDCORE_INTRA_OP_THREADS, which defaults to 1; `claim_threads` has set it.
     Returns:
-        None; if TensorFlow has started with another number, a message that names this number.
+        None if TensorFlow has that number now; otherwise a message that names the number that it has.
+    Raises:
+        FedcoreError: the number is below 1.
     """
     if thread_count is not None and thread_count < 1:
         raise FedcoreError(f"intra_op_threads is at least 1, not {thread_count}")
     number = thread_count or _default()
     if intra_op_threads() == number:
         return None
-    if _ours and thread_count is not None:
+    if _set_by_fedcore and thread_count is not None:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(number)
             return None

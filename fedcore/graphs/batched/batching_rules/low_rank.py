@@ -131,7 +131,10 @@ def sum_of_entries_rule(
 def select_rule(
     evaluation: BatchedEvaluation, node: Node, condition: BatchedValue, x: BatchedValue, y: BatchedValue
 ) -> BatchedValue | None:
-    """The matrix or zeros, by one condition for each client: zeros where a client's results are not finite."""
+    """The matrix of each client whose condition, a scalar, holds; zeros for the others.
+
+    Training drops the change of a client so if it is not finite. Left factors that are assumed finite stay as they are.
+    """
     if x.low_rank is None or evaluation.rank(condition) or not _is_zero(evaluation.tensor(y)):
         return None
     return _value(x.low_rank.or_zero(evaluation.tensor(condition), evaluation.assumed_finite or ()))
