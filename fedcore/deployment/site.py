@@ -303,7 +303,7 @@ class Site:
         stage would keep makes later stages of the call fail. Decision 0317."""
         facts = {"kind": "result", "notes": []}
         if stage.kept_type is not None:
-            self._values.store_failure(inputs.plan, inputs.kept_name, stage.kept_type, inputs.kept_once)
+            self._values.store_failure(inputs.plan, inputs.kept_name, stage.kept_type, inputs.kept_kind)
             facts["provenance"] = inputs.provenance
         return Message(facts, {})
 
@@ -368,7 +368,7 @@ class Site:
             self._policy.check_numbers(plan, stage, numbers_of(result), again, masked=masked)
         if result.kept:
             value = KeptValue.of(result.kept[inputs.index], stage.kept_type)
-            self._values.store(inputs.plan, inputs.kept_name, value, stage.kept_type, inputs.kept_once)
+            self._values.store(inputs.plan, inputs.kept_name, value, stage.kept_type, inputs.kept_kind)
         return result
 
     def _reply_with(

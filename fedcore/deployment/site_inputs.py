@@ -88,10 +88,11 @@ class RunRequest:
         return KeptName(self.operation, self.run, self.index, self.provenance)
 
     @property
-    def kept_once(self) -> str:
-        """That of which the stage leaves one value, ever: without the client's place in the call where the site draws.
+    def kept_kind(self) -> str:
+        """The kind of the value that the stage leaves, of which there is one, ever.
 
-        A second value of one provenance would move, in a later sum, what this site adds and nothing else.
+        A second value of one provenance would move, in a later sum, what this site adds and nothing else. So the
+        client's place in the call counts only where the server's seed decides what is drawn.
         """
         return f"{self.plan}/{self.provenance}/{'' if self.own_seed is not None else self.index}"
 

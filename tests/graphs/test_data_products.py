@@ -48,7 +48,7 @@ def of_call(call: Call, own: bool, of: KnownInput) -> np.ndarray:
 
     def body(*tensors):
         given = GivenProducts(ops.placeholder(tf.float32, [None]), call.data(*tensors), WIDTH)
-        given.of_group(ops.constant(0, tf.int64), of)
+        given.products_of_group(ops.constant(0, tf.int64), of)
         specs = [tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in call.arrays]
         functions.append(data_products(given, specs, has_own_products=own, name="products"))
         return []
@@ -63,7 +63,7 @@ def of_group(call: Call, own: bool, of: KnownInput, first: int, products: np.nda
     def body(columns, index, sizes, products):
         data, first_lane = call.data(columns, index, sizes), ops.constant(first, tf.int64)
         inputs = KnownInputs(data.group(Window(first_lane, WIDTH), first_lane), ops.current_block(), None, own)
-        given = GivenProducts(products, data, WIDTH).of_group(first_lane, of)
+        given = GivenProducts(products, data, WIDTH).products_of_group(first_lane, of)
         return [given, inputs.row_products(of)]
 
     return run_region(body, *call.arrays, products)
@@ -109,10 +109,10 @@ def test_only_the_products_of_the_first_input_that_is_asked_for_are_given():
         given = GivenProducts(ops.placeholder(tf.float32, [None]), call.data(*tensors), WIDTH)
         first_lanes = [ops.constant(i, tf.int64) for i in (2, 0)]
         assert given.layer_input is None
-        assert given.of_group(first_lanes[0], KnownInput(1)) is not None
+        assert given.products_of_group(first_lanes[0], KnownInput(1)) is not None
         assert given.layer_input == KnownInput(1)
-        assert given.of_group(first_lanes[0], KnownInput(0)) is None
-        assert given.of_group(first_lanes[1], KnownInput(1)) is not None
+        assert given.products_of_group(first_lanes[0], KnownInput(0)) is None
+        assert given.products_of_group(first_lanes[1], KnownInput(1)) is not None
         return []
 
     new_region([(a.dtype, a.shape) for a in call.arrays], body)

@@ -175,8 +175,8 @@ class BatchedInterpreter:
     def _evaluate_operation(self, op: Operation, types: list[Type], values: list) -> Nested:
         """Evaluates an operation; see `_evaluate`.
 
-        Sequences are reduced by a loop, and calls go by the functions of `_as_function`, which the interpreter puts in
-        the place of graphs. Structs and the like take batched values as any others: they run by their meaning.
+        A loop reduces sequences. Calls of graphs run the functions of `_as_function`. Any other operation, such as a
+        struct, runs its meaning on batched values.
         """
         if op.kind not in BATCHABLE:
             raise NoBatchingRule(op.kind, "the operation stands outside of graphs")

@@ -177,7 +177,7 @@ class BatchedFold(StageFold):
         scope = {**self.invariant, **dict(zip(names, group_arguments, strict=True))}
         assumed_finite: list[Value] = []
         seed = tensor_seed(lanes.of(seeds))
-        products = None if self._given is None else functools.partial(self._given.of_group, first_lane)
+        products = None if self._given is None else functools.partial(self._given.products_of_group, first_lane)
         assumptions = assumed_finite if self._assumes and factored_leaves else None
         with (
             self.interpreter.using(layout, assumptions, products),

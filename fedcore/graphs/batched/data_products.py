@@ -49,7 +49,7 @@ class GivenProducts:
         self._rows = self.data.rows_of_groups(self.width)
         self._ends = ops.cumsum(self.width * self._rows * self._rows)
 
-    def of_group(self, first_lane: Value, layer_input: KnownInput) -> Value | None:
+    def products_of_group(self, first_lane: Value, layer_input: KnownInput) -> Value | None:
         """The products [K, R, R] of an input in the group that begins at a lane, int64.
 
         The first input that is asked for decides whose products the operand holds. None for any other input.

@@ -361,12 +361,12 @@ class CarriedKernels:
 
     def variables(self) -> Tensors:
         """The loop variables that hold the kernels, in the order of `OpenCarry.initial_variables`."""
-        appended_groups = [
+        appended_lefts = [
             t
             for t, g in zip(self.lefts, self.open_carry.carry.shared, strict=True)
             if g in self.open_carry.appended_groups
         ]
-        return [*appended_groups, *self.rights.values(), *self.own.values(), *self.scales.values()]
+        return [*appended_lefts, *self.rights.values(), *self.own.values(), *self.scales.values()]
 
     @property
     def values(self) -> dict[int, BatchedValue]:

@@ -374,7 +374,7 @@ class StageFold(abc.ABC):
             Args:
                 tensors: of the broadcasts, then of the clients.
             """
-            groups, lane_of = self._open(list(tensors))
+            groups, lane_of = self._run_invariant_operations(list(tensors))
             lane_of = ops.reshape(lane_of, [blocks, block])
             reduction = self._reduction()
             holds_blocks = self.groups_hold_blocks(block)
@@ -424,7 +424,7 @@ class StageFold(abc.ABC):
             previous = list(tensors[end_arguments:end_partial])
             factors = [t[None] for t in tensors[end_partial:]]
             old_partial = [t[None] for t in self._folded(previous)]
-            groups, _ = self._open(list(tensors[:end_arguments]))
+            groups, _ = self._run_invariant_operations(list(tensors[:end_arguments]))
             reduction = self._reduction()
             contributions, own = self._contributions(groups, reduction)
             pending = {j: (factors[2 * i], factors[2 * i + 1]) for i, j in enumerate(joined)}
@@ -449,7 +449,7 @@ class StageFold(abc.ABC):
         shapes = {j: s.shape for j, s in enumerate(self.contribution_specs) if s.dtype == tf.float32}
         return {j: (int(s[0]), int(s[1])) for j, s in shapes.items() if self._joined and s.rank == 2}
 
-    def _open(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
+    def _run_invariant_operations(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
         """Runs the client-invariant operations, and returns the functions of groups, and the lanes of clients."""
         parameters = self.stage.shared_parameters
         broadcasts = [unflatten([shared(tensors.pop(0)) for _ in leaves(p.type)], p.type) for p in parameters]
