@@ -15,7 +15,7 @@ from fedcore.compiler.drawn_leaves import DrawnLeaves
 from fedcore.compiler.leaf_sets import NOTHING, flat, within
 from fedcore.compiler.liveness import Live
 from fedcore.errors import Location
-from fedcore.intrinsics.crossings import join_path, sent_tensors
+from fedcore.intrinsics.crossings import SentTensor, join_path, sent_tensors
 from fedcore.intrinsics.secure_ranges import OPEN
 from fedcore.intrinsics.sent_names import readable
 from fedcore.intrinsics.sent_values import sent_bits, sent_by
@@ -28,7 +28,7 @@ class ClientOutput:
     """A tensor that leaves a client.
 
     Args:
-        tensor: its name, as that of a `Crossing`; of a partial the names of what is added there.
+        label, tensor: its name, as that of a `SentTensor`; of a partial the names of what is added there.
         location: the line of the aggregation; None if the module has no lines.
         secure: the range of the integers that are masked; `OPEN` for a tensor that leaves as it is.
         depends: it depends on the client's data.
@@ -38,6 +38,7 @@ class ClientOutput:
         grows: the partial that holds it has more rows with each client: the server gets the tensor itself.
     """
 
+    label: str
     tensor: str
     type: Type
     location: Location | None
@@ -51,10 +52,19 @@ class ClientOutput:
     @property
     def name(self) -> str:
         """The name for the owner of the data."""
-        return " and ".join(dict.fromkeys(map(readable, self.tensor.split(" and "))))
+        return _readable(self.tensor)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by which a policy knows it: those that the plan's digest covers."""
+        return (*self.label.split(" and "), *_readable(self.label).split(" and "))
 
     def __str__(self) -> str:
         return f"{self.name} : {self.type}"
+
+
+def _readable(names: str) -> str:
+    return " and ".join(dict.fromkeys(map(readable, names.split(" and "))))
 
 
 class ClientOutputs:
@@ -110,6 +120,7 @@ class ClientOutputs:
         for sent in sent_tensors(self.plan, flow.op):
             leaf = _solid(flow.stage.types()[sent.value])[sent.leaf]
             yield ClientOutput(
+                sent.label,
                 sent.tensor,
                 sent.type,
                 accumulation_line(flow.stage, sent.value) or flow.op.location,
@@ -140,9 +151,9 @@ class ClientOutputs:
         """The leaves of the partial."""
         partial, parameter = _partial(flow), flow.stage.parameters[0].name
         keeps, sent = bool(flow.op.attributes.get("keeps")), sent_by(self.plan, flow.op)
-        labels: dict[tuple[str, int], str] = {}
+        named: dict[tuple[str, int], SentTensor] = {}
         for t in sent_tensors(self.plan, flow.op):
-            labels[t.value, _solid(flow.stage.types()[t.value])[t.leaf]] = t.tensor
+            named[t.value, _solid(flow.stage.types()[t.value])[t.leaf]] = t
         drawn = self._draws.inside(flow.stage)[flow.stage.result.name]
         drawn = within(drawn, 0, partial) if keeps else drawn
         solid = zip(_solid(partial), leaves(partial), self._marks(flow), strict=True)
@@ -150,13 +161,17 @@ class ClientOutputs:
             live = self.data.live.of(flow.stage, frozenset([leaf]))
             names = sent_for(live, flow.stage, sent)
             parts = [(name, part) for name in names for part in sorted(live[name] & flow.tainted[name])]
-            tensor = " and ".join(dict.fromkeys(labels[p] for p in parts if p in labels)) or join_path("partial", path)
+            added = [named[p] for p in parts if p in named]
+            label, tensor = (
+                " and ".join(dict.fromkeys(names)) or join_path("partial", path)
+                for names in ([t.label for t in added], [t.tensor for t in added])
+            )
             lines = (accumulation_line(flow.stage, name) for name in names)
             location = next((line for line in lines if line), flow.location)
             depends = leaf in flow.tainted[parameter] | flow.tainted[flow.stage.result.name]
             grows = not _is_static(flat(partial)[leaf]) and self._appends(flow.stage, live)
             yield ClientOutput(
-                tensor, type_, location, mark, depends, leaf in drawn, sent_bits(type_, OPEN), True, grows
+                label, tensor, type_, location, mark, depends, leaf in drawn, sent_bits(type_, OPEN), True, grows
             )
 
     def _appends(self, stage: Function, live: Live) -> bool:

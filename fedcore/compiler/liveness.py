@@ -112,7 +112,7 @@ class Liveness:
         self.module = module
         self.symbols = module.symbols()
         self.effects = effectful_symbols(module)
-        self._reads: dict[str, _Reads] = {}
+        self._reads: dict[str, _Reads | None] = {}
         self._known: dict[tuple[str, Leaves], Live] = {}
 
     def has_effect(self, op: Operation) -> bool:
@@ -184,11 +184,13 @@ class Liveness:
             from fedcore.graphs.graphdef.analysis.dependencies import dependencies_of
             from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
-            masks = dependencies_of(captured_graph(graph, self.module.blobs[graph.digest]))
-            self._reads[graph.name] = _Reads(
+            captured = captured_graph(graph, self.module.blobs[graph.digest])
+            masks = dependencies_of(captured)
+            reads = _Reads(
                 [0 if tensor is None else masks[tensor] for tensor in _tensor_positions(graph.type.result)],
                 [i for i, tensor in enumerate(_tensor_positions(graph.type.parameter)) if tensor is not None],
             )
+            self._reads[graph.name] = None if captured.has_hidden_waits else reads
         return self._reads[graph.name]
 
     def argument_reads(self, symbol: str) -> list[bool]:

@@ -475,7 +475,7 @@ def _is_named(output: ClientOutput, names: frozenset[str]) -> bool:
     """Whether a tensor is a value of one of the names, or a part of it; a partial's has the names of its values."""
     return any(
         part == name or (part.startswith(name) and part[len(name)] in ".[/ (")
-        for part in (*output.tensor.split(" and "), *output.name.split(" and "))
+        for part in output.names
         for name in names
     )
 

@@ -67,12 +67,14 @@ class SentTensor:
     Args:
         value: name of the value in the stage.
         leaf: number of the tensor among the leaves of the value.
+        label: its name, by numbers of elements where `tensor` has the plan's names of these, which no digest covers.
         tensor: as of a `Crossing`.
         secure: as of a `Sent`.
     """
 
     value: str
     leaf: int
+    label: str
     tensor: str
     type: Type
     secure: str
@@ -90,8 +92,9 @@ def sent_tensors(plan: Module, fold: Operation) -> list[SentTensor]:
         is_unnamed = _UNNAMED.match(value.label)
         origins = _origins(plan, stage, name) if is_unnamed else itertools.repeat(None)
         for number, ((path, leaf), origin) in enumerate(zip(leaves(value.type), origins, strict=False)):
-            tensor = _with_element_names(plan, join_path(value.label, path)) if origin is None else origin
-            tensors.append(SentTensor(name, number, tensor, leaf, value.secure))
+            label = join_path(value.label, path) if origin is None else origin
+            tensor = _with_element_names(plan, label) if origin is None else origin
+            tensors.append(SentTensor(name, number, label, tensor, leaf, value.secure))
     return tensors
 
 

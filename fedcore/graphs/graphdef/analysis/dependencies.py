@@ -6,9 +6,9 @@ arguments, which would take gigabytes as sets of numbers.
 
 import functools
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from fedcore.graphs.dataflow.graph import Value
+from fedcore.graphs.dataflow.graph import Node, Value
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph
 
 Dependencies = int
@@ -35,6 +35,14 @@ def seeded_results(captured: CapturedGraph) -> list[bool]:
     return [bool(mask) for mask in _dependencies_of_results(captured, seed)]
 
 
+def _read_by(node: Node) -> Iterator[Value]:
+    """The values that a node reads or waits for, and the nodes in its regions."""
+    yield from (*node.reads, *node.after)
+    for region in node.regions:
+        for inner in region.nodes:
+            yield from _read_by(inner)
+
+
 def _dependencies_of_results(captured: CapturedGraph, known: Mapping[Value, Dependencies]) -> list[Dependencies]:
     masks = dict(known)
 
@@ -42,5 +50,5 @@ def _dependencies_of_results(captured: CapturedGraph, known: Mapping[Value, Depe
         return functools.reduce(operator.or_, (masks.get(v, 0) for v in values), 0)
 
     for node in captured.main.nodes:
-        masks.update(dict.fromkeys(node.outputs, union((*node.reads, *node.after))))
+        masks.update(dict.fromkeys(node.outputs, union(_read_by(node))))
     return [masks.get(v, 0) for v in captured.main.results]

@@ -53,11 +53,14 @@ class CapturedGraph:
         main: its operations. The seed is the last argument if the graph is seeded.
         seeded: whether it takes a seed.
         named: the functions that operations name, by the symbols in their attributes.
+        has_hidden_waits: an operation waits for others that no `after` shows: those before an operation without
+            results, or those for which a call or a result waits.
     """
 
     main: Region
     seeded: bool
     named: Mapping[Symbol, Region]
+    has_hidden_waits: bool
     _names: Mapping[Symbol, str] = attrs.field(repr=False)
     _functions: Mapping[str, function_pb2.FunctionDef] = attrs.field(repr=False)
 
@@ -148,6 +151,7 @@ class _Conversion:
     open_size: int | None = None
     _functions: dict[str, function_pb2.FunctionDef] = attrs.field(init=False, factory=dict)
     _count: int = attrs.field(init=False, default=0)
+    _has_hidden_waits: bool = attrs.field(init=False, default=False)
     _symbols: dict[str, Symbol] = attrs.field(init=False, factory=dict)
     _named: dict[Symbol, Region] = attrs.field(init=False, factory=dict)
 
@@ -165,7 +169,10 @@ class _Conversion:
         main = block.region(self._add_nodes(block, nodes, arguments, tensors.values()))
         names_of_symbols = {symbol: name for name, symbol in self._symbols.items()}
         named = {symbol: self._named[symbol] for symbol in names_of_symbols}
-        return CapturedGraph(main, "seed" in arguments, named, names_of_symbols, self._functions)
+        self._has_hidden_waits |= any(len(n.input) > 1 for n in results if n.op == "Identity")
+        return CapturedGraph(
+            main, "seed" in arguments, named, self._has_hidden_waits, names_of_symbols, self._functions
+        )
 
     def _add_nodes(
         self,
@@ -187,6 +194,7 @@ class _Conversion:
             except KeyError as error:
                 raise FedcoreError(f"{node.op} at {node.name!r} in the graph @{self.name} reads {error}") from None
             waits = [tensors[i[1:]] for i in node.input if i.startswith("^") and i[1:] in tensors]
+            self._has_hidden_waits |= any(i.startswith("^") and i[1:] not in tensors for i in node.input)
             block.ordered_behind = (*outer, *waits)
             with from_source(self.sources.get((function, node.name))):
                 outputs = self._add_node(block, node, inputs)
@@ -282,6 +290,7 @@ class _Conversion:
     def _add_body(self, block: Block, name: str, operands: Sequence[Value]) -> list[Value]:
         """Adds the nodes of a library function to a block, and returns the function's results."""
         function = self._functions[name]
+        self._has_hidden_waits |= bool(function.control_ret)
         arguments = {a.name: v for a, v in zip(function.signature.input_arg, operands, strict=True)}
         results = [function.ret[output.name] for output in function.signature.output_arg]
         return self._add_nodes(block, function.node_def, arguments, results, name)
