@@ -328,9 +328,8 @@ class Site:
     ) -> SliceResult:
         """The result of a run that has been counted. Whatever it raises, and its time, may depend on the data."""
         run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
-        kept = {s.name: self._values.find(inputs.plan, KeptName.parse(s.name)) for s in inputs.kept_sources}
-        if any(value is FAILED for value in kept.values()):
-            raise ExecutionError("the stage that leaves a value for this one has failed")
+        # What is told may not depend on whether an earlier stage has failed, where that is hidden.
+        kept = None if self._policy.hides_failures else self._kept_values(inputs)
         try:
             broadcasts = [
                 self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
@@ -338,12 +337,19 @@ class Site:
             ]
             mechanisms = mechanisms_of(plan, stage.work.stage)
             values = [
-                self._value(inputs, kept, position, type_, source, report, whole_passes=bool(mechanisms))
+                self._value(inputs, kept or {}, position, type_, source, report, whole_passes=bool(mechanisms))
                 for position, (type_, source) in enumerate(zip(stage.value_types, sources, strict=True))
             ]
-            self._policy.count_epsilon(noisy_passes(mechanisms, tuple(values)), self.log, run_facts)
+            passes = noisy_passes(mechanisms, tuple(value for value in values if value is not None))
+            self._policy.count_epsilon(passes, self.log, run_facts)
         except Exception as error:
             raise _NotBegun(error) from error
+        if kept is None:
+            kept = self._kept_values(inputs)
+            values = [
+                element_of(kept[s.name], s.path) if value is None else value
+                for value, s in zip(values, inputs.sources, strict=True)
+            ]
 
         def run_with(seed: int) -> SliceResult:
             return run_client(
@@ -481,6 +487,17 @@ class Site:
 
         return unflatten([tf.convert_to_tensor(leaf) for leaf in flatten(value)], type_)
 
+    def _kept_values(self, inputs: RunRequest) -> dict[str, Any]:
+        """The values of earlier stages, by their names.
+
+        Raises:
+            ExecutionError: a stage has failed.
+        """
+        kept = {s.name: self._values.find(inputs.plan, KeptName.parse(s.name)) for s in inputs.kept_sources}
+        if any(value is FAILED for value in kept.values()):
+            raise ExecutionError("the stage that leaves a value for this one has failed")
+        return kept
+
     def _value(
         self,
         inputs: RunRequest,
@@ -496,7 +513,7 @@ class Site:
         request.
 
         Args:
-            kept: the values that earlier stages have left, by their names.
+            kept: the values that earlier stages have left, by their names; None stands for another one.
             whole_passes: as for `Batches.of`.
         """
         name, path = inputs.sources[position].name, inputs.sources[position].path
@@ -511,7 +528,7 @@ class Site:
                 self._datasets.put(key, dataset)
             whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
             return element_of(whole, path)
-        return element_of(kept[name], path)
+        return element_of(kept[name], path) if name in kept else None
 
 
 MAX_HOLD_S = 3600.0

@@ -8,9 +8,12 @@ import pytest
 import tensorflow as tf
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from direct_exchange import ELEMENT, open_sites
+from elsewhere import with_graph
 
 import fedcore as fc
 from fedcore.compiler import compile_module, pipeline_with
+from fedcore.compiler.client_outputs import ClientOutputs
+from fedcore.compiler.liveness import Liveness
 from fedcore.deployment.policy import SIGNED_PREFIX, Policy, Refusal, measured_std, read_policy
 from fedcore.deployment.policy_file import PolicyFile
 from fedcore.deployment.site import read_plan
@@ -433,3 +436,54 @@ def test_names_of_elements_that_a_server_gives_make_no_other_value_of_a_name():
 
     assert [refusal.rule for refusal in policy.refusals(plan)] == ["noise"]
     assert [refusal.rule for refusal in policy.refusals(renamed)] == ["noise"]
+
+
+def test_names_of_elements_do_not_decide_which_value_a_rule_is_about():
+    plan = plan_of(masked_number_and_counts)
+    named = attrs.evolve(plan, element_names={"trainable": ("kernel", "bias")})
+    label = next(o.label for o in ClientOutputs(plan).of(*fold_of_masks(plan), masked=True) if "1" in o.label)
+    for names in ({label}, {"kernel"}, {"bias"}):
+        policy = Policy(noise=frozenset(names))
+        assert [r.rule for r in policy.refusals(named)] == [r.rule for r in policy.refusals(plan)]
+
+
+def fold_of_masks(plan):
+    return [op.name for op in plan.main.operations if op.kind == "fold"]
+
+
+# What a graph reads.
+
+
+def waiting_for_income(graph_def):
+    """`total + age` waits for a NoOp, which waits for what fails by income."""
+    node = graph_def.node.add(name="seen", op="Reshape", input=["arg1", "arg2"])
+    node.attr["T"].type = node.attr["Tshape"].type = tf.int32.as_datatype_enum
+    graph_def.node.add(name="unseen", op="NoOp", input=["^seen"])
+    next(n for n in graph_def.node if n.op == "AddV2").input.append("^unseen")
+
+
+def returning_with_income(graph_def):
+    """The result is an operation of its own."""
+    (result,) = (n for n in graph_def.node if n.name == "ret0")
+    result.op = "AddV2"
+    result.input.append("arg2")
+
+
+def result_waiting_for_income(graph_def):
+    node = graph_def.node.add(name="seen", op="Reshape", input=["arg1", "arg2"])
+    node.attr["T"].type = node.attr["Tshape"].type = tf.int32.as_datatype_enum
+    next(n for n in graph_def.node if n.name == "ret0").input.append("^seen")
+
+
+@pytest.mark.parametrize("change", [None, waiting_for_income, returning_with_income, result_waiting_for_income])
+def test_a_graph_reads_what_an_operation_of_it_waits_for(change):
+    """A failure tells of it, and an operation without results hid what was before it."""
+
+    @fc.tf_computation("int32", "int32", "int32")
+    def add(total, age, income):
+        return total + age
+
+    module = add.to_module("traced") if change is None else with_graph(add.to_module("traced"), change)
+    (graph,) = module.graphs
+    reads = Liveness(module).argument_reads(graph.name)
+    assert reads[-3:] == [True, True, change is not None]

@@ -236,6 +236,40 @@ def test_stages_that_take_the_value_of_one_that_has_failed_fail(tmp_path):
     assert not [line for line in exchange.answering["site-03"].log if line["what"] == "failed"]
 
 
+@pytest.mark.parametrize("wrong", ["a broadcast of another shape", "data of another type"])
+def test_what_is_told_of_a_stage_does_not_depend_on_an_earlier_one(tmp_path, wrong):
+    """A wrong request was told where the earlier stage had ended well, and hidden where it had failed."""
+
+    @fc.tf_computation("int32", "int32", "int32")
+    def add(limit, state, x):
+        with tf.control_dependencies([tf.debugging.assert_less(x, limit)]):
+            return state + x
+
+    @fc.federated_computation(NUMBER, NUMBERS, NUMBERS)
+    def new_states(limit, states, x):
+        return fc.federated_map(add, (fc.federated_broadcast(limit), states, x))
+
+    site = masked_sites(tmp_path, [np.int32(7)], Policy(client_values=True)).answering["site-00"]
+    module = new_states.to_module("planned")
+    (collect,) = (op.name for op in module.main.operations if op.kind == "collect")
+    assert ask(site, plan_request(module)).facts["kind"] == "plan"
+    replies = []
+    for run, limit in (("a", 9), ("b", 7)):  # the second one fails
+        arrays = {"b0.0": np.array(limit, np.int32), "v0.0": np.array(0, np.int32)}
+        reply = ask(site, run_request(module, collect, run * 32, [["server", []], ["data", []]], arrays))
+        name = f"{collect}/{run * 32}/0/{reply.facts['provenance']}"
+        if wrong.startswith("data"):
+            site._data._function = lambda: np.zeros(3, np.float32)
+            site._datasets.clear()
+        value = np.zeros(3 if wrong.startswith("a broadcast") else (), np.int32)
+        reply = ask(site, run_request(module, collect, "c" * 32, [[name, []], ["data", []]], {"b0.0": value}))
+        replies.append(reply.facts["kind"])
+        site._data._function = lambda: np.int32(7)
+        site._datasets.clear()
+
+    assert replies == ["failed"] * 2
+
+
 def test_a_site_that_fails_makes_the_sum_uniform(five):
     """A server that made one site fail, by a kernel that was still running, read its value as a difference of sums."""
 
