@@ -231,7 +231,7 @@ class _Conversion:
         Args:
             names: of the functions of the condition and the body.
         """
-        changed = [not _returns_argument(self._functions[names[1]], i) for i in range(len(inputs))]
+        changed = _changed(self._functions[names[1]])
         like = inputs if self.open_size is not None else [Value(*type_, block) for type_ in types]
         regions = []
         for name in names:
@@ -296,13 +296,15 @@ class _Conversion:
         return self._add_nodes(block, function.node_def, arguments, results, name)
 
 
-def _returns_argument(function: function_pb2.FunctionDef, position: int) -> bool:
-    """Whether a result of a function is the argument in its place."""
-    nodes = {n.name: n for n in function.node_def}
-    name = function.ret[function.signature.output_arg[position].name]
-    while (node := nodes.get(name.split(":")[0])) is not None and node.op == "Identity":
-        name = node.input[0]
-    return name == function.signature.input_arg[position].name
+def _changed(function: function_pb2.FunctionDef) -> list[bool]:
+    """Whether each result of a function is another value than the argument in its place."""
+    origins: dict[str, str] = {}  # of the tensors that Identity operations pass on
+    for node in function.node_def:
+        if node.op == "Identity":
+            origins[f"{node.name}:output:0"] = origins.get(node.input[0], node.input[0])
+    pairs = zip(function.signature.input_arg, function.signature.output_arg, strict=True)
+    returned = [(argument.name, function.ret[result.name]) for argument, result in pairs]
+    return [origins.get(name, name) != argument for argument, name in returned]
 
 
 def _position(node: node_def_pb2.NodeDef) -> int:
