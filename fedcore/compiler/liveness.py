@@ -106,10 +106,15 @@ class _Reads:
 
 
 class Liveness:
-    """Backward analysis from results to parameters, leaf by leaf."""
+    """Backward analysis from results to parameters, leaf by leaf.
 
-    def __init__(self, module: Module) -> None:
+    Args:
+        counts_failures: a graph also reads what may make it fail, or what any of its results reads.
+    """
+
+    def __init__(self, module: Module, *, counts_failures: bool = False) -> None:
         self.module = module
+        self._counts_failures = counts_failures
         self.symbols = module.symbols()
         self.effects = effectful_symbols(module)
         self._reads: dict[str, _Reads | None] = {}
@@ -181,16 +186,19 @@ class Liveness:
         if contains(graph.type, lambda t: isinstance(t, SequenceType)):
             return None
         if graph.name not in self._reads:
-            from fedcore.graphs.graphdef.analysis.dependencies import dependencies_of
+            from fedcore.graphs.graphdef.analysis.dependencies import dependencies_of, shows_all
             from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 
             captured = captured_graph(graph, self.module.blobs[graph.digest])
             masks = dependencies_of(captured)
+            is_known = True
+            if self._counts_failures:
+                is_known, masks = shows_all(captured), [functools.reduce(operator.or_, masks, 0)] * len(masks)
             reads = _Reads(
                 [0 if tensor is None else masks[tensor] for tensor in _tensor_positions(graph.type.result)],
                 [i for i, tensor in enumerate(_tensor_positions(graph.type.parameter)) if tensor is not None],
             )
-            self._reads[graph.name] = None if captured.has_hidden_waits else reads
+            self._reads[graph.name] = reads if is_known else None
         return self._reads[graph.name]
 
     def argument_reads(self, symbol: str) -> list[bool]:

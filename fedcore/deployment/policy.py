@@ -19,6 +19,7 @@ import numpy as np
 from fedcore.compiler.client_data import ARGUMENT, NotFollowed
 from fedcore.compiler.client_outputs import ClientOutput, ClientOutputs
 from fedcore.compiler.leaf_sets import NOTHING, Leaves, count, everything, flat
+from fedcore.compiler.liveness import Liveness
 from fedcore.deployment.record_privacy import NoisyPasses, epsilon, mechanisms_of, passes_in
 from fedcore.deployment.site_log import MAX_TEXTS, SiteLog
 from fedcore.errors import FedcoreError, InvalidValue, Location, brief
@@ -490,7 +491,7 @@ class _Plan:
     def __init__(self, outputs: ClientOutputs) -> None:
         self.plan, self.flows = outputs.plan, outputs.data.stages
         self.by_name = outputs.data.by_name
-        self.live = outputs.data.live
+        self.live = Liveness(outputs.plan, counts_failures=True)
         self.folds = [flow.op for flow in self.flows.values()]
 
     def operations(self) -> Iterator[tuple[Location | None, set[str]]]:

@@ -294,7 +294,7 @@ class Relay:
         names, sources = tuple(exchange.sites), ((ValueSource("data"),),) * len(exchange.sites)
         digests = {"b0.0": "c" * 40}
         self.own = Transcript(module.digest(), "1", RUN, 3, names, "d" * 64, digests, {}, sources)
-        self.terms = Terms(len(names), len(names) - 1, 4, (Segment(1, 1 << 32), Segment(1, 1 << 8)))
+        self.terms = Terms(len(names), len(names) - 1, 4, (Segment(1, 1 << 32), Segment(1, 1 << 64)))
         self.others = attrs.evolve(self.own, **told)
         self.other_terms = attrs.evolve(self.terms, **terms)
 

@@ -1,4 +1,4 @@
-"""The integers that sites add in masked sums: those of their partials, and how many sites have failed.
+"""The integers that sites add in masked sums: those of their partials, and a zero that tells whether a site has failed.
 
 Decision 0317.
 """
@@ -9,12 +9,15 @@ import numpy as np
 
 from fedcore.errors import SecureSumError
 from fedcore.runtime.client_work import ClientWork
-from fedcore.runtime.secure import masks
-from fedcore.runtime.secure.secure_partials import SecureLeaves, whole_bytes
+from fedcore.runtime.secure.masks import Segment, Vector
+from fedcore.runtime.secure.secure_partials import SecureLeaves
+
+CHECK = Segment(1, 1 << 64)
+"""Its sum is 0, or uniform where a site has failed: whether one has, and not how many."""
 
 
 class SiteLeaves(SecureLeaves):
-    """The secure leaves of a stage's partial, and behind them a number that is 1 for a site that has failed.
+    """The secure leaves of a stage's partial, and behind them a zero. A site that has failed spoils the whole sum.
 
     Args:
         clients: number of clients of the sum.
@@ -22,28 +25,19 @@ class SiteLeaves(SecureLeaves):
 
     def __init__(self, work: ClientWork, clients: int) -> None:
         super().__init__(work, clients)
-        self.layout.append(masks.Segment(1, whole_bytes(clients)))
+        self.layout.append(CHECK)
 
-    def vector(self, partial: Any) -> masks.Vector:
-        return [*super().vector(partial), self._failures(0)]
+    def vector(self, partial: Any) -> Vector:
+        return [*super().vector(partial), np.zeros(1, CHECK.dtype)]
 
-    def failure(self) -> masks.Vector:
-        """The integers of a site whose run has failed: all but the last are to be spoiled."""
-        return [*masks.zeros(self.layout[:-1]), self._failures(1)]
-
-    def with_sums(self, partial: Any, sums: masks.Vector) -> Any:
+    def with_sums(self, partial: Any, sums: Vector) -> Any:
         """The merged partial with the sums in the place of the zeros.
 
         Raises:
             SecureSumError: a site has failed.
         """
-        failures = int(sums[-1][0])
-        if failures:
-            sites = "a site has" if failures == 1 else f"{failures} sites have"
+        if sums[-1].any():
             raise SecureSumError(
-                f"secure sum: {sites} failed, so that the sum shows nothing; which and why, the sites' logs say"
+                "secure sum: a site has failed, so that the sum shows nothing; which and why, the sites' logs say"
             )
         return super().with_sums(partial, sums[:-1])
-
-    def _failures(self, number: int) -> np.ndarray:
-        return np.array([number], self.layout[-1].dtype)

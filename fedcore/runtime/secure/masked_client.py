@@ -184,13 +184,12 @@ class MaskedClient:
         if len(self._held) < max(threshold - 1, holders - threshold + 1):
             raise MessageRefused(f"client {self._index} has too few neighbours left")
 
-    def mask(self, vector: Vector, spoiled: int = 0) -> bytes:
+    def mask(self, vector: Vector, *, spoils: bool = False) -> bytes:
         """Phase `masked`: the integers plus the client's own mask and the masks shared with its neighbours.
 
         Args:
             vector: the integers, by the layout of the terms; it is changed.
-            spoiled: number of segments, the first ones, whose sum is to be uniform: their own mask is one that nobody
-                can remove. It takes as long.
+            spoils: make the sum uniform: the own mask is one that nobody can remove. It takes as long.
         Raises:
             MessageRefused: the client has no shares.
         """
@@ -199,8 +198,7 @@ class MaskedClient:
             raise MessageRefused(f"client {self._index} has no shares of its neighbours")
         layout = self._terms.layout
         own_key = own_mask_key(self._terms.session, self._seed)
-        masks.add_mask(vector[:spoiled], os.urandom(KEY_BYTES), layout[:spoiled])
-        masks.add_mask(vector[spoiled:], own_key, layout[spoiled:], first=spoiled)
+        masks.add_mask(vector, os.urandom(KEY_BYTES) if spoils else own_key, layout)
         for neighbour in self._held:
             pair = self._index, neighbour
             key = shared_mask_key(self._terms.session, self._masking, self._keys[neighbour][1], pair)

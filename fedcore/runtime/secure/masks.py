@@ -118,16 +118,13 @@ def add(total: Vector, vector: Vector, layout: Layout) -> None:
         segment.add(a, b)
 
 
-def add_mask(total: Vector, key: bytes, layout: Layout, *, negative: bool = False, first: int = 0) -> None:
+def add_mask(total: Vector, key: bytes, layout: Layout, *, negative: bool = False) -> None:
     """Adds the mask of a key of 32 bytes to the total, or subtracts it, in place.
 
     An element of the mask is uniform over the numbers below the modulus. A key makes one mask, so its nonce is the
     number of the segment.
-
-    Args:
-        first: number of the first segment.
     """
-    for number, (segment, into) in enumerate(zip(layout, total, strict=True), first):
+    for number, (segment, into) in enumerate(zip(layout, total, strict=True)):
         change = segment.subtract if negative else segment.add
         start = 0
         for part in _stream(key, number, segment):

@@ -36,7 +36,7 @@ class _Leaf:
         if range_.modulus is not None:
             modulus = range_.modulus
         elif range_.largest is not None:  # the least whole number of bytes that holds the sum
-            modulus = min(modulus, whole_bytes(clients * range_.largest))
+            modulus = min(modulus, 1 << 8 * max(1, -(-(clients * range_.largest).bit_length() // 8)))
         return cls(type_, range_, modulus)
 
     @property
@@ -66,11 +66,6 @@ class _Leaf:
 
     def decode(self, elements: np.ndarray) -> np.ndarray:
         return elements.astype(self.unsigned).view(self.type.dtype.numpy).reshape(self.shape)
-
-
-def whole_bytes(largest: int) -> int:
-    """The least modulus of a whole number of bytes by which sums up to the largest are exact."""
-    return 1 << 8 * max(1, -(-largest.bit_length() // 8))
 
 
 class SecureLeaves:

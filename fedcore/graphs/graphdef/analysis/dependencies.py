@@ -35,6 +35,18 @@ def seeded_results(captured: CapturedGraph) -> list[bool]:
     return [bool(mask) for mask in _dependencies_of_results(captured, seed)]
 
 
+def shows_all(captured: CapturedGraph) -> bool:
+    """Whether the dependencies of a graph's results tell all that may make it fail.
+
+    They do not where an operation waits for one that no region shows, or where nothing reads what an operation
+    computes: it is an operand of a loop, a branch or a call that makes no use of it.
+    """
+    nodes = captured.main.nodes
+    read = {*captured.main.results, *(value for node in nodes for value in _read_by(node))}
+    is_read = all(not node.outputs or not read.isdisjoint(node.outputs) for node in nodes)
+    return is_read and not captured.has_hidden_waits
+
+
 def _read_by(node: Node) -> Iterator[Value]:
     """The values that a node reads or waits for, and the nodes in its regions."""
     yield from (*node.reads, *node.after)
