@@ -329,7 +329,7 @@ class Site:
         """The result of a run that has been counted. Whatever it raises, and its time, may depend on the data."""
         run_facts = {"plan": inputs.plan, "operation": inputs.operation, "run": inputs.run}
         # What is told may not depend on whether an earlier stage has failed, where that is hidden.
-        kept = None if self._policy.hides_failures else self._kept_values(inputs)
+        earlier_values = None if self._policy.hides_failures else self._earlier_values(inputs)
         try:
             broadcasts = [
                 self._on_device(from_arrays(inputs.arrays, type_, f"b{position}."), type_)
@@ -337,17 +337,19 @@ class Site:
             ]
             mechanisms = mechanisms_of(plan, stage.work.stage)
             values = [
-                self._value(inputs, kept or {}, position, type_, source, report, whole_passes=bool(mechanisms))
+                self._value(
+                    inputs, earlier_values or {}, position, type_, source, report, whole_passes=bool(mechanisms)
+                )
                 for position, (type_, source) in enumerate(zip(stage.value_types, sources, strict=True))
             ]
             passes = noisy_passes(mechanisms, tuple(value for value in values if value is not None))
             self._policy.count_epsilon(passes, self.log, run_facts)
         except Exception as error:
             raise _NotBegun(error) from error
-        if kept is None:
-            kept = self._kept_values(inputs)
+        if earlier_values is None:
+            earlier_values = self._earlier_values(inputs)
             values = [
-                element_of(kept[s.name], s.path) if value is None else value
+                element_of(earlier_values[s.name], s.path) if value is None else value
                 for value, s in zip(values, inputs.sources, strict=True)
             ]
 
@@ -487,21 +489,21 @@ class Site:
 
         return unflatten([tf.convert_to_tensor(leaf) for leaf in flatten(value)], type_)
 
-    def _kept_values(self, inputs: RunRequest) -> dict[str, Any]:
+    def _earlier_values(self, inputs: RunRequest) -> dict[str, Any]:
         """The values of earlier stages, by their names.
 
         Raises:
             ExecutionError: a stage has failed.
         """
-        kept = {s.name: self._values.find(inputs.plan, KeptName.parse(s.name)) for s in inputs.kept_sources}
-        if any(value is FAILED for value in kept.values()):
+        values = {s.name: self._values.find(inputs.plan, KeptName.parse(s.name)) for s in inputs.kept_sources}
+        if any(value is FAILED for value in values.values()):
             raise ExecutionError("the stage that leaves a value for this one has failed")
-        return kept
+        return values
 
     def _value(
         self,
         inputs: RunRequest,
-        kept: Mapping[str, Any],
+        earlier_values: Mapping[str, Any],
         position: int,
         type_: Type,
         source: Source,
@@ -513,7 +515,7 @@ class Site:
         request.
 
         Args:
-            kept: the values that earlier stages have left, by their names; None stands for another one.
+            earlier_values: those that earlier stages have left, by their names; None stands for another one.
             whole_passes: as for `Batches.of`.
         """
         name, path = inputs.sources[position].name, inputs.sources[position].path
@@ -528,7 +530,7 @@ class Site:
                 self._datasets.put(key, dataset)
             whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
             return element_of(whole, path)
-        return element_of(kept[name], path) if name in kept else None
+        return element_of(earlier_values[name], path) if name in earlier_values else None
 
 
 MAX_HOLD_S = 3600.0

@@ -86,7 +86,7 @@ class SiteValues:
     def _put(self, key: str, value: Any, message: Message | None, kind: str) -> None:
         with self._lock:
             self._folder.mkdir(exist_ok=True)
-            with (self._folder / "kinds").open("a+") as file:  # has a line for each
+            with (self._folder / "kinds").open("a+") as file:  # the digest of each kind, a line each
                 if self._kinds is None:
                     file.seek(0)
                     self._kinds = set(file.read().split())

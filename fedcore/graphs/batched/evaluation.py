@@ -143,8 +143,8 @@ class BatchedEvaluation:
         Raises:
             NoBatchingRule: an operation has effects or state, or cannot be batched.
         """
-        given = (*arguments, *outer_values.values())
-        self.low_rank_shapes |= {x.low_rank.shape for x in given if x.low_rank is not None}
+        read = (*arguments, *outer_values.values())
+        self.low_rank_shapes |= {x.low_rank.shape for x in read if x.low_rank is not None}
         values = {**outer_values, **dict(zip(region.arguments, arguments, strict=True))}
         for node in region.nodes:
             if has_effect(node.op) and node.op not in _CONTROL_FLOW:

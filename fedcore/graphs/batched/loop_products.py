@@ -234,12 +234,12 @@ class ProductsBehindLoop:
         Behind its loop variables the body returns the operands and the indices of the products.
         """
         removed = {node for p in self.products for node in p.nodes}
-        kept = [i for i in range(len(loop_body.arguments)) if i not in self.variables]
+        carried = [i for i in range(len(loop_body.arguments)) if i not in self.variables]
         nodes = tuple(node for node in loop_body.nodes if node not in removed)
-        results = [loop_body.results[i] for i in kept]
+        results = [loop_body.results[i] for i in carried]
         return (
-            attrs.evolve(condition, arguments=tuple(condition.arguments[i] for i in kept)),
-            Region(tuple(loop_body.arguments[i] for i in kept), nodes, (*results, *self.operands, *self.indices)),
+            attrs.evolve(condition, arguments=tuple(condition.arguments[i] for i in carried)),
+            Region(tuple(loop_body.arguments[i] for i in carried), nodes, (*results, *self.operands, *self.indices)),
         )
 
     def that_fit(
