@@ -181,7 +181,76 @@ def _train(process: Any, data: Any, cohort: int, seed: int, directory: Path) -> 
     return seconds, needed
 
 
-ROWS: dict[str, Callable[[int], list[Figure]]] = {"secure": secure, "states": states}
+def given(rounds: int) -> list[Figure]:
+    """The mean of arrays that are given, beside numpy."""
+    return [_mean_of(clients, size, rounds) for clients, size in ((10, 10_000_000), (100, 300_000), (300, 30_000))]
+
+
+def _mean_of(clients: int, size: int, rounds: int) -> Figure:
+    import fedcore as fc
+
+    @fc.federated_computation(fc.FederatedType(fc.TensorType("float32", (size,)), fc.CLIENTS))
+    def mean(values: fc.Value) -> fc.Value:
+        return fc.federated_mean(values)
+
+    arrays = [np.full(size, number, np.float32) for number in range(clients)]
+
+    def by_hand() -> np.ndarray:
+        total = arrays[0].copy()
+        for array in arrays[1:]:
+            total += array
+        return total / clients
+
+    best = best_cpu_s({"mean": lambda: np.asarray(mean(arrays)), "by hand": by_hand}, rounds)
+    return Figure(f"mean of {clients} arrays of {size:,}", best["mean"], "numpy", best["by hand"])
+
+
+def lists(rounds: int) -> list[Figure]:
+    """A round of 512 clients, each a list of three batches of 20, beside data sets of the same batches."""
+    import tensorflow as tf
+
+    import fedcore as fc
+
+    weights = fc.to_type([("hidden", ("float32", (20, 100))), ("out", ("float32", (100, 1)))])
+
+    @fc.tf_computation(weights, fc.TensorType("float32", (None, 20)))
+    def step(kernels: Any, batch: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(kernels)
+            loss = tf.reduce_mean(tf.square(tf.nn.relu(batch @ kernels["hidden"]) @ kernels["out"] - 1.0))
+        gradients = tape.gradient(loss, kernels)
+        return tf.nest.map_structure(lambda k, g: k - 0.1 * g, kernels, gradients)
+
+    batches = fc.SequenceType(fc.TensorType("float32", (None, 20)))
+
+    @fc.federated_computation(fc.FederatedType(weights, fc.SERVER), fc.FederatedType(batches, fc.CLIENTS))
+    def next_round(kernels: fc.Value, data: fc.Value) -> fc.Value:
+        start = fc.federated_broadcast(kernels)
+        return fc.federated_mean(fc.federated_map(lambda k, b: fc.sequence_reduce(b, k, step), (start, data)))
+
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(60, 20)).astype("f") for _ in range(512)]
+    clients = [np.split(each, 3) for each in rows]
+    kernels = {"hidden": rng.normal(size=(20, 100)).astype("f"), "out": np.ones((100, 1), "f")}
+
+    def datasets() -> list[fc.data.ClientDataset]:
+        return [fc.data.ClientDataset.from_columns(each).batch(20) for each in rows]
+
+    made = datasets()
+    runs = {
+        "lists": lambda: next_round(kernels, clients),
+        "kept": lambda: next_round(kernels, made),
+        "new": lambda: next_round(kernels, datasets()),
+    }
+    best = best_cpu_s(runs, rounds)
+    what = "512 clients, lists of 3 batches of 20"
+    return [
+        Figure(what, best["lists"], "data sets made in every round", best["new"]),
+        Figure("", best["lists"], "data sets whose columns are packed already", best["kept"]),
+    ]
+
+
+ROWS: dict[str, Callable[[int], list[Figure]]] = {"secure": secure, "given": given, "lists": lists, "states": states}
 
 
 @click.command()

@@ -52,8 +52,8 @@ def trained(batches, shares, weights):
     return fc.federated_mean(changes, shares), fc.federated_sum(drawn)
 
 
-def plan(**attributes):
-    module = compile_module(trained.to_module("traced"))
+def plan(computation=trained, **attributes):
+    module = compile_module(computation.to_module("traced"))
     return attrs.evolve(
         module,
         functions=tuple(
@@ -82,7 +82,7 @@ def run(module, given, **runtime) -> tuple[list[bytes], list[str]]:
         result = local.run(module, given, report)
     finally:
         local.close()
-    return [np.asarray(leaf).tobytes() for leaf in result], report.notes
+    return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(result)], report.notes
 
 
 @pytest.fixture
@@ -135,6 +135,24 @@ def test_blocks_of_several_sizes_share_a_graph(loops):
     assert loops == [4]  # for the block of 4 clients and that of 3; 4 at once where the plan says nothing
 
 
+def test_large_arrays_are_added_one_by_one_without_a_copy_of_all(loops, monkeypatch):
+    """They have the bits of the loop over all of them."""
+    size = (client_calls.SHARED_BYTES >> 2) + 3
+    arrays = list(np.random.default_rng(0).normal(size=(5, size)).astype("f"))
+    of_client = fc.TensorType("float32", (size,))
+
+    @fc.federated_computation(fc.FederatedType(of_client, fc.CLIENTS))
+    def mean(values):
+        return fc.federated_mean(values)
+
+    module = plan(mean, block=8, parallel=1)
+    alone, _ = run(module, [arrays])
+    assert loops == []
+    monkeypatch.setattr(client_calls, "SHARED_BYTES", 1 << 40)
+    assert run(module, [arrays])[0] == alone
+    assert loops == [1]
+
+
 def test_no_clients_need_no_loop(loops):
     none = [[], [], np.zeros(6, np.float32)]
     assert run(plan(block=4, parallel=4), none)[0] == run(plan(block=1), none)[0]
@@ -159,13 +177,7 @@ def test_a_client_that_fails_is_dropped_and_the_others_have_their_bits(loops):
     def total(xs):
         return fc.federated_sum(fc.federated_map(checked, xs))
 
-    module = compile_module(total.to_module("traced"))
-
-    functions = tuple(
-        attrs.evolve(f, attributes={"strategy": "loop", "block": 4}) if "strategy" in f.attributes else f
-        for f in module.functions
-    )
-    module = attrs.evolve(module, functions=functions)
+    module = plan(total, block=4)
     looped = sum_of(module)
     assert loops
     with no_loops():

@@ -220,6 +220,39 @@ def test_devices_do_not_decide_the_bits_of_batches_whose_sizes_the_data_decide(m
     assert after_a_round("wide mlp", "sgd", data, client_devices=["CPU:0"] * 8, **settings) == whole
 
 
+def test_lists_whose_blocks_have_equal_longest_batches_are_one_call_where_rows_decide_bits():
+    """A block with another longest batch has a call of its own, and so has each half of the others."""
+    rng = np.random.default_rng(7)
+    longest = [BATCH] * 64
+    longest[17] = BATCH - 1
+    longest[16] = BATCH - 1
+    data = [[rng.normal(size=(n, FEATURES)).astype("f") for n in (size, 3)] for size in longest]
+    weights = fc.TensorType("float32", (FEATURES, 2))
+
+    @fc.tf_computation(weights, fc.TensorType("float32", (None, FEATURES)))
+    def step(kernel, batch):
+        return kernel + 0.1 * tf.matmul(batch, tf.nn.relu(batch @ kernel), transpose_a=True)
+
+    @fc.federated_computation(
+        fc.FederatedType(weights, fc.SERVER),
+        fc.FederatedType(fc.SequenceType(step.type_signature.parameter[1]), fc.CLIENTS),
+    )
+    def average(kernel, batches):
+        start = fc.federated_broadcast(kernel)
+        return fc.federated_mean(fc.federated_map(lambda k, b: fc.sequence_reduce(b, k, step), (start, batches)))
+
+    def calls_and_bits(clients: list, **settings: object) -> tuple[int, bytes]:
+        target = "avx2/large-l2/fast-memory/no-gpu"
+        with fc.use(fc.runtime.local(target=target, block_size=2, workers_per_device=1, **settings)):
+            result = average(np.full((FEATURES, 2), 0.01, "f"), clients)
+            return fc.context.last_report().graph_calls["blocks"], result.tobytes()
+
+    calls, bits = calls_and_bits(data)
+    assert calls == 6  # clients 0 to 15, 16 and 17, 18 and 19, 20 to 23, 24 to 31, 32 to 63
+    assert calls_and_bits(data[:16])[0] == 1
+    assert calls_and_bits(data, client_devices=["CPU:0"] * 32)[1] == bits
+
+
 def test_the_place_in_a_group_does_not_decide_the_bits_of_norms():
     """Kernels add up long rows in an order that depends on where they begin in memory."""
     values = np.random.default_rng(0).normal(size=(12, 26003)).astype("f")

@@ -54,6 +54,19 @@ class ClientLeaves:
         return bool(columns) and all(c.groups is not None for c in columns)
 
     @functools.cached_property
+    def longest_batches(self) -> tuple[int, ...] | None:
+        """Rows of the longest batch of each sequence, whose data decide them; None if steps choose what is read."""
+        columns_of_sequences = list(self.sequences.values())
+        if any(c.steps or c.groups is None for columns in columns_of_sequences for c in columns):
+            return None
+        return tuple(max(int(np.diff(c.groups).max(initial=1)) for c in columns) for columns in columns_of_sequences)
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of a client's tensors, without its sequences."""
+        return sum(np.asarray(leaf).nbytes for i, leaf in enumerate(self.each[0]) if i not in self.sequences)
+
+    @functools.cached_property
     def size_bytes(self) -> int:
         """Bytes of the clients' values."""
         arrays = (a for leaves in self.each for x in leaves for a in (x.arrays if isinstance(x, Columns) else [x]))

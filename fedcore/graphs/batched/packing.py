@@ -30,7 +30,7 @@ from fedcore.graphs.batched.schedule import Schedule, ScheduleRules, schedule_cl
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.graphs.tensors.shared_memory import tensor_of
-from fedcore.types.immutable_arrays import frozen
+from fedcore.types.immutable_arrays import aligned_empty, frozen
 
 REMEMBERED_KEYS = 1024
 """Number of keys seen once that a packing cache remembers."""
@@ -94,8 +94,8 @@ def pack_clients(
     tensors: list = [np.where(clients == ABSENT, 0, seeds[clients]), lane_of]
     for position in range(len(leaves.each[0])):
         if position not in leaves.sequences:
-            values = np.stack([np.asarray(client[position]) for client in leaves.each])
-            tensors.append(values[np.maximum(clients, 0)])  # an empty lane has the values of any client
+            # An empty lane has the values of any client.
+            tensors.append(_stack([leaves.each[c][position] for c in np.maximum(clients, 0).tolist()]))
             continue
         columns, lanes, rows = leaves.sequences[position], schedule.lanes(position), schedule.layout.rows
         pack = functools.partial(_as_tensors, functools.partial(rows.pack_columns, lanes, columns))
@@ -108,6 +108,15 @@ def pack_clients(
 def _as_tensors(make: Callable[[], tuple]) -> tuple:
     """The results of `make`, with arrays, which nobody else has, converted to tensors."""
     return tuple(tensor_of(frozen(item)) if isinstance(item, np.ndarray) else item for item in make())
+
+
+def _stack(values: SequenceOf[object]) -> np.ndarray:
+    """Values of equal shapes as one array [values, …], copied once: TensorFlow uses the memory of a large one."""
+    arrays = [np.asarray(value) for value in values]
+    dtype, shape = arrays[0].dtype, arrays[0].shape
+    if dtype.hasobject:
+        return np.stack(arrays)
+    return frozen(np.stack(arrays, out=aligned_empty((len(arrays), *shape), dtype)))
 
 
 def pack_for_loop(
@@ -130,7 +139,7 @@ def pack_for_loop(
     for position, leaf in enumerate(leaves.each[0]):
         if position not in leaves.sequences:
             layouts.append(None)
-            tensors.append(np.stack([np.asarray(client[position]) for client in leaves.each]))
+            tensors.append(_stack([client[position] for client in leaves.each]))
             continue
         columns = leaves.sequences[position]
         layouts.append(leaf.layout)

@@ -28,6 +28,9 @@ from fedcore.graphs.tensors.values import Nested, flatten, unflatten
 from fedcore.seeds import fold_in
 from fedcore.types import TensorType, Type, map_tensors, tensor_leaves
 
+MAX_SHARED_GROUPS = 64
+"""Row splits up to which clients with equal ones share a reading order, whose cache has them as its key."""
+
 
 class Columns:
     """One client's sequence. Immutable.
@@ -185,9 +188,10 @@ class Columns:
         if self.is_random:
             return select_rows(self._stored_rows(), self.steps, self._keys(seed, number))
         own = any(step.kind == "filter" or (step.kind == "shuffle" and step.seeds is None) for step in self.steps)
-        if self.groups is None and not own:
+        if not own and (self.groups is None or len(self.groups) <= MAX_SHARED_GROUPS):
             moving = tuple([_ANY_MAP if step.kind == "map" else step for step in self.steps])
-            self._order = _order_of_rows(self.row_count, moving)
+            groups = None if self.groups is None else self.groups.tobytes()
+            self._order = _order_of_stored(self.row_count, groups, moving)
         else:
             self._order = select_rows(self._stored_rows(), self.steps, self._keys(0, 0))
         return self._order
@@ -261,9 +265,7 @@ class Columns:
         return Columns(self.element, self.arrays, groups=self.groups, ragged=self.ragged, steps=steps, order=order)
 
     def _stored_rows(self) -> Rows:
-        if self.groups is None:
-            return Rows(np.arange(self.row_count, dtype=np.int64))
-        return self._rows_of(Rows(np.arange(len(self.groups) - 1, dtype=np.int64)))
+        return _stored_rows(self.row_count, self.groups)
 
     def _rows_of(self, elements: Rows) -> Rows:
         """The rows of stored elements, by their numbers."""
@@ -337,10 +339,22 @@ def content_seed(arrays: Sequence) -> int:
     return int.from_bytes(digest.digest(), "little", signed=True)
 
 
+def _stored_rows(count: int, groups: np.ndarray | None) -> Rows:
+    """The elements of a sequence without steps: `count` rows, or batches of them that begin and end at `groups`."""
+    if groups is None:
+        return Rows(np.arange(count, dtype=np.int64))
+    return batch_rows(groups[:-1], np.diff(groups))
+
+
 @functools.lru_cache(maxsize=1024)
-def _order_of_rows(count: int, steps: tuple[Step, ...]) -> Rows:
-    """The reading order of `count` rows by steps without a seed of a call, equal for all clients of this size."""
-    return select_rows(Rows(np.arange(count, dtype=np.int64)), steps, [0] * len(steps))
+def _order_of_stored(count: int, groups: bytes | None, steps: tuple[Step, ...]) -> Rows:
+    """The reading order of steps without a seed of a call, equal for all clients with rows and batches of these sizes.
+
+    Args:
+        groups: int64, see `_stored_rows`.
+    """
+    stored = _stored_rows(count, None if groups is None else np.frombuffer(groups, np.int64))
+    return select_rows(stored, steps, [0] * len(steps))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -62,11 +62,13 @@ class BatchingFallback:
         return self._work.is_vectorised and any(map(is_large, itertools.chain.from_iterable(clients.leaves.each)))
 
     def _are_padded_too_much(self, clients: ClientSlice) -> bool:
-        """Whether a block of a slice is; or whether the other blocks of the slice would decide the rows of products."""
+        """Whether a block of a slice is; or whether the longest batch of another would decide the rows of its products."""
         work = self._work
         if not work.is_vectorised or not clients.leaves.has_ragged_batches:
             return False
         blocks = clients.parts(work.block, work.block)
         if len(blocks) > 1 and work.schedule_rules.products:
-            return True
+            longest = {block.leaves.longest_batches for block in blocks}
+            if len(longest) > 1 or None in longest:
+                return True
         return any(pads_too_much(block.leaves, work.schedule_rules) for block in blocks)

@@ -23,6 +23,7 @@ from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.sequences.layout import NotStreamed
 from fedcore.graphs.stages.client_loop import is_loopable, realize_loop
 from fedcore.graphs.stages.realize import Realized, pack, realize_client
+from fedcore.graphs.tensors.shared_memory import SHARED_BYTES
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.devices.device import DeviceExecutor
 from fedcore.runtime.reports.report import Report
@@ -73,6 +74,8 @@ class StageCalls:
             return self._alone(clients)
         if clients.common_layouts is None or not is_loopable(work.client_stage):
             return None
+        if parallel == 1 and clients.leaves.tensor_bytes >= SHARED_BYTES:
+            return None  # copying the clients' tensors into one takes longer than a call for each
         layouts, tensors = self._stack(clients)
         realize = functools.partial(realize_loop, work.client_stage, layouts, parallel=parallel)
         function = self._executable(("loop", layouts, parallel), realize)
