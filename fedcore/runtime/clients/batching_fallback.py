@@ -62,7 +62,7 @@ class BatchingFallback:
         return self._work.is_vectorised and any(map(is_large, itertools.chain.from_iterable(clients.leaves.each)))
 
     def _are_padded_too_much(self, clients: ClientSlice) -> bool:
-        """Whether a block of a slice is; or whether the longest batch of another would decide the rows of its products."""
+        """Whether a block of a slice is; or whether the longest batch of another would decide its rows."""
         work = self._work
         if not work.is_vectorised or not clients.leaves.has_ragged_batches:
             return False
