@@ -56,10 +56,13 @@ class ClientLeaves:
     @functools.cached_property
     def longest_batches(self) -> tuple[int, ...] | None:
         """Rows of the longest batch of each sequence, whose data decide them; None if steps choose what is read."""
-        columns_of_sequences = list(self.sequences.values())
-        if any(c.steps or c.groups is None for columns in columns_of_sequences for c in columns):
-            return None
-        return tuple(max(int(np.diff(c.groups).max(initial=1)) for c in columns) for columns in columns_of_sequences)
+        longest = []
+        for columns in self.sequences.values():
+            groups = [c.groups for c in columns if c.groups is not None and not c.steps]
+            if len(groups) < len(columns):
+                return None
+            longest.append(max(int(np.diff(splits).max(initial=1)) for splits in groups))
+        return tuple(longest)
 
     @property
     def tensor_bytes(self) -> int:
