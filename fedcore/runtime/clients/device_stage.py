@@ -16,12 +16,12 @@ from fedcore.graphs.stages.realize import Products, Realized, realize_stage
 from fedcore.graphs.tensors.mapped_arrays import unstacked_rows
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
-from fedcore.runtime.clients.batching_fallback import BatchingFallback
 from fedcore.runtime.clients.client_calls import StageCalls
 from fedcore.runtime.clients.deadlines import deadline
 from fedcore.runtime.clients.failures import failures_of
 from fedcore.runtime.clients.finite_check import is_moderate
-from fedcore.runtime.clients.memory import DeviceMemory, FittingSlices, Run
+from fedcore.runtime.clients.fitting_slices import FittingSlices
+from fedcore.runtime.clients.memory import DeviceMemory
 from fedcore.runtime.clients.memory_budget import CallSize, StageSizes, memory_budget
 from fedcore.runtime.clients.protocols import ProtocolBroken
 from fedcore.runtime.devices.device import DeviceExecutor, default_devices, device_name
@@ -40,8 +40,8 @@ class DeviceStage:
     from the partial of the client before, where memory or the clients' graphs allow no more, or where a batching rule
     or a common layout is missing).
 
-    Policies wrap each other, outermost first: `BatchingFallback` (only if clients have groups), `FittingSlices`, and
-    for each graph call `DeviceMemory.run` and `deadline`.
+    Policies wrap each other, outermost first: `FittingSlices`, and for each graph call `DeviceMemory.run` and
+    `deadline`.
 
     Guarantees:
       - Bits do not depend on whether memory allows a slice to run whole, in halves, or client by client.
@@ -70,14 +70,10 @@ class DeviceStage:
         self._timeout_s = timeout_s
         self._broadcasts: list[tf.Tensor] | None = None
         self._putting = threading.Lock()
-        together, one_by_one = self._together, functools.partial(self._one_by_one, batched=True)
         self._sizes = None if memory.budget is None else StageSizes(work, memory.budget, memory.most)
-        self._run: Run = FittingSlices(
-            work, memory, together, one_by_one, self.merge, device.device, report.note, self._fitting_places
+        self._run = FittingSlices(
+            work, memory, self._together, self._one_by_one, self.merge, device.device, report, self._fitting_places
         )
-        if work.is_vectorised or work.low_rank:
-            unbatched = functools.partial(self._one_by_one, batched=False)
-            self._run = BatchingFallback(work, self._run, unbatched, self.merge, report)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         """The result of a slice with at least one present client.
