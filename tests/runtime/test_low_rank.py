@@ -14,7 +14,7 @@ import fedcore as fc
 from fedcore import context
 from fedcore.context import plan_of
 from fedcore.errors import FedcoreError
-from fedcore.graphs.batched import batched_stage
+from fedcore.graphs.batched import client_groups
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.batching_rewrites import DATA_PRODUCTS, KNOWN_INPUTS, ONE_STEP_FACTORS
@@ -412,7 +412,7 @@ def test_products_of_the_data_are_left_out_by_name(name, expected, monkeypatch):
         monkeypatch.setattr(owner, function, lambda *a, **kw: used.add(function) or original(*a, **kw))
 
     watch(KnownInputs, "product_of_step")
-    watch(batched_stage, "data_products")
+    watch(client_groups, "data_products")
     data = clients(FEW_STEPS)
     with fc.use(pipeline=f"default{{without={name}}}"):
         found = trained("sgd", data, runtime=fc.runtime.local())

@@ -158,7 +158,7 @@ def test_clients_whose_layouts_differ_run_one_by_one_and_other_blocks_still_vect
 
 
 def test_clients_that_fail_side_by_side_run_in_halves_once_and_those_that_fail_alone_without_rules(work):
-    """A slice of two blocks: client 13 fails where other clients are in its call, client 3 wherever rules compute it."""
+    """Client 13 fails where other clients are in its call, client 3 wherever batching rules compute it."""
     ran, report = [], Report()
 
     def fail_with(number, clients):

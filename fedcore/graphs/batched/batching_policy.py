@@ -26,7 +26,7 @@ from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clien
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.schedule import ScheduleRules
-from fedcore.graphs.batched.stage_fold import result_names, split_stage
+from fedcore.graphs.batched.stage_parts import result_names, split_stage
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
 from fedcore.graphs.graphdef.form.operations import has_loops, operations_of, operations_of_graphs

@@ -120,6 +120,7 @@ class PackedLayout:
         joined_rows: rows of that product, some of which may be zeros; 0 for as many as the clients have.
         is_given_products: the function of a call is given products of the clients' rows; see `data_products`.
         width: lanes of a group.
+        is_alone: each client is a group of its own and reads its own sequences, whose rows are not packed.
     """
 
     layouts: tuple[Layout | None, ...]
@@ -137,6 +138,7 @@ class PackedLayout:
     joined_rows: int = 0
     is_given_products: bool = False
     width: int = 1
+    is_alone: bool = False
 
     @property
     def keeps_one_step(self) -> bool:

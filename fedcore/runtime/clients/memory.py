@@ -1,4 +1,4 @@
-"""What a device has memory for: when it runs out, fewer graph calls run at once, then slices get smaller.
+"""Memory of a device: when it runs out, fewer graph calls run at once, and slices get smaller.
 
 Decisions 0051 and 0264.
 """
