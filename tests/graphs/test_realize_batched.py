@@ -78,7 +78,7 @@ def partial(cohort, rules, *, blocks=4, positions=None, **options) -> list[np.nd
     realized = realize_batched(stage(), schedule.layout, block=BLOCK, blocks=blocks, **options)
     tensors = [tf.convert_to_tensor(t) for t in tensors]
     given = []
-    if schedule.layout.is_given_products:
+    if schedule.layout.takes_products:
         products = realized.products
         given = [products.function([tensors[i] for i in products.operands], Cancellation())]
     total, *_ = realized([tf.constant(WEIGHTS), *tensors, *given], Cancellation())
@@ -103,7 +103,7 @@ RULES = {
     "low-rank": ScheduleRules(2, block=BLOCK, low_rank=12),
     "own products": ScheduleRules(2, block=BLOCK, low_rank=12, products="each"),
     "tiles": ScheduleRules(4, block=BLOCK, products="tiles"),
-    "given products": ScheduleRules(2, block=BLOCK, low_rank=12, products="each", gives_products=True),
+    "given products": ScheduleRules(2, block=BLOCK, low_rank=12, products="each", takes_products=True),
 }
 
 

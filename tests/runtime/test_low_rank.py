@@ -19,7 +19,7 @@ from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.batching_rewrites import DATA_PRODUCTS, KNOWN_INPUTS, ONE_STEP_FACTORS
 from fedcore.graphs.batched.known_inputs import KnownInputs
-from fedcore.graphs.batched.low_rank import LowRank, negative, product_of_factors, times
+from fedcore.graphs.batched.low_rank import LowRank, multiply_by, negative, product_of_factors
 from fedcore.graphs.batched.schedule import MAX_JOINED_ROWS
 from fedcore.runtime.clients import client_calls
 from fedcore.runtime.clients.device_stage import DeviceStage
@@ -497,7 +497,7 @@ def test_products_and_sums_of_low_rank_matrices_are_those_of_dense_ones():
     base, rate = tf.constant(rng.normal(size=(9, 7)).astype("f")), tf.constant(rng.normal(size=4).astype("f"))
     a = LowRank((9, 7), 4, ((base, 1.0), (own, 1.0)), ((left, right),))
     b = LowRank((9, 7), 4, ((base, 1.0),), ((left, right * 2),))
-    difference = a.map_linear(times(rate)).plus(b.map_linear(negative))
+    difference = a.map_linear(multiply_by(rate)).plus(b.map_linear(negative))
     assert len(difference.terms) == 2
     assert len(difference.factors) == 1
     expected = rate[:, None, None] * a.dense() - b.dense()

@@ -506,7 +506,7 @@ def schedule_rules(stage: ClientStage) -> ScheduleRules:
         products=str(plan.get("products", JOINED)),
         half_steps=has_loops(stage.module),
         block=int(plan.get("block", 1)),
-        gives_products=left_out.isdisjoint((KNOWN_INPUTS, DATA_PRODUCTS)),
+        takes_products=left_out.isdisjoint((KNOWN_INPUTS, DATA_PRODUCTS)),
         keeps_one_step=ONE_STEP_FACTORS not in left_out,
         start_rows=_rows_while_starting(stage),
     )

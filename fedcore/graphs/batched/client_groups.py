@@ -29,7 +29,7 @@ from fedcore.graphs.batched.batched_value import Presence, batched
 from fedcore.graphs.batched.block_reduction import MAX_SEQUENTIAL_TERMS
 from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, PARALLEL_GROUPS_OF_LOOPS, Factors
 from fedcore.graphs.batched.client_lane import as_values, call_graph
-from fedcore.graphs.batched.data_products import GivenProducts, data_products
+from fedcore.graphs.batched.data_products import DataProducts, data_products
 from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.batched.schedule import PackedLayout
@@ -101,7 +101,7 @@ class ClientGroups:
         self._layout = layout
         self._interpreter = interpreter
         self._assumes = assumes
-        self._given: GivenProducts | None = None
+        self._data_products: DataProducts | None = None
         self.parallel = parallel or (PARALLEL_GROUPS_OF_LOOPS if has_loops(parts.stage.module) else PARALLEL_GROUPS)
         self.witness_leaves: set[int] = set()
         self.lacks_witness = False
@@ -113,7 +113,7 @@ class ClientGroups:
         layout = self._layout
         if layout.is_alone:
             return [*_NUMBERS_OF_LANES, *(s for leaf in client_specs(self._stage, layout.layouts) for s in leaf)]
-        product_specs = [tf.TensorSpec([None], tf.float32)] if layout.is_given_products else []
+        product_specs = [tf.TensorSpec([None], tf.float32)] if layout.takes_products else []
         return [*packed_specs(self._stage.client_leaves, layout), *product_specs]
 
     @property
@@ -152,8 +152,8 @@ class ClientGroups:
         if self._layout.products and self._layout.low_rank_steps:
             rows = self._rows(arguments)
             self.rows_of_lanes = rows.own_rows if self._layout.has_own_factors else rows.rows_of_batches
-        if self._layout.is_given_products:
-            self._given = GivenProducts(tensors.pop(0), self._rows(arguments), self._layout.width)
+        if self._layout.takes_products:
+            self._data_products = DataProducts(tensors.pop(0), self._rows(arguments), self._layout.width)
 
         def has_client() -> Value:
             """Bool [lanes]: the lanes with a client, computed once for all groups, where a rule asks for it."""
@@ -242,7 +242,11 @@ class ClientGroups:
         lanes = Window(first_lane, layout.width)
         group_arguments = [_group_of(v, lanes, first_lane, level) for v in arguments]
         assumed_finite: list[Value] = []
-        products = None if self._given is None else functools.partial(self._given.products_of_group, first_lane)
+        products = (
+            None
+            if self._data_products is None
+            else functools.partial(self._data_products.products_of_group, first_lane)
+        )
         assumptions = assumed_finite if self._assumes and factored_leaves else None
         with (
             self._interpreter.using(layout, assumptions, products),
@@ -293,7 +297,7 @@ class ClientGroups:
         That function's operands are the columns, the index and the sizes of the clients' sequence, which are operands
         of the call as well: `operands` has their numbers.
         """
-        if self._given is None or self._given.layer_input is None:
+        if self._data_products is None or self._data_products.layer_input is None:
             return realized
         layouts = enumerate(self._layout.layouts, 2)  # operands 0 and 1 are the seeds and the lanes
         ((first, sequence_layout),) = [(i, layout) for i, layout in layouts if layout is not None]
@@ -301,7 +305,7 @@ class ClientGroups:
         specs = [packed_specs(self._stage.client_leaves, self._layout)[i] for i in operands]
         name = profiler_name(self._stage.module, "products")
         call = data_products(
-            self._given,
+            self._data_products,
             specs,
             has_own_products=bool(self._layout.products),
             name=name,

@@ -159,7 +159,7 @@ class StageCalls:
         """
         rules = self.work.schedule_rules
         if alone:
-            rules = attrs.evolve(rules, width=LEAST_WIDTH, one_step_width=0, gives_products=False)
+            rules = attrs.evolve(rules, width=LEAST_WIDTH, one_step_width=0, takes_products=False)
         elif most_lanes is not None:
             wide = min(rules.one_step_width, most_lanes)
             rules = attrs.evolve(rules, width=min(rules.width, most_lanes), one_step_width=wide)
@@ -222,7 +222,7 @@ class StageCalls:
                     capacity=clients.places,
                     cache=device.packed,
                 )
-            nothing = [np.zeros(0, np.float32)] if schedule.layout.is_given_products else []
+            nothing = [np.zeros(0, np.float32)] if schedule.layout.takes_products else []
             tensors = device.put([*tensors, *nothing])
             if facts is not None:
                 facts["schedule"] = schedule.text(clients.first)
