@@ -180,6 +180,9 @@ def test_clients_that_fail_side_by_side_run_in_halves_once_and_those_that_fail_a
     assert fitting(work, together, one_by_one, report)(numbers(0, 16, range(16))).partial == list(range(16))
     blocks = [[("together", 8), ("one by one", True), ("one by one", False)], [("together", 8), ("one by one", True)]]
     assert ran == [("together", 16), *blocks[0], *blocks[1]]
+    ran.clear()
+    assert fitting(work, together, one_by_one, report)(numbers(0, 16, [None, 3])).partial == [3]  # the only client
+    assert ran == [("together", 16), ("together", 8), ("one by one", False)]
     assert report.notes == [
         "@clients: clients failed side by side; they ran in smaller calls",
         "@clients ran client by client: its clients together raised InvalidArgumentError",

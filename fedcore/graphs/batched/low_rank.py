@@ -287,7 +287,7 @@ def divide_by(divisor: Value) -> Callable:
     return lambda x: x / (_broadcast_to_matrices(divisor) if _is_right_factor(x) else divisor)
 
 
-def divide_by_unless_zero(divisor: Value) -> Callable:
+def divide_no_nan(divisor: Value) -> Callable:
     """The linear function x -> x / divisor for `LowRank.map_linear`, or zero where the divisor, [] or [K], is zero."""
     return lambda x: ops.divide_no_nan(x, _broadcast_to_matrices(divisor) if _is_right_factor(x) else divisor)
 

@@ -127,11 +127,15 @@ class DeviceStage:
         size = self._sizes.call_size(clients)
         return 0 if size is None else size.places
 
-    def _size(self, clients: ClientSlice) -> CallSize | None:
-        """The size of the call of a slice that fits, for the report too; None without a budget."""
+    def _size(self, clients: ClientSlice, *, alone: bool = False) -> CallSize | None:
+        """The size of the call of a slice that fits, for the report too; None without a budget.
+
+        Args:
+            alone: the calls are of one client each.
+        """
         if self._sizes is None:
             return None
-        size = self._sizes.call_size(clients) or self._sizes.lone_call_size(clients)
+        size = (None if alone else self._sizes.call_size(clients)) or self._sizes.lone_call_size(clients)
         self._report.needs(self._work.stage, self._sizes.stage_memory(clients, size))
         return size
 
@@ -175,7 +179,7 @@ class DeviceStage:
         kept_values: dict[int, object] = {}
         sent: dict[int, np.ndarray] = {}
         first, last = clients.present[0], clients.present[-1]
-        size = self._size_alone(clients)
+        size = self._size(clients, alone=True)
         for alone, call in self._calls.by_client(clients, batched=batched):
             (index,), function = alone.present, call.function
             operands = [*self._on_device(), *call.tensors]
@@ -210,14 +214,6 @@ class DeviceStage:
         with tf.device(self._device.device):
             leaves = [unstacked_rows(tensor, clients) for tensor in stacked]
         return [unflatten([leaf[i] for leaf in leaves], kept_type) for i in range(clients)]
-
-    def _size_alone(self, clients: ClientSlice) -> CallSize | None:
-        """The size of a call of one client of a slice, for the report too; None without a budget."""
-        if self._sizes is None:
-            return None
-        size = self._sizes.lone_call_size(clients)
-        self._report.needs(self._work.stage, self._sizes.stage_memory(clients, size))
-        return size
 
     def _call(self, clients: ClientSlice, function: Realized, tensors: list, size: CallSize | None) -> tuple:
         """One graph call, within the sum of its clients' deadlines."""

@@ -5,7 +5,7 @@ Decisions 0050, 0210, 0266, 0267, 0288 and 0327.
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,19 +15,6 @@ from fedcore.graphs.sequences.streams import is_large
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients.memory import DeviceMemory
 from fedcore.runtime.reports.report import Report
-
-Run: TypeAlias = Callable[[ClientSlice], SliceResult]
-
-
-class OneByOne(Protocol):
-    """Runs one block, or one client, by a graph call for each client."""
-
-    def __call__(self, clients: ClientSlice, *, batched: bool) -> SliceResult:
-        """The result of the clients, each from the partial of the client before.
-
-        Args:
-            batched: with the bits of the clients together.
-        """
 
 
 class FittingSlices:
@@ -46,6 +33,8 @@ class FittingSlices:
 
     Args:
         together: runs a slice in one graph call.
+        one_by_one: runs a block by a graph call for each client, from the partial of the client before. Its keyword
+            `batched` asks for the bits of the block together.
         merge: merges two partials.
         device: name of the device, for the report.
         fitting_places: of a slice, how many places a call may have for the memory budget; 0 if a block's clients run
@@ -56,8 +45,8 @@ class FittingSlices:
         self,
         work: ClientWork,
         memory: DeviceMemory,
-        together: Run,
-        one_by_one: OneByOne,
+        together: Callable[[ClientSlice], SliceResult],
+        one_by_one: Callable[..., SliceResult],
         merge: Callable[[Any, Any], Any],
         device: str,
         report: Report,
@@ -76,8 +65,10 @@ class FittingSlices:
     def __call__(self, clients: ClientSlice) -> SliceResult:
         is_block = clients.places <= self._work.block
         batched = not self._has_rules or self._are_alike(clients)
+        result = None
         try:
-            result = self._run_together(clients) if batched else None
+            if batched:
+                result = self._run_together(clients)
             if result is None and is_block:
                 result = self._one_by_one(clients, batched=batched)
         except NoBatchingRule as error:
