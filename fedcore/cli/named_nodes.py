@@ -9,43 +9,49 @@ from fedcore.ir.module import Graph, NodeSource
 
 
 def named_graph_def(graph: Graph, data: bytes) -> tuple[graph_pb2.GraphDef, dict[tuple[str, str], NodeSource]]:
-    """A graph whose nodes have their names in the user's code, such as `sequential/dense/MatMul`.
+    """A graph whose nodes have display names in the place of their canonical ones.
 
-    Arguments have the names of the leaves of the graph's parameter. A name that several nodes have is numbered.
+    The display name of a node is its name in the user's code, such as `sequential/dense/MatMul`; that of an argument is
+    the name of the leaf of the graph's parameter. A name that several nodes have is numbered.
 
     Args:
         data: the graph's canonical bytes.
     Returns:
-        The graph, and the user's code of its nodes by library function ("" for the graph itself) and new name.
+        The graph, and the user's code of its nodes by library function ("" for the graph itself) and display name.
     """
     graph_def = graph_pb2.GraphDef.FromString(data)
     arguments = [n.name for n in graph_def.node if n.op == "Placeholder"]
     arguments.sort(key=lambda name: int(name[3:]) if name[3:].isdigit() else len(arguments))  # the seed is last
-    leaves = dict(zip(arguments, argument_names(graph, len(arguments)), strict=False))
+    leaf_names = dict(zip(arguments, argument_names(graph, len(arguments)), strict=False))
     sources: dict[tuple[str, str], NodeSource] = {}
     bodies: list[tuple[str, Iterable[node_def_pb2.NodeDef], list[str]]] = [("", graph_def.node, [])]
     for each in graph_def.library.function:
         bodies.append((each.signature.name, each.node_def, [a.name for a in each.signature.input_arg]))
-    names: dict[str, dict[str, str]] = {}
+    display_names: dict[str, dict[str, str]] = {}  # of each function, by canonical name
     for function, nodes, inputs in bodies:
-        own = [n.name for n in nodes if function or not n.name.startswith("ret")]  # results keep their names
-        user_names = {name: s.name for name in own if (s := graph.sources.get((function, name))) is not None}
-        names[function] = _distinct_names(nodes, user_names | ({} if function else leaves), inputs)
-        _rename(nodes, names[function])
-        for old, new in names[function].items():
-            if (source := graph.sources.get((function, old))) is not None:
-                sources[function, new] = source
+        renamed = [n.name for n in nodes if function or not n.name.startswith("ret")]  # results keep their names
+        user_names = {name: s.name for name in renamed if (s := graph.sources.get((function, name))) is not None}
+        display_names[function] = _distinct_names(nodes, user_names | ({} if function else leaf_names), inputs)
+        _rename(nodes, display_names[function])
+        for canonical_name, display_name in display_names[function].items():
+            if (source := graph.sources.get((function, canonical_name))) is not None:
+                sources[function, display_name] = source
     for each in graph_def.library.function:
         for results in (each.ret, each.control_ret):
             for key, tensor in list(results.items()):
-                results[key] = _rename_tensor(tensor, names[each.signature.name])
+                results[key] = _rename_tensor(tensor, display_names[each.signature.name])
     return graph_def, sources
 
 
 def _distinct_names(
     nodes: Iterable[node_def_pb2.NodeDef], user_names: Mapping[str, str], inputs: Iterable[str]
 ) -> dict[str, str]:
-    """A name for each node by its name: that of the user, or its own, with a number where another has it."""
+    """Canonical name -> display name: that of the user's code, else the canonical one; numbered where it repeats.
+
+    Args:
+        user_names: canonical name -> name in the user's code.
+        inputs: names that no node may get.
+    """
     names: dict[str, str] = {}
     used = {*inputs}
     for node in nodes:
@@ -66,7 +72,7 @@ def _rename(nodes: Iterable[node_def_pb2.NodeDef], names: Mapping[str, str]) -> 
 
 
 def _rename_tensor(tensor: str, names: Mapping[str, str]) -> str:
-    """The name of a tensor, `node`, `node:1`, `node:output:1` or `^node`, with the node's new name."""
+    """The name of a tensor, `node`, `node:1`, `node:output:1` or `^node`, with the node's display name."""
     control = tensor[: tensor.startswith("^")]
     node, colon, output = tensor[len(control) :].partition(":")
     return f"{control}{names.get(node, node)}{colon}{output}"

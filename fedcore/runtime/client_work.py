@@ -60,7 +60,7 @@ class ClientWork:
         measured: names of the stage's values that clients send and whose types leave the size open.
         counted: if the stage takes no client value, a client value of the call, which gives the number of clients.
         count: number of the call's clients, as far as it is known.
-        without_rules: layouts for which a batching rule turned out to be missing; see `BatchingFallback`.
+        without_rules: layouts for which a batching rule turned out to be missing; see `FittingSlices`.
         without_streams: the stage's name, if it turned out to read a sequence in another way than a stream can be read.
     """
 

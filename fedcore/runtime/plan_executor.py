@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.errors import TypeMismatch
+from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.stages.realize import Realized, pack, realize_stage
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.graphs.tensors.sizes import measured_bits, unsized_leaves
@@ -283,7 +284,7 @@ def _facts(module: Module) -> _Facts:
             broadcasts[op.name] = split_operands([types[name] for name in operand_names])
             cohorts = operand_names[broadcasts[op.name] :]
             leaf_numbers_of = [range(n := numbers[c], n + len(leaves(member_of(types[c])))) for c in cohorts]
-            works[op.name] = _work(module, op, merges.get(op.name), leaf_numbers_of, types)
+            works[op.name] = _work(module, op, merges.get(op.name), broadcasts[op.name], leaf_numbers_of)
     measured = [
         op.name
         for op in main.operations
@@ -294,18 +295,17 @@ def _facts(module: Module) -> _Facts:
 
 
 def _work(
-    module: Module, op: Operation, merge: Operation | None, numbers: list[range], types: dict[str, Type]
+    module: Module, op: Operation, merge: Operation | None, broadcasts: int, numbers: list[range]
 ) -> dict[str, Any]:
-    stages = [o.name for o in op.operands if not isinstance(o, Ref)]
-    keeps = bool(op.attributes.get("keeps"))
+    stage = ClientStage.from_operation(module, op, merge, broadcasts)
     sent = {} if merge is None else sent_by(module, op)
     return {
         "operation": op.name,
-        "zero": stages[0] if op.kind == "fold" else None,
-        "stage": stages[-1],
-        "join": None if merge is None else merge.operands[0].name,
+        "zero": stage.zero,
+        "stage": stage.name,
+        "join": stage.join,
         "numbers": tuple(numbers),
-        "keeps": keeps,
+        "keeps": stage.keeps,
         "merge": None if merge is None else merge.name,
         "secure": () if merge is None else merge.attributes.get("secure", ()),
         "measured": tuple(name for name, value in sent.items() if unsized_leaves(value.type)),

@@ -17,7 +17,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.batched import batching_policy
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_value import batching_rules
-from fedcore.graphs.batched.stage_fold import split_stage
+from fedcore.graphs.batched.stage_parts import split_stage
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.ir import Function, Module, Operation, Parameter, Ref, bundle, parse_module, verify

@@ -4,7 +4,7 @@ import pytest
 
 from fedcore.graphs.batched.appended_rows import AppendedRows, appended_rows
 from fedcore.graphs.batched.batched_value import NoBatchingRule
-from fedcore.graphs.batched.stage_fold import split_stage
+from fedcore.graphs.batched.stage_parts import split_stage
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.ir import parse_module
 

@@ -8,8 +8,8 @@ from run_region import run_region
 import fedcore as fc
 from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
 from fedcore.graphs.batched.client_lane import LowRankSteps, as_values, is_straight, tensor_of
-from fedcore.graphs.batched.looped_stage import LoopedFold
-from fedcore.graphs.batched.stage_fold import split_stage
+from fedcore.graphs.batched.stage_fold import StageFold
+from fedcore.graphs.batched.stage_parts import split_stage
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.sequences.layout import Sequence
 from fedcore.graphs.stages.client_stage import ClientStage
@@ -53,7 +53,7 @@ def test_the_change_of_a_kernel_is_factors_unless_steps_exceed_the_limit(stage, 
             stage.client_parameters[0].name: as_values(Sequence(ops.constant(3, tf.int64), lambda i: rows[i])),
         }
         steps = LowRankSteps(60, 2 if exceeds else 3, exceeds)
-        lane = BatchedInterpreter(stage.module, steps.layout, xla=False, is_lane=True)
+        lane = BatchedInterpreter(stage.module, steps.layout(()), xla=False)
         lane.operations(operations, scope, stage.function.types())
         value = scope[name]
         forms.append(value.low_rank is not None and value.low_rank.only_factors is not None)
@@ -75,8 +75,8 @@ def test_graphs_with_loops_are_not_straight():
 
 def test_groups_are_of_one_client_and_hold_factors(stage):
     layout = fc.data.ClientDataset.from_columns(np.ones((4, 128), "f")).batch(4).columns.layout
-    folds = [LoopedFold(stage, [layout], LowRankSteps(60, 3, exceeds), parallel=4) for exceeds in (False, True)]
-    assert [(fold.width, fold.has_factors, fold.joined_leaves) for fold in folds] == [
-        (1, True, {0: (128, 160)}),
-        (1, False, {}),
-    ]
+    layouts = [LowRankSteps(60, 3, exceeds).layout([layout]) for exceeds in (False, True)]
+    assert [each.width for each in layouts] == [1, 1]
+    folds = [StageFold(stage, each) for each in layouts]
+    assert [fold.groups.have_factors for fold in folds] == [True, False]
+    assert [fold.joined_leaves for fold in folds] == [{0: (128, 160)}, {}]

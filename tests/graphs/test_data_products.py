@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from run_region import run_region
 
-from fedcore.graphs.batched.data_products import GivenProducts, data_products
-from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, known_input
+from fedcore.graphs.batched.data_products import DataProducts, data_products
+from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs, match_known_input
 from fedcore.graphs.batched.row_layouts import RowsInOrder
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.dataflow import operations as ops
@@ -47,7 +47,7 @@ def of_call(call: Call, own: bool, of: KnownInput) -> np.ndarray:
     functions = []
 
     def body(*tensors):
-        given = GivenProducts(ops.placeholder(tf.float32, [None]), call.data(*tensors), WIDTH)
+        given = DataProducts(ops.placeholder(tf.float32, [None]), call.data(*tensors), WIDTH)
         given.products_of_group(ops.constant(0, tf.int64), of)
         specs = [tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in call.arrays]
         functions.append(data_products(given, specs, has_own_products=own, name="products"))
@@ -63,7 +63,7 @@ def of_group(call: Call, own: bool, of: KnownInput, first: int, products: np.nda
     def body(columns, index, sizes, products):
         data, first_lane = call.data(columns, index, sizes), ops.constant(first, tf.int64)
         inputs = KnownInputs(data.group(Window(first_lane, WIDTH), first_lane), ops.current_block(), None, own)
-        given = GivenProducts(products, data, WIDTH).products_of_group(first_lane, of)
+        given = DataProducts(products, data, WIDTH).products_of_group(first_lane, of)
         return [given, inputs.row_products(of)]
 
     return run_region(body, *call.arrays, products)
@@ -94,7 +94,7 @@ def test_products_are_those_of_an_input_that_is_computed_from_the_rows():
     found = []
 
     def body(x):
-        found.append(known_input(x * 3.0, [x]))
+        found.append(match_known_input(x * 3.0, [x]))
         return []
 
     new_region([(tf.float32, [WIDTH, 2, N])], body)
@@ -106,7 +106,7 @@ def test_only_the_products_of_the_first_input_that_is_asked_for_are_given():
     call = Call([6, 5, 3, 1], 2)
 
     def body(*tensors):
-        given = GivenProducts(ops.placeholder(tf.float32, [None]), call.data(*tensors), WIDTH)
+        given = DataProducts(ops.placeholder(tf.float32, [None]), call.data(*tensors), WIDTH)
         first_lanes = [ops.constant(i, tf.int64) for i in (2, 0)]
         assert given.layer_input is None
         assert given.products_of_group(first_lanes[0], KnownInput(1)) is not None

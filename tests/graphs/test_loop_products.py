@@ -10,7 +10,7 @@ from batched_by_client import check, check_padded, traced
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_value import batched, shared
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.batched.loop_products import MIN_RANK, ProductsBehindLoop, products_behind
+from fedcore.graphs.batched.loop_products import MIN_RANK, ProductsBehindLoop, match_products
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Region, new_region, outer_values
 from fedcore.graphs.graphdef.form.captured_graph import captured_graph
@@ -93,7 +93,7 @@ SHAPES = [(B, N), (B, M), (N, M), (N, M), (M,)]
 
 
 def found(step) -> ProductsBehindLoop:
-    return products_behind(*regions_of(loop(step, elements=True), SHAPES))
+    return match_products(*regions_of(loop(step, elements=True), SHAPES))
 
 
 def kinds(step) -> tuple[int, int, int]:
@@ -118,7 +118,7 @@ def test_a_row_sum_that_replaces_its_variable_is_no_sum():
 
 def test_the_reduced_body_returns_the_operands_and_computes_no_product():
     condition, step = regions_of(loop(with_elements, elements=True), SHAPES)
-    behind = products_behind(condition, step)
+    behind = match_products(condition, step)
     test, reduced = behind.remove_from(condition, step)
     assert {n.op for n in step.nodes} - {n.op for n in reduced.nodes} >= {"MatMul", "AddN", "BiasAddGrad"}
     others = [i for i in range(len(step.results)) if i not in behind.variables]
@@ -155,7 +155,7 @@ def fitting(behind: ProductsBehindLoop, n: int, m: int, *, of_x=None, of_g=None)
         x, g = (of_x or batched)(x), (of_g or batched)(g)
         others = [x if ref == behind.sums[0].x else g for ref in behind.operands]
         outer = {p.matrix: batched(matrix) for p in behind.elements}
-        fit = behind.that_fit(evaluation, [*others, *(shared(index) for _ in behind.indices)], outer)
+        fit = behind.select_fitting(evaluation, [*others, *(shared(index) for _ in behind.indices)], outer)
         counts.append((len(fit.sums), len(fit.elements), len(fit.row_sums)))
         return []
 
@@ -182,7 +182,7 @@ def test_operands_that_are_shared_or_are_no_batches_of_rows_stay_in_the_loop():
 def test_a_body_without_products_is_not_changed():
     body = new_region([(tf.float32, [M]), (tf.float32, [M])], lambda x, y: [x + y, y])
     test = new_region([(tf.float32, [M]), (tf.float32, [M])], lambda x, y: [ops.constant(False)])
-    behind = products_behind(test, body)
+    behind = match_products(test, body)
     assert not behind.products
     assert [(r.arguments, r.nodes, r.results) for r in behind.remove_from(test, body)] == [
         (r.arguments, r.nodes, r.results) for r in (test, body)
@@ -199,6 +199,6 @@ def test_a_sum_that_the_condition_reads_stays_in_the_loop():
 
         return tf.while_loop(goes_on, body, (0, tf.zeros([N, M])))
 
-    assert not products_behind(*regions_of(fn, [(B, N), (B, M)])).products
+    assert not match_products(*regions_of(fn, [(B, N), (B, M)])).products
     graph = traced(fn, (B, N), (B, M))
     assert why_not_batchable(graph, graph.data, {0, 1}).why == "clients may take different numbers of steps"

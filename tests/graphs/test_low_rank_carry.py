@@ -7,7 +7,7 @@ from run_region import run_region
 
 from fedcore.graphs.batched.batched_value import BatchedValue, batched, shared
 from fedcore.graphs.batched.known_inputs import KnownInput, KnownInputs
-from fedcore.graphs.batched.low_rank import LowRank, divide_by, negative, times
+from fedcore.graphs.batched.low_rank import LowRank, divide_by, multiply_by, negative
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, low_rank_carry
 from fedcore.graphs.batched.own_rows import EACH, OwnRows
 from fedcore.graphs.batched.row_layouts import RowsInOrder
@@ -31,7 +31,7 @@ def product(x, g):
 
 
 def scaled(number, w):
-    return number * w if isinstance(w, np.ndarray) else w.map_linear(times(ops.constant(np.float32(number))))
+    return number * w if isinstance(w, np.ndarray) else w.map_linear(multiply_by(ops.constant(np.float32(number))))
 
 
 def plus(a, b):
@@ -187,9 +187,9 @@ def form(name, *, limit=3, counts=(3, 1, 2), start=(WEIGHTS, ZEROS), **options) 
 
 
 def test_kernels_whose_steps_append_the_same_rows_share_their_left_factor():
-    assert form("descent").shared == ((0,), (1,))
-    assert form("momentum").shared == ((0, 1),)
-    assert form("nesterov").shared == ((0, 1),)
+    assert form("descent").groups == ((0,), (1,))
+    assert form("momentum").groups == ((0, 1),)
+    assert form("nesterov").groups == ((0, 1),)
 
 
 def test_coefficients_are_loop_variables_only_where_a_step_scales():
@@ -271,7 +271,7 @@ def test_without_and_joining_keep_the_other_kernels():
     assert carry.kernels == [0, 1, 2, 4]
     assert carry.without(1).kernels == [0, 2, 4]
     assert carry.without(1).scaled == {(2, ("own", 2))}
-    assert set(carry.merge_groups(0, 4).shared) == {(0, 1, 4), (2,)}
+    assert set(carry.merge_groups(0, 4).groups) == {(0, 1, 4), (2,)}
     assert LowRankCarry(((3,),), 1, False).without(3) is None
 
 

@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 
 import fedcore as fc
-from fedcore.graphs.batched.batched_stage import BatchedFold, packed_specs, realize_batched
+from fedcore.graphs.batched.client_groups import packed_specs
 from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.packing import pack_clients, packing_cache
 from fedcore.graphs.batched.schedule import Schedule, ScheduleRules
+from fedcore.graphs.batched.stage_fold import StageFold, realize_batched
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.cancellation import Cancellation
 
@@ -77,7 +78,7 @@ def partial(cohort, rules, *, blocks=4, positions=None, **options) -> list[np.nd
     realized = realize_batched(stage(), schedule.layout, block=BLOCK, blocks=blocks, **options)
     tensors = [tf.convert_to_tensor(t) for t in tensors]
     given = []
-    if schedule.layout.is_given_products:
+    if schedule.layout.takes_products:
         products = realized.products
         given = [products.function([tensors[i] for i in products.operands], Cancellation())]
     total, *_ = realized([tf.constant(WEIGHTS), *tensors, *given], Cancellation())
@@ -102,7 +103,7 @@ RULES = {
     "low-rank": ScheduleRules(2, block=BLOCK, low_rank=12),
     "own products": ScheduleRules(2, block=BLOCK, low_rank=12, products="each"),
     "tiles": ScheduleRules(4, block=BLOCK, products="tiles"),
-    "given products": ScheduleRules(2, block=BLOCK, low_rank=12, products="each", gives_products=True),
+    "given products": ScheduleRules(2, block=BLOCK, low_rank=12, products="each", takes_products=True),
 }
 
 
@@ -149,7 +150,7 @@ def test_one_client_after_the_other_gives_the_bits_of_a_block():
     state = [np.zeros((N, M), "f"), np.float32(0)]
     for k, client in enumerate(cohort):
         schedule, tensors = packed([client], rules, blocks=1)
-        fold = BatchedFold(stage(), schedule.layout)
+        fold = StageFold(stage(), schedule.layout)
         flags = [np.bool_(k == 0), np.bool_(k == 1)]
         operands = [tf.convert_to_tensor(t) for t in [*flags, WEIGHTS, *tensors, *state]]
         total, *_ = fold.next_client()(operands, Cancellation())
@@ -169,7 +170,7 @@ def test_the_specs_are_those_of_packed_tensors():
 def test_groups_hold_blocks_only_if_their_lanes_are_in_the_order_of_the_clients():
     def holds(counts, rules, block):
         schedule, _ = packed(clients(counts), rules)
-        return BatchedFold(stage(), schedule.layout).groups_hold_blocks(block)
+        return StageFold(stage(), schedule.layout).groups.hold_blocks(block)
 
     rules = attrs.evolve(RULES["dense"], width=4)
     assert holds((4, 4, 4), rules, 2)

@@ -71,7 +71,7 @@ group 0: clients 0, 1; 3 steps, 24 rows, 13 of them padding, dense kernels
 group 1: clients 2, 3, 4; 1 step, 8 rows, 3 of them padding""",
     ),
     "given products": (
-        ([3, 4], ScheduleRules(2, low_rank=4, products="tiles", gives_products=True)),
+        ([3, 4], ScheduleRules(2, low_rank=4, products="tiles", takes_products=True)),
         """\
 2 clients in 1 group of 2 lanes
 rows in order, batches of 2
@@ -149,7 +149,7 @@ RULES = st.builds(
     low_rank=st.sampled_from([0, 1, 4]),
     products=st.sampled_from(["", "each"]),
     half_steps=st.booleans(),
-    gives_products=st.booleans(),
+    takes_products=st.booleans(),
     keeps_one_step=st.booleans(),
 )
 

@@ -14,12 +14,12 @@ import fedcore as fc
 from fedcore import context
 from fedcore.context import plan_of
 from fedcore.errors import FedcoreError
-from fedcore.graphs.batched import batched_stage
+from fedcore.graphs.batched import client_groups
 from fedcore.graphs.batched.aligned_reductions import reduce_aligned
 from fedcore.graphs.batched.batched_value import batched
 from fedcore.graphs.batched.batching_rewrites import DATA_PRODUCTS, KNOWN_INPUTS, ONE_STEP_FACTORS
 from fedcore.graphs.batched.known_inputs import KnownInputs
-from fedcore.graphs.batched.low_rank import LowRank, negative, product_of_factors, times
+from fedcore.graphs.batched.low_rank import LowRank, multiply_by, negative, product_of_factors
 from fedcore.graphs.batched.schedule import MAX_JOINED_ROWS
 from fedcore.runtime.clients import client_calls
 from fedcore.runtime.clients.device_stage import DeviceStage
@@ -412,7 +412,7 @@ def test_products_of_the_data_are_left_out_by_name(name, expected, monkeypatch):
         monkeypatch.setattr(owner, function, lambda *a, **kw: used.add(function) or original(*a, **kw))
 
     watch(KnownInputs, "product_of_step")
-    watch(batched_stage, "data_products")
+    watch(client_groups, "data_products")
     data = clients(FEW_STEPS)
     with fc.use(pipeline=f"default{{without={name}}}"):
         found = trained("sgd", data, runtime=fc.runtime.local())
@@ -497,7 +497,7 @@ def test_products_and_sums_of_low_rank_matrices_are_those_of_dense_ones():
     base, rate = tf.constant(rng.normal(size=(9, 7)).astype("f")), tf.constant(rng.normal(size=4).astype("f"))
     a = LowRank((9, 7), 4, ((base, 1.0), (own, 1.0)), ((left, right),))
     b = LowRank((9, 7), 4, ((base, 1.0),), ((left, right * 2),))
-    difference = a.map_linear(times(rate)).plus(b.map_linear(negative))
+    difference = a.map_linear(multiply_by(rate)).plus(b.map_linear(negative))
     assert len(difference.terms) == 2
     assert len(difference.factors) == 1
     expected = rate[:, None, None] * a.dense() - b.dense()

@@ -12,10 +12,10 @@ from fedcore.errors import ClientError, FedcoreError
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.runtime import ClientSlice, FaultPolicy, Report, SliceResult, Stop
 from fedcore.runtime.client_work import ClientWork
-from fedcore.runtime.clients.batching_fallback import BatchingFallback
 from fedcore.runtime.clients.deadlines import deadline
 from fedcore.runtime.clients.finite_check import NotFinite, checked_finite
-from fedcore.runtime.clients.memory import DeviceMemory, FittingSlices
+from fedcore.runtime.clients.fitting_slices import FittingSlices
+from fedcore.runtime.clients.memory import DeviceMemory
 from fedcore.runtime.clients.reader import TooLate
 from fedcore.runtime.stopping import Stopped
 
@@ -43,16 +43,17 @@ def add(clients):
     return SliceResult([value for (value,) in clients.values], {i: i for i in clients.present})
 
 
-def fitting(work, memory, run, one_by_one=add, notes=None):
-    note = (lambda text: None) if notes is None else notes.append
-    return FittingSlices(work, memory, run, one_by_one, operator.add, "CPU:0", note, lambda clients: clients.places)
+def fitting(work, run, one_by_one=lambda clients, *, batched: add(clients), report=None, memory=None):
+    """The policy of slices, over functions that run a slice together, and one block client by client."""
+    memory, report = memory or DeviceMemory(1), report or Report()
+    return FittingSlices(work, memory, run, one_by_one, operator.add, "CPU:0", report, lambda clients: clients.places)
 
 
 # Memory.
 
 
 def test_a_slice_that_does_not_fit_runs_in_halves_and_later_ones_begin_so(work):
-    asked, notes, memory = [], [], DeviceMemory(1)
+    asked, report = [], Report()
 
     def run(clients):
         asked.append(clients.places)
@@ -60,13 +61,13 @@ def test_a_slice_that_does_not_fit_runs_in_halves_and_later_ones_begin_so(work):
             raise NO_MEMORY
         return add(clients)
 
-    slices = fitting(work, memory, run, notes=notes)
+    slices = fitting(work, run, report=report)
     assert slices(numbers(0, 64, range(64))) == SliceResult(list(range(64)), {i: i for i in range(64)})
     assert asked == [64, 32, 16, 16, 16, 16]
     asked.clear()
     assert slices(numbers(64, 64, range(40))).partial == list(range(40))
     assert asked == [16, 16, 16]  # a half without clients does not run
-    assert notes == [
+    assert report.notes == [
         "CPU:0 ran out of memory: @clients runs there in calls of 32 clients",
         "CPU:0 ran out of memory: @clients runs there in calls of 16 clients",
     ]
@@ -78,12 +79,12 @@ def test_a_block_that_does_not_fit_runs_client_by_client(work):
 
     ran, memory = [], DeviceMemory(1)
 
-    def one_by_one(clients):
-        ran.append(clients.places)
+    def one_by_one(clients, *, batched):
+        ran.append((clients.places, batched))
         return add(clients)
 
-    assert fitting(work, memory, full, one_by_one)(numbers(0, 16, range(12))).partial == list(range(12))
-    assert ran == [8, 8]
+    assert fitting(work, full, one_by_one, memory=memory)(numbers(0, 16, range(12))).partial == list(range(12))
+    assert ran == [(8, True), (8, True)]
     assert memory.clients(work.key, 8) == 0
 
 
@@ -97,7 +98,7 @@ def test_a_client_of_a_loop_that_does_not_fit_alone_fails(work):
         raise NO_MEMORY
 
     with pytest.raises(tf.errors.ResourceExhaustedError):
-        fitting(attrs.evolve(work, module=module), DeviceMemory(1), full)(numbers(0, 1, [5]))
+        fitting(attrs.evolve(work, module=module), full)(numbers(0, 1, [5]))
 
 
 def test_a_graph_call_runs_again_with_fewer_beside_it_until_it_is_alone():
@@ -116,15 +117,15 @@ def test_a_graph_call_runs_again_with_fewer_beside_it_until_it_is_alone():
 
 
 def test_clients_without_a_batching_rule_run_one_by_one_and_are_tried_once(work):
-    work, tried, report = attrs.evolve(work), [], fc.runtime.Report()
+    work, tried, report = attrs.evolve(work), [], Report()
 
     def vectorised(clients):
         tried.append(clients.first)
         raise NoBatchingRule("Foo", "there is no rule")
 
-    fallback = BatchingFallback(work, vectorised, add, operator.add, report)
-    assert fallback(numbers(0, 8, [1, 2])).partial == [1, 2]
-    assert fallback(numbers(8, 8, [3])).partial == [3]
+    slices = fitting(work, vectorised, report=report)
+    assert slices(numbers(0, 8, [1, 2])).partial == [1, 2]
+    assert slices(numbers(8, 8, [3])).partial == [3]
     assert tried == [0]
     assert report.notes == ["@clients runs client by client: Foo is not vectorised over clients: there is no rule"]
 
@@ -135,21 +136,57 @@ def test_clients_whose_layouts_differ_run_one_by_one_and_other_blocks_still_vect
     def column(*shape):
         return columns_of(np.ones(shape, np.float32), fc.SequenceType(fc.TensorType("float32", shape[1:])))
 
-    def ran_as(name):
-        return lambda clients: SliceResult([(name, clients.first, clients.places)])
+    def together(clients):
+        return SliceResult([("vectorised", clients.first, clients.places)])
 
-    report = fc.runtime.Report()
-    fallback = BatchingFallback(attrs.evolve(work), ran_as("vectorised"), ran_as("one by one"), operator.add, report)
+    def one_by_one(clients, *, batched):
+        assert not batched
+        return SliceResult([("one by one", clients.first, clients.places)])
+
+    report = Report()
+    slices = fitting(attrs.evolve(work), together, one_by_one, report)
     alike, mixed = [column(2, 3), column(5, 3)], [column(2, 3), column(5, 4)]
-    assert fallback(numbers(0, 8, mixed)).partial == [("one by one", 0, 8)]
-    assert fallback(numbers(0, 8, alike)).partial == [("vectorised", 0, 8)]
+    assert slices(numbers(0, 8, mixed)).partial == [("one by one", 0, 8)]
+    assert slices(numbers(0, 8, alike)).partial == [("vectorised", 0, 8)]
     slice_of_blocks = [*alike, *[None] * 6, *mixed, *[None] * 6, *alike]
-    assert fallback(numbers(0, 32, [*slice_of_blocks, *[None] * 14])).partial == [
+    assert slices(numbers(0, 32, [*slice_of_blocks, *[None] * 14])).partial == [
         ("vectorised", 0, 8),
         ("one by one", 8, 8),
         ("vectorised", 16, 16),
     ]
     assert not report.notes
+
+
+def test_clients_that_fail_side_by_side_run_in_halves_once_and_those_that_fail_alone_without_rules(work):
+    """Client 13 fails where other clients are in its call, client 3 wherever batching rules compute it."""
+    ran, report = [], Report()
+
+    def fail_with(number, clients):
+        if number in [value for (value,) in clients.values]:
+            raise tf.errors.InvalidArgumentError(None, None, "a value of another client")
+
+    def together(clients):
+        ran.append(("together", clients.places))
+        fail_with(3, clients)
+        fail_with(13, clients)
+        return add(clients)
+
+    def one_by_one(clients, *, batched):
+        ran.append(("one by one", batched))
+        if batched:
+            fail_with(3, clients)
+        return add(clients)
+
+    assert fitting(work, together, one_by_one, report)(numbers(0, 16, range(16))).partial == list(range(16))
+    blocks = [[("together", 8), ("one by one", True), ("one by one", False)], [("together", 8), ("one by one", True)]]
+    assert ran == [("together", 16), *blocks[0], *blocks[1]]
+    ran.clear()
+    assert fitting(work, together, one_by_one, report)(numbers(0, 16, [None, 3])).partial == [3]  # the only client
+    assert ran == [("together", 16), ("together", 8), ("one by one", False)]
+    assert report.notes == [
+        "@clients: clients failed side by side; they ran in smaller calls",
+        "@clients ran client by client: its clients together raised InvalidArgumentError",
+    ]
 
 
 @fc.tf_computation("float32", "float32")

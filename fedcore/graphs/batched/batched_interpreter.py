@@ -7,7 +7,7 @@ and clients with 3, 3, 2 and 1 batches, the loop has 3 steps; in step 2 the weig
 unchanged. Calls of graphs go to `batched_call`.
 
 Training may test whether a client's change is finite. The left factor of a low-rank change can be *assumed finite*
-instead: it is noted in a list, and the runtime tests a leaf of the partial that would show it (`batched_stage`).
+instead: it is noted in a list, and the runtime tests a leaf of the partial that would show it (`client_groups`).
 
 Where the layout says so, the last steps of a group, whose batches have at most half of the padded rows, are a second
 loop that is built for that half.
@@ -58,17 +58,14 @@ class BatchedInterpreter:
 
     Args:
         module: holds the stage.
-        layout: of the packed clients.
+        layout: of operations outside of groups. Values of clients alone are without a client axis, see `client_lane`.
         xla: compile graphs with XLA where possible.
         knows_inputs: compute products with inputs that are known before a loop there.
-        is_lane: values are of one client, see `client_lane`.
     """
 
-    def __init__(
-        self, module: Module, layout: PackedLayout, *, xla: bool, knows_inputs: bool = True, is_lane: bool = False
-    ) -> None:
-        """Starts with the layout for all clients; `using` sets it, and what belongs to it, for the clients of a
-        group.
+    def __init__(self, module: Module, layout: PackedLayout, *, xla: bool, knows_inputs: bool = True) -> None:
+        """Starts with a layout for operations of no group; `using` sets it, and what belongs to it, for those of a
+        group. A function that is bound to broadcasts outside of a group is so run with the group's layout.
         """
         self._batch_sizes: Value | None = None  # of the step that is being built
         self._occupied: Presence | None = None
@@ -77,7 +74,6 @@ class BatchedInterpreter:
         self._product_source: ProductSource | None = None
         self._xla = xla
         self._knows_inputs = knows_inputs
-        self._is_lane = is_lane
         self._interpreter = Interpreter(module, self._evaluate, self._as_function)
         self.run = self._interpreter.run
         self.operations = self._interpreter.operations
@@ -123,10 +119,6 @@ class BatchedInterpreter:
         which XLA compiles, and in which TensorFlow fuses a convolution with its bias and activation. All other graphs
         are emitted in place, where their operations can be hoisted out of the loop over steps.
         """
-        if self._is_lane:
-            return lambda *arguments, seed=None: unflatten(
-                call_for_client(graph, data, flatten(arguments), seed), graph.type.result
-            )
         function_kind = None
         if self._xla and can_compile(graph, data):
             function_kind = "xla"
@@ -134,16 +126,18 @@ class BatchedInterpreter:
             function_kind = "fused"
 
         def call(*arguments: Nested, seed: Value | None = None) -> Nested:
-            """The result of a call of the graph for all clients.
+            """The result of a call of the graph for all clients, or for the client alone whose operations are built.
 
             Batch sizes go along only if an argument has padded rows. A function of its own assumes nothing finite: the
             list of assumptions would get values of its region, which the graph around it cannot read.
 
             Args:
                 arguments: of the graph, batched.
-                seed: int64, [K] or [] for all clients.
+                seed: int64, [K]; [] for a client alone.
             """
             values = flatten(arguments)
+            if self._layout.is_alone:
+                return unflatten(call_for_client(graph, data, values, seed), graph.type.result)
             sizes = self._batch_sizes if any(value.padded_axis is not None for value in values) else None
             build = functools.partial(
                 batched_call,
@@ -207,7 +201,8 @@ class BatchedInterpreter:
         initial, inputs = flatten(zero), None
         if isinstance(sequence, Sequence):
             initial = [shared(tensor_of(value)) for value in initial]
-        carry = None if self._xla else low_rank_carry(initial, self._layout)
+        is_compiled = self._xla and not self._layout.is_alone
+        carry = None if is_compiled else low_rank_carry(initial, self._layout)
         if carry is not None and isinstance(sequence, BatchedSequence):
             inputs = self._open_known_inputs(sequence)
         build = functools.partial(self._build_loop, sequence, initial, function, type_, inputs)

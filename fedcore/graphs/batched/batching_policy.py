@@ -26,7 +26,7 @@ from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clien
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.schedule import ScheduleRules
-from fedcore.graphs.batched.stage_fold import result_names, split_stage
+from fedcore.graphs.batched.stage_parts import result_names, split_stage
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
 from fedcore.graphs.graphdef.form.operations import has_loops, operations_of, operations_of_graphs
@@ -506,7 +506,7 @@ def schedule_rules(stage: ClientStage) -> ScheduleRules:
         products=str(plan.get("products", JOINED)),
         half_steps=has_loops(stage.module),
         block=int(plan.get("block", 1)),
-        gives_products=left_out.isdisjoint((KNOWN_INPUTS, DATA_PRODUCTS)),
+        takes_products=left_out.isdisjoint((KNOWN_INPUTS, DATA_PRODUCTS)),
         keeps_one_step=ONE_STEP_FACTORS not in left_out,
         start_rows=_rows_while_starting(stage),
     )

@@ -21,7 +21,7 @@ from fedcore.graphs.batched.schedule import PackedLayout, steps_of_rank
 from fedcore.graphs.capture.graph_import import NOT_INLINED
 from fedcore.graphs.dataflow.graph import Value
 from fedcore.graphs.graphdef.form.operations import operations_of
-from fedcore.graphs.sequences.layout import Sequence
+from fedcore.graphs.sequences.layout import Layout, Sequence
 from fedcore.graphs.tensors.values import Nested
 from fedcore.ir.module import Graph
 from fedcore.types import tensor_leaves
@@ -72,11 +72,21 @@ class LowRankSteps:
         step_counts = list(map(len, orders))  # a reading order has an entry for each batch
         return cls(rank, low_rank_steps, exceeds=max(step_counts) > low_rank_steps)
 
-    @property
-    def layout(self) -> PackedLayout:
-        """The layout of clients whose rows are not packed."""
+    def layout(self, layouts: SequenceOf[Layout | None]) -> PackedLayout:
+        """The layout of clients alone. If one exceeds the low-rank steps, its change is no product of factors, and the
+        changes of all clients of a block are added.
+
+        Args:
+            layouts: for each leaf of a client's arguments the layout of its sequence; None for a tensor.
+        """
         return PackedLayout(
-            (), (), low_rank=self.rank, low_rank_steps=self.low_rank_steps, exceeds_low_rank=self.exceeds
+            tuple(layouts),
+            (),
+            low_rank=self.rank,
+            low_rank_steps=self.low_rank_steps,
+            exceeds_low_rank=self.exceeds,
+            joins_blocks=not self.exceeds,
+            is_alone=True,
         )
 
     def __str__(self) -> str:
@@ -133,8 +143,3 @@ def as_values(argument: Nested) -> Nested:
 def tensor_of(value: BatchedValue) -> Value:
     """The tensor of the only client's value, without a client axis; a kernel in factors becomes dense."""
     return value.tensor if value.low_rank is None else value.low_rank.dense()[0]
-
-
-def as_tensors(value: Nested) -> Nested:
-    """The inverse of `as_values` for values without sequences; kernels in factors become dense."""
-    return tuple(map(as_tensors, value)) if isinstance(value, tuple) else tensor_of(value)

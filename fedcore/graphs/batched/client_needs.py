@@ -15,7 +15,7 @@ import attrs
 from fedcore.graphs.batched.appended_rows import appended_rows
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, is_kept
-from fedcore.graphs.batched.stage_fold import result_names, split_stage
+from fedcore.graphs.batched.stage_parts import result_names, split_stage
 from fedcore.graphs.graphdef.analysis.peak_bytes import FactoredKernels, Shape, peak_bytes
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.specs import spec

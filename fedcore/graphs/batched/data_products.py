@@ -1,7 +1,7 @@
 """Products of rows of the clients' data, for all groups of a call, as one tensor that a runtime may keep.
 
 The products of a first layer's inputs of all steps with one another (`known_inputs`) depend on the clients' data and on
-no weight. So the function of a call does not compute them but takes them as an operand, `GivenProducts`: a
+no weight. So the function of a call does not compute them but takes them as an operand, `DataProducts`: a
 function of their own computes them from the packed columns, and the runtime keeps them for the next round as long as it
 keeps the columns.
 
@@ -27,7 +27,7 @@ from fedcore.graphs.emission.region_function import realized_function
 
 
 @attrs.define(eq=False)
-class GivenProducts:
+class DataProducts:
     """The products of all groups, as an operand of the function of a call.
 
     Args:
@@ -66,7 +66,7 @@ class GivenProducts:
 
 
 def data_products(
-    call_products: GivenProducts,
+    call_products: DataProducts,
     specs: Sequence[tf.TensorSpec],
     *,
     has_own_products: bool,

@@ -82,7 +82,7 @@ class KnownInput:
         return x
 
 
-def known_input(x: Value, elements: Sequence[Value]) -> KnownInput | None:
+def match_known_input(x: Value, elements: Sequence[Value]) -> KnownInput | None:
     """How a tensor is computed from the data of one training step; None if anything else decides it, such as a weight.
 
     Args:
@@ -248,7 +248,7 @@ class StepInputs:
     def find_input(self, x: Value) -> KnownInput | None:
         """The known input that a tensor [K, B, n] of the step is; None if it is none."""
         if id(x) not in self._inputs_by_id:
-            self._inputs_by_id[id(x)] = (known_input(x, self.elements), x)  # holds x, so that its id stays in use
+            self._inputs_by_id[id(x)] = (match_known_input(x, self.elements), x)  # holds x, so that its id stays in use
         return self._inputs_by_id[id(x)][0]
 
     def earlier_inputs(self, layer_input: KnownInput) -> Value:

@@ -105,10 +105,10 @@ class RowSum:
         return (self.x,)
 
 
-def products_behind(condition: Region, loop_body: Region) -> "ProductsBehindLoop":
+def match_products(condition: Region, loop_body: Region) -> "ProductsBehindLoop":
     """The products of a loop's body that can be computed behind the loop: those that only add to a loop variable.
 
-    Nothing else in the loop may read that variable. Whether moving them gains anything is decided by `that_fit`.
+    Nothing else in the loop may read that variable. Whether moving them gains anything is decided by `select_fitting`.
 
     Args:
         condition, loop_body: the regions of the loop.
@@ -242,8 +242,8 @@ class ProductsBehindLoop:
             Region(tuple(loop_body.arguments[i] for i in carried), nodes, (*results, *self.operands, *self.indices)),
         )
 
-    def that_fit(
-        self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue], outer: Mapping[Value, BatchedValue]
+    def select_fitting(
+        self, evaluation: BatchedEvaluation, operand_values: Sequence[BatchedValue], outer: Mapping[Value, BatchedValue]
     ) -> "ProductsBehindLoop":
         """The products that can be computed behind the loop and gain by it.
 
@@ -251,14 +251,14 @@ class ProductsBehindLoop:
         Operands that are one tensor are collected once.
 
         Args:
-            others: the operands and indices that the body without the products returns, in one iteration.
+            operand_values: the operands and indices that the body without the products returns, in one iteration.
             outer: the values around the loop.
         """
-        value_of = dict(zip([*self.operands, *self.indices], others, strict=True))
+        value_of = dict(zip([*self.operands, *self.indices], operand_values, strict=True))
         # Several operands of the body may be one tensor here; the first of them represents the others.
         first_with_tensor: dict[int, Value] = {}
         representative = {ref: first_with_tensor.setdefault(id(value_of[ref].tensor), ref) for ref in self.operands}
-        fitting = {ref for ref in self.operands if _fits(value_of[ref])}
+        fitting = {ref for ref in self.operands if _is_row_matrix(value_of[ref])}
         sums = [
             attrs.evolve(s, x=representative[s.x], y=representative[s.y])
             for s in self.sums
@@ -278,27 +278,27 @@ class ProductsBehindLoop:
             tuple(s for s in sums if s in gaining or collected & {s.x, s.y}), tuple(elements), tuple(row_sums)
         )
 
-    def tensors_to_collect(self, evaluation: BatchedEvaluation, others: Sequence[BatchedValue]) -> list[Value]:
+    def tensors_to_collect(self, evaluation: BatchedEvaluation, operand_values: Sequence[BatchedValue]) -> list[Value]:
         """The operands of an iteration, [K, B, …], and the indices, as the loop appends them to lists.
 
         Padded rows of an operand become zeros, so that they add nothing. First operands of sums only are left as they
         are: they are finite wherever the client's results are finite, so their product with zero is zero.
 
         Args:
-            others: as for `that_fit`.
+            operand_values: as for `select_fitting`.
         """
         with_zero_padding = {*(s.y for s in self.sums), *(p.x for p in self.elements), *(r.x for r in self.row_sums)}
         rows = [
             evaluation.masked(v) if ref in with_zero_padding or v.padding is Padding.UNKNOWN else evaluation.tensor(v)
-            for ref, v in zip(self.operands, others, strict=False)
+            for ref, v in zip(self.operands, operand_values, strict=False)
         ]
-        return [*rows, *(evaluation.tensor(v) for v in others[len(rows) :])]
+        return [*rows, *(evaluation.tensor(v) for v in operand_values[len(rows) :])]
 
     def results(
         self,
         evaluation: BatchedEvaluation,
         lists: Iterable[Value],
-        others: Sequence[BatchedValue],
+        operand_values: Sequence[BatchedValue],
         state: Sequence[BatchedValue],
         outer: Mapping[Value, BatchedValue],
         trip_count: int | None,
@@ -307,14 +307,14 @@ class ProductsBehindLoop:
 
         Args:
             lists: for each operand and index, a TensorList of its tensors in all iterations.
-            others: as for `that_fit`.
+            operand_values: as for `select_fitting`.
             state: the loop variables before the loop.
             outer: the values around it.
             trip_count: T, the number of iterations; None if it is not known.
         """
         refs = [*self.operands, *self.indices]
         stacks = {}  # of each operand [K, B, T, n], of each index [T]
-        for ref, handle, v in zip(refs, lists, others, strict=True):
+        for ref, handle, v in zip(refs, lists, operand_values, strict=True):
             if v.batched:  # an operand; an index is one number for all clients
                 shape = [evaluation.clients, *evaluation.shape(v)]
                 stacks[ref] = _stack(handle, shape, v.tensor.dtype, trip_count)
@@ -326,10 +326,10 @@ class ProductsBehindLoop:
             total = ops.operation("BatchMatMulV2", rows[s.x], rows[s.y], adj_x=True)
             results[s.variable] = BatchedValue(evaluation.with_client_axis(state[s.variable]) + total, True)
         for r in self.row_sums:
-            operand = others[self.operands.index(r.x)]
+            operand = operand_values[self.operands.index(r.x)]
             results[r.variable] = _sum_rows(evaluation, stacks[r.x], operand, state[r.variable])
         for p in self.elements:
-            element = others[self.operands.index(p.x)]
+            element = operand_values[self.operands.index(p.x)]
             matrix = evaluation.with_client_axis(outer[p.matrix])
             count = ops.operation("TensorListLength", evaluation.tensor(state[p.variable]))
             products = self._list_of_products(evaluation, p, matrix, count, rows[p.x], stacks[p.index], element)
@@ -391,7 +391,7 @@ def _sum_rows(
     return BatchedValue(initial_tensor + evaluation.tensor(total), True)
 
 
-def _fits(value: BatchedValue) -> bool:
+def _is_row_matrix(value: BatchedValue) -> bool:
     """Whether an operand is a matrix [B, n] of each client, of static shape, whose rows are the batch or nothing is."""
     if not value.batched or value.padded_axis not in (0, None) or value.entries_per_row != 1:
         return False

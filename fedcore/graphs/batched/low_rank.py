@@ -275,19 +275,21 @@ def zero_rows(like: Value, size: int) -> Value:
     return ops.zeros([clients, ops.shape(like)[1] if rows is None else rows, size])
 
 
-def times(factor: Value) -> Callable:
-    """The linear function x -> factor * x for `LowRank.map_linear`; the factor is [], or one for each client, [K]."""
-    return lambda x: factor if _is_number(x, 1) else x * (_broadcast_to_matrices(factor) if _is_factor(x) else factor)
+def multiply_by(number: Value) -> Callable:
+    """The linear function x -> number * x for `LowRank.map_linear`; the number is [], or one for each client, [K]."""
+    return lambda x: (
+        number if _is_number(x, 1) else x * (_broadcast_to_matrices(number) if _is_right_factor(x) else number)
+    )
 
 
 def divide_by(divisor: Value) -> Callable:
     """The linear function x -> x / divisor for `LowRank.map_linear`; the divisor is [] or [K]."""
-    return lambda x: x / (_broadcast_to_matrices(divisor) if _is_factor(x) else divisor)
+    return lambda x: x / (_broadcast_to_matrices(divisor) if _is_right_factor(x) else divisor)
 
 
-def divide_by_unless_zero(divisor: Value) -> Callable:
+def divide_no_nan(divisor: Value) -> Callable:
     """The linear function x -> x / divisor for `LowRank.map_linear`, or zero where the divisor, [] or [K], is zero."""
-    return lambda x: ops.divide_no_nan(x, _broadcast_to_matrices(divisor) if _is_factor(x) else divisor)
+    return lambda x: ops.divide_no_nan(x, _broadcast_to_matrices(divisor) if _is_right_factor(x) else divisor)
 
 
 def negative(x: Value | float) -> Value | float:
@@ -295,7 +297,7 @@ def negative(x: Value | float) -> Value | float:
     return -x
 
 
-def _is_factor(x: Value | float) -> bool:
+def _is_right_factor(x: Value | float) -> bool:
     """Whether a linear function gets a right factor [K, r, m], and not a coefficient."""
     return not isinstance(x, float) and x.shape.rank == 3
 

@@ -67,8 +67,8 @@ def low_rank_carry(initial: Sequence[BatchedValue], layout: PackedLayout) -> "Lo
         return None
     tensors = {i: x.tensor for i, x in enumerate(initial) if x.tensor is not None and not x.batched}
     kernels = [i for i, t in tensors.items() if t.dtype == tf.float32 and is_kept(t.shape, layout.low_rank)]
-    shared = tuple((i,) for i in kernels)
-    return LowRankCarry(shared, layout.low_rank_steps, layout.exceeds_low_rank) if kernels else None
+    groups = tuple((i,) for i in kernels)
+    return LowRankCarry(groups, layout.low_rank_steps, layout.exceeds_low_rank) if kernels else None
 
 
 @attrs.frozen
@@ -78,7 +78,7 @@ class LowRankCarry:
     It holds no tensors, so that carries are compared, and one carry serves several graphs.
 
     Args:
-        shared: groups of kernels that share their left factors; a kernel is its position in the carry.
+        groups: the groups of kernels that share their left factors; a kernel is its position in the carry.
         low_rank_steps: number of steps after which the factors are added up.
         exceeds: whether a client takes more steps than that.
         scaled: pairs of a kernel and a matrix whose coefficient is a loop variable, since a step changes it.
@@ -87,7 +87,7 @@ class LowRankCarry:
             factor is a loop variable. Groups without a pair are undecided.
     """
 
-    shared: tuple[tuple[int, ...], ...]
+    groups: tuple[tuple[int, ...], ...]
     low_rank_steps: int
     exceeds: bool
     scaled: frozenset[tuple[int, MatrixId]] = frozenset()
@@ -96,7 +96,7 @@ class LowRankCarry:
     @property
     def kernels(self) -> list[int]:
         """Positions of the kernels in the carry, in order."""
-        return sorted(i for group in self.shared for i in group)
+        return sorted(i for group in self.groups for i in group)
 
     @property
     def is_one_step(self) -> bool:
@@ -148,15 +148,15 @@ class LowRankCarry:
 
     def without(self, kernel: int) -> "LowRankCarry | None":
         """The carry that does not keep a kernel low-rank; None if no kernel is left."""
-        groups = (tuple(i for i in group if i != kernel) for group in self.shared)
-        shared = tuple(group for group in groups if group)
+        smaller_groups = (tuple(i for i in group if i != kernel) for group in self.groups)
+        groups = tuple(group for group in smaller_groups if group)
         scaled = frozenset((i, m) for i, m in self.scaled if kernel not in (i, m[1]))
-        return attrs.evolve(self, shared=shared, scaled=scaled) if shared else None
+        return attrs.evolve(self, groups=groups, scaled=scaled) if groups else None
 
     def merge_groups(self, a: int, b: int) -> "LowRankCarry":
         """The carry in which the groups of the kernels a and b are one group, with one left factor."""
-        merged = tuple(sorted(i for group in self.shared if a in group or b in group for i in group))
-        return attrs.evolve(self, shared=(*(g for g in self.shared if a not in g and b not in g), merged))
+        merged = tuple(sorted(i for group in self.groups if a in group or b in group for i in group))
+        return attrs.evolve(self, groups=(*(g for g in self.groups if a not in g and b not in g), merged))
 
 
 @attrs.frozen(eq=False)
@@ -220,7 +220,7 @@ class OpenCarry:
     @property
     def appended_groups(self) -> list[tuple[int, ...]]:
         """The groups whose left factors are loop variables."""
-        return [group for group in self.carry.shared if self.carry.input_of(group) is None]
+        return [group for group in self.carry.groups if self.carry.input_of(group) is None]
 
     def _empty_factor(self, size: int) -> Value:
         """A factor [K, 0, size]; its static number of rows is unknown, since steps append rows."""
@@ -262,7 +262,7 @@ class OpenCarry:
 
         shared = [t for t in self.initial_matrices.values() if t is not None]
         inputs = StepInputs(self.known_inputs, step, elements, shared)
-        for n, group in enumerate(self.carry.shared):
+        for n, group in enumerate(self.carry.groups):
             layer_input = self.carry.input_of(group)
             if layer_input is not None:
                 kernels.lefts[n] = inputs.earlier_inputs(layer_input)
@@ -341,31 +341,29 @@ class CarriedKernels:
     rows: Value | None = None
 
     @classmethod
-    def from_variables(cls, carry: OpenCarry, variables: Tensors, exists: Value | None) -> "CarriedKernels":
+    def from_variables(cls, open_carry: OpenCarry, variables: Tensors, exists: Value | None) -> "CarriedKernels":
         """The kernels that loop variables hold, in the order of `OpenCarry.initial_variables`; inverse of `variables`.
 
         Args:
-            carry: how the loop holds the kernels; left factors that are known inputs are no loop variables.
+            open_carry: how the loop holds the kernels; left factors that are known inputs are no loop variables.
             exists: bool, whether the sums D hold something already; None: there are none.
         """
         remaining = list(variables)
-        kernels = carry.carry.kernels
+        carry = open_carry.carry
+        kernels = carry.kernels
         lefts = [
-            remaining.pop(0) if group in carry.appended_groups else carry.known_left_factor(group)
-            for group in carry.carry.shared
+            remaining.pop(0) if group in open_carry.appended_groups else open_carry.known_left_factor(group)
+            for group in carry.groups
         ]
         rights = {i: remaining.pop(0) for i in kernels}
-        own = {i: remaining.pop(0) for i in kernels} if carry.carry.exceeds else {}
-        scales = dict(zip(carry.carry._sorted_scaled, remaining, strict=True))
-        return cls(carry, lefts, rights, own, scales, exists)
+        own = {i: remaining.pop(0) for i in kernels} if carry.exceeds else {}
+        scales = dict(zip(carry._sorted_scaled, remaining, strict=True))
+        return cls(open_carry, lefts, rights, own, scales, exists)
 
     def variables(self) -> Tensors:
         """The loop variables that hold the kernels, in the order of `OpenCarry.initial_variables`."""
-        appended_lefts = [
-            t
-            for t, g in zip(self.lefts, self.open_carry.carry.shared, strict=True)
-            if g in self.open_carry.appended_groups
-        ]
+        groups, appended_groups = self.open_carry.carry.groups, self.open_carry.appended_groups
+        appended_lefts = [t for t, group in zip(self.lefts, groups, strict=True) if group in appended_groups]
         return [*appended_lefts, *self.rights.values(), *self.own.values(), *self.scales.values()]
 
     @property
@@ -438,7 +436,7 @@ class CarriedKernels:
         next_carry = _drop_kernels(carry, dense)
         if next_carry is not carry:
             return next_carry
-        for left, group in zip(self.lefts, carry.shared, strict=True):
+        for left, group in zip(self.lefts, carry.groups, strict=True):
             next_carry = self._carry_of_group(left, group, kernels)
             if next_carry is not carry:
                 return next_carry
@@ -460,7 +458,7 @@ class CarriedKernels:
             None if no kernel stays low-rank.
         """
         carry = self.open_carry.carry
-        group_of = {id(t): g for t, g in zip(self.lefts, carry.shared, strict=True)}
+        group_of = {id(t): g for t, g in zip(self.lefts, carry.groups, strict=True)}
         rows: Value | None = None
         for i in group:
             for factor, _ in kernels[i].factors:
@@ -493,11 +491,12 @@ class CarriedKernels:
         matrices = self._identified_matrices()
         for i, kernel in kernels.items():
             coefficients = {id(matrix): c for matrix, c in kernel.terms}
-            for m, matrix in matrices:
-                c = coefficients.pop(id(matrix), 0.0)  # what is left at the end are other matrices
-                is_unchanged = isinstance(c, float) and c == float(self.open_carry.begins_with(i, m))
-                if not is_unchanged and (i, m) not in carry.scaled:
-                    scaled.add((i, m))
+            for matrix_id, matrix in matrices:
+                coefficient = coefficients.pop(id(matrix), 0.0)  # what is left at the end are other matrices
+                start = float(self.open_carry.begins_with(i, matrix_id))
+                is_unchanged = isinstance(coefficient, float) and coefficient == start
+                if not is_unchanged and (i, matrix_id) not in carry.scaled:
+                    scaled.add((i, matrix_id))
             if coefficients:
                 return carry.without(i)
         return attrs.evolve(carry, scaled=carry.scaled | scaled) if scaled else carry
@@ -515,7 +514,7 @@ class CarriedKernels:
         """
         kernels = {i: value.low_rank for i, value in results.items() if value.low_rank is not None}
         lefts, rights = list[Value](), dict[int, Value]()
-        for left, group in zip(self.lefts, self.open_carry.carry.shared, strict=True):
+        for left, group in zip(self.lefts, self.open_carry.carry.groups, strict=True):
             rows = next((u for i in group for u, _ in kernels[i].factors if u is not left), None)
             layer_input = self.open_carry.carry.input_of(group)
             lefts.append(left if rows is None or layer_input is not None else self._append_rows(left, rows, active))
@@ -555,7 +554,7 @@ class CarriedKernels:
 
     def _left_factor(self, kernel: int) -> Value:
         """The left factor of the group that a kernel is in, [K, r, n]."""
-        return next(t for t, g in zip(self.lefts, self.open_carry.carry.shared, strict=True) if kernel in g)
+        return next(t for t, g in zip(self.lefts, self.open_carry.carry.groups, strict=True) if kernel in g)
 
     def _identified_matrices(self) -> list[tuple[MatrixId, Value]]:
         """Each matrix that kernels may be multiples of, with its id: the distinct shared ones, then the own ones."""

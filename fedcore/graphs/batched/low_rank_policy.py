@@ -118,7 +118,7 @@ def _find_low_rank(region: Region, kernels: dict[Value, int], scalars: set[Value
     # Numbers scale a value of the form; vectors are shapes, of whose entries a step computes such numbers.
     numbers = {*scalars}
     vectors: set[Value] = set()
-    constant = {*shared}
+    shared_matrices = {*shared}
     dense: set[Value] = set()  # kernels and products that an operation needs as a dense matrix
     for node in region.nodes:
         if not node.outputs:
@@ -130,10 +130,10 @@ def _find_low_rank(region: Region, kernels: dict[Value, int], scalars: set[Value
             vectors.add(result)
         elif _is_gradient(node, forms):
             forms[result] = {result}
-        elif _keeps(node, forms, numbers, constant):
+        elif _keeps_form(node, forms, numbers, shared_matrices):
             forms[result] = set().union(*(forms.get(i, set()) for i in node.inputs))
-        elif node.op in _SAME and node.inputs[0] in constant:
-            constant.add(result)
+        elif node.op in _SAME and node.inputs[0] in shared_matrices:
+            shared_matrices.add(result)
         elif node.op != "MatMul" or node.inputs[0] in forms or node.get("transpose_a", False):  # not x @ kernel
             dense.update(*(forms.get(i, set()) for i in node.reads))
     low_rank = []
@@ -168,13 +168,13 @@ def _is_gradient(node: Node, forms: Container) -> bool:
     return node.get("transpose_a", False) and not node.get("transpose_b", False)
 
 
-def _keeps(node: Node, forms: Container, numbers: Container, constant: Container) -> bool:
+def _keeps_form(node: Node, forms: Container, numbers: Container, shared_matrices: Container) -> bool:
     """Whether the result of a node is a sum of multiples of kernels and products, since an operand is.
 
     Args:
         forms: values that are such sums.
         numbers: values without axes.
-        constant: matrices that all clients share.
+        shared_matrices: matrices that all clients share.
     """
     has_form = [i in forms for i in node.inputs]
     if not any(has_form):
@@ -182,7 +182,7 @@ def _keeps(node: Node, forms: Container, numbers: Container, constant: Container
     if node.op in _SAME or node.op == "Neg":
         return True
     if node.op in ("Add", "AddV2", "Sub", "AddN"):
-        return all(is_form or i in constant for is_form, i in zip(has_form, node.inputs, strict=True))
+        return all(is_form or i in shared_matrices for is_form, i in zip(has_form, node.inputs, strict=True))
     if node.op == "Mul":
         return any(i in numbers for i in node.inputs)
     return node.op in ("RealDiv", "DivNoNan") and has_form[0] and node.inputs[1] in numbers

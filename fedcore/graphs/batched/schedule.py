@@ -82,7 +82,7 @@ class ScheduleRules:
             not `JOINED`.
         half_steps: steps of small batches may be built for half of the padded rows.
         block: clients of a block.
-        gives_products: the function of the call is given products of the clients' rows, where it can use some.
+        takes_products: the function of the call is given products of the clients' rows, where it can use some.
         keeps_one_step: kernels are kept low-rank also where a batch is so large that they are for one step only.
         start_rows: rows that a step computes while it starts its operations, see `cost_model`; for batches whose sizes
             the data decide.
@@ -94,7 +94,7 @@ class ScheduleRules:
     products: str = JOINED
     half_steps: bool = False
     block: int = 1
-    gives_products: bool = False
+    takes_products: bool = False
     keeps_one_step: bool = True
     start_rows: float = 0.0
 
@@ -118,8 +118,9 @@ class PackedLayout:
         products: the plan's attribute, see `own_rows`.
         joins_blocks: the sum of the factors of a block's clients is one product.
         joined_rows: rows of that product, some of which may be zeros; 0 for as many as the clients have.
-        is_given_products: the function of a call is given products of the clients' rows; see `data_products`.
+        takes_products: the function of a call is given products of the clients' rows; see `data_products`.
         width: lanes of a group.
+        is_alone: each client is a group of its own and reads its own sequences, whose rows are not packed.
     """
 
     layouts: tuple[Layout | None, ...]
@@ -135,8 +136,9 @@ class PackedLayout:
     products: str = JOINED
     joins_blocks: bool = False
     joined_rows: int = 0
-    is_given_products: bool = False
+    takes_products: bool = False
     width: int = 1
+    is_alone: bool = False
 
     @property
     def keeps_one_step(self) -> bool:
@@ -263,7 +265,7 @@ class Schedule:
         lines += [f"kernels are low-rank {low_rank}"] if layout.low_rank_steps else []
         rows = f" of {layout.joined_rows} rows" if layout.joined_rows else ""
         lines += [f"the factors of a block are one product{rows}"] if layout.joins_blocks else []
-        lines += ["products of the clients' rows are given"] if layout.is_given_products else []
+        lines += ["products of the clients' rows are given"] if layout.takes_products else []
         return "\n".join([*lines, *(f"group {i}: {g.text(first)}" for i, g in enumerate(groups))])
 
     def __str__(self) -> str:
@@ -558,9 +560,9 @@ def with_low_rank(
     if limit == 1 and steps.min() > 1:
         return layout
     exceeds = bool(steps.max() > limit)
-    gives = rules.gives_products and leaves.rows_in_order and limit > 1 and not exceeds
+    takes_products = rules.takes_products and leaves.rows_in_order and limit > 1 and not exceeds
     return attrs.evolve(
-        layout, low_rank=rules.low_rank, low_rank_steps=limit, exceeds_low_rank=exceeds, is_given_products=gives
+        layout, low_rank=rules.low_rank, low_rank_steps=limit, exceeds_low_rank=exceeds, takes_products=takes_products
     )
 
 

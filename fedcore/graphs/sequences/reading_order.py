@@ -33,7 +33,7 @@ UNKNOWN = -2
 _MOST_EPOCHS = 3  # TensorFlow stops filling a buffer that holds elements of more repetitions
 
 
-def numbers(first: int, second: int) -> Iterator[int]:
+def philox_numbers(first: int, second: int) -> Iterator[int]:
     """The uint32 numbers of TensorFlow's generator for two seeds."""
     size, begin = 16, 0
     while True:
@@ -117,7 +117,7 @@ class _Seeds:
 
     def __init__(self, pair: tuple[int, int], *, reshuffles: bool) -> None:
         self._pair = pair
-        self._numbers = numbers(*pair) if reshuffles else None
+        self._numbers = philox_numbers(*pair) if reshuffles else None
 
     def next(self) -> tuple[int, int]:
         return self._pair if self._numbers is None else (next(self._numbers), next(self._numbers))
@@ -135,7 +135,7 @@ def _sample_buffer(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds,
     The buffer is a ring. The elements of a repetition are contiguous in it, and all are sampled before those of the
     next.
     """
-    samples = numbers(*pair)
+    samples = philox_numbers(*pair)
     buffer: list = []
     epochs: deque[list[int]] = deque()  # [begin, end) of each repetition in the buffer
     begun = held = 0
@@ -163,7 +163,7 @@ def _sample_buffer(make: _Make, size: int, pair: tuple[int, int], seeds: _Seeds,
             return
         while epochs[0][0] == epochs[0][1]:
             epochs.popleft()
-            samples = numbers(*seeds.next())
+            samples = philox_numbers(*seeds.next())
         start, end = epochs[0]
         place = (start + next(samples) % (end - start)) % size
         element, buffer[place] = buffer[place], buffer[start % size]

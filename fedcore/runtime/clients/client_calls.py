@@ -12,12 +12,11 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.batched_stage import BatchedFold, realize_batched
 from fedcore.graphs.batched.client_lane import LowRankSteps
-from fedcore.graphs.batched.looped_stage import LoopedFold
 from fedcore.graphs.batched.packing import pack_clients, pack_for_loop
 from fedcore.graphs.batched.row_layouts import ABSENT
-from fedcore.graphs.batched.schedule import LEAST_WIDTH, Schedule, ScheduleRules
+from fedcore.graphs.batched.schedule import LEAST_WIDTH, PackedLayout, Schedule, ScheduleRules
+from fedcore.graphs.batched.stage_fold import StageFold, realize_batched
 from fedcore.graphs.dataflow.region_log import final_regions, logged_regions
 from fedcore.graphs.dataflow.text import print_region
 from fedcore.graphs.sequences.layout import NotStreamed
@@ -137,17 +136,11 @@ class StageCalls:
             parallel: clients that are computed at once.
             alone: the executable adds the only client to a partial.
         """
-        work = self.work
         layouts, tensors = self._stack(clients)
         lane_of = np.full(clients.places, ABSENT, np.int64)
         lane_of[list(clients.positions)] = np.arange(len(clients.positions))
-
-        def realize() -> Realized:
-            fold = LoopedFold(work.client_stage, layouts, steps, parallel=parallel)
-            return fold.next_client() if alone else fold.whole_call(work.block, clients.places // work.block)
-
-        function = self._executable(("low rank", layouts, steps, clients.places, parallel, alone), realize)
-        return Call(function, self.device.put([clients.seeds(work.seed), lane_of, *tensors]), steps)
+        function = self._grouped(clients, steps.layout(layouts), parallel=parallel, alone=alone)
+        return Call(function, self.device.put([clients.seeds(self.work.seed), lane_of, *tensors]), steps)
 
     def _stack(self, clients: ClientSlice) -> tuple[tuple, list]:
         """The layouts and tensors of `pack_for_loop`."""
@@ -167,22 +160,39 @@ class StageCalls:
         Args:
             alone: the executable adds the only client to a partial.
         """
-        work, rules = self.work, self.work.schedule_rules
+        rules = self.work.schedule_rules
         if alone:
-            rules = attrs.evolve(rules, width=LEAST_WIDTH, one_step_width=0, gives_products=False)
+            rules = attrs.evolve(rules, width=LEAST_WIDTH, one_step_width=0, takes_products=False)
         elif most_lanes is not None:
             wide = min(rules.one_step_width, most_lanes)
             rules = attrs.evolve(rules, width=min(rules.width, most_lanes), one_step_width=wide)
         schedule, tensors = self._pack(clients, rules)
-        layout, blocks = schedule.layout, clients.places // work.block
+        return Call(self._grouped(clients, schedule.layout, assumes=assumes, alone=alone), tensors, schedule)
+
+    def _grouped(
+        self,
+        clients: ClientSlice,
+        layout: PackedLayout,
+        *,
+        assumes: bool = False,
+        parallel: int | None = None,
+        alone: bool = False,
+    ) -> Realized:
+        """The executable that computes the clients of a slice in groups.
+
+        Args:
+            assumes, alone: as for `_vectorised`.
+            parallel: groups that are computed at once. Default: see `ClientGroups`.
+        """
+        stage, block = self.work.client_stage, self.work.block
 
         def realize() -> Realized:
             if alone:
-                return BatchedFold(work.client_stage, layout).next_client()
-            return realize_batched(work.client_stage, layout, block=work.block, blocks=blocks, assumes=assumes)
+                return StageFold(stage, layout, parallel=parallel).next_client()
+            blocks = clients.places // block
+            return realize_batched(stage, layout, block=block, blocks=blocks, assumes=assumes, parallel=parallel)
 
-        function = self._executable(("vectorised", layout, clients.places, assumes, alone), realize)
-        return Call(function, tensors, schedule)
+        return self._executable(("groups", layout, clients.places, assumes, parallel, alone), realize)
 
     def _executable(self, form: tuple, realize: Callable[[], Realized]) -> Realized:
         """The executable of the stage in a form: kept, or built by `realize`."""
@@ -215,7 +225,7 @@ class StageCalls:
                     capacity=clients.places,
                     cache=device.packed,
                 )
-            nothing = [np.zeros(0, np.float32)] if schedule.layout.is_given_products else []
+            nothing = [np.zeros(0, np.float32)] if schedule.layout.takes_products else []
             tensors = device.put([*tensors, *nothing])
             if facts is not None:
                 facts["schedule"] = schedule.text(clients.first)

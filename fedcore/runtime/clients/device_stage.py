@@ -16,12 +16,12 @@ from fedcore.graphs.stages.realize import Products, Realized, realize_stage
 from fedcore.graphs.tensors.mapped_arrays import unstacked_rows
 from fedcore.graphs.tensors.values import flatten, unflatten
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
-from fedcore.runtime.clients.batching_fallback import BatchingFallback
 from fedcore.runtime.clients.client_calls import StageCalls
 from fedcore.runtime.clients.deadlines import deadline
 from fedcore.runtime.clients.failures import failures_of
 from fedcore.runtime.clients.finite_check import is_moderate
-from fedcore.runtime.clients.memory import DeviceMemory, FittingSlices, Run
+from fedcore.runtime.clients.fitting_slices import FittingSlices
+from fedcore.runtime.clients.memory import DeviceMemory
 from fedcore.runtime.clients.memory_budget import CallSize, StageSizes, memory_budget
 from fedcore.runtime.clients.protocols import ProtocolBroken
 from fedcore.runtime.devices.device import DeviceExecutor, default_devices, device_name
@@ -40,8 +40,8 @@ class DeviceStage:
     from the partial of the client before, where memory or the clients' graphs allow no more, or where a batching rule
     or a common layout is missing).
 
-    Policies wrap each other, outermost first: `BatchingFallback` (only if clients have groups), `FittingSlices`, and
-    for each graph call `DeviceMemory.run` and `deadline`.
+    Policies wrap each other, outermost first: `FittingSlices`, and for each graph call `DeviceMemory.run` and
+    `deadline`.
 
     Guarantees:
       - Bits do not depend on whether memory allows a slice to run whole, in halves, or client by client.
@@ -70,14 +70,10 @@ class DeviceStage:
         self._timeout_s = timeout_s
         self._broadcasts: list[tf.Tensor] | None = None
         self._putting = threading.Lock()
-        together, one_by_one = self._together, functools.partial(self._one_by_one, batched=True)
         self._sizes = None if memory.budget is None else StageSizes(work, memory.budget, memory.most)
-        self._run: Run = FittingSlices(
-            work, memory, together, one_by_one, self.merge, device.device, report.note, self._fitting_places
+        self._run = FittingSlices(
+            work, memory, self._together, self._one_by_one, self.merge, device.device, report, self._fitting_places
         )
-        if work.is_vectorised or work.low_rank:
-            unbatched = functools.partial(self._one_by_one, batched=False)
-            self._run = BatchingFallback(work, self._run, unbatched, self.merge, report)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         """The result of a slice with at least one present client.
@@ -131,11 +127,15 @@ class DeviceStage:
         size = self._sizes.call_size(clients)
         return 0 if size is None else size.places
 
-    def _size(self, clients: ClientSlice) -> CallSize | None:
-        """The size of the call of a slice that fits, for the report too; None without a budget."""
+    def _size(self, clients: ClientSlice, *, alone: bool = False) -> CallSize | None:
+        """The size of the call of a slice that fits, for the report too; None without a budget.
+
+        Args:
+            alone: the calls are of one client each.
+        """
         if self._sizes is None:
             return None
-        size = self._sizes.call_size(clients) or self._sizes.lone_call_size(clients)
+        size = (None if alone else self._sizes.call_size(clients)) or self._sizes.lone_call_size(clients)
         self._report.needs(self._work.stage, self._sizes.stage_memory(clients, size))
         return size
 
@@ -179,7 +179,7 @@ class DeviceStage:
         kept_values: dict[int, object] = {}
         sent: dict[int, np.ndarray] = {}
         first, last = clients.present[0], clients.present[-1]
-        size = self._size_alone(clients)
+        size = self._size(clients, alone=True)
         for alone, call in self._calls.by_client(clients, batched=batched):
             (index,), function = alone.present, call.function
             operands = [*self._on_device(), *call.tensors]
@@ -214,14 +214,6 @@ class DeviceStage:
         with tf.device(self._device.device):
             leaves = [unstacked_rows(tensor, clients) for tensor in stacked]
         return [unflatten([leaf[i] for leaf in leaves], kept_type) for i in range(clients)]
-
-    def _size_alone(self, clients: ClientSlice) -> CallSize | None:
-        """The size of a call of one client of a slice, for the report too; None without a budget."""
-        if self._sizes is None:
-            return None
-        size = self._sizes.lone_call_size(clients)
-        self._report.needs(self._work.stage, self._sizes.stage_memory(clients, size))
-        return size
 
     def _call(self, clients: ClientSlice, function: Realized, tensors: list, size: CallSize | None) -> tuple:
         """One graph call, within the sum of its clients' deadlines."""

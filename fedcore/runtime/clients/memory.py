@@ -1,15 +1,14 @@
-"""The memory policy: when a device runs out of memory, fewer graph calls run at once, then slices get smaller.
+"""Memory of a device: when it runs out, fewer graph calls run at once, and slices get smaller.
 
 Decisions 0051 and 0264.
 """
 
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tensorflow as tf
 
-from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients.memory_budget import MemoryBudget
 from fedcore.runtime.stopping import Stop, Stopped
 
@@ -111,80 +110,3 @@ class DeviceMemory:
         """Notes that at most so many clients of a stage fit into a slice; 0: a block runs client by client."""
         with self._free:
             self._clients[stage] = min(clients, self._clients.get(stage, clients))
-
-
-Run = Callable[[ClientSlice], SliceResult]
-Merge = Callable[[Any, Any], Any]
-
-
-class FittingSlices:
-    """Runs slices in parts that fit into a device's memory, and of which no client fails because of the others.
-
-    Guarantees:
-      - A slice is halved, down to one block. If a block does not fit, its clients run one by one, each from the partial
-        of the client before. The bits are those of the whole slice.
-      - Later slices of the stage start with the size that fitted.
-      - A vectorised slice that TensorFlow refuses for its values is halved too. Clients side by side take the branches
-        and the steps of the others, with values for which their own program takes none.
-
-    Args:
-        run: runs a slice in one graph call.
-        one_by_one: runs one block, by a graph call for each client.
-        merge: merges two partials.
-        device: name of the device, for the report.
-        note: adds a note to the report.
-        fitting_places: of a slice, how many places a call may have for the memory budget; 0 if a block's clients run
-            one by one.
-    """
-
-    def __init__(
-        self,
-        work: ClientWork,
-        memory: DeviceMemory,
-        run: Run,
-        one_by_one: Run,
-        merge: Merge,
-        device: str,
-        note: Callable[[str], None],
-        fitting_places: Callable[[ClientSlice], int],
-    ) -> None:
-        self._work = work
-        self._memory = memory
-        self._run = run
-        self._one_by_one = one_by_one
-        self._merge = merge
-        self._device = device
-        self._note = note
-        self._fitting_places = fitting_places
-
-    def __call__(self, clients: ClientSlice) -> SliceResult:
-        if min(self._memory.clients(self._work.key, clients.places), self._fitting_places(clients)) == clients.places:
-            try:
-                return self._run(clients)
-            except tf.errors.ResourceExhaustedError:
-                if not self._work.is_vectorised and len(clients.present) == 1:
-                    raise
-                self._shrink(clients.places)
-            except (tf.errors.InvalidArgumentError, tf.errors.CancelledError):
-                # The call was not stopped: an operation that fails cancels the loops around it, and TensorFlow may name
-                # the loop instead.
-                if not self._work.is_vectorised or len(clients.present) == 1:
-                    raise
-                self._note(f"@{self._work.stage}: clients failed side by side; they ran in smaller calls")
-        if clients.places == self._work.block:
-            return self._one_by_one(clients)
-        return in_halves(clients, self._work.block, self, self._merge)
-
-    def _shrink(self, places: int) -> None:
-        fits = places // 2 if places > self._work.block else 0
-        self._memory.holds(self._work.key, fits)
-        self._note(
-            f"{self._device} ran out of memory: @{self._work.stage} runs there in calls of {fits or 1} "
-            f"client{'s' * (fits > 1)}"
-        )
-
-
-def in_halves(clients: ClientSlice, block: int, run: Run, merge: Merge) -> SliceResult:
-    """The joined result of the two halves of a slice. A half without present clients is left out."""
-    halves = clients.parts(block, clients.places // 2)
-    return clients.joined(halves, map(run, halves), merge)

@@ -18,8 +18,8 @@ Each policy is a separate class or function. It wraps a function from a `ClientS
 |---|---|---|
 | faults: run again, raise or drop | `FaultPolicy` | faults.py |
 | floats that are not finite | `checked_finite` | finite_check.py |
-| no batching rule: client by client | `BatchingFallback` | batching_fallback.py |
-| memory: smaller slices, fewer calls at once | `FittingSlices`, `DeviceMemory` | memory.py |
+| no batching rule, no memory, errors: smaller calls, or client by client | `FittingSlices` | fitting_slices.py |
+| memory: fewer calls at once | `DeviceMemory` | memory.py |
 | deadline of a graph call | `deadline` | deadlines.py |
 
 This module applies the first two, for every kind of executor; `DeviceStage` applies the other policies.

@@ -16,7 +16,7 @@ from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue, ListE
 from fedcore.graphs.batched.batching_rules.tensor_lists import ANY_SHAPE
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.joined_products import join_products
-from fedcore.graphs.batched.loop_products import ProductsBehindLoop, products_behind
+from fedcore.graphs.batched.loop_products import ProductsBehindLoop, match_products
 from fedcore.graphs.batched.trip_count import iterations_at_once, known_counters, trip_count
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.control_flow import cond, while_loop
@@ -172,7 +172,7 @@ def while_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue)
     loop_body, outer = join_products(evaluation, loop_body, read)
     counter_starts = known_counters(evaluation, loop_body, values)
     iterations = trip_count(evaluation, condition, counter_starts)
-    products, test, step, variables = _move_products_behind(evaluation, node, condition, loop_body, values, outer)
+    products, test, step, variables = _move_match_products(evaluation, node, condition, loop_body, values, outer)
     carried = [i for i in range(len(values)) if i not in products.variables]
 
     def condition_holds(*tensors: Value) -> Value:
@@ -208,7 +208,7 @@ def while_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue)
     return [results[i] for i in range(len(values))]
 
 
-def _move_products_behind(
+def _move_match_products(
     evaluation: BatchedEvaluation,
     node: Node,
     condition: Region,
@@ -221,12 +221,12 @@ def _move_products_behind(
     Whether a product fits is known only from the values of a body without it. So the search begins with all of them,
     and drops those that do not fit until all do.
     """
-    products = products_behind(condition, loop_body)
+    products = match_products(condition, loop_body)
     while True:
         test, step = products.remove_from(condition, loop_body)
         carried = [value for i, value in enumerate(initial) if i not in products.variables]
         variables = _find_loop_variables(evaluation, node, test, step, carried, outer)
-        fitting = products.that_fit(evaluation, variables.others, outer)
+        fitting = products.select_fitting(evaluation, variables.others, outer)
         if fitting == products:
             return products, test, step, variables
         products = fitting

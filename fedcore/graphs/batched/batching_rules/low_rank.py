@@ -12,7 +12,7 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_value import BatchedValue, product_padding
 from fedcore.graphs.batched.batching_rules.matmul import contraction_operands
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
-from fedcore.graphs.batched.low_rank import LowRank, divide_by, divide_by_unless_zero, low_rank_rule, negative, times
+from fedcore.graphs.batched.low_rank import LowRank, divide_by, divide_no_nan, low_rank_rule, multiply_by, negative
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Node, Value
 
@@ -78,7 +78,7 @@ def scaling_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: 
     return _value(x.low_rank.map_linear(_LINEAR_FUNCTIONS[node.op](evaluation.tensor(y))))
 
 
-_LINEAR_FUNCTIONS = {"Mul": times, "RealDiv": divide_by, "DivNoNan": divide_by_unless_zero}
+_LINEAR_FUNCTIONS = {"Mul": multiply_by, "RealDiv": divide_by, "DivNoNan": divide_no_nan}
 """Operation -> number -> the linear function for `LowRank.map_linear`."""
 
 

@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -66,12 +66,21 @@ def checked_function(functions: Mapping[str, function_pb2.FunctionDef], name: st
     return canonical_functions(checked, name, digest_digits=64)
 
 
-def guarded_operands(op: str, tensors: Sequence, attributes: Mapping[str, Any], emit: Callable) -> list:
-    """The operands of one operation behind its checks, which `emit` makes."""
+Emit: TypeAlias = Callable[[str, Sequence, Mapping[str, Any]], Sequence]
+"""Adds an operation, by its type, operands and attributes, and returns its results."""
+
+
+def guarded_operands(op: str, tensors: Sequence, attributes: Mapping[str, Any], emit: Emit) -> list:
+    """The operands of an operation behind the checks that they need.
+
+    Args:
+        op, tensors, attributes: the operation's type, operands, and attributes that are not their defaults.
+        emit: adds the operations of the checks.
+    """
     tensors = list(tensors)
     if _needs_none(op, tensors, _tensor_source):
         return tensors
-    checks = Checks(lambda op, operands, attributes: emit(op, operands, attributes)[0])
+    checks = Checks(lambda *operation: emit(*operation)[0])
     for index, tensor in checks.of(op, tensors, [t.dtype for t in tensors], attributes):
         tensors[index] = tensor
     return tensors

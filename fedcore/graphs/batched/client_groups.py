@@ -1,33 +1,43 @@
-"""A client stage whose clients are computed side by side, in groups along a leading client axis.
+"""The client operations of a stage, in groups of clients.
 
-In:  broadcasts, then the tensors of `pack_clients`. Out: see `stage_fold`.
+In:  the tensors of the clients: those of `pack_clients`, or of clients alone the seed of each client, the lane of each
+     client of a call, and the tensors of `pack_for_loop`.
+Out: what the fold reads of the clients of a group: tensors [width, …], or matrices as factors (left, right) where the
+     fold only adds them.
 
-A group of `width` clients has the lanes first_lane … first_lane + width - 1 of the call. Its function computes what the
-fold reads of these clients: tensors [width, …], or matrices as factors (left, right) where the fold only adds them.
+A group of `width` clients has the lanes first_lane … first_lane + width - 1 of the call, side by side along a leading
+client axis. Clients *alone* are groups of one (`client_lane`): each trains over its own batches, of any number of rows,
+with values without a client axis. Such a client has large kernels, whose changes stay factors.
 
-Decision 0233.
+Example: a block of 4 clients alone train a convolutional network. The change of the kernel [3136, 512] of a dense layer
+stays two factors, and the block's sum is one product of the factors of all clients, so that no change is made.
+
+Decisions 0179, 0233 and 0327.
 """
 
 import functools
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
+from typing import Protocol
 
 import attrs
 import tensorflow as tf
 
+from fedcore.graphs.batched.batched_interpreter import BatchedInterpreter
 from fedcore.graphs.batched.batched_sequence import BatchedSequence
 from fedcore.graphs.batched.batched_value import Presence, batched
 from fedcore.graphs.batched.block_reduction import MAX_SEQUENTIAL_TERMS
-from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS_OF_LOOPS, Factors
-from fedcore.graphs.batched.data_products import GivenProducts, data_products
+from fedcore.graphs.batched.client_contribution import PARALLEL_GROUPS, PARALLEL_GROUPS_OF_LOOPS, Factors
+from fedcore.graphs.batched.client_lane import as_values, call_graph
+from fedcore.graphs.batched.data_products import DataProducts, data_products
 from fedcore.graphs.batched.row_layouts import RowLayout
 from fedcore.graphs.batched.row_windows import Window
 from fedcore.graphs.batched.schedule import PackedLayout
-from fedcore.graphs.batched.stage_fold import Group, StageFold
+from fedcore.graphs.batched.stage_parts import StageParts
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.graph import Value, building
 from fedcore.graphs.graphdef.form.operations import has_loops
-from fedcore.graphs.stages.client_stage import ClientStage
+from fedcore.graphs.stages.client_loop import client_arguments, client_specs
 from fedcore.graphs.stages.onednn import with_kernels_of
 from fedcore.graphs.stages.realize import Products, Realized, profiler_name
 from fedcore.graphs.tensors.specs import spec
@@ -37,9 +47,22 @@ from fedcore.ir.module import Parameter
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
 
 
+class Group(Protocol):
+    """The client operations of a group."""
+
+    def __call__(self, first_lane: Value, factored_leaves: Mapping[int, int]) -> list[Value | Factors]:
+        """The leaves [width, …], or factors, of the contributions of a group's clients.
+
+        Args:
+            first_lane: int64, the first lane of the group.
+            factored_leaves: leaf of the contribution that may stay factors, since the fold only adds it -> the leaf of
+                the partial to which it is added.
+        """
+
+
 def packed_specs(client_leaves: SequenceOf[Type], layout: PackedLayout) -> list[tf.TensorSpec]:
     """Specs of the tensors that `pack_clients` returns for arguments with the given leaves."""
-    specs = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64)]
+    specs = [*_NUMBERS_OF_LANES]
     for leaf, sequence, batch_rows in zip(client_leaves, layout.layouts, layout.batch_rows, strict=True):
         if sequence is not None:
             specs.extend(layout.rows.specs(sequence, batch_rows))
@@ -49,71 +72,96 @@ def packed_specs(client_leaves: SequenceOf[Type], layout: PackedLayout) -> list[
     return specs
 
 
-class BatchedFold(StageFold):
-    """The parts of a batched stage.
+class ClientGroups:
+    """Functions that run the client operations of groups of clients.
 
     Args:
-        layout: of the packed clients.
+        layout: of the clients of a call.
+        interpreter: that of the stage, whose functions may have been bound to broadcasts by it.
         assumes: left factors may be taken to be finite, which `LowRank.finiteness_of_sum` then does.
+        parallel: groups that may run at once. Default: more if the stage's graphs have loops, see the constants.
 
     Attributes:
+        witness_leaves: leaves of the partial: if a left factor that was taken for finite is not, one of them is not.
         lacks_witness: a left factor was taken for finite, and if it is not, no leaf of the partial shows it.
+        rows_of_lanes: int64 [lanes]: rows of the factors of each lane, in the graph being built; None: all.
     """
 
     def __init__(
         self,
-        stage: ClientStage,
+        parts: StageParts,
         layout: PackedLayout,
+        interpreter: BatchedInterpreter,
         *,
         assumes: bool = False,
+        parallel: int | None = None,
     ) -> None:
-        """Groups of stages whose graphs have loops may run in greater number at a time, see the constants."""
-        super().__init__(stage, layout.width, layout, joined=layout.joins_blocks)
-        self.joined_rows = layout.joined_rows
+        self._parts = parts
+        self._stage = parts.stage
         self._layout = layout
+        self._interpreter = interpreter
         self._assumes = assumes
+        self._data_products: DataProducts | None = None
+        self.parallel = parallel or (PARALLEL_GROUPS_OF_LOOPS if has_loops(parts.stage.module) else PARALLEL_GROUPS)
+        self.witness_leaves: set[int] = set()
         self.lacks_witness = False
-        self._given: GivenProducts | None = None
-        if has_loops(stage.module):
-            self.parallel = PARALLEL_GROUPS_OF_LOOPS
+        self.rows_of_lanes: Value | None = None
 
     @property
-    def client_specs(self) -> list[tf.TensorSpec]:
-        product_specs = [tf.TensorSpec([None], tf.float32)] if self._layout.is_given_products else []
-        return [*packed_specs(self.stage.client_leaves, self._layout), *product_specs]
+    def specs(self) -> list[tf.TensorSpec]:
+        """Specs of the clients' tensors."""
+        layout = self._layout
+        if layout.is_alone:
+            return [*_NUMBERS_OF_LANES, *(s for leaf in client_specs(self._stage, layout.layouts) for s in leaf)]
+        product_specs = [tf.TensorSpec([None], tf.float32)] if layout.takes_products else []
+        return [*packed_specs(self._stage.client_leaves, layout), *product_specs]
 
     @property
-    def has_factors(self) -> bool:
-        """The matrix of a client that exceeds `low_rank_steps` is more than a product of factors."""
+    def have_factors(self) -> bool:
+        """Whether matrices that the fold only adds may stay factors.
+
+        The matrix of a client that exceeds `low_rank_steps` is more than a product of factors.
+        """
         is_low_rank = bool(self._layout.low_rank_steps)
         return is_low_rank and (not self._layout.exceeds_low_rank or self._layout.joins_blocks)
 
-    def groups_hold_blocks(self, block: int) -> bool:
+    def hold_blocks(self, block: int) -> bool:
+        """Whether a group holds whole blocks, so that it may add them up."""
         layout = self._layout
         holds = layout.equal_steps and (layout.keeps_one_step or not layout.low_rank_steps)
-        return holds and not self.width % block and block <= MAX_SEQUENTIAL_TERMS and not self.own_specs
+        return holds and not layout.width % block and block <= MAX_SEQUENTIAL_TERMS and not self._parts.own_specs
 
-    def groups(self, tensors: list) -> tuple[list[tuple[Group, Value]], Value]:
-        """The functions of groups with the number of groups of each, and the lanes of clients; see `StageFold.groups`.
+    def open(self, tensors: list, invariant: Mapping[str, object]) -> tuple[list[tuple[Group, Value]], Value]:
+        """Functions that run the client operations of a group.
 
         There is one function for all groups, except where groups differ in the graph (`_functions_of_groups`).
+
+        Args:
+            tensors: of the clients.
+            invariant: names of broadcasts and of client-invariant operations -> values.
+        Returns:
+            groups: functions, and for how many groups (int64) each is called, in the order of the lanes.
+            lane_of: int64 [clients], the lane of each client of the call.
         """
-        seeds, lane_of = tensors.pop(0), tensors.pop(0)
-        arguments = _client_arguments(self.stage.client_parameters, self._layout, tensors)
+        seeds, lane_of, *tensors = tensors
+        lanes = ops.size(seeds, tf.int64)
+        if self._layout.is_alone:
+            run_client = functools.partial(self._run_client, tensors, seeds, dict(invariant))
+            return [(run_client, lanes)], lane_of
+        arguments = _client_arguments(self._stage.client_parameters, self._layout, tensors)
         if self._layout.products and self._layout.low_rank_steps:
             rows = self._rows(arguments)
             self.rows_of_lanes = rows.own_rows if self._layout.has_own_factors else rows.rows_of_batches
-        if self._layout.is_given_products:
-            self._given = GivenProducts(tensors.pop(0), self._rows(arguments), self.width)
-        lanes = ops.size(seeds, tf.int64)
+        if self._layout.takes_products:
+            self._data_products = DataProducts(tensors.pop(0), self._rows(arguments), self._layout.width)
 
         def has_client() -> Value:
             """Bool [lanes]: the lanes with a client, computed once for all groups, where a rule asks for it."""
             with building(lane_of.block):  # absent clients have the lane -1, which is left out
                 return ops.unsorted_segment_sum(lane_of * 0 + 1, lane_of, lanes) > 0
 
-        group = functools.partial(self._run_group, arguments, seeds, has_client)
-        return self._functions_of_groups(group, arguments, lanes // self.width), lane_of
+        group = functools.partial(self._run_group, arguments, seeds, dict(invariant), has_client)
+        return self._functions_of_groups(group, arguments, lanes // self._layout.width), lane_of
 
     def _functions_of_groups(self, group: Callable, arguments: list, count: Value) -> list[tuple[Group, Value]]:
         """The functions of groups, in the order of the groups, each with the number of groups (int64) that it computes.
@@ -138,7 +186,7 @@ class BatchedFold(StageFold):
         if not layout.has_longer_groups:
             return [(group, count)]
         # A group is longer if its first lane, whose client takes most steps, has a batch behind the low-rank steps.
-        sizes = self._rows(arguments).sizes[:: self.width, layout.low_rank_steps]
+        sizes = self._rows(arguments).sizes[:: layout.width, layout.low_rank_steps]
         longer = ops.reduce_sum(ops.cast(sizes > 0, tf.int64))
         longer_layout = attrs.evolve(layout, low_rank_steps=0) if layout.keeps_one_step else layout
         return [
@@ -146,47 +194,84 @@ class BatchedFold(StageFold):
             (functools.partial(group, layout=attrs.evolve(layout, exceeds_low_rank=False)), count - longer),
         ]
 
+    def _run_client(
+        self, tensors: list, seeds: Value, invariant: dict, first_lane: Value, factored_leaves: Mapping[int, int]
+    ) -> list[Value | Factors]:
+        """Builds the work of a client alone, the only one of its group; see `_run`.
+
+        Args:
+            tensors: of all clients of the call, as `pack_for_loop` gives them.
+            seeds: int64 [lanes].
+            invariant: as for `open`.
+            first_lane: int64, its lane.
+            factored_leaves: as in `Group`.
+        """
+        layouts, remaining = self._layout.layouts, iter(tensors)
+        leaf_tensors = [[next(remaining) for _ in leaf] for leaf in client_specs(self._stage, layouts)]
+        arguments = client_arguments(self._stage, layouts, leaf_tensors, first_lane, call_graph)
+        with self._interpreter.using(self._layout, None):
+            return self._run(list(map(as_values, arguments)), seeds[first_lane], invariant, factored_leaves)
+
     def _run_group(
         self,
         arguments: list,
         seeds: Value,
+        invariant: dict,
         has_client: Presence,
         first_lane: Value,
         factored_leaves: Mapping[int, int],
         layout: PackedLayout | None = None,
         level: int | None = None,
     ) -> list[Value | Factors]:
-        """Builds the work of one group: contributions [width, …] or factors, then `own_leaves`, then measured sizes.
+        """Builds the work of one group of packed clients; see `_run`.
 
         With `assumes`, the interpreter collects left factors that it takes for finite instead of testing them.
 
         Args:
             arguments: of all clients of the call, as batched values and sequences.
             seeds: int64 [lanes].
+            invariant: as for `open`.
             has_client: builds bool [lanes].
             first_lane: int64, the first lane of the group.
-            factored_leaves: leaf of the contribution that may stay factors -> the leaf of the partial that adds it.
+            factored_leaves: as in `Group`.
             layout: of the group's clients. Default: that of the call.
             level: the padded size of the group's batches; None: that of the layout.
         """
         layout = layout or self._layout
         factored_leaves = {} if layout.exceeds_low_rank else factored_leaves
-        lanes = Window(first_lane, self.width)
+        lanes = Window(first_lane, layout.width)
         group_arguments = [_group_of(v, lanes, first_lane, level) for v in arguments]
-        names = [p.name for p in self.stage.client_parameters]
-        scope = {**self.invariant, **dict(zip(names, group_arguments, strict=True))}
         assumed_finite: list[Value] = []
-        seed = tensor_seed(lanes.of(seeds))
-        products = None if self._given is None else functools.partial(self._given.products_of_group, first_lane)
+        products = (
+            None
+            if self._data_products is None
+            else functools.partial(self._data_products.products_of_group, first_lane)
+        )
         assumptions = assumed_finite if self._assumes and factored_leaves else None
         with (
-            self.interpreter.using(layout, assumptions, products),
-            self.interpreter.occupying(lambda: lanes.of(has_client())),
+            self._interpreter.using(layout, assumptions, products),
+            self._interpreter.occupying(lambda: lanes.of(has_client())),
         ):
-            self.interpreter.operations(self.client_operations, scope, dict(self.types), seed)
-        leaves = self.contribution(scope, factored_leaves)
+            leaves = self._run(group_arguments, lanes.of(seeds), invariant, factored_leaves)
         self._note_witnesses(assumed_finite, leaves, factored_leaves)
-        return [*leaves, *self.own_leaves(scope), *self.sizes_of(scope)]
+        return leaves
+
+    def _run(
+        self, arguments: list, seed: Value, invariant: dict, factored_leaves: Mapping[int, int]
+    ) -> list[Value | Factors]:
+        """Builds the work of a group: contributions [width, …] or factors, then the clients' own leaves.
+
+        Args:
+            arguments: of the group's clients.
+            seed: int64, [width], or [] for a client alone.
+            invariant: as for `open`.
+            factored_leaves: as in `Group`.
+        """
+        parts, width = self._parts, self._layout.width
+        names = [p.name for p in self._stage.client_parameters]
+        scope = {**invariant, **dict(zip(names, arguments, strict=True))}
+        self._interpreter.operations(parts.client_operations, scope, dict(parts.types), tensor_seed(seed))
+        return [*parts.contribution_leaves(scope, width, factored_leaves), *parts.own_leaves(scope, width)]
 
     def _note_witnesses(
         self, assumed_finite: list[Value], leaves: list[Value | Factors], factored_leaves: Mapping[int, int]
@@ -212,39 +297,26 @@ class BatchedFold(StageFold):
         That function's operands are the columns, the index and the sizes of the clients' sequence, which are operands
         of the call as well: `operands` has their numbers.
         """
-        if self._given is None or self._given.layer_input is None:
+        if self._data_products is None or self._data_products.layer_input is None:
             return realized
         layouts = enumerate(self._layout.layouts, 2)  # operands 0 and 1 are the seeds and the lanes
         ((first, sequence_layout),) = [(i, layout) for i, layout in layouts if layout is not None]
         operands = tuple(range(first, first + len(sequence_layout.column_specs()) + 2))
-        specs = [packed_specs(self.stage.client_leaves, self._layout)[i] for i in operands]
-        name = profiler_name(self.stage.module, "products")
+        specs = [packed_specs(self._stage.client_leaves, self._layout)[i] for i in operands]
+        name = profiler_name(self._stage.module, "products")
         call = data_products(
-            self._given,
+            self._data_products,
             specs,
             has_own_products=bool(self._layout.products),
             name=name,
-            without=self.left_out,
+            without=self._parts.left_out,
         )
-        function = Realized(with_kernels_of(self.stage.function, call), TensorType("float32", (None,)))
+        function = Realized(with_kernels_of(self._stage.function, call), TensorType("float32", (None,)))
         return attrs.evolve(realized, products=Products(function, operands))
 
 
-def realize_batched(
-    stage: ClientStage, layout: PackedLayout, *, block: int, blocks: int, assumes: bool = False
-) -> Realized:
-    """The function of a call; see `StageFold.whole_call`.
-
-    Args:
-        layout: of the packed clients.
-        assumes: the function may assume that clients' work is finite, see `Realized.assumes_finite`.
-    """
-    fold = BatchedFold(stage, layout, assumes=assumes)
-    realized = fold.whole_call(block, blocks)
-    if fold.lacks_witness:
-        fold = BatchedFold(stage, layout)
-        realized = fold.whole_call(block, blocks)
-    return fold.with_products(realized)
+_NUMBERS_OF_LANES = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64)]
+"""Specs of the seeds, and of the lane of each client."""
 
 
 def _client_arguments(parameters: SequenceOf[Parameter], layout: PackedLayout, tensors: list) -> list:
