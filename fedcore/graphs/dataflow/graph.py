@@ -247,6 +247,7 @@ class Block:
         arguments, nodes: of the region.
         constants: content of a constant -> the value that later nodes read in the place of an equal constant.
         ordered_behind: values that the next nodes wait for.
+        read_once: of a copy that patterns are matched in: values whose originals have one reader.
     """
 
     parent: Optional["Block"] = None
@@ -254,6 +255,7 @@ class Block:
     nodes: list[Node] = attrs.field(factory=list)
     constants: dict[object, Value] = attrs.field(factory=dict)
     ordered_behind: tuple[Value, ...] = ()
+    read_once: set[Value] = attrs.field(factory=set)
 
     def argument(self, dtype: tf.DType, shape: StaticShape) -> Value:
         """Adds an argument to the region, and returns it."""

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+"""Operations that stand for the body of a function."""
+
 
 def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[str]:
     """The root functions, and all functions that call a root function directly or indirectly. Linear in the calls.
