@@ -44,6 +44,9 @@ ValueType: TypeAlias = tuple[tf.DType, tf.TensorShape]
 REGIONS = {"scan": 1, "while": 2, "if": 2, "call": 1}
 """Operations that are not TensorFlow's, with the number of their regions."""
 
+PASS_THROUGH = ("Identity", "StopGradient", "PreventGradient", "Snapshot")
+"""Operations whose result is their operand."""
+
 _SHAPE_OPERATIONS = frozenset({"Shape", "Size", "Rank"})
 """Operations whose result may be static though their operand is not: the operand's shape decides it."""
 
