@@ -15,14 +15,11 @@ from fedcore.errors import Location, TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.print_captures import remove_print_captures
 from fedcore.graphs.graphdef.form.canonical_form import PRINT, canonical_graph
-from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
+from fedcore.graphs.graphdef.form.function_calls import BRANCHES, CALLS, LOOPS, callees, with_callers
 
 _PRINTS = "fedcore_prints"
 
-_RUN_NODE_BY_NODE = frozenset(
-    {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall"}
-    | {"StatefulPartitionedCall"}
-)
+_RUN_NODE_BY_NODE = CALLS | LOOPS | BRANCHES | {"Case", "StatelessCase"}
 """Operations whose functions are run node by node."""
 
 

@@ -38,7 +38,7 @@ from fedcore.graphs.graphdef.analysis.side_effects import (
     stateful_functions,
 )
 from fedcore.graphs.graphdef.form.canonical_form import Nodes
-from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
+from fedcore.graphs.graphdef.form.function_calls import BRANCHES, CALLS, LOOPS, callees, with_callers
 from fedcore.graphs.tensors.tensor_seeds import fold_in
 from fedcore.lru_cache import LruCache
 
@@ -351,10 +351,10 @@ class _Body:
         data = [i for i in node.input if not i.startswith("^")]
         control = [i for i in node.input if i.startswith("^")]
         seed = self.fold_seed(self.count)
-        if node.op in ("StatefulPartitionedCall", "PartitionedCall"):
+        if node.op in CALLS:
             node.attr["f"].func.name = self.owner.add_seeded_function(node.attr["f"].func.name)
             node.attr["Tin"].list.type.append(_INT64)
-        elif node.op in ("If", "StatelessIf"):
+        elif node.op in BRANCHES:
             for branch in ("then_branch", "else_branch"):
                 node.attr[branch].func.name = self.owner.add_seeded_function(node.attr[branch].func.name)
             node.attr["Tin"].list.type.append(_INT64)
@@ -362,7 +362,7 @@ class _Body:
             for branch in node.attr["branches"].list.func:
                 branch.name = self.owner.add_seeded_function(branch.name)
             node.attr["Tin"].list.type.append(_INT64)
-        elif node.op in ("While", "StatelessWhile"):
+        elif node.op in LOOPS:
             node.attr["cond"].func.name = self.owner.add_seeded_function(node.attr["cond"].func.name)
             node.attr["body"].func.name = self.owner.add_seeded_function(node.attr["body"].func.name, loop=True)
             node.attr["T"].list.type.append(_INT64)

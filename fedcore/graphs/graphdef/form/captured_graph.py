@@ -30,7 +30,7 @@ from fedcore.errors import FedcoreError
 from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, ValueType, from_source
 from fedcore.graphs.dataflow.op_signature import signature
 from fedcore.graphs.dataflow.shape_inference import infer
-from fedcore.graphs.graphdef.form.function_calls import CALLS
+from fedcore.graphs.graphdef.form.function_calls import BRANCHES, CALLS, LOOPS
 from fedcore.graphs.graphdef.form.node_definitions import attributes_of, unshaped_results, values_by_name
 from fedcore.graphs.graphdef.form.operand_guards import checked_function
 from fedcore.graphs.graphdef.form.process_functions import define
@@ -40,9 +40,6 @@ from fedcore.lru_cache import LruCache
 MOST_OPERATIONS = 200_000
 """Operations of a graph with the bodies of functions in the place of their uses: a few functions that call each other
 can stand for more than fit into memory."""
-
-_WHILE = frozenset({"While", "StatelessWhile"})
-_IF = frozenset({"If", "StatelessIf"})
 
 
 @attrs.frozen(eq=False)
@@ -213,9 +210,9 @@ class _Conversion:
         if source.op == "EnsureShape":
             values["shape"] = self._closed(values["shape"])
         types = self._types(source, inputs, values)
-        if source.op in _WHILE:
+        if source.op in LOOPS:
             return self._add_loop(block, inputs, types, [values[k].name for k in ("cond", "body")])
-        if source.op in _IF:
+        if source.op in BRANCHES:
             condition, *operands = inputs
             branches = [self._branch(values[k].name, block, operands) for k in ("then_branch", "else_branch")]
             return block.add("if", [condition], {}, types, branches)

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-"""Operations that stand for the body of a function."""
+LOOPS = frozenset({"While", "StatelessWhile"})
+BRANCHES = frozenset({"If", "StatelessIf"})
+"""Operations that run functions: a call, a condition and a body, two branches."""
 
 
 def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[str]:

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, node_def_pb2, tensor_pb2
+from tensorflow.core.framework import node_def_pb2, tensor_pb2
 
 from fedcore.graphs.dataflow.graph import Value, ValueType
-from fedcore.graphs.dataflow.op_signature import signature
+from fedcore.graphs.dataflow.op_signature import attribute_value, signature
 
 
 def attributes_of(node: node_def_pb2.NodeDef) -> dict[str, Any]:
@@ -50,27 +50,6 @@ def values_by_name(node: node_def_pb2.NodeDef, outputs: Sequence[Value]) -> dict
     if outputs:
         names[node.name] = outputs[0]
     return names | dict(zip(names_in_function(node), outputs, strict=True))
-
-
-def attribute_value(value: attr_value_pb2.AttrValue) -> Any:
-    """An attribute as Python has it: dtypes and shapes are TensorFlow's, texts are bytes."""
-    kind = value.WhichOneof("value")
-    if kind == "list":
-        return _list(value.list)
-    content = getattr(value, kind) if kind else None
-    if kind == "type":
-        return tf.as_dtype(content)
-    return tf.TensorShape(content) if kind == "shape" else content
-
-
-def _list(values: attr_value_pb2.AttrValue.ListValue) -> list:
-    for field, convert in (("type", tf.as_dtype), ("shape", tf.TensorShape)):
-        if getattr(values, field):
-            return [convert(v) for v in getattr(values, field)]
-    for field in ("i", "f", "s", "b", "tensor", "func"):
-        if getattr(values, field):
-            return list(getattr(values, field))
-    return []
 
 
 def _array(constant: tensor_pb2.TensorProto) -> np.ndarray:
