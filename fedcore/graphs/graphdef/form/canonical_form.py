@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.form.function_calls import with_callers
+from fedcore.graphs.graphdef.form.function_calls import functions_with
 from fedcore.ir.module import NodeKey
 
 if TYPE_CHECKING:
@@ -361,9 +361,7 @@ def _named_functions(node: node_def_pb2.NodeDef) -> Iterator[str]:
 
 def _printing_functions(functions: Mapping[str, function_pb2.FunctionDef]) -> frozenset[str]:
     """The functions that print a value, and those that call them."""
-    bodies = {name: function.node_def for name, function in functions.items()}
-    printing = {name for name, nodes in bodies.items() if any(node.op == PRINT for node in nodes)}
-    return frozenset(with_callers(bodies, printing)) if printing else frozenset()
+    return frozenset(functions_with(functions.values(), lambda node: node.op == PRINT))
 
 
 def _port_renamed(input_name: str, names: Mapping[str, str], results: Mapping[str, Mapping[str, int]]) -> str:
