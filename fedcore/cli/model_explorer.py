@@ -8,8 +8,8 @@ from tensorflow.core.framework import node_def_pb2
 
 from fedcore.cli.named_nodes import named_graph_def
 from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.op_signature import attribute_value
 from fedcore.graphs.dataflow.text_attributes import attribute_definitions, normal_value, print_normal_value
-from fedcore.graphs.graphdef.form.captured_graph import attribute_value
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.module import NodeSource
 from fedcore.ir.printer import print_value

@@ -62,10 +62,11 @@ def _round_products(module: Module, graph: Graph, names: dict[NodeKey, NodeKey])
     Args:
         names: gets the new name of each node that remains.
     """
-    from fedcore.graphs.graphdef.rewrites.bfloat16_products import with_rounded_products
+    from fedcore.graphs.dataflow.passes.round_products import round_products
+    from fedcore.graphs.graphdef.form.graph_bodies import rewrite_graph
 
     data = module.blobs.get(graph.digest)
-    rounded = data if data is None else with_rounded_products(data, names)
+    rounded = data if data is None else rewrite_graph(round_products, data, names)
     return None if rounded is data else rounded
 
 

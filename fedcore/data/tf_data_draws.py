@@ -28,7 +28,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.analysis.side_effects import is_stateful
-from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
+from fedcore.graphs.graphdef.form.function_calls import callees, functions_with
 from fedcore.seeds import fold_in
 
 _OP_SEED = 87654321
@@ -201,10 +201,7 @@ def _shared_caches(graph_def: graph_pb2.GraphDef) -> set[str]:
         is_variable = node.op == "VarHandleOp" and node.name not in reseeded
         return is_variable or node.op in _PYTHON or node.op.startswith((*_FILES, "Mutable"))
 
-    readers = with_callers(
-        {name: f.node_def for name, f in functions.items()},
-        [name for name, f in functions.items() if any(map(is_read, f.node_def))],
-    )
+    readers = functions_with(functions.values(), is_read)
     reading = {node.name for node in graph_def.node if is_read(node) or readers.intersection(callees(node))}
     return {node.name for node in graph_def.node if node.op in _CACHES and reading & _before(graph_def, [node])}
 
@@ -336,10 +333,7 @@ class _Restart:
                 node.input[place] = name
         for name, caller in callers.items():
             self._seed_function(functions[name], seeds[caller])
-        random = with_callers(
-            {name: f.node_def for name, f in functions.items()},
-            [name for name, f in functions.items() if any(map(_takes_seeds, f.node_def))],
-        )
+        random = functions_with(functions.values(), _takes_seeds)
         for node in _nodes(graph_def):
             if node.op == "ParallelMapDatasetV2" and random.intersection(callees(node)):
                 _make_sequential(node)
@@ -421,10 +415,7 @@ def _separate_calls(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
         Each such function, with the node of a dataset that calls it, in an order that does not depend on names.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
-    random = with_callers(
-        {name: f.node_def for name, f in functions.items()},
-        [name for name, f in functions.items() if any(n.op in _SEED_OPERANDS or _is_unseeded(n) for n in f.node_def)],
-    )
+    random = functions_with(functions.values(), lambda n: n.op in _SEED_OPERANDS or _is_unseeded(n))
     callers: dict[str, str] = {}
     for dataset in graph_def.node:
         waiting = [dataset]

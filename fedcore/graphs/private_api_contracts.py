@@ -90,7 +90,7 @@ def forget_function() -> None:
 def has_onednn() -> None:
     if not private_api.has_onednn():
         return
-    from fedcore.graphs.graphdef.rewrites.onednn_kernels import with_onednn_kernels
+    from fedcore.graphs.emission.onednn_kernels import with_onednn_kernels
 
     def layer(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, "VALID"), [-1.0]))

@@ -102,9 +102,9 @@ class PartRegistry(Generic[P]):
             raise FedcoreError(f"no {self._kind} is called {name!r}; there are {', '.join(self._names())}{self._hint}")
         return self._parts[name]
 
-    def all(self) -> list[P]:
-        """The built-in parts in order, then those of imported modules."""
-        return [self.get(name) for name in self._names()]
+    def all(self, without: Collection[str] = ()) -> list[P]:
+        """The built-in parts in order, then those of imported modules, but for those of the given names."""
+        return [self.get(name) for name in self._names() if name not in without]
 
     def imported(self) -> dict[str, P]:
         """The parts whose modules are imported, by name."""

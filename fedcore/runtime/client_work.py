@@ -20,15 +20,16 @@ from fedcore.graphs.batched.batching_policy import schedule_rules
 from fedcore.graphs.batched.client_leaves import ClientLeaves
 from fedcore.graphs.batched.cost_model import PARALLEL
 from fedcore.graphs.batched.schedule import ScheduleRules
+from fedcore.graphs.dataflow.passes.bfloat16_kernels import bfloat16_kernels
 from fedcore.graphs.dataflow.stage_passes import stage_pass_registrations
-from fedcore.graphs.graphdef.rewrites.bfloat16_products import with_bfloat16_kernels
+from fedcore.graphs.graphdef.form.graph_bodies import rewrite_graph
 from fedcore.graphs.sequences.columns import Columns, draw_values
 from fedcore.graphs.sequences.layout import Layout
 from fedcore.graphs.sequences.streams import Stream
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module
-from fedcore.ir.module import NodeKey, digest_of
+from fedcore.ir.rewritten_graphs import with_rewritten_graphs
 from fedcore.processor import has_bfloat16_products
 from fedcore.runtime.arguments import ClientValues, prepare
 from fedcore.runtime.client_count import ClientCount
@@ -101,17 +102,12 @@ class ClientWork:
     @functools.cached_property
     def built(self) -> Module:
         """The plan that executables are built from: with the kernels that this machine has for rounded products."""
-        rounds = self.plan.get("compute_dtype") == "bfloat16"
+        rounds = self.plan.get("compute_dtype") == "bfloat16" and "bfloat16-kernels" not in self.plan.get("without", ())
         if not rounds or not has_bfloat16_products() or tf.config.get_visible_devices("GPU"):
             return self.module
-        graphs, blobs = [], dict[str, bytes]()
-        for graph in self.module.graphs:
-            names: dict[NodeKey, NodeKey] = {}
-            blob = self.module.blob(graph.digest)
-            data = with_bfloat16_kernels(blob, names)
-            graphs.append(graph if data is blob else graph.rewritten(digest_of(data), names))
-            blobs[graphs[-1].digest] = data
-        return attrs.evolve(self.module, graphs=tuple(graphs), blobs=blobs)
+        return with_rewritten_graphs(
+            self.module, lambda _, data, names: rewrite_graph(bfloat16_kernels, data, names, called_only=True)
+        )
 
     def drawn(self, index: int, client: tuple) -> tuple:
         """A client's values in which the random maps of sequences have been applied; the same object without such maps.

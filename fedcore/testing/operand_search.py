@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.dataflow.op_signature import Argument, signature
-from fedcore.graphs.graphdef.form.captured_graph import attribute_value
+from fedcore.graphs.dataflow.op_signature import Argument, attribute_value, signature
 from fedcore.testing.rule_cases import operand_names
 from fedcore.testing.trial_process import OperandsRefused
 

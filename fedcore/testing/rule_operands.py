@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.graphs import private_api
-from fedcore.graphs.dataflow.op_signature import signature
-from fedcore.graphs.graphdef.form.captured_graph import attribute_value, captured_graph
+from fedcore.graphs.dataflow.op_signature import attribute_value, signature
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.locations import describe
 from fedcore.ir.module import Graph

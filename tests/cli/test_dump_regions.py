@@ -3,7 +3,7 @@
 import pytest
 
 from fedcore.graphs.batched.batching_rewrites import BATCHING_REWRITES
-from fedcore.graphs.dataflow.stage_passes import DEFAULT_STAGE_PIPELINE
+from fedcore.graphs.dataflow.stage_passes import DEFAULT_STAGE_PIPELINE, GRAPH_PASSES
 from fedcore.graphs.dataflow.text_parser import parse_regions
 
 PROGRAM = """\
@@ -95,10 +95,15 @@ def test_a_wrong_text_is_told_with_its_line(folder, fedcore_in):
 
 def test_stage_passes_are_listed_under_their_heading(folder, fedcore_in):
     modules, _, others = fedcore_in(folder, "opt", "--list").out.partition("\nstage passes, ")
-    stages, _, others = others.partition("\n\nrewrites of batching, ")
+    stages, _, others = others.partition("\n\nstage passes that run on the bodies of graphs, ")
+    graphs, _, others = others.partition("\n\nrewrites of batching, ")
     rewrites, _, rules = others.partition("\n\nbatching rules, ")
     assert "lower-intrinsics" in modules
-    for names, text in ((DEFAULT_STAGE_PIPELINE, stages), (BATCHING_REWRITES, rewrites)):
+    for names, text in (
+        (DEFAULT_STAGE_PIPELINE, stages),
+        (GRAPH_PASSES, graphs),
+        (BATCHING_REWRITES, rewrites),
+    ):
         assert [line.split()[0] for line in text.splitlines()[1:]] == [*names]
     assert {"AddV2", "Conv2D", "Xlogy"} <= set(rules.split())
 

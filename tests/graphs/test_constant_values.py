@@ -69,6 +69,13 @@ def test_the_shape_of_an_argument_is_static_if_its_sizes_are():
     assert in_region(lambda x: static_value(ops.operation("Rank", x)), [3, None]) == 2
 
 
+@pytest.mark.parametrize("reduction", ["Sum", "Prod", "Max", "All"])
+def test_a_reduction_keeps_axes_where_it_is_told_to(reduction):
+    array = np.array([[True, False], [True, True]]) if reduction == "All" else np.int32([[1, 2], [3, 4]])
+    value = in_region(lambda: ops.operation(reduction, ops.constant(array), np.int32([1]), keep_dims=True))
+    assert static_value(value).shape == tuple(value.shape) == (2, 1)
+
+
 def test_a_large_value_is_computed_by_the_graph_only():
     assert in_region(lambda: static_value(ops.range_(MOST_ENTRIES))) is not None
     assert in_region(lambda: static_value(ops.range_(MOST_ENTRIES + 1))) is None

@@ -10,9 +10,10 @@ import fedcore as fc
 from fedcore.graphs.capture.graph_capture import TracedGraph
 from fedcore.graphs.graphdef.analysis.dependencies import dependencies_of, positions
 from fedcore.graphs.graphdef.analysis.result_origins import Argument, Computed, Constant, result_origins
-from fedcore.graphs.graphdef.analysis.side_effects import stateful_functions
+from fedcore.graphs.graphdef.analysis.side_effects import is_stateful
 from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
+from fedcore.graphs.graphdef.form.function_calls import functions_with
 from fedcore.graphs.graphdef.validation.graph_validation import MAX_CALL_DEPTH
 
 DEEP = 3000  # functions, each of which calls the next: deeper than Python's stack
@@ -54,6 +55,10 @@ def canonical(graph: graph_pb2.GraphDef) -> bytes:
 
 def captured(data: bytes) -> CapturedGraph:
     return captured_graph(TracedGraph(fc.FunctionType(None, fc.TensorType("float32")), data), data)
+
+
+def is_stateful_node(node) -> bool:
+    return is_stateful(node.op)
 
 
 def test_deep_functions_have_a_canonical_form():
@@ -116,8 +121,8 @@ def test_the_dependencies_of_a_sum_of_many_arguments_take_little_memory():
 
 def test_each_function_that_leads_to_a_stateful_one_is_found():
     functions = nested(DEEP, last="Print").library.function
-    assert stateful_functions(functions) == {f"f{i}" for i in range(DEEP)}
-    assert stateful_functions(nested(DEEP).library.function) == set()
+    assert functions_with(functions, is_stateful_node) == {f"f{i}" for i in range(DEEP)}
+    assert functions_with(nested(DEEP).library.function, is_stateful_node) == set()
 
 
 def test_equal_results_have_one_origin():

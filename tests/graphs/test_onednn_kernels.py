@@ -15,6 +15,7 @@ from fedcore.compiler import compile_module
 from fedcore.context import plan_of
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
+from fedcore.graphs.emission.onednn_kernels import called_functions
 from fedcore.graphs.stages.onednn import ONEDNN, DefinedFunction, with_kernels_of
 from fedcore.graphs.tensors.cancellation import Cancellation
 from fedcore.ir.module import Function
@@ -304,3 +305,10 @@ def test_a_round_is_that_of_tensorflows_kernels(settings):
         found.append([*state.global_model_weights.trainable, metrics["client_work"]["train"]["loss"]])
     for mine, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_functions_that_xla_compiles_are_not_looked_into():
+    compiled, plain = tf.function(lambda x: x + x, jit_compile=True), tf.function(lambda x: x * x)
+    traced = tf.function(lambda x: compiled(x) + plain(x)).get_concrete_function(tf.TensorSpec([], tf.float32))
+    (name,) = [called.name for called in called_functions(private_api.defined_function(traced.name.decode()))]
+    assert name.encode() == plain.get_concrete_function(tf.TensorSpec([], tf.float32)).name

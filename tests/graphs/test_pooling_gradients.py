@@ -8,7 +8,8 @@ from tensorflow.core.framework import graph_pb2
 import fedcore as fc
 from fedcore.compiler import compile_module
 from fedcore.graphs.capture.graph_import import eager_callable
-from fedcore.graphs.graphdef.rewrites.pooling_gradients import with_pooled_gradients
+from fedcore.graphs.dataflow.passes.hoist_relu_gradients import hoist_relu_gradients
+from fedcore.graphs.graphdef.form.graph_bodies import rewrite_graph
 
 IMAGES = fc.TensorType(np.float32, (None, 9, 8, 3))
 POOLINGS = {
@@ -65,7 +66,7 @@ def images(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("pool", POOLINGS)
 def test_gradients_of_images_keep_their_bits_and_those_of_biases_agree(pool, activation, in_function):
     graph, data = graph_of(gradients(POOLINGS[pool], activation, in_function))
-    after = with_pooled_gradients(data)
+    after = rewrite_graph(hoist_relu_gradients, data)
     mask = "ReluGrad" if activation is tf.nn.relu else "Relu6Grad"
     assert reads(data, mask, "MaxPoolGrad")
     assert not reads(after, mask, "MaxPoolGrad")
@@ -77,7 +78,7 @@ def test_gradients_of_images_keep_their_bits_and_those_of_biases_agree(pool, act
 
 def test_a_bias_without_an_activation_sums_the_pooled_gradient():
     graph, data = graph_of(gradients(POOLINGS["windows side by side"], tf.identity, bias_only=True))
-    after = with_pooled_gradients(data)
+    after = rewrite_graph(hoist_relu_gradients, data)
     assert "MaxPoolGrad" in [n.op for n in operations(data)]
     assert "MaxPoolGrad" not in [n.op for n in operations(after)]  # nothing else reads it
     (found,), (want,) = (eager_callable(graph, d)(*images()) for d in (after, data))
@@ -118,7 +119,7 @@ def other_windows(x):
 @pytest.mark.parametrize("computation", [another_reader, other_features, other_windows], ids=lambda c: c.__name__)
 def test_other_graphs_stay_as_they_are(computation):
     _, data = graph_of(computation)
-    assert with_pooled_gradients(data) is data
+    assert rewrite_graph(hoist_relu_gradients, data) is data
 
 
 def test_the_pass_runs_on_plans_and_once():

@@ -13,9 +13,9 @@ from fedcore.graphs.dataflow import stage_passes
 from fedcore.graphs.dataflow.rewriting import const, op, pattern, rewrite, var
 from fedcore.graphs.dataflow.stage_passes import (
     DEFAULT_STAGE_PIPELINE,
+    GRAPH_PASSES,
     all_stage_passes,
     get_stage_pass,
-    run_stage_passes,
     stage_pass,
     stage_pass_registrations,
     stage_pass_results,
@@ -27,6 +27,11 @@ from fedcore.testing.regions import argument_values, node_count, regions, result
 
 FOLDER = Path(__file__).parents[1] / "golden" / "stage_passes"
 FILES = sorted(FOLDER.glob("*.region"))
+
+
+def run_stage_passes(region, without=()):
+    """The region after all passes of a stage's pipeline but those of the given names."""
+    return [region, *(after for _, after in stage_pass_results(region, without))][-1]
 
 
 @pytest.fixture
@@ -46,7 +51,10 @@ def test_a_golden_region_has_a_title(path):
 
 
 def test_every_pass_is_shown():
-    assert {re.findall(r"// RUN: (.*)", path.read_text())[0] for path in FILES} >= set(DEFAULT_STAGE_PIPELINE)
+    assert {re.findall(r"// RUN: (.*)", path.read_text())[0] for path in FILES} >= {
+        *DEFAULT_STAGE_PIPELINE,
+        *GRAPH_PASSES,
+    }
 
 
 @settings(max_examples=10)
@@ -132,6 +140,31 @@ def test_a_variable_that_stands_twice_is_one_value():
   return %1
 }""")
     assert operations_of(rewrite(region, double)) == ["AddV2", "Const", "Mul"]
+
+
+@pattern(op("Neg", op("Neg", var("x"), read_once=True)))
+def negate_twice(x):
+    return x
+
+
+def test_a_value_of_a_pattern_can_have_to_have_one_reader():
+    text = """region(%x: float32) {{
+  %0 = Neg(%x) : float32
+  %1 = Neg(%0) : float32
+  return %1{}
+}}"""
+    assert rewrite(parse_region(text.format("")), negate_twice).results[0].node is None
+    twice = parse_region(text.format(", %0"))
+    assert rewrite(twice, negate_twice) is twice
+    assert str(negate_twice.patterns[0]) == "op('Neg', op('Neg', var('x'), read_once=True))"
+
+
+def test_rules_that_apply_once_do_not_apply_to_what_they_made():
+    negated = pattern(op("Neg", var("x")))(lambda x: ops.operation("Neg", ops.operation("Abs", x)))
+    region = parse_region("region(%x: float32) {\n  %0 = Neg(%x) : float32\n  return %0\n}")
+    assert operations_of(rewrite(region, negated, once=True)) == ["Abs", "Neg"]
+    with pytest.raises(FedcoreError, match="rewriting does not end"):
+        rewrite(region, negated)
 
 
 def test_a_rule_reads_constants_and_declines():

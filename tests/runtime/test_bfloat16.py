@@ -237,6 +237,27 @@ def test_kernels_of_bfloat16_compute_what_is_rounded_in_float32(name, monkeypatc
     assert abs(smaller) < 3e-4
 
 
+def test_kernels_of_bfloat16_are_switched_off_by_name(process, data, monkeypatch):
+    def refuse(region):
+        raise AssertionError("it runs")
+
+    monkeypatch.setattr(client_work, "has_bfloat16_products", lambda: True)
+    monkeypatch.setattr(client_work, "bfloat16_kernels", refuse)
+    with fc.use(pipeline="default{without=bfloat16-kernels}"):
+        trained(process, data, 1, compute_dtype="bfloat16")
+    with fc.use(pipeline="default{without=dce}"), pytest.raises(AssertionError, match="it runs"):
+        trained(process, data, 1, compute_dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("round-products", "use compute_dtype=float32"), ("hoist-relu-gradients", "leave the pass out of the pipeline")],
+)
+def test_passes_before_the_plan_are_not_switched_off_in_it(process, name, fix):
+    with pytest.raises(FedcoreError, match=f"without={name} has no effect in plan, before which it runs: {fix}"):
+        compile_module(process.next.module, f"default{{without={name}}}")
+
+
 @pytest.mark.parametrize("has_kernels", [True, False])
 def test_the_report_says_where_it_is_slow(process, data, monkeypatch, has_kernels):
     local = importlib.import_module("fedcore.runtime.local")  # `fedcore.runtime.local` is the function

@@ -30,6 +30,20 @@ def test_built_in_passes_change_client_stages(name):
     assert any(get_stage_pass(name).run(region) is not region for region in regions)
 
 
+POOLED = """region(%x: float32[8,4,4,3], %g: float32[8,2,2,3]) {
+  %0 = MaxPool(%x) : float32[8,2,2,3] {ksize=[1, 2, 2, 1], padding="VALID", strides=[1, 2, 2, 1]}
+  %1 = MaxPoolGrad(%x, %0, %g) : float32[8,4,4,3] {ksize=[1, 2, 2, 1], padding="VALID", strides=[1, 2, 2, 1]}
+  %2 = ReluGrad(%1, %x) : float32[8,4,4,3]
+  %3 = BiasAddGrad(%2) : float32[3]
+  return %2, %3
+}"""
+
+
+def test_gradients_of_pooling_keep_the_laws():
+    cases = [POOLED, POOLED.replace("ReluGrad", "Relu6Grad")]
+    assert check_stage_pass("hoist-relu-gradients", regions=0, cases=cases).changed == 2
+
+
 @pattern(op("Mul", var("x"), const(1)))
 def of_one(x):
     return x

@@ -215,16 +215,20 @@ def _print_passes() -> None:
 
     with quiet_start():
         from fedcore.graphs.batched.batching_rewrites import BATCHING_REWRITES
-        from fedcore.graphs.dataflow.stage_passes import all_stage_passes
+        from fedcore.graphs.dataflow.stage_passes import GRAPH_PASSES, all_stage_passes, get_stage_pass
 
-        stage_passes = all_stage_passes()
+        stage_passes, graph_passes = all_stage_passes(), [get_stage_pass(name) for name in GRAPH_PASSES]
     rows = [(_signature(pass_), pass_.summary) for pass_ in all_passes()]
     stage_rows = [(_signature(pass_), pass_.summary) for pass_ in stage_passes]
-    width = max(len(left) for left, _ in (*rows, *stage_rows))
+    graph_rows = [(_signature(pass_), pass_.summary) for pass_ in graph_passes]
+    width = max(len(left) for left, _ in (*rows, *stage_rows, *graph_rows))
     for left, summary in rows:
         click.echo(f"{left:<{width}}  {summary}")
     click.echo("\nstage passes, on the regions of vectorised client stages; plan{without=NAME} switches one off:")
     for left, summary in stage_rows:
+        click.echo(f"{left:<{width}}  {summary}")
+    click.echo("\nstage passes that run on the bodies of graphs, before these are batched or imported:")
+    for left, summary in graph_rows:
         click.echo(f"{left:<{width}}  {summary}")
     click.echo("\nrewrites of batching, while it builds these regions; plan{without=NAME} switches one off:")
     for left, summary in BATCHING_REWRITES.items():

@@ -1,6 +1,6 @@
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.compiler.rewritten_graphs import with_rewritten_graphs
 from fedcore.ir import Module
+from fedcore.ir.rewritten_graphs import with_rewritten_graphs
 
 
 @compiler_pass("grappler", idempotent=False)

@@ -1,6 +1,6 @@
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.compiler.rewritten_graphs import with_rewritten_graphs
 from fedcore.ir import Module
+from fedcore.ir.rewritten_graphs import with_rewritten_graphs
 
 
 @compiler_pass("hoist-relu-gradients")
@@ -11,6 +11,9 @@ def hoist_relu_gradients(module: Module) -> Module:
     """
     if module.stage != "planned" or not any(b"MaxPoolGrad" in data for data in module.blobs.values()):
         return module
-    from fedcore.graphs.graphdef.rewrites.pooling_gradients import with_pooled_gradients
+    from fedcore.graphs.dataflow.passes.hoist_relu_gradients import hoist_relu_gradients as hoist
+    from fedcore.graphs.graphdef.form.graph_bodies import rewrite_graph
 
-    return with_rewritten_graphs(module, lambda _, data, names: with_pooled_gradients(data, names))
+    return with_rewritten_graphs(
+        module, lambda _, data, names: rewrite_graph(hoist, data, names) if b"MaxPoolGrad" in data else data
+    )

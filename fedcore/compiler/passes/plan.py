@@ -131,6 +131,12 @@ def _number(option: str, text: str, least: int, *words: str) -> int | None:
     return int(text)
 
 
+_BEFORE_PLAN = {
+    "hoist-relu-gradients": "leave the pass out of the pipeline",
+    "round-products": "use compute_dtype=float32",
+}
+
+
 def _rewrites(text: str) -> tuple[str, ...]:
     """The names of stage passes and rewrites of batching in the option `without`."""
     if not text:
@@ -139,6 +145,9 @@ def _rewrites(text: str) -> tuple[str, ...]:
     from fedcore.graphs.dataflow.stage_passes import get_stage_pass
 
     names = [name.strip() for name in text.split("+")]
+    for name in names:
+        if name in _BEFORE_PLAN:
+            raise FedcoreError(f"without={name} has no effect in plan, before which it runs: {_BEFORE_PLAN[name]}")
     return tuple(name if name in BATCHING_REWRITES else get_stage_pass(name).name for name in names)
 
 

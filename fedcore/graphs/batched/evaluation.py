@@ -38,16 +38,13 @@ from fedcore.graphs.batched.own_rows import JOINED
 from fedcore.graphs.batched.value_guards import guard_operands
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.effects import has_effect
-from fedcore.graphs.dataflow.graph import Node, Region, Value, from_source, outer_values
+from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Region, Value, from_source, outer_values
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph
 from fedcore.graphs.graphdef.form.checked_operations import emit
 
 NO_VALUES: Mapping[Value, BatchedValue] = MappingProxyType({})
 
 _CONTROL_FLOW = frozenset({"while", "if", "StatelessCase", "Assert"})
-
-_PASS_THROUGH = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
-"""Operations whose result is their operand; shared operands are returned without a node."""
 
 _TENSOR_LISTS = frozenset(
     {
@@ -202,7 +199,7 @@ class BatchedEvaluation:
             return [_constant_value(node)]
         if node.op == "NoOp":
             return []
-        if node.op in _PASS_THROUGH and operands[0].client_invariant:
+        if node.op in PASS_THROUGH and operands[0].client_invariant:
             return operands
         folded = fold(node, operands, self.sampled_sizes)
         if folded is not None and all(k.is_constant or k.affine(self.sampled_sizes) for k in folded):

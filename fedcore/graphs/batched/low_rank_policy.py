@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable, Sequence
 import attrs
 import tensorflow as tf
 
-from fedcore.graphs.dataflow.graph import Node, Region, Value
+from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Region, Value
 from fedcore.types import Type, tensor_leaves
 
 MIN_ENTRIES = 1 << 14
@@ -36,7 +36,6 @@ _OF_NUMBERS = frozenset(
         *("Sqrt", "Rsqrt", "Pow", "Square", "Exp", "Maximum", "Minimum"),
     }
 )
-_SAME = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot"})
 _OF_VECTORS = frozenset({"Identity", "Cast", "StridedSlice"})
 _TO_NUMBERS = frozenset({"Prod", "Sum", "Max", "Min"})
 
@@ -132,7 +131,7 @@ def _find_low_rank(region: Region, kernels: dict[Value, int], scalars: set[Value
             forms[result] = {result}
         elif _keeps_form(node, forms, numbers, shared_matrices):
             forms[result] = set().union(*(forms.get(i, set()) for i in node.inputs))
-        elif node.op in _SAME and node.inputs[0] in shared_matrices:
+        elif node.op in PASS_THROUGH and node.inputs[0] in shared_matrices:
             shared_matrices.add(result)
         elif node.op != "MatMul" or node.inputs[0] in forms or node.get("transpose_a", False):  # not x @ kernel
             dense.update(*(forms.get(i, set()) for i in node.reads))
@@ -151,7 +150,7 @@ def _is_number(node: Node, numbers: Container, vectors: Container) -> bool:
     if node.inputs and node.inputs[0] in vectors:
         one_entry = node.op == "StridedSlice" and node.get("shrink_axis_mask") == 1
         return one_entry or (node.op in _TO_NUMBERS and not node.get("keep_dims", False))
-    return node.op in _OF_NUMBERS | _SAME and bool(node.inputs) and all(i in numbers for i in node.inputs)
+    return node.op in _OF_NUMBERS.union(PASS_THROUGH) and bool(node.inputs) and all(i in numbers for i in node.inputs)
 
 
 def _is_vector(node: Node, numbers: Container, vectors: Container) -> bool:
@@ -179,7 +178,7 @@ def _keeps_form(node: Node, forms: Container, numbers: Container, shared_matrice
     has_form = [i in forms for i in node.inputs]
     if not any(has_form):
         return False
-    if node.op in _SAME or node.op == "Neg":
+    if node.op in PASS_THROUGH or node.op == "Neg":
         return True
     if node.op in ("Add", "AddV2", "Sub", "AddN"):
         return all(is_form or i in shared_matrices for is_form, i in zip(has_form, node.inputs, strict=True))

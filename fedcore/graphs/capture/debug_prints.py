@@ -15,14 +15,11 @@ from fedcore.errors import Location, TracingError
 from fedcore.graphs import private_api
 from fedcore.graphs.capture.print_captures import remove_print_captures
 from fedcore.graphs.graphdef.form.canonical_form import PRINT, canonical_graph
-from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
+from fedcore.graphs.graphdef.form.function_calls import BRANCHES, CALLS, LOOPS, callees, functions_with
 
 _PRINTS = "fedcore_prints"
 
-_RUN_NODE_BY_NODE = frozenset(
-    {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall"}
-    | {"StatefulPartitionedCall"}
-)
+_RUN_NODE_BY_NODE = CALLS | LOOPS | BRANCHES | {"Case", "StatelessCase"}
 """Operations whose functions are run node by node."""
 
 
@@ -82,7 +79,7 @@ def cut_prints(
     if not prints.nodes and not prints.are_imported:
         return None
     bodies = {f.signature.name: f.node_def for f in graph_def.library.function}
-    functions = with_callers(bodies, {name for name, nodes in bodies.items() if any(n.op == PRINT for n in nodes)})
+    functions = functions_with(graph_def.library.function, lambda node: node.op == PRINT)
     for nodes in (graph_def.node, *(bodies[name] for name in functions)):
         for node in nodes:
             whole = functions.intersection(callees(node)) - {node.op}

@@ -17,8 +17,9 @@ from fedcore.graphs.capture.lowered_loops import keep_whole_loops
 from fedcore.graphs.capture.node_sources import sources_of_results, traced_sources
 from fedcore.graphs.capture.randomness import seed_random_operations
 from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
-from fedcore.graphs.graphdef.analysis.side_effects import TiedToProcess, refuse, side_effects_of, stateful_nodes
+from fedcore.graphs.graphdef.analysis.side_effects import TiedToProcess, is_stateful, refuse, side_effects_of
 from fedcore.graphs.graphdef.form.canonical_form import canonical_graph
+from fedcore.graphs.graphdef.form.function_calls import callees, functions_with
 from fedcore.graphs.graphdef.form.operand_guards import without_checks
 from fedcore.graphs.graphdef.form.sequence_operands import (
     ElementAccess,
@@ -143,7 +144,7 @@ def trace_leaves(
     seed, *arguments = [t.op.name for t in graph.inputs[: len(specs)]]
     seed_random_operations(graph_def, seed, describe)
     keep_whole_loops(graph_def)
-    effects = stateful_nodes(graph_def, [op.name for op in graph.control_outputs])
+    effects = _stateful_nodes(graph_def, [op.name for op in graph.control_outputs])
     results = [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs]
     prints = cut_prints(printed, graph, graph_def, arguments, seed)
     names: dict[NodeKey, NodeKey] = {}
@@ -192,3 +193,10 @@ def _make_constant(node: node_def_pb2.NodeDef, value: tf.Tensor) -> None:
     node.attr.clear()
     node.attr["dtype"].type = value.dtype.as_datatype_enum
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+
+
+def _stateful_nodes(graph_def: graph_pb2.GraphDef, names: list[str]) -> list[str]:
+    """The nodes of the given names that are stateful, in order."""
+    functions = functions_with(graph_def.library.function, lambda node: is_stateful(node.op))
+    nodes = {n.name: n for n in graph_def.node}
+    return [n for n in names if is_stateful(nodes[n].op) or functions.intersection(callees(nodes[n]))]

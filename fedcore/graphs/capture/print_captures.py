@@ -10,11 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.graphs.graphdef.form.canonical_form import inputs_first, node_of
-from fedcore.graphs.graphdef.form.function_calls import callees
+from fedcore.graphs.graphdef.form.function_calls import BRANCHES, CALLS, LOOPS, callees
 
-_WHILE = frozenset({"While", "StatelessWhile"})
-_BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_BRANCHES = BRANCHES | {"Case", "StatelessCase"}
 
 
 def remove_print_captures(graph_def: graph_pb2.GraphDef, printing: Set[str], captures: Mapping[str, Set[int]]) -> None:
@@ -66,9 +64,9 @@ def _narrow_operation(
     parent: function_pb2.FunctionDef | None,
 ) -> None:
     """Removes what a loop, a branch or a call does not read; its arguments are those of `_narrow_loop`."""
-    if node.op in _WHILE:
+    if node.op in LOOPS:
         _narrow_loop(node, functions, captured, graph_def, parent)
-    elif node.op in _BRANCHES | _CALLS:
+    elif node.op in _BRANCHES | CALLS:
         read = set().union(*map(_read_arguments, functions))
         _narrow(node, functions, sorted(captured - read))
 
@@ -109,7 +107,7 @@ def _narrow_loop(
 
 def _narrow(node: node_def_pb2.NodeDef, functions: list[function_pb2.FunctionDef], unread: list[int]) -> None:
     """Removes operands of a node, and the arguments of its functions, by their numbers."""
-    types = node.attr["T" if node.op in _WHILE else "Tin"].list.type
+    types = node.attr["T" if node.op in LOOPS else "Tin"].list.type
     for i in reversed(unread):
         del node.input[i + int(node.op in _BRANCHES)]  # behind the condition
         del types[i]

@@ -35,10 +35,10 @@ from fedcore.graphs.capture.keras_seeds import is_default_seed
 from fedcore.graphs.graphdef.analysis.side_effects import (
     STATELESS_CALL,
     TiedToProcess,
-    stateful_functions,
+    is_stateful,
 )
 from fedcore.graphs.graphdef.form.canonical_form import Nodes
-from fedcore.graphs.graphdef.form.function_calls import callees, with_callers
+from fedcore.graphs.graphdef.form.function_calls import BRANCHES, CALLS, LOOPS, callees, functions_with
 from fedcore.graphs.tensors.tensor_seeds import fold_in
 from fedcore.lru_cache import LruCache
 
@@ -107,13 +107,8 @@ class _Seeding:
         self.functions = {f.signature.name: f for f in graph_def.library.function}
         for nodes in (graph_def.node, *(f.node_def for f in graph_def.library.function)):
             _mark_unseeded(nodes)
-        self.random_functions = self._random_functions()
+        self.random_functions = functions_with(graph_def.library.function, self.is_random)
         self.added: dict[str, str] = {}
-
-    def _random_functions(self) -> set[str]:
-        """The names of the functions that contain a random operation or call such a function."""
-        bodies = {name: function.node_def for name, function in self.functions.items()}
-        return with_callers(bodies, [name for name, nodes in bodies.items() if any(map(self.is_random, nodes))])
 
     def is_random(self, node: node_def_pb2.NodeDef) -> bool:
         if node.op in _REFUSED:
@@ -133,7 +128,7 @@ class _Seeding:
 
     def _without_state(self) -> None:
         """Makes a call stateless if the called functions no longer contain stateful operations."""
-        stateful = stateful_functions(self.graph_def.library.function)
+        stateful = functions_with(self.graph_def.library.function, lambda node: is_stateful(node.op))
         for function in self.graph_def.library.function:
             if function.signature.name not in stateful:
                 function.signature.is_stateful = False
@@ -351,10 +346,10 @@ class _Body:
         data = [i for i in node.input if not i.startswith("^")]
         control = [i for i in node.input if i.startswith("^")]
         seed = self.fold_seed(self.count)
-        if node.op in ("StatefulPartitionedCall", "PartitionedCall"):
+        if node.op in CALLS:
             node.attr["f"].func.name = self.owner.add_seeded_function(node.attr["f"].func.name)
             node.attr["Tin"].list.type.append(_INT64)
-        elif node.op in ("If", "StatelessIf"):
+        elif node.op in BRANCHES:
             for branch in ("then_branch", "else_branch"):
                 node.attr[branch].func.name = self.owner.add_seeded_function(node.attr[branch].func.name)
             node.attr["Tin"].list.type.append(_INT64)
@@ -362,7 +357,7 @@ class _Body:
             for branch in node.attr["branches"].list.func:
                 branch.name = self.owner.add_seeded_function(branch.name)
             node.attr["Tin"].list.type.append(_INT64)
-        elif node.op in ("While", "StatelessWhile"):
+        elif node.op in LOOPS:
             node.attr["cond"].func.name = self.owner.add_seeded_function(node.attr["cond"].func.name)
             node.attr["body"].func.name = self.owner.add_seeded_function(node.attr["body"].func.name, loop=True)
             node.attr["T"].list.type.append(_INT64)

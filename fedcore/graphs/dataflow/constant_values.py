@@ -10,13 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.dataflow.graph import Node, Value
+from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Value
 
 MOST_ENTRIES = 1 << 12
 """Entries of the largest value that is computed of others."""
-
-_PASS_THROUGH = ("Identity", "StopGradient", "PreventGradient", "Snapshot", "EnsureShape")
-"""Operations whose result is their first operand."""
 
 
 def static_value(value: Value) -> np.ndarray | None:
@@ -37,7 +34,7 @@ def _compute(value: Value, node: Node) -> np.ndarray | None:
     """
     if node.op == "Const":
         return node["value"]
-    if node.op in _PASS_THROUGH:
+    if node.op in (*PASS_THROUGH, "EnsureShape"):
         return static_value(node.inputs[0])
     if node.op in ("Fill", "BroadcastTo"):
         filled, sizes = (node.inputs[1], node.inputs[0]) if node.op == "Fill" else node.inputs
@@ -78,7 +75,7 @@ def known_sizes(value: Value) -> Sequence[int | None] | None:
     node = value.node
     if node is not None and node.op == "Shape" and node.inputs[0].shape.rank is not None:
         return node.inputs[0].shape.as_list()
-    if node is not None and node.op in (*_PASS_THROUGH, "Cast"):
+    if node is not None and node.op in (*PASS_THROUGH, "EnsureShape", "Cast"):
         return known_sizes(node.inputs[0])
     if node is not None and node.op == "Pack" and not node.get("axis", 0):
         return [_known_size(v) for v in node.inputs]
@@ -153,10 +150,10 @@ _RULES: dict[str, Callable[[Node, list[np.ndarray]], np.ndarray | None]] = {
     "Minimum": lambda node, values: np.minimum(*values),
     **dict.fromkeys(("Div", "RealDiv"), lambda node, values: np.divide(*values)),
     "Abs": lambda node, values: np.abs(values[0]),
-    "Prod": lambda node, values: np.prod(values[0], _axes(values[1])),
-    "Sum": lambda node, values: np.sum(values[0], _axes(values[1])),
-    "Max": lambda node, values: np.max(values[0], _axes(values[1])),
-    "All": lambda node, values: np.all(values[0], _axes(values[1])),
+    "Prod": lambda node, values: _reduce(np.prod, node, values),
+    "Sum": lambda node, values: _reduce(np.sum, node, values),
+    "Max": lambda node, values: _reduce(np.max, node, values),
+    "All": lambda node, values: _reduce(np.all, node, values),
     "Equal": lambda node, values: np.equal(*values),
     "LessEqual": lambda node, values: np.less_equal(*values),
     "SelectV2": lambda node, values: np.where(*values),
@@ -166,9 +163,10 @@ _RULES: dict[str, Callable[[Node, list[np.ndarray]], np.ndarray | None]] = {
 """Operations on sizes, and of the checks of operands that are sizes, in numpy."""
 
 
-def _axes(axes: np.ndarray) -> tuple[int, ...]:
-    """An operand with axes as a tuple of integers, for numpy."""
-    return tuple(int(a) for a in np.reshape(axes, -1))
+def _reduce(function: Callable, node: Node, values: list[np.ndarray]) -> np.ndarray:
+    """The first operand reduced along the axes in the second."""
+    axes = tuple(int(a) for a in np.reshape(values[1], -1))
+    return function(values[0], axes, keepdims=node.get("keep_dims", False))
 
 
 def _slice(array: np.ndarray, begin: np.ndarray, size: np.ndarray) -> np.ndarray:

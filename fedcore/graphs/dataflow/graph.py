@@ -44,6 +44,9 @@ ValueType: TypeAlias = tuple[tf.DType, tf.TensorShape]
 REGIONS = {"scan": 1, "while": 2, "if": 2, "call": 1}
 """Operations that are not TensorFlow's, with the number of their regions."""
 
+PASS_THROUGH = ("Identity", "StopGradient", "PreventGradient", "Snapshot")
+"""Operations whose result is their operand."""
+
 _SHAPE_OPERATIONS = frozenset({"Shape", "Size", "Rank"})
 """Operations whose result may be static though their operand is not: the operand's shape decides it."""
 
@@ -247,6 +250,7 @@ class Block:
         arguments, nodes: of the region.
         constants: content of a constant -> the value that later nodes read in the place of an equal constant.
         ordered_behind: values that the next nodes wait for.
+        read_once: of a copy that patterns are matched in: values whose originals have one reader.
     """
 
     parent: Optional["Block"] = None
@@ -254,6 +258,7 @@ class Block:
     nodes: list[Node] = attrs.field(factory=list)
     constants: dict[object, Value] = attrs.field(factory=dict)
     ordered_behind: tuple[Value, ...] = ()
+    read_once: set[Value] = attrs.field(factory=set)
 
     def argument(self, dtype: tf.DType, shape: StaticShape) -> Value:
         """Adds an argument to the region, and returns it."""

@@ -70,6 +70,11 @@ class Signature:
     default_types: dict[str, Any]
     has_lists: bool
 
+    @property
+    def inferred(self) -> set[str]:
+        """The attributes that the operands tell."""
+        return {name for a in self.operands for name in (a.type_attr, a.number_attr, a.type_list_attr) if name}
+
     def by_operand(self, flat: Sequence[T], attributes: Mapping[str, Any]) -> list[T | list[T]]:
         """The flat operands of a node, grouped by the operands of the definition: a list where it takes a list.
 
@@ -107,7 +112,7 @@ def signature(op: str) -> Signature:
         results,
         {a.name: a.type for a in definition.attr},
         {a.name: a.default_value.SerializeToString() for a in declared},
-        {a.name: _content(a.default_value) for a in declared if a.type in ("type", "list(type)", "int")},
+        {a.name: attribute_value(a.default_value) for a in declared if a.type in ("type", "list(type)", "int")},
         any(a.is_list for a in operands),
     )
 
@@ -118,10 +123,25 @@ def _argument(part: op_def_pb2.OpDef.ArgDef) -> Argument:
     return Argument(part.name, dtype, part.type_attr, part.number_attr, part.type_list_attr)
 
 
-def _content(default: attr_value_pb2.AttrValue) -> int | list[int]:
-    """The content of a serialized default: a dtype, a number, or a list of dtypes."""
-    kind = default.WhichOneof("value")
-    return [*default.list.type] if kind == "list" else getattr(default, kind)
+def attribute_value(value: attr_value_pb2.AttrValue) -> Any:
+    """An attribute as Python has it: dtypes and shapes are TensorFlow's, texts are bytes."""
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        return _list(value.list)
+    content = getattr(value, kind) if kind else None
+    if kind == "type":
+        return tf.as_dtype(content)
+    return tf.TensorShape(content) if kind == "shape" else content
+
+
+def _list(values: attr_value_pb2.AttrValue.ListValue) -> list:
+    for field, convert in (("type", tf.as_dtype), ("shape", tf.TensorShape)):
+        if getattr(values, field):
+            return [convert(v) for v in getattr(values, field)]
+    for field in ("i", "f", "s", "b", "tensor", "func"):
+        if getattr(values, field):
+            return list(getattr(values, field))
+    return []
 
 
 def flat_operands(operands: Sequence) -> list:

@@ -12,7 +12,7 @@ functions of `operations`. It returns a value in the place of the match, or None
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -69,6 +69,11 @@ def logging_patterns() -> Iterator[PatternLog]:
         _log.reset(token)
 
 
+def copy_node(node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region] = ()) -> tuple[Value, ...]:
+    """Adds a node with other operands and regions, but the attributes and the types of results of a given one."""
+    return block.add(node.op, inputs, node.attributes, [(v.dtype, v.shape) for v in node.outputs], regions)
+
+
 class RegionCopy:
     """A copy of a region, node by node; subclasses leave out or replace nodes.
 
@@ -95,7 +100,7 @@ class RegionCopy:
             block: of the copy, which is the active one.
             inputs, regions: copies of the node's operands and regions.
         """
-        return block.add(node.op, inputs, node.attributes, [(v.dtype, v.shape) for v in node.outputs], regions)
+        return copy_node(node, block, inputs, regions)
 
     def is_left_out(self, node: Node) -> bool:
         """Whether the copy has no node in the place of this one; nothing may read its results then."""
@@ -123,11 +128,13 @@ class RegionCopy:
         return block.region([values.get(v, v) for v in region.results])
 
 
-def rewrite(region: Region, *rules: Rule) -> Region:
+def rewrite(region: Region, *rules: Rule, once: bool = False) -> Region:
     """The region after the rules have been applied to each node until none applies; the same object if none does.
 
     Nodes that nothing reads any more stay; the pass `dce` removes them.
 
+    Args:
+        once: the rules are not applied to what they made, as they would apply without end.
     Raises:
         FedcoreError: a rule gives values of other dtypes or shapes, or applies to its own results without end.
     """
@@ -137,8 +144,8 @@ def rewrite(region: Region, *rules: Rule) -> Region:
             log.note_rule(rule)
     for _ in range(MOST_ROUNDS):
         copy = _Rewriting(rules).of(region)
-        if copy is region:
-            return region
+        if copy is region or once:
+            return copy
         region = copy
     names = ", ".join(_name(rule) for rule in rules)
     raise FedcoreError(f"rewriting does not end: after {MOST_ROUNDS} rounds a rule still applies, of {names}")
@@ -155,6 +162,16 @@ class _Rewriting(RegionCopy):
     def __init__(self, rules: Sequence[Rule]) -> None:
         super().__init__()
         self._rules = rules
+        patterns = (each for rule in rules for each in getattr(rule, "patterns", ()))
+        self._counts_reads = any(each.counts_reads() for each in patterns)
+        self._uses: Mapping[Value, int] = {}
+
+    def _copy_region(self, region: Region) -> Region:
+        """The copy of a region, for whose nodes `_uses` tells how often it reads a value if a pattern asks for it."""
+        outer, self._uses = self._uses, region.uses if self._counts_reads else {}
+        copy = super()._copy_region(region)
+        self._uses = outer
+        return copy
 
     def add(self, node: Node, block: Block, inputs: Sequence[Value], regions: Sequence[Region]) -> Sequence[Value]:
         """Adds the copy of a node, then the values of the first rule that applies to it.
@@ -162,6 +179,7 @@ class _Rewriting(RegionCopy):
         The copied node is removed again if nothing reads it. A rule may wrap it, and then it stays.
         """
         outputs, position = super().add(node, block, inputs, regions), len(block.nodes) - 1
+        block.read_once.update(new for old, new in zip(node.outputs, outputs, strict=True) if self._uses.get(old) == 1)
         for rule in self._rules:
             replacement = rule(block.nodes[position])
             if replacement is not None:
@@ -214,6 +232,7 @@ class Pattern:
         content: of a scalar constant; None for any constant.
         name: the rule's parameter that gets the value.
         attributes: attributes that the node must have, with their values.
+        read_once: whether the value must have one reader only.
     """
 
     op: str | None = None
@@ -221,6 +240,11 @@ class Pattern:
     content: float | None = None
     name: str | None = None
     attributes: tuple[tuple[str, Any], ...] = ()
+    read_once: bool = False
+
+    def counts_reads(self) -> bool:
+        """Whether the pattern, or one of an operand, asks how many readers a value has."""
+        return self.read_once or any(each.counts_reads() for each in self.operands or ())
 
     def __str__(self) -> str:
         name = [] if self.name is None else [f"name={self.name!r}"]
@@ -228,7 +252,7 @@ class Pattern:
             return f"var({self.name!r})"
         if self.op == "Const":
             return f"const({', '.join([*([] if self.content is None else [f'{self.content}']), *name])})"
-        attributes = [f"{k}={v!r}" for k, v in self.attributes]
+        attributes = [*(["read_once=True"] if self.read_once else []), *(f"{k}={v!r}" for k, v in self.attributes)]
         return f"op({', '.join([repr(self.op), *map(str, self.operands or ()), *name, *attributes])})"
 
     def match(self, value: Value, matches: dict[str, Value]) -> bool:
@@ -245,6 +269,8 @@ class Pattern:
             return _is_constant(value, self.content)
         node = value.node
         if node is None or node.op != self.op or any(node.get(k) != v for k, v in self.attributes):
+            return False
+        if self.read_once and value not in value.block.read_once:
             return False
         if self.operands is None:
             return True
@@ -277,11 +303,14 @@ def const(content: float | None = None, *, name: str | None = None) -> Pattern:
     return Pattern("Const", content=content, name=name)
 
 
-def op(operation: str, *operands: Pattern, name: str | None = None, **attributes: Any) -> Pattern:
+def op(
+    operation: str, *operands: Pattern, name: str | None = None, read_once: bool = False, **attributes: Any
+) -> Pattern:
     """The result of an operation whose operands match; without operands, of any one of the operation.
 
     Args:
         name: the rule's parameter that gets the result.
+        read_once: the result has one reader only, so that its operation goes when the reader is replaced.
     Raises:
         TypeMismatch: an operand is no pattern, or the operation takes another number of them.
         FedcoreError: TensorFlow has no such operation or attribute.
@@ -289,7 +318,13 @@ def op(operation: str, *operands: Pattern, name: str | None = None, **attributes
     check_operation(operation, operands, attributes, lambda each: isinstance(each, Pattern))
     if name is not None:
         check_name(name, "op(name=)")
-    return Pattern(operation, operands or None, name=name, attributes=tuple(attributes.items()))
+    return Pattern(operation, operands or None, None, name, tuple(attributes.items()), read_once)
+
+
+def matched_node(value: Value) -> Node:
+    """The node of a value that an `op` matched."""
+    assert value.node is not None  # the value of an argument matches no operation
+    return value.node
 
 
 def pattern(*patterns: Pattern) -> Callable[[Callable[..., Value | None]], Rule]:
@@ -338,7 +373,9 @@ __all__ = [
     "RegionCopy",
     "Rule",
     "const",
+    "copy_node",
     "logging_patterns",
+    "matched_node",
     "op",
     "pattern",
     "rewrite",

@@ -3,8 +3,9 @@
 A stage pass is a pure function from region to region; its keyword arguments are its options. One that changes nothing
 returns its argument. Built-in passes run in the order of `DEFAULT_STAGE_PIPELINE`; a third party's run behind them, in
 the order of their declarations, from when its module is imported. A pass is switched off by name: `plan{without=cse}`.
+The passes of `GRAPH_PASSES` run on the bodies of graphs while a plan is made, or before graphs are batched or imported.
 
-Decision 0236.
+Decisions 0236 and 0326.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,6 +20,9 @@ from fedcore.ir.part_registry import Part, PartRegistry
 
 DEFAULT_STAGE_PIPELINE = ("pack-accumulators", "hoist", "cse", "dce")
 """The built-in passes, in order. Pass `a-b` is in the module `passes.a_b`, which is imported when it is named."""
+
+GRAPH_PASSES = ("hoist-relu-gradients", "round-products", "bfloat16-kernels")
+"""Built-in passes that no stage's pipeline has, since graphs that are not batched need them too."""
 
 Run = TypeVar("Run", bound=Callable[..., Region])
 
@@ -41,11 +45,11 @@ class StagePass(Part):
 _passes: PartRegistry[StagePass] = PartRegistry(
     "pass of client stages",
     "fedcore.graphs.dataflow.passes",
-    DEFAULT_STAGE_PIPELINE,
+    (*DEFAULT_STAGE_PIPELINE, *GRAPH_PASSES),
     keeps_built_in=True,
     hint="\none of yours is declared when its module is imported: fedcore opt --load MODULE",
 )
-get_stage_pass, all_stage_passes = _passes.get, _passes.all
+get_stage_pass = _passes.get
 
 
 def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows: bool = False) -> Callable[[Run], Run]:
@@ -67,6 +71,11 @@ def stage_pass(name: str, *, idempotent: bool = True, exact: bool = True, grows:
     return register
 
 
+def all_stage_passes(without: Collection[str] = ()) -> list[StagePass]:
+    """The passes of stages' pipelines, in order, but for those of the given names."""
+    return _passes.all((*GRAPH_PASSES, *without))
+
+
 def stage_pass_registrations() -> int:
     """Number of registrations of third parties' passes. Executables of client stages are stale when it grows."""
     return _passes.registrations
@@ -78,10 +87,9 @@ def stage_pass_results(region: Region, without: Collection[str] = ()) -> Iterato
     Args:
         without: names of passes that do not run.
     """
-    for stage_pass_ in all_stage_passes():
-        if stage_pass_.name not in without:
-            region = run_stage_pass(stage_pass_, region, {})
-            yield stage_pass_, region
+    for stage_pass_ in all_stage_passes(without):
+        region = run_stage_pass(stage_pass_, region, {})
+        yield stage_pass_, region
 
 
 def run_stage_pass(stage_pass_: StagePass, region: Region, options: Mapping[str, Any]) -> Region:
@@ -95,9 +103,3 @@ def run_stage_pass(stage_pass_: StagePass, region: Region, options: Mapping[str,
     if not isinstance(result, Region):
         raise FedcoreError(f"the stage pass {stage_pass_.name} returns {brief(result)}; it returns a region")
     return result
-
-
-def run_stage_passes(region: Region, without: Collection[str] = ()) -> Region:
-    """The region after all passes but those of the given names."""
-    results = [region, *(result for _, result in stage_pass_results(region, without))]
-    return results[-1]

@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.graph import Node, Value
+from fedcore.graphs.dataflow.op_signature import attribute_value, signature
 from fedcore.ir.module import Blob, Constant, Symbol
 from fedcore.ir.printer import print_constant, print_value, symbol
 from fedcore.ir.value_notation import parse_constant
@@ -53,24 +53,14 @@ class AttributeDefinition:
 @functools.cache
 def attribute_definitions(op: str) -> dict[str, AttributeDefinition]:
     """The attributes of a TensorFlow operation, in the order of its definition."""
-    definition = private_api.op_definition(op)
-    inferred = {n for a in definition.input_arg for n in (a.type_attr, a.number_attr, a.type_list_attr)}
+    definition, inferred = private_api.op_definition(op), signature(op).inferred
+    defaults = {a.name: attribute_value(a.default_value) for a in definition.attr if a.HasField("default_value")}
     return {
-        a.name: AttributeDefinition(a.type, a.name in inferred, _default(a.default_value, a.type))
+        a.name: AttributeDefinition(
+            a.type, a.name in inferred, normal_value(defaults[a.name], a.type) if a.name in defaults else None
+        )
         for a in definition.attr
     }
-
-
-def _default(content: attr_value_pb2.AttrValue, kind: str) -> Any:
-    """The default of an attribute as a normal value; None if it has none."""
-    field = content.WhichOneof("value")
-    if field is None:
-        return None
-    value = getattr(content, field)
-    if field == "list":
-        elements = next((getattr(value, f) for f in ("s", "i", "f", "b", "type", "shape") if getattr(value, f)), ())
-        return normal_value([*elements], kind)
-    return normal_value(value, kind)
 
 
 def normal_value(value: Any, kind: str) -> Any:

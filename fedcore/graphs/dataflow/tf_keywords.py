@@ -6,6 +6,7 @@ import inspect
 import tensorflow as tf
 
 from fedcore.graphs import private_api
+from fedcore.graphs.dataflow.op_signature import signature
 
 
 @functools.cache
@@ -20,5 +21,5 @@ def keywords_of(op: str) -> dict[str, str]:
     declared = [a.name for a in (*definition.input_arg, *definition.attr)]
     parameters = list(inspect.signature(getattr(tf.raw_ops, op)).parameters)
     renamed = iter(n for n in parameters if n not in declared and n != "name")
-    inferred = {n for a in definition.input_arg for n in (a.type_attr, a.number_attr, a.type_list_attr)}
+    inferred = signature(op).inferred
     return {n: n if n in parameters or n in inferred else next(renamed) for n in declared}

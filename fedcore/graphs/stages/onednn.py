@@ -10,9 +10,9 @@ from tensorflow.core.framework import function_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
+from fedcore.graphs.emission.onednn_kernels import REPLACED, called_functions, with_onednn_kernels
 from fedcore.graphs.graphdef.form.canonical_form import CONTENT_PREFIX
 from fedcore.graphs.graphdef.form.process_functions import define
-from fedcore.graphs.graphdef.rewrites.onednn_kernels import REPLACED, called_functions, with_onednn_kernels
 from fedcore.ir.module import Function
 from fedcore.ir.target import EXAMPLE, WITHOUT_ONEDNN, Target
 

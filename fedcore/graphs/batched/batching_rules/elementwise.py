@@ -30,7 +30,7 @@ from fedcore.graphs.batched.batched_value import (
 from fedcore.graphs.batched.batching_rules.matmul import scaled_product
 from fedcore.graphs.batched.evaluation import BatchedEvaluation, without_client_axis
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Node, Value
+from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Value
 from fedcore.graphs.dataflow.selection import select_by_client
 from fedcore.graphs.graphdef.form.checked_operations import emit
 
@@ -59,7 +59,7 @@ _GRADIENTS_OF_RESULTS = "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad Recipro
 """Gradients whose second operand is the gradient of the result; the first one is the result."""
 
 
-@batching_rule("Identity", "StopGradient", "PreventGradient", "Snapshot", "CheckNumerics")
+@batching_rule(*PASS_THROUGH, "CheckNumerics")
 def identity_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The operand; no node is added."""
     return x

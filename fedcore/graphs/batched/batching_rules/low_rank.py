@@ -14,10 +14,10 @@ from fedcore.graphs.batched.batching_rules.matmul import contraction_operands
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.low_rank import LowRank, divide_by, divide_no_nan, low_rank_rule, multiply_by, negative
 from fedcore.graphs.dataflow import operations as ops
-from fedcore.graphs.dataflow.graph import Node, Value
+from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Value
 
 
-@low_rank_rule("Identity", "StopGradient", "PreventGradient", "Snapshot")
+@low_rank_rule(*PASS_THROUGH)
 def identity_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue:
     """The low-rank matrix itself; no node is added."""
     return x

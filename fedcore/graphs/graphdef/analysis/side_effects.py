@@ -1,12 +1,10 @@
 """Side effects of graphs: operations tied to this process, random numbers, state, prints and assertions."""
 
-from collections.abc import Iterable
-
 from tensorflow.core.framework import graph_pb2
 
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.form.function_calls import callees, operations_in, with_callers
+from fedcore.graphs.graphdef.form.function_calls import operations_in
 
 _EFFECTS = frozenset({"Print", "PrintV2", "Assert"})
 # Operations that are stateful only if a function that they call is -> their stateless form.
@@ -88,16 +86,3 @@ def is_stateful(op: str) -> bool:
         return False
     declared = private_api.op_definition(op)
     return declared is not None and declared.is_stateful
-
-
-def stateful_functions(functions: Iterable) -> set[str]:
-    """The names of the functions that contain a stateful operation or call such a function."""
-    bodies = {f.signature.name: f.node_def for f in functions}
-    return with_callers(bodies, {name for name, nodes in bodies.items() if any(is_stateful(n.op) for n in nodes)})
-
-
-def stateful_nodes(graph_def: graph_pb2.GraphDef, names: list[str]) -> list[str]:
-    """The stateful ones of the nodes, in order."""
-    functions = stateful_functions(graph_def.library.function)
-    nodes = {n.name: n for n in graph_def.node}
-    return [n for n in names if is_stateful(nodes[n].op) or functions.intersection(callees(nodes[n]))]

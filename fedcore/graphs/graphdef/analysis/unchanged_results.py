@@ -9,10 +9,10 @@ every argument.
 
 import functools
 
-from fedcore.graphs.dataflow.graph import Node, Region, Value, origin
+from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Region, Value, origin
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph
 
-_IDENTITIES = frozenset({"Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics"})
+_IDENTITIES = frozenset({*PASS_THROUGH, "IdentityN", "EnsureShape", "CheckNumerics"})
 _CASES = frozenset({"Case", "StatelessCase"})
 _READS = frozenset({"ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather", "ResourceGatherNd"})
 

@@ -14,13 +14,13 @@ Example: the node `name: "model/dense/MatMul" op: "MatMul" input: "x" input: "w:
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.graphs import private_api
-from fedcore.graphs.graphdef.form.function_calls import with_callers
+from fedcore.graphs.graphdef.form.function_calls import functions_with
 from fedcore.ir.module import NodeKey
 
 if TYPE_CHECKING:
@@ -148,17 +148,6 @@ def node_of(input_name: str) -> str:
 def first_result(node: node_def_pb2.NodeDef, *, in_function: bool) -> str:
     """The name of a node's first result; in functions, names of tensors say which output it is."""
     return f"{node.name}:{private_api.op_definition(node.op).output_arg[0].name}:0" if in_function else node.name
-
-
-def replace_tensors(
-    nodes: Iterable[node_def_pb2.NodeDef], returned: MutableMapping[str, str] | None, names: Mapping[str, str]
-) -> None:
-    """Renames tensors that nodes read, and that a function returns."""
-    for node in nodes:
-        node.input[:] = [names.get(i, i) for i in node.input]
-    if returned is not None:
-        for key, tensor in list(returned.items()):
-            returned[key] = names.get(tensor, tensor)
 
 
 def _rename_input(input_name: str, names: Mapping[str, str]) -> str:
@@ -372,9 +361,7 @@ def _named_functions(node: node_def_pb2.NodeDef) -> Iterator[str]:
 
 def _printing_functions(functions: Mapping[str, function_pb2.FunctionDef]) -> frozenset[str]:
     """The functions that print a value, and those that call them."""
-    bodies = {name: function.node_def for name, function in functions.items()}
-    printing = {name for name, nodes in bodies.items() if any(node.op == PRINT for node in nodes)}
-    return frozenset(with_callers(bodies, printing)) if printing else frozenset()
+    return frozenset(functions_with(functions.values(), lambda node: node.op == PRINT))
 
 
 def _port_renamed(input_name: str, names: Mapping[str, str], results: Mapping[str, Mapping[str, int]]) -> str:

@@ -23,14 +23,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
-import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, tensor_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 
 from fedcore.errors import FedcoreError
 from fedcore.graphs.dataflow.graph import Block, Node, Region, Value, ValueType, from_source
 from fedcore.graphs.dataflow.op_signature import signature
 from fedcore.graphs.dataflow.shape_inference import infer
+from fedcore.graphs.graphdef.form.function_calls import BRANCHES, CALLS, LOOPS
+from fedcore.graphs.graphdef.form.node_definitions import attributes_of, unshaped_results, values_by_name
 from fedcore.graphs.graphdef.form.operand_guards import checked_function
 from fedcore.graphs.graphdef.form.process_functions import define
 from fedcore.ir.module import NodeKey, NodeSource, Symbol
@@ -39,10 +40,6 @@ from fedcore.lru_cache import LruCache
 MOST_OPERATIONS = 200_000
 """Operations of a graph with the bodies of functions in the place of their uses: a few functions that call each other
 can stand for more than fit into memory."""
-
-_WHILE = frozenset({"While", "StatelessWhile"})
-_IF = frozenset({"If", "StatelessIf"})
-_CALL = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
 @attrs.frozen(eq=False)
@@ -198,26 +195,24 @@ class _Conversion:
             block.ordered_behind = (*outer, *waits)
             with from_source(self.sources.get((function, node.name))):
                 outputs = self._add_node(block, node, inputs)
-            tensors.update(_names_of_outputs(node, outputs))
+            tensors.update(values_by_name(node, outputs))
         block.ordered_behind = outer
         return [tensors[r] for r in results]
 
     def _add_node(self, block: Block, source: node_def_pb2.NodeDef, inputs: list[Value]) -> Sequence[Value]:
         """Adds one node, and returns its results."""
-        callee = source.attr["f"].func.name if source.op in _CALL else None
+        callee = source.attr["f"].func.name if source.op in CALLS else None
         if callee in self._functions:  # the graph has no function for the elements of a sequence
             return self._add_body(block, callee, inputs)
-        values = {k: attribute_value(v) for k, v in source.attr.items() if not k.startswith("_")}
+        values = attributes_of(source)
         if source.op == "Const":
-            array = _array(values["value"])
-            type_ = values["dtype"], tf.TensorShape(array.shape)
-            return block.add("Const", (), {"value": array, "dtype": values["dtype"]}, [type_])
+            return block.add("Const", (), values, [(values["dtype"], tf.TensorShape(values["value"].shape))])
         if source.op == "EnsureShape":
             values["shape"] = self._closed(values["shape"])
         types = self._types(source, inputs, values)
-        if source.op in _WHILE:
+        if source.op in LOOPS:
             return self._add_loop(block, inputs, types, [values[k].name for k in ("cond", "body")])
-        if source.op in _IF:
+        if source.op in BRANCHES:
             condition, *operands = inputs
             branches = [self._branch(values[k].name, block, operands) for k in ("then_branch", "else_branch")]
             return block.add("if", [condition], {}, types, branches)
@@ -264,9 +259,7 @@ class _Conversion:
         try:
             return infer(node.op, definition.by_operand(inputs, attributes), attributes).types
         except ValueError:
-            declared = {**definition.default_types, **attributes}
-            dtypes = [dtype for result in definition.results for dtype in result.dtypes(declared)]
-            return [(dtype, tf.TensorShape(None)) for dtype in dtypes]
+            return unshaped_results(node.op, attributes)
 
     def _attribute(self, value: Any) -> Any:
         """An attribute with the symbols of regions in the place of library functions."""
@@ -311,52 +304,3 @@ def _position(node: node_def_pb2.NodeDef) -> int:
     """The number in the name of an argument or a result; the seed is behind the arguments."""
     digits = re.fullmatch(r"(?:arg|ret)([0-9]+)", node.name)
     return int(digits[1]) if digits else sys.maxsize
-
-
-def _names_of_outputs(node: node_def_pb2.NodeDef, outputs: Sequence[Value]) -> dict[str, Value]:
-    """The outputs of a node by each name that an input can have: `node:index` in a graph, `node:output:index` in a
-    function, and the first also `node`."""
-    names = {f"{node.name}:{i}": value for i, value in enumerate(outputs)}
-    if outputs:
-        names[node.name] = outputs[0]
-    definition, start = signature(node.op), 0
-    attributes = {}
-    for result in definition.results:
-        list_attribute = result.number_attr or result.type_list_attr
-        if list_attribute:
-            attributes[list_attribute] = attribute_value(node.attr[list_attribute])
-        count = result.count(attributes) if list_attribute else 1
-        names.update({f"{node.name}:{result.name}:{i}": outputs[start + i] for i in range(count)})
-        start += count
-    return names
-
-
-def _array(constant: tensor_pb2.TensorProto) -> np.ndarray:
-    """The array of a constant; TensorFlow's function refuses texts of no entries that hold a filling one."""
-    shape = [dim.size for dim in constant.tensor_shape.dim]
-    return tf.make_ndarray(constant) if all(shape) else np.empty(shape, tf.as_dtype(constant.dtype).as_numpy_dtype)
-
-
-def attribute_value(value: attr_value_pb2.AttrValue) -> Any:
-    """An attribute as Python has it: dtypes and shapes are TensorFlow's, texts are bytes."""
-    kind = value.WhichOneof("value")
-    if kind == "list":
-        return _list(value.list)
-    content = getattr(value, kind) if kind else None
-    if kind == "type":
-        return tf.as_dtype(content)
-    if kind == "shape":
-        return tf.TensorShape(content)
-    if kind == "func":
-        return value.func
-    return content
-
-
-def _list(values: attr_value_pb2.AttrValue.ListValue) -> list:
-    for field, convert in (("type", tf.as_dtype), ("shape", tf.TensorShape)):
-        if getattr(values, field):
-            return [convert(v) for v in getattr(values, field)]
-    for field in ("i", "f", "s", "b", "tensor", "func"):
-        if getattr(values, field):
-            return list(getattr(values, field))
-    return []

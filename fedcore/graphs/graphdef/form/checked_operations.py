@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.graph import active_block
+from fedcore.graphs.dataflow.op_signature import signature
 from fedcore.graphs.dataflow.operations import add_node
 from fedcore.graphs.dataflow.tf_keywords import keywords_of
 from fedcore.graphs.graphdef.form.operand_checks import CHECKED
@@ -28,21 +28,10 @@ def add_operation(op: str, tensors: Sequence, attributes: Mapping[str, Any]) -> 
     """Runs one operation: adds it to the TensorFlow graph being built, or executes it where tensors are eager."""
     if op == "Const":
         return [tf.constant(attributes["value"], attributes["dtype"])]
-    definition = private_api.op_definition(op)
-    names = keywords_of(op)
-    inferred, keywords, remaining = set(), {}, list(tensors)
-    for argument in definition.input_arg:
-        name = names[argument.name]
-        inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
-        if argument.number_attr or argument.type_list_attr:
-            many = attributes[argument.number_attr or argument.type_list_attr]
-            count = int(many) if argument.number_attr else len(many)
-            keywords[name], remaining = remaining[:count], remaining[count:]
-        else:
-            keywords[name] = remaining.pop(0)
-    for attribute in definition.attr:
-        if attribute.name in attributes and attribute.name not in inferred:
-            keywords[names[attribute.name]] = attributes[attribute.name]
+    definition, names = signature(op), keywords_of(op)
+    operands = definition.by_operand(tensors, attributes)
+    keywords = {names[a.name]: operand for a, operand in zip(definition.operands, operands, strict=True)}
+    keywords |= {names[k]: attributes[k] for k in definition.kinds.keys() & attributes.keys() - definition.inferred}
     out = getattr(tf.raw_ops, op)(**keywords)
     if out is None or isinstance(out, tf.Operation):
         return []

@@ -1,9 +1,14 @@
 """Which operations and functions the nodes of a GraphDef name."""
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+LOOPS = frozenset({"While", "StatelessWhile"})
+BRANCHES = frozenset({"If", "StatelessIf"})
+"""Operations that run functions: a call, a condition and a body, two branches."""
 
 
 def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[str]:
@@ -23,6 +28,14 @@ def with_callers(bodies: Mapping[str, Iterable], roots: Iterable[str]) -> set[st
         functions.update(more)
         stack += more
     return functions
+
+
+def functions_with(
+    functions: Iterable[function_pb2.FunctionDef], holds: Callable[[node_def_pb2.NodeDef], bool]
+) -> set[str]:
+    """The names of the functions that have a node for which a predicate holds, or call such a function."""
+    bodies = {f.signature.name: f.node_def for f in functions}
+    return with_callers(bodies, [name for name, nodes in bodies.items() if any(map(holds, nodes))])
 
 
 def callees(node: node_def_pb2.NodeDef) -> Iterator[str]:

@@ -5,7 +5,7 @@ Decision 0106.
 
 from tensorflow.core.framework import graph_pb2
 
-from fedcore.graphs.graphdef.form.function_calls import operations_in
+from fedcore.graphs.graphdef.form.function_calls import LOOPS, operations_in
 from fedcore.ir.module import Module
 from fedcore.lru_cache import LruCache
 
@@ -28,4 +28,4 @@ def _operations_of_graphs(module: Module) -> frozenset[str]:
 
 def has_loops(module: Module) -> bool:
     """Whether a graph has a loop of its own, such as that of a recurrent layer over time steps."""
-    return not operations_of_graphs(module).isdisjoint(("While", "StatelessWhile"))
+    return not operations_of_graphs(module).isdisjoint(LOOPS)

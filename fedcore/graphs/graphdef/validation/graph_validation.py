@@ -25,6 +25,7 @@ from tensorflow.core.framework import (
 from fedcore.errors import FedcoreError
 from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.form.canonical_form import PRIVATE_ATTRIBUTES
+from fedcore.graphs.graphdef.form.function_calls import LOOPS
 from fedcore.graphs.graphdef.form.sequence_operands import (
     ACCESS_PREFIX,
     is_element_access,
@@ -261,7 +262,7 @@ class _Validator:
                 raise _Malformed(f"{at}: the function {name!r} returns something else")
         if node.op == "ReduceDataset" and attr["Tstate"].list.type != attr["output_types"].list.type:
             raise _Malformed(f"{at}: it returns something else than its state")
-        if node.op in ("While", "StatelessWhile"):
+        if node.op in LOOPS:
             carried = tuple(attr["T"].list.type)
             self._match(at, attr["body"].func.name, carried, carried)
             self._match(at, attr["cond"].func.name, carried, None)

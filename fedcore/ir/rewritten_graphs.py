@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import attrs
 
-from fedcore.ir import Graph, Module
-from fedcore.ir.module import NodeKey, digest_of
+from fedcore.ir.module import Graph, Module, NodeKey, digest_of
 
 
 def with_rewritten_graphs(module: Module, rewrite: Callable[[Graph, bytes, dict[NodeKey, NodeKey]], bytes]) -> Module:

@@ -17,6 +17,8 @@ their memory for some shapes, such as one image of 8 x 10 x 5, a kernel of 1 x 1
 Example: on AVX2, the gradient of 64 kernels of 5 x 5 x 32 for 20 images takes 6.5 ms with TensorFlow's kernel, and
 3.0 ms with oneDNN's.
 
+The rewrites are no patterns of regions: they change functions that TensorFlow has traced, in which loops are cycles.
+
 Decision 0198.
 """
 
@@ -25,8 +27,6 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2, types_pb2
-
-from fedcore.graphs.graphdef.form.canonical_form import replace_tensors
 
 PRODUCTS = {"MatMul": "_MklMatMul", "BatchMatMulV2": "_MklBatchMatMulV2"}
 """By operation of TensorFlow: oneDNN's, which takes the same operands and attributes."""
@@ -127,7 +127,14 @@ def _fuse(function: function_pb2.FunctionDef) -> None:
         _rename(last, FUSED)
         for part in parts[:-1]:
             nodes.remove(part)
-    replace_tensors(function.node_def, function.ret, renamed)
+    _replace_tensors(function, renamed)
+
+
+def _replace_tensors(function: function_pb2.FunctionDef, names: dict[str, str]) -> None:
+    """Renames tensors that the nodes of a function read, and that it returns."""
+    for node in function.node_def:
+        node.input[:] = [names.get(i, i) for i in node.input]
+    function.ret.update({key: names.get(tensor, tensor) for key, tensor in function.ret.items()})
 
 
 def _format(node: node_def_pb2.NodeDef) -> bytes:
@@ -152,7 +159,7 @@ class _OfImages:
         image_nodes += [g for gradients in pooled.values() for g in gradients]
         result_nodes = [n for n in image_nodes if not n.op.endswith(OF_KERNEL)]
         names = {f"{n.name}:output:0": f"{n.name}/kept:output:0" for n in result_nodes}
-        replace_tensors(self._function.node_def, self._function.ret, names)
+        _replace_tensors(self._function, names)
         for node in image_nodes:
             images = node.input[2 if node.op.endswith(OF_IMAGES) else 0]
             if node.op == "MaxPool":
