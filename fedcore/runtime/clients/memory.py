@@ -29,10 +29,12 @@ class DeviceMemory:
     Args:
         most: calls that may run at once.
         budget: bytes for client stages; None for no limit.
+        shrinks: slices that do not fit get smaller; else they fail.
     """
 
-    def __init__(self, most: int, budget: MemoryBudget | None = None) -> None:
+    def __init__(self, most: int, budget: MemoryBudget | None = None, *, shrinks: bool = True) -> None:
         self.budget = budget
+        self.shrinks = shrinks
         self._most = most
         self._running = 0
         self._running_bytes = 0
@@ -162,7 +164,7 @@ class FittingSlices:
             try:
                 return self._run(clients)
             except tf.errors.ResourceExhaustedError:
-                if not self._work.is_vectorised and len(clients.present) == 1:
+                if not self._memory.shrinks or (not self._work.is_vectorised and len(clients.present) == 1):
                     raise
                 self._shrink(clients.places)
             except (tf.errors.InvalidArgumentError, tf.errors.CancelledError):
