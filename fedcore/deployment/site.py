@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from fedcore.compiler.client_data import Source
 from fedcore.compiler.client_outputs import ClientOutputs
+from fedcore.compiler.passes.strip_locations import strip_locations
 from fedcore.compiler.reachable import named_by
 from fedcore.data import columns_of
 from fedcore.deployment.policy import Policy, Refusal
@@ -113,7 +114,8 @@ class Site:
         self._policy = policy.newest.policy if isinstance(policy, PolicyFile) else policy
         self.log = log
         self.log.policy = policy.newest.digest if isinstance(policy, PolicyFile) else ""
-        self._executor = executor or DeviceSliceExecutor()
+        # Where memory is short, or was before, no other graph stands in: a server may have filled that of one site.
+        self._executor = executor or DeviceSliceExecutor(shrinks=False)
         self._plans: LruEntries[str, Module] = LruEntries(MAX_PLANS)
         self._arrays: LruEntries[str, np.ndarray] = LruEntries(CACHE_BYTES)
         self._values = SiteValues(log.path.parent / "values")
@@ -207,6 +209,7 @@ class Site:
         if in_force.digest != self.log.policy:
             self._policy, self.log.policy = in_force.policy, in_force.digest
             self._plans.clear()
+            self._datasets.clear()  # have the columns that the earlier policy allowed
             self.log.write("policy")
 
     def _take_plan(self, request: Message) -> Message:
@@ -269,10 +272,11 @@ class Site:
         except Exception as error:
             if not self._policy.hides_failures or isinstance(error, _NotBegun):
                 raise _ClientFailed(number, inputs.reply_by_s, error) from error
-            self._log_failure({"kind": "run", "plan": digest, "operation": operation, "run": run}, number, error)
             reply, vector = self._reply_without_data(stage, inputs), None
-            if not isinstance(error, NotStopped):
-                self.log.write("ended", number=number)
+            with contextlib.suppress(OSError):  # on a full disk the server would see a failure whose lines do not fit
+                self._log_failure({"kind": "run", "plan": digest, "operation": operation, "run": run}, number, error)
+                if not isinstance(error, NotStopped):
+                    self.log.write("ended", number=number)
         finally:
             self._answers_at = 0 if self._policy.reply_s is None else began + self._policy.reply_s
         if masking is None:
@@ -303,7 +307,8 @@ class Site:
         stage would keep makes later stages of the call fail. Decision 0317."""
         facts = {"kind": "result", "notes": []}
         if stage.kept_type is not None:
-            self._values.store_failure(inputs.plan, inputs.kept_name, stage.kept_type, inputs.kept_kind)
+            with contextlib.suppress(OSError):
+                self._values.store_failure(inputs.plan, inputs.kept_name, stage.kept_type, inputs.kept_kind)
             facts["provenance"] = inputs.provenance
         return Message(facts, {})
 
@@ -526,7 +531,9 @@ class Site:
             key = f"{self._data.version}/{source.type}/{whole_passes}/{held_out}"
             dataset = self._datasets.find(key, None)
             if dataset is None:
-                dataset = self._data.dataset(source.type, whole_passes=whole_passes, held_out=held_out)
+                readable = self._policy.columns
+                data = self._data if readable is None else self._data.only(readable)
+                dataset = data.dataset(source.type, whole_passes=whole_passes, held_out=held_out)
                 self._datasets.put(key, dataset)
             whole = prepare(dataset, source.type, "data", functools.partial(columns_of, note=report.note))
             return element_of(whole, path)
@@ -581,10 +588,18 @@ def new_number() -> int:
 
 
 def _stage_of(plan: Module, operation: str) -> ClientStageOf:
+    """The stage as it runs: without the lines of the program, which no digest covers, so that a server could tell each
+    site others. They would be names of TensorFlow's operations. Decision 0328.
+    """
     try:
-        return ClientStageOf.of(plan, operation)
+        return ClientStageOf.of(plan.fact("plan without lines", _without_lines), operation)
     except KeyError:
         raise MalformedMessage(f"the plan has no client stage {operation!r}") from None
+
+
+def _without_lines(plan: Module) -> Module:
+    graphs = tuple(attrs.evolve(graph, sources={}) for graph in plan.graphs)
+    return strip_locations(attrs.evolve(plan, graphs=graphs))
 
 
 @contextlib.contextmanager

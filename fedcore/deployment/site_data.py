@@ -55,6 +55,8 @@ class TableData:
         drops_missing: leave out rows that have a blank cell in a column of the element.
         categories: by column the texts that its cells may have, which become numbers from 0.
         held_out_every: each so many rows one, the last, is for evaluations only. None for none.
+        readable: the columns that are read; where a leaf has others, zeros or empty texts stand in its place. None for
+            all.
     """
 
     read: Callable[[Sequence[str]], Columns] = attrs.field(repr=False)
@@ -64,6 +66,11 @@ class TableData:
     drops_missing: bool = False
     categories: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     held_out_every: int | None = None
+    readable: frozenset[str] | None = None
+
+    def only(self, columns: frozenset[str]) -> "TableData":
+        """The data without the content of other columns: neither their values nor their blank cells tell anything."""
+        return attrs.evolve(self, readable=columns)
 
     @property
     def version(self) -> str:
@@ -120,12 +127,13 @@ class TableData:
         Raises:
             TypeMismatch: there are blank cells, or columns of different lengths.
         """
-        names = [*dict.fromkeys(name for leaf in self.elements for name in self.columns_of(leaf))]
-        table = self.read(names)
+        every = [*dict.fromkeys(name for leaf in self.elements for name in self.columns_of(leaf))]
+        names = [name for name in every if self._may_read(name)]
+        table = self.read(names or every[:1])  # how many rows there are, any column tells
         sizes = {len(column) for column in table.values()}
         if len(sizes) > 1:
             raise TypeMismatch(f"the columns of {self.file.name} differ in length")
-        blanks = {name: is_blank(column, is_text=name in texts) for name, column in table.items()}
+        blanks = {name: is_blank(table[name], is_text=name in texts) for name in names}
         if not any(blank.any() for blank in blanks.values()):
             return table
         if not self.drops_missing:
@@ -139,8 +147,15 @@ class TableData:
 
     def _leaf(self, name: str, type_: Type, rows: Columns) -> np.ndarray:
         assert isinstance(type_, TensorType)
+        if not all(map(self._may_read, self.columns_of(name))):  # no stage of an accepted plan reads it
+            number, dtype = len(next(iter(rows.values()))), object if _is_text(type_) else type_.dtype.numpy
+            sizes = (type_.shape or ())[0 if self.batches.size is None else 1 :]
+            return np.full((number, *(size or 0 for size in sizes)), b"" if _is_text(type_) else 0, dtype)
         columns = [self._column(n, rows[n], type_) for n in self.columns_of(name)]
         return columns[0] if isinstance(self.elements[name], str) else np.stack(columns, axis=1)
+
+    def _may_read(self, name: str) -> bool:
+        return self.readable is None or name in self.readable
 
     def _column(self, name: str, column: np.ndarray, type_: TensorType) -> np.ndarray:
         if _is_text(type_):
@@ -248,6 +263,10 @@ class FunctionData:
 
     def columns_of(self, leaf: str) -> tuple[str, ...]:
         return (leaf,)
+
+    def only(self, columns: frozenset[str]) -> "FunctionData":
+        """Itself: its values have one dtype, and no rows that are left out."""
+        return self
 
     def dataset(self, type_: Type, *, whole_passes: bool = False, held_out: bool = False) -> Any:
         """The client's value of a type; `whole_passes` as for `Batches.of`."""

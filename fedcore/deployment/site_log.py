@@ -93,10 +93,12 @@ class SiteLog:
             return [*self._spent]
 
     def _read_on(self) -> None:
-        """Reads the lines that were added since the last call; a file that was replaced, from its start."""
+        """Reads the lines that were added since the last call; a file that was replaced, from its start, and so where
+        the clock was put back by a day.
+        """
         day = datetime.now(UTC).date().isoformat()
         size_bytes = self.path.stat().st_size if self.path.exists() else 0
-        if size_bytes < self._read_bytes:
+        if size_bytes < self._read_bytes or day < self._day:
             self._day, self._read_bytes, self._spent = "", 0, []
         if day != self._day:
             self._day, self._runs, self._refusals, self._read_bytes = day, [], 0, self._read_bytes if self._day else 0

@@ -93,11 +93,11 @@ class SiteValues:
                 digest = _digest(kind)
                 if digest in self._kinds or self._has(key):
                     return
-                self._memory.put(key, value)
-                if message is not None:
-                    self._write(key, message)
                 file.write(f"\n{digest}\n")  # a line before may have been cut off by the process's end
             self._kinds.add(digest)
+            self._memory.put(key, value)
+            if message is not None:
+                self._write(key, message)
 
     def _write(self, key: str, message: Message) -> None:
         write_whole(self._file(key), message.to_bytes())

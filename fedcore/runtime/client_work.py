@@ -90,9 +90,14 @@ class ClientWork:
         return _without_cohorts, (fields,)
 
     @property
-    def key(self) -> tuple[str, str, int]:
-        """The stage's part of the keys of its executables; a stage pass that is declared makes them stale."""
-        return self.digest, self.stage, stage_pass_registrations()
+    def key(self) -> tuple:
+        """The stage's part of the keys of its executables, with all that `client_stage` is made of: two operations may
+        run one function with other zeros. A stage pass that is declared makes them stale.
+
+        Decision 0328.
+        """
+        parts = self.zero, self.stage, self.join, len(self.broadcasts), self.keeps, tuple(self.measured)
+        return self.digest, *parts, stage_pass_registrations()
 
     @functools.cached_property
     def plan(self) -> Mapping[str, Any]:

@@ -4,6 +4,8 @@ import functools
 import json
 import threading
 import time
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
@@ -127,6 +129,19 @@ def test_a_log_is_read_once_however_many_runs_there_are(tmp_path, monkeypatch):
         assert len([*log.today()]) == number + 1
 
     assert len(parsed) == 30
+
+
+def test_runs_of_a_day_count_after_the_clock_was_put_back(tmp_path, monkeypatch):
+    log, now = SiteLog(tmp_path / "site.log"), []
+    monkeypatch.setattr(site_log, "datetime", SimpleNamespace(now=lambda _: now[-1]))
+    counts = []
+    for day in (1, 2, 1):
+        now.append(datetime(2026, 1, day, tzinfo=UTC))
+        log.write("started", number=day)
+        log.write("spent", noise=[])
+        counts.append((len([*log.today()]), len(log.spent())))
+
+    assert counts == [(1, 1), (1, 2), (2, 3)]
 
 
 def test_the_runs_of_a_day_survive_a_restart_and_a_line_that_a_crash_has_cut(tmp_path):

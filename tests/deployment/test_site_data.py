@@ -269,3 +269,28 @@ def test_an_unknown_column_is_told_with_those_that_there_are(tmp_path):
 def test_a_wrong_setting_is_named(tmp_path, data, message):
     with pytest.raises(FedcoreError, match=message):
         settings_of(tmp_path, data)
+
+
+EXCLUDED = '[data.elements]\nage = "age"\nincome = "income"\nnotes = "notes"\n'
+
+
+@pytest.mark.parametrize("income", ["float32[?]", "int8[?]", "bool[?]"])
+def test_columns_that_may_not_be_read_decide_nothing(tmp_path, income):
+    """Their blank cells left out rows, and a plan found by its dtypes what they hold."""
+    (tmp_path / "table.csv").write_text("age,income,notes\n1,500,a\n2,,\n3,700,b\n")
+    data = settings_of(tmp_path, 'file = "table.csv"\nmissing = "drop"\n', EXCLUDED).data
+    type_ = to_type(f"<age=int32[?],income={income},notes=str[?]>*")
+    rows = [*data.only(frozenset({"age"})).dataset(type_)]
+
+    assert np.concatenate([row["age"] for row in rows]).tolist() == [1, 2, 3]
+    assert not np.concatenate([row["income"] for row in rows]).any()
+    assert {text for row in rows for text in row["notes"].numpy().tolist()} == {b""}
+    assert len([*data.only(frozenset()).dataset(type_)]) == 2
+
+
+def test_a_vector_with_a_column_that_may_not_be_read_is_zeros(tmp_path):
+    (tmp_path / "table.csv").write_text("age,height,label\n41,1.5,0\n25,,1\n")
+    data = settings_of(tmp_path, 'file = "table.csv"\n').data
+    (batch,) = data.only(frozenset({"age", "label"})).dataset(ROWS)
+
+    assert (batch["x"].numpy().tolist(), batch["y"].numpy().tolist()) == ([[0, 0], [0, 0]], [0, 1])

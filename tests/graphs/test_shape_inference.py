@@ -1,5 +1,7 @@
 """Attributes and result types that operations get from their operands."""
 
+import struct
+
 import pytest
 import tensorflow as tf
 
@@ -67,7 +69,10 @@ def test_encoded_attributes_have_the_defaults():
     )
 
 
-@pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0.0, -0.0), ([1, 2], [2, 1]), (b"a", "a")])
+NAN = struct.unpack("<2d", struct.pack("<2Q", 0x7FF8 << 48, 0xFFF8 << 48 | 1))
+
+
+@pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0.0, -0.0), ([1, 2], [2, 1]), (b"a", "a"), NAN])
 def test_attributes_of_equal_numbers_and_other_types_differ(values):
     first, second = map(hashable, values)
     assert hash(first) is not None

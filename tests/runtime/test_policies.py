@@ -101,6 +101,18 @@ def test_a_client_of_a_loop_that_does_not_fit_alone_fails(work):
         fitting(attrs.evolve(work, module=module), full)(numbers(0, 1, [5]))
 
 
+def test_slices_that_do_not_shrink_fail_also_where_they_are_vectorised(work):
+    """At a site another graph would tell that its memory was short, by other last bits."""
+
+    def full(clients):
+        raise NO_MEMORY
+
+    memory = DeviceMemory(1, shrinks=False)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        fitting(work, memory, full)(numbers(0, 16, range(12)))
+    assert memory.clients(work.key, 16) == 16
+
+
 def test_a_graph_call_runs_again_with_fewer_beside_it_until_it_is_alone():
     memory, limits = DeviceMemory(4), []
 

@@ -55,7 +55,9 @@ def run(file: Path, while_open: bool) -> None:
         from fedcore.deployment.site import open_site
         from fedcore.deployment.site_check import check_site, has_passed
         from fedcore.deployment.site_settings import read_settings
+        from fedcore.deployment.wiped_memory import wipe_memory
 
+        wipe_memory()
         settings = read_settings(file)
         findings = [*check_site(settings, connects=False)]
         if not has_passed(findings):

@@ -4,6 +4,7 @@ In:  an operation's name, its operands, and attributes that these do not tell. O
 result: MatMul of float32[4,7] and float32[7,3] has T=float32 and a result float32[4,3]. No TensorFlow graph is built.
 """
 
+import struct
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -158,7 +159,7 @@ _PLAIN = frozenset({int, bool, str, bytes, tf.DType, type(None)})
 
 
 def hashable(value: Any) -> Hashable:
-    """A key of an attribute: equal for equal values of one type, so that 1, 1.0 and True differ."""
+    """A key of an attribute: equal for equal bits of one type, so that 1, 1.0 and True differ."""
     kind = type(value)
     if kind in _PLAIN:
         return kind, value
@@ -168,4 +169,4 @@ def hashable(value: Any) -> Hashable:
         return None if value.rank is None else tuple(value.as_list())
     if hasattr(value, "SerializeToString"):
         return value.SerializeToString()
-    return (kind, value.hex()) if isinstance(value, float) else (kind, value)
+    return (kind, struct.pack("<d", value)) if isinstance(value, float) else (kind, value)

@@ -255,6 +255,7 @@ class DeviceSliceExecutor:
         device: name of the device, such as `CPU:0`, or a `DeviceExecutor`. Default: the first GPU, else the first CPU.
         memory: the memory limits, shared by executors of one device. Default: three quarters of this machine's memory.
         timeout_s: seconds that a client's graph may take; None is no deadline.
+        shrinks: of the default `memory`, see `DeviceMemory`.
     """
 
     def __init__(
@@ -262,12 +263,14 @@ class DeviceSliceExecutor:
         device: DeviceExecutor | str | None = None,
         memory: DeviceMemory | None = None,
         timeout_s: float | None = None,
+        *,
+        shrinks: bool = True,
     ) -> None:
         if not isinstance(device, DeviceExecutor):
             device = DeviceExecutor(default_devices()[0] if device is None else device_name(device, "device"))
         self.device = device
         self.name = device.device
-        self._memory = memory or DeviceMemory(os.cpu_count() or 1, memory_budget(None, [self.name]))
+        self._memory = memory or DeviceMemory(os.cpu_count() or 1, memory_budget(None, [self.name]), shrinks=shrinks)
         self._timeout_s = timeout_s
 
     def prepare(self, work: ClientWork, report: Report, stop: Stop) -> DeviceStage:

@@ -96,7 +96,7 @@ class FittingSlices:
         try:
             return self._together(clients)
         except tf.errors.ResourceExhaustedError:
-            if not work.is_vectorised and len(clients.present) == 1:
+            if not self._memory.shrinks or (not work.is_vectorised and len(clients.present) == 1):
                 raise
             fits = clients.places // 2 if clients.places > work.block else 0
             self._memory.holds(work.key, fits)

@@ -28,10 +28,12 @@ class DeviceMemory:
     Args:
         most: calls that may run at once.
         budget: bytes for client stages; None for no limit.
+        shrinks: slices that do not fit get smaller; else they fail.
     """
 
-    def __init__(self, most: int, budget: MemoryBudget | None = None) -> None:
+    def __init__(self, most: int, budget: MemoryBudget | None = None, *, shrinks: bool = True) -> None:
         self.budget = budget
+        self.shrinks = shrinks
         self._most = most
         self._running = 0
         self._running_bytes = 0
