@@ -407,3 +407,10 @@ def test_thresholds_of_a_secure_sum_have_the_dtype_of_the_values(type_, bounds, 
     thresholds = process.next(process.initialize(), []).measurements
     assert thresholds["secure_upper_threshold"].dtype == thresholds["secure_lower_threshold"].dtype == dtype
     assert thresholds["secure_upper_threshold"] == most
+
+
+def test_a_distributor_of_weights_in_lists_sends_the_models():
+    weights_type = fc.to_type(models.ModelWeights([("float32", [3, 1]), ("float32", [1])], []))
+    process = fc.learning.algorithms.build_fed_eval(keras_model, templates.build_broadcast_process(weights_type))
+    output = process.next(process.initialize(), [[BATCH]])
+    assert output.metrics["client_work"]["eval"]["current_round_metrics"]["loss"] == 1.0

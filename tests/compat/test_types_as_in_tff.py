@@ -24,7 +24,7 @@ metrics, models, templates = learning.metrics, learning.models, learning.templat
 SERVER, CLIENTS = fc.SERVER, fc.CLIENTS
 PAIR = [("float32", [3]), "float32"]
 SEED = ("int64", [2])
-EMPTY: dict = {}
+SGD = learning.optimizers.build_sgdm(0.1)
 
 
 def estimation(step):
@@ -195,7 +195,7 @@ REFUSALS = {
     ),
 }
 """Call -> (class of TFF's error, or None where TFF takes the call; the call)."""
-SGD = learning.optimizers.build_sgdm(0.1)
+
 
 BAD_VALUES = (fc.FederatedType(np.float32, SERVER), fc.FunctionType(None, ()), fc.SequenceType(np.float32))
 VALUE_FACTORIES = {
