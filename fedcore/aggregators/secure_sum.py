@@ -38,8 +38,9 @@ class SecureSumFactory(UnweightedAggregationFactory):
 
     Types, for numeric real V:
         next  (<state=S@SERVER,value={V}@CLIENTS> -> <state=S@SERVER,result=V@SERVER,measurements=M@SERVER>)
-        M is <secure_upper_clipped_count=int32,secure_lower_clipped_count=int32,secure_upper_threshold=float32,
-        secure_lower_threshold=float32>; S is that of the estimation process, or of both as <upper,lower>, or <>.
+        M is <secure_upper_clipped_count=int32,secure_lower_clipped_count=int32,secure_upper_threshold=T,
+        secure_lower_threshold=T>, where T is the dtype of the tensors of V, or float32 where they have several;
+        S is that of the estimation process, or of both as <upper,lower>, or <>.
 
     A NaN counts as the lower bound. No clients give zeros.
 
@@ -127,7 +128,9 @@ class SecureSumFactory(UnweightedAggregationFactory):
         ) -> TensorStructure:
             return tf.nest.map_structure(lambda c, leaf: dequantize(c, count, leaf, low, high), codes, like)
 
-        narrow = tf_computation(number)(lambda x: tf.cast(x, tf.float32))
+        dtypes = {leaf.dtype.name for leaf in tensor_leaves(value_type)}
+        threshold_dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
+        threshold = tf_computation(number)(lambda x: tf.saturate_cast(x, threshold_dtype))
 
         @federated_computation
         def initialize() -> Value:
@@ -162,8 +165,8 @@ class SecureSumFactory(UnweightedAggregationFactory):
             measurements = {
                 "secure_upper_clipped_count": counts.over,
                 "secure_lower_clipped_count": counts.under,
-                "secure_upper_threshold": federated_map(narrow, bounds[1]),
-                "secure_lower_threshold": federated_map(narrow, bounds[0]),
+                "secure_upper_threshold": federated_map(threshold, bounds[1]),
+                "secure_lower_threshold": federated_map(threshold, bounds[0]),
             }
             return MeasuredProcessOutput(next_state(state, encoded[2]), result, federated_zip(measurements))
 

@@ -357,3 +357,60 @@ def test_types_are_checked_to_be_identical():
     fc.to_type([np.int32]).check_identical_to(fc.to_type([np.int32]))
     with pytest.raises(TypeMismatch, match=r"the types are not identical\n  source  <int32>\n  target  list<int32>"):
         fc.to_type([np.int32]).check_identical_to(fc.StructType([np.int32]))
+
+
+def test_a_forward_pass_counts_its_examples_in_an_int32():
+    weights = models.ModelWeights((np.zeros([3, 1], np.float32),), ())
+    functional = models.FunctionalModel(
+        initial_weights=weights,
+        predict_on_batch_fn=lambda weights, x, training: x @ weights.trainable[0],
+        loss_fn=lambda output, label: tf.reduce_mean((output - label) ** 2),
+        input_spec=SPEC,
+    )
+    for model in (keras_model(), functional, models.model_from_functional(functional)):
+        assert (tf.constant(3) + model.forward_pass(BATCH).num_examples).numpy() == 5
+
+
+def test_hyperparameters_are_an_ordered_dict():
+    optimizer = fc.learning.optimizers.build_sgdm(0.1, momentum=0.9)
+    state = optimizer.initialize(tf.TensorSpec([2]))
+    assert list(optimizer.get_hparams(state)) == ["learning_rate", "momentum"]
+    new_state = optimizer.set_hparams(state, OrderedDict(learning_rate=0.5, momentum=0.8))
+    assert isinstance(new_state, OrderedDict)
+    assert optimizer.get_hparams(new_state) == OrderedDict(learning_rate=0.5, momentum=0.8)
+
+
+def test_a_factory_of_the_other_kind_is_told_by_its_class():
+    with pytest.raises(TypeMismatch, match=r"model_aggregator takes no weights .*it is no WeightedAggregationFactory"):
+        fc.learning.algorithms.build_weighted_fed_avg(keras_model, SGD, model_aggregator=fc.aggregators.SumFactory())
+    with pytest.raises(TypeMismatch, match="give a factory without, an UnweightedAggregationFactory such as"):
+        fc.learning.algorithms.build_unweighted_fed_avg(keras_model, SGD, model_aggregator=fc.aggregators.MeanFactory())
+
+
+def test_a_distributor_that_is_no_process_is_refused():
+    with pytest.raises(TypeMismatch, match=r"fc\.learning\.templates\.DistributionProcess is one"):
+        fc.learning.algorithms.build_fed_eval(keras_model, model_distributor=fc.tf_computation(lambda x: x))
+
+
+@pytest.mark.parametrize(
+    ("type_", "bounds", "dtype", "most"),
+    [
+        ("int32", (8, -8), np.int32, 8),
+        ("int8", (2**20, 0), np.int8, 127),
+        ("int64", (2**40 + 1, 0), np.int64, 2**40 + 1),
+        ("float64", (1e30, 0.0), np.float64, 1e30),
+        (("float32", "float64"), (1.0, -1.0), np.float32, 1),
+    ],
+)
+def test_thresholds_of_a_secure_sum_have_the_dtype_of_the_values(type_, bounds, dtype, most):
+    process = fc.aggregators.SecureSumFactory(*bounds).create(fc.to_type(type_))
+    thresholds = process.next(process.initialize(), []).measurements
+    assert thresholds["secure_upper_threshold"].dtype == thresholds["secure_lower_threshold"].dtype == dtype
+    assert thresholds["secure_upper_threshold"] == most
+
+
+def test_a_distributor_of_weights_in_lists_sends_the_models():
+    weights_type = fc.to_type(models.ModelWeights([("float32", [3, 1]), ("float32", [1])], []))
+    process = fc.learning.algorithms.build_fed_eval(keras_model, templates.build_broadcast_process(weights_type))
+    output = process.next(process.initialize(), [[BATCH]])
+    assert output.metrics["client_work"]["eval"]["current_round_metrics"]["loss"] == 1.0

@@ -114,7 +114,7 @@ def build_aggregation(
     refuse_weights(factory, "a weighted algorithm")
     if not isinstance(factory, WeightedAggregationFactory):
         raise TypeMismatch(
-            f"{argument} takes no weights ({type(factory).__name__}); "
+            f"{argument} takes no weights ({type(factory).__name__}), so it is no WeightedAggregationFactory; "
             "fc.aggregators.as_weighted_aggregator makes one that ignores them"
         )
     process = factory.create(update, weight)
@@ -156,7 +156,8 @@ def adapt_unweighted(
     if isinstance(factory, WeightedAggregationFactory):
         raise TypeMismatch(
             f"{argument} of an unweighted algorithm takes weights ({type(factory).__name__}); give a factory without, "
-            "such as fc.aggregators.UnweightedMeanFactory(), or weighted=False to what made it"
+            "an UnweightedAggregationFactory such as fc.aggregators.UnweightedMeanFactory(), or weighted=False to what "
+            "made it"
         )
     return as_weighted_aggregator(factory)
 
@@ -270,10 +271,13 @@ def check_distributor(distributor: object, weights_type: Type, argument: str = "
     if distributor is None:
         return
     if not isinstance(distributor, MeasuredProcess):
-        raise TypeMismatch(f"{argument} is a fc.templates.MeasuredProcess, not {brief(distributor)}")
+        raise TypeMismatch(
+            f"{argument} is a fc.templates.MeasuredProcess, not {brief(distributor)}; "
+            "fc.learning.templates.DistributionProcess is one"
+        )
     output: Any = distributor.next.type_signature.result
     result = output["result"]
-    if result not in [FederatedType(weights_type, CLIENTS, all_equal) for all_equal in (True, False)]:
+    if not any(result.is_equivalent_to(FederatedType(weights_type, CLIENTS, equal)) for equal in (True, False)):
         raise TypeMismatch(
             f"{argument} gives {result}, but clients start from {FederatedType(weights_type, CLIENTS, True)}"
         )

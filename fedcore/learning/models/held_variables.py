@@ -75,13 +75,13 @@ class HoldsVariables(PureModel):
         return specs(self.batch_type)
 
     def forward_pass(self, batch_input: TensorStructure, training: bool = True) -> BatchOutput:
-        """The loss and predictions of a batch; counts it in the local variables."""
+        """The loss, predictions and number of examples, an int32, of a batch; counts it in the local variables."""
         counts = tf.nest.map_structure(tf.convert_to_tensor, self._counts)
         output, moved, new_counts = self.step(self._weights_now(), counts, batch_input, training)
         if training:
             _assign(self.non_trainable_variables, moved)
         _assign(self._counts, new_counts)
-        return output
+        return output.with_narrow_count()
 
     def predict_on_batch(
         self,

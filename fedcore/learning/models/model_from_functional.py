@@ -107,7 +107,7 @@ class _ModelFromFunctional(VariableModel):
         _, labels, *sample_weight = batch_input.values() if isinstance(batch_input, Mapping) else batch_input
         for metric in self._metrics:
             metric.update_state(labels, output.predictions, *sample_weight)
-        return output
+        return output.with_narrow_count()
 
     def report_local_unfinalized_metrics(self) -> dict:
         if self._metrics:

@@ -148,7 +148,10 @@ class ModelWeights:
         """
 
         if not tf.executing_eagerly():
-            raise InvalidValue("convert_variables_to_arrays reads values, and a graph that is being built has none")
+            raise InvalidValue(
+                "convert_variables_to_arrays reads values, and a graph that is being built has none; call it eagerly, "
+                "outside of tf.function"
+            )
 
         def array(leaf: tf.types.experimental.TensorLike | tf.Variable) -> np.ndarray:
             return np.array(leaf.numpy() if hasattr(leaf, "numpy") else leaf)

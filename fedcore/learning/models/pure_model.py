@@ -20,7 +20,7 @@ from fedcore.types import Type
 class BatchOutput(NamedTuple):
     """The result of one forward pass; the loss is the batch's mean.
 
-    Types: `<loss=float32,predictions=…,num_examples=int64>`.
+    Types: `<loss=float32,predictions=…,num_examples=int64>`; an int32 from a model with variables.
 
     Args:
         loss: a scalar. Default: None, for metrics alone; a model's forward pass gives one, and `num_examples`.
@@ -33,6 +33,10 @@ class BatchOutput(NamedTuple):
     loss: Any = None
     predictions: Any = None
     num_examples: Any = None
+
+    def with_narrow_count(self) -> "BatchOutput":
+        """The output with its number of examples as an int32, for training loops of one's own."""
+        return self._replace(num_examples=tf.cast(self.num_examples, tf.int32))
 
 
 class PureModel(abc.ABC):
