@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2
 
@@ -153,13 +154,14 @@ def _is_sliced(dataset: tf.data.Dataset) -> bool:
 
 
 def _sliced(dataset: tf.data.Dataset) -> ClientDataset | None:
-    """The tensors of whose rows a large dataset consists as columns, without a copy; None of another dataset."""
-    if not _is_sliced(dataset):
+    """The tensors of whose rows a dataset consists as columns, without a copy; None of another dataset."""
+    if _name(dataset) != "TensorSlice":
         return None
     tensors, specs = private_api.dataset_part(dataset, "_tensors"), tf.nest.flatten(dataset.element_spec)
     if tensors is None or not all(isinstance(leaf, tf.Tensor | tf.TensorSpec) for leaf in [*tensors, *specs]):
         return None
-    return ClientDataset(Columns(to_type(dataset.element_spec), tensors))
+    arrays = tensors if _is_sliced(dataset) else [np.asarray(tensor) for tensor in tensors]
+    return ClientDataset(Columns(to_type(dataset.element_spec), arrays))
 
 
 def _is_fixed(name: str, dataset: tf.data.Dataset) -> bool:

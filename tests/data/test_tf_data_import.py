@@ -170,7 +170,7 @@ def test_the_source_is_iterated_once(monkeypatch):
 def test_imported_columns_end_with_their_dataset():
     gc.collect()  # datasets of other tests
     before = tf_data_import._imported.size_bytes
-    dataset = source().repeat(2).batch(3)
+    dataset = source().map(tf.identity).repeat(2).batch(3)
     folded(dataset)
     assert tf_data_import._imported.size_bytes == before + X.nbytes
     del dataset
@@ -180,9 +180,43 @@ def test_imported_columns_end_with_their_dataset():
 
 def test_beyond_the_budget_a_dataset_is_iterated(monkeypatch):
     monkeypatch.setattr(tf_data_import._imported, "max_bytes", tf_data_import._imported.size_bytes + X.nbytes - 1)
-    dataset = source().repeat(2).batch(3)
+    dataset = source().map(tf.identity).repeat(2).batch(3)
     np.testing.assert_allclose(folded(dataset), by_hand(dataset), rtol=1e-6)
     assert "has more than" in fc.context.last_report().notes[0]
+
+
+def test_rows_of_tensors_need_no_budget(monkeypatch):
+    monkeypatch.setattr(tf_data_import._imported, "max_bytes", 0)
+    dataset = source().repeat(2).batch(3)
+    assert folded(dataset) == by_hand(dataset)
+    assert not fc.context.last_report().notes
+
+
+ELEMENTS = {
+    "numbers": lambda: tf.data.Dataset.range(150),
+    "no elements": lambda: tf.data.Dataset.range(0),
+    "strings": lambda: tf.data.Dataset.range(70).map(lambda i: tf.strings.as_string([i, -i])),
+    "structs": lambda: tf.data.Dataset.range(70).map(lambda i: {"b": (i, tf.ones([2, 3], tf.bfloat16)), "a": i > 3}),
+    "without bytes": lambda: tf.data.Dataset.range(70).map(lambda i: tf.zeros([0, 3])),
+    "large": lambda: tf.data.Dataset.range(3).map(lambda i: tf.fill([sequence_values.READ_BYTES], i)),
+    "generated": lambda: tf.data.Dataset.from_generator(
+        lambda: range(70), output_signature=tf.TensorSpec([], tf.int64)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_elements_that_are_read_together_are_those_of_the_iterator(name):
+    dataset = ELEMENTS[name]()
+    columns = sequence_values._iterated(dataset, 1 << 40, "value").columns
+    elements = [tf.nest.map_structure(np.asarray, x) for x in dataset.as_numpy_iterator()]
+    assert columns.row_count == len(elements)
+    assert columns.groups is None
+    read = [tf.nest.flatten(x) for x in columns.elements(0)]
+    by_leaf = [[x["b"][0], x["b"][1], x["a"]] if isinstance(x, dict) else [x] for x in elements]
+    for have, want in zip(read, by_leaf, strict=True):
+        for a, b in zip(have, want, strict=True):
+            assert (a.dtype, a.shape, a.tolist()) == (b.dtype, b.shape, b.tolist())
 
 
 def _whole(dataset, max_bytes):
