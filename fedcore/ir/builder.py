@@ -17,7 +17,6 @@ from fedcore.ir.module_builder import ModuleBuilder
 from fedcore.ir.one_placement import broadcast_of, placements_of
 from fedcore.ir.values import Value, is_placed
 from fedcore.types import (
-    SERVER,
     DType,
     FunctionType,
     Placement,
@@ -153,7 +152,7 @@ class Builder:
         if capture is not None:
             return Value(self, Ref(capture.name), capture.type)
         if is_placed(value.type):
-            sent = f"; to clients, {broadcast_of(value)} sends it" if SERVER in placements_of(value.type) else ""
+            sent = f"; to clients, {broadcast_of(value)} sends it" if "SERVER" in placements_of(value.type) else ""
             raise TracingError(
                 f"a function captures a value of type {value.type}: placed values cannot travel inside a function. "
                 f"Pass it as an argument (federated_map takes a tuple of values{sent})"

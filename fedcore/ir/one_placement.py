@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fedcore.errors import TypeMismatch, add_location
 from fedcore.ir.locations import user_frame, user_location
 from fedcore.ir.values import Value
-from fedcore.types import CLIENTS, SERVER, FederatedType, Placement, StructType, Type
+from fedcore.types import FederatedType, StructType, Type
 
 if TYPE_CHECKING:
     from fedcore.ir.operations import Intrinsic
@@ -25,13 +25,13 @@ def check_one_placement(op: "Intrinsic", values: Mapping[str, Value]) -> None:
         TypeMismatch: names the server value and the client value, and the broadcast that is missing.
     """
     alternatives = op.signature.alternatives if op.signature is not None and op.level != "local" else ()
-    if any({SERVER, CLIENTS} <= {q for p in a.parameters for q in placements_of(p.type)} for a in alternatives):
+    if any({"SERVER", "CLIENTS"} <= {q for p in a.parameters for q in placements_of(p.type)} for a in alternatives):
         return
     unplaced = {p.name for a in alternatives for p in a.parameters if not placements_of(p.type)}
     parts = [part for name, value in values.items() if name not in unplaced for part in _parts(value)]
     if len({p for part in parts for p in placements_of(part.type)}) < 2:
         return
-    server, client = (next(p for p in parts if where in placements_of(p.type)) for where in (SERVER, CLIENTS))
+    server, client = (next(p for p in parts if where in placements_of(p.type)) for where in ("SERVER", "CLIENTS"))
     text = (
         f"{_name_of(op.name)}: {_title(server)} is at the server, {_title(client)} at the clients, who "
         f"read a server value once it is sent to them\n  {server.type}\n  {client.type}\n  fix: {broadcast_of(server)}"
@@ -42,13 +42,13 @@ def check_one_placement(op: "Intrinsic", values: Mapping[str, Value]) -> None:
 def broadcast_of(value: Value) -> str:
     """The Python code that sends a server value to the clients; of a client value its name."""
     name = _python_name(value) or "…"
-    return f"fc.federated_broadcast({name})" if SERVER in placements_of(value.type) else name
+    return f"fc.federated_broadcast({name})" if "SERVER" in placements_of(value.type) else name
 
 
-def placements_of(type_: Type) -> set[Placement]:
-    """The placements of a federated type, or of a struct of federated types."""
+def placements_of(type_: Type) -> set[str]:
+    """Names of the placements of a federated type, or of a struct of federated types."""
     if isinstance(type_, FederatedType):
-        return {type_.placement}
+        return {type_.placement.name}
     return {p for t in type_.types for p in placements_of(t)} if isinstance(type_, StructType) else set()
 
 
