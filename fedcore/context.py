@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,16 @@ from fedcore.ir.first_use import in_a_thread
 from fedcore.ir.registry import declarations
 from fedcore.lru_cache import LruCache
 from fedcore.runtime.clients.client_watch import ClientRecorder, active_watch, round_of, traced_clients
+from fedcore.runtime.clients.clients_being_read import (
+    slow_clients as slow_clients,  # for the progress bar of trainings
+)
 from fedcore.runtime.clients.non_finite import (
     NON_FINITE_CLIENTS as NON_FINITE_CLIENTS,  # for learning: it imports no runtime
 )
 from fedcore.runtime.clients.non_finite import note_non_finite
 from fedcore.runtime.clients.protocols import Runtime, check_runtime
 from fedcore.runtime.devices.forked import check_not_forked
+from fedcore.runtime.reports.compilations import MANY, CompilationLog
 from fedcore.runtime.reports.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.reports.report import Report
 from fedcore.scalars import seed_number
@@ -62,18 +66,30 @@ class PlanCache:
         *,
         ready_plan: Module | None = None,
         recorded_in: Path | None = None,
+        compiled: Callable[[float], object] = bool,
     ) -> Module:
         """The plan, compiled now unless it is cached.
 
         Args:
             ready_plan: a plan to use instead of the compiler's: a pinned plan, or the module itself if it is a plan.
             recorded_in: a directory for the record of each pass; a plan is compiled once for each directory.
+            compiled: gets the seconds of a compilation.
         """
         how = pipeline if ready_plan is None else f"given {ready_plan.digest()}"
         key = (module.source_digest(), how, default_target(), declarations(), recorded_in)
-        if recorded_in is not None:
-            return self._plans.get(key, lambda: _compile_recorded(module, pipeline, ready_plan, recorded_in))
-        return self._plans.get(key, lambda: ready_plan or _compile(module, pipeline))
+
+        def compute() -> Module:
+            if ready_plan is not None and recorded_in is None:
+                return ready_plan
+            began = time.perf_counter()
+            if recorded_in is None:
+                plan = _compile(module, pipeline)
+            else:
+                plan = _compile_recorded(module, pipeline, ready_plan, recorded_in)
+            compiled(time.perf_counter() - began)
+            return plan
+
+        return self._plans.get(key, compute)
 
     def cached(self) -> list[Module]:
         """The plans in the cache."""
@@ -126,6 +142,7 @@ def _check_plan(plan: Module, module: Module, pipeline: str) -> Module:
 
 
 _plans = PlanCache()
+_compilations = CompilationLog()
 _default: Runtime | None = None
 _default_lock = threading.RLock()  # a signal handler may run while its thread holds the lock
 _last_report: contextvars.ContextVar[Report | None] = contextvars.ContextVar("fedcore_report", default=None)
@@ -317,9 +334,14 @@ def _plan_for(
     pins = (used.pins if used is not None else None) or _named_plans(os.environ.get("FEDCORE_PLANS", ""))
     ready_plan = module if module.stage == "planned" else None if pins is None else pins.get(module)
     pipeline = pipeline_with(options, used.pipeline if used is not None else "default")
-    plan = _plans.get(module, pipeline, ready_plan=ready_plan, recorded_in=recorded_in)
+    seconds: list[float] = []
+    plan = _plans.get(module, pipeline, ready_plan=ready_plan, recorded_in=recorded_in, compiled=seconds.append)
     if report is not None:
         report.plan = plan.digest()
+        if seconds and ready_plan is None:
+            report.compilation = _compilations.add(module, seconds[0])
+            if report.compilation is not None and report.compilation.number >= MANY:
+                report.note(str(report.compilation))
         note = None if pins is None else pins.note(module)
         if note is not None:
             report.note(note)

@@ -98,8 +98,8 @@ class GuardedGroup(click.Group):
         except MemoryError:
             say("fedcore: this needs more memory than there is")
             ctx.exit(WRONG_PROGRAM)
-        except KeyboardInterrupt:
-            say("fedcore: stopped by Ctrl-C")
+        except KeyboardInterrupt as interrupt:
+            say("\n  ".join(["fedcore: stopped by Ctrl-C", *getattr(interrupt, "__notes__", ())]))
             ctx.exit(INTERRUPTED)
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:

@@ -267,7 +267,8 @@ def _own_errors(what: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(os.getcwd() + os.sep)]
-        at = f"\n  at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}: {own[-1].line}" if own else ""
+        line = f"at {os.path.relpath(own[-1].filename)}:{own[-1].lineno}" if own else ""
+        at = f"\n  {line}: {own[-1].line}" if own and line not in str(error) else ""
         raise FedcoreError(f"{what} fails: {type(error).__name__}: {error}{at}") from error
 
 

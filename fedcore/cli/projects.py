@@ -162,7 +162,8 @@ def _translate_errors(file: Path, what: str, *, only_own: bool = False) -> Itera
         raise
     except (Exception, SystemExit) as error:
         own = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == file.resolve()]
-        at = f"\n  at {file}:{own[-1].lineno}: {own[-1].line}" if own else ""
+        is_told = own and f"{file.name}:{own[-1].lineno}" in str(error)
+        at = f"\n  at {file}:{own[-1].lineno}: {own[-1].line}" if own and not is_told else ""
         if only_own and not own:
             raise
         raise FedcoreError(f"{what} fails: {type(error).__name__}: {error}{at}") from error

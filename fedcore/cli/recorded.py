@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fedcore.ir import Module
 
 _FIGURES = (
-    "name", "process", "number", "seconds", "clients", "graph_calls", "broadcast_bits", "aggregate_bits", "seed",
-    "plan", "error", "notes", "dropped",
+    "name", "process", "number", "seconds", "compile_seconds", "clients", "graph_calls", "broadcast_bits",
+    "aggregate_bits", "seed", "plan", "error", "notes", "dropped",
 )  # fmt: skip
 
 
@@ -83,7 +83,9 @@ class Recorded:
     def figures(self) -> list[dict]:
         """The figures of each call, with the bits of each tensor that crossed."""
         return [
-            {key: getattr(call, key) for key in _FIGURES} | {"crossings": [attrs.asdict(c) for c in call.crossings]}
+            {key: getattr(call, key) for key in _FIGURES}
+            | {"compilation": None if call.compilation is None else attrs.asdict(call.compilation)}
+            | {"crossings": [attrs.asdict(c) for c in call.crossings]}
             for call in self.calls
         ]
 

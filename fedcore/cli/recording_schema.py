@@ -219,6 +219,17 @@ class ValueRecord:
 
 
 @attrs.frozen(kw_only=True)
+class CompilationRecord:
+    """See `fedcore.runtime.reports.compilations.Compilation`."""
+
+    line: str = attrs.field(metadata=_by(_text))
+    number: int = attrs.field(metadata=_by(_whole))
+    seconds: float = attrs.field(metadata=_by(_seconds))
+    reason: str = attrs.field(metadata=_by(_text))
+    total_seconds: float = attrs.field(metadata=_by(_seconds))
+
+
+@attrs.frozen(kw_only=True)
 class CallRecord:
     """One call; see `fedcore.runtime.Report`.
 
@@ -242,6 +253,9 @@ class CallRecord:
     notes: list[str] = attrs.field(metadata=_by(_list(_text)), default=attrs.Factory(list))
     dropped: dict[int, str] = attrs.field(metadata=_by(_mapping(_client_index, _text)), default=attrs.Factory(dict))
     tracebacks: dict[int, str] = attrs.field(metadata=_by(_mapping(_client_index, _text)), default=attrs.Factory(dict))
+    compilation: CompilationRecord | None = attrs.field(
+        metadata=_by(_optional(_record(CompilationRecord))), default=None
+    )
     error: str | None = attrs.field(metadata=_by(_optional(_text)))
     crossings: list[CrossingRecord] = attrs.field(metadata=_by(_list(_record(CrossingRecord))))
     spans: list[Span] = attrs.field(metadata=_by(_list(_record(Span))))
@@ -249,6 +263,11 @@ class CallRecord:
     values: list[ValueRecord] = attrs.field(
         metadata=_by(_list(_record(ValueRecord))), default=attrs.Factory(list), repr=False
     )
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds in which the call made its plan and its executables."""
+        return sum(span.seconds for span in self.spans if span.kind in ("compile", "build"))
 
 
 @attrs.frozen(kw_only=True)

@@ -16,6 +16,7 @@ from fedcore.ir.first_use import import_safely
 from fedcore.ir.function_parameters import function_name
 from fedcore.ir.locations import user_location
 from fedcore.ir.module import STAGES, Parameter
+from fedcore.ir.one_placement import broadcast_of, placements_of
 from fedcore.ir.structural import struct_type
 from fedcore.ir.values import is_placed
 from fedcore.types import (
@@ -196,9 +197,11 @@ class Computation(HtmlDisplay):
         have = values[0].type if len(values) == 1 else StructType([(None, v.type) for v in values])
         if parameter is None:
             return f"{self.__name__} takes no argument, but is given {have}"
-        fix = None
+        fix, value = None, "value"
+        if len(placements_of(have)) > 1:
+            value = f"({', '.join(map(broadcast_of, values))})"
         if not is_placed(parameter) and fits(strip_placement(have), parameter):
-            fix = f"fc.federated_map({self.__name__}, value) applies it at the value's placement"
+            fix = f"fc.federated_map({self.__name__}, {value}) applies it at the value's placement"
         return explain(
             f"{self.__name__}: the argument does not fit", have, parameter, location=user_location(), fix=fix
         )

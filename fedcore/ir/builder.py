@@ -14,6 +14,7 @@ from fedcore.ir.function_parameters import function_name, parameter_names
 from fedcore.ir.locations import describe, traced_location, user_location
 from fedcore.ir.module import Attributes, Constant, Function, Operand, Operation, Parameter, Ref, Symbol
 from fedcore.ir.module_builder import ModuleBuilder
+from fedcore.ir.one_placement import broadcast_of, placements_of
 from fedcore.ir.values import Value, is_placed
 from fedcore.types import (
     DType,
@@ -151,9 +152,10 @@ class Builder:
         if capture is not None:
             return Value(self, Ref(capture.name), capture.type)
         if is_placed(value.type):
+            sent = f"; to clients, {broadcast_of(value)} sends it" if "SERVER" in placements_of(value.type) else ""
             raise TracingError(
                 f"a function captures a value of type {value.type}: placed values cannot travel inside a function. "
-                "Pass it as an argument (federated_map takes a tuple of values)"
+                f"Pass it as an argument (federated_map takes a tuple of values{sent})"
             )
         if self.outer is None:
             raise TracingError(f"a value of type {value.type} belongs to another computation; pass it as an argument")

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import logging
 import os
 import re
 import sys
@@ -103,6 +104,14 @@ def warn_user(text: str) -> None:
     """A RuntimeWarning at the line of the user's code that runs."""
     at = user_location() or Location("fedcore", 0)
     warnings.warn_explicit(text, RuntimeWarning, at.file, at.line)
+
+
+def warn_or_log(text: str) -> None:
+    """`warn_user`; if a filter turns the warning into an error, logs it: the call keeps its result."""
+    try:
+        warn_user(text)
+    except RuntimeWarning:
+        logging.getLogger("fedcore").warning(text)
 
 
 def _location(path: str, line: int, library: Location | None = None) -> Location:

@@ -16,6 +16,7 @@ from fedcore.ir.builder import Builder
 from fedcore.ir.call_operands import as_values, operands_of
 from fedcore.ir.locations import describe, user_location
 from fedcore.ir.module import Attributes, Operation
+from fedcore.ir.one_placement import check_one_placement
 from fedcore.ir.printer import is_writable
 from fedcore.ir.registry import declare, lookup, note_declaration, registered
 from fedcore.ir.values import Value, is_placed
@@ -24,7 +25,6 @@ from fedcore.types import (
     FederatedType,
     Placement,
     Signature,
-    StructType,
     Type,
     as_dtype,
     parse_signature,
@@ -245,6 +245,7 @@ class Intrinsic:
                 raise TypeMismatch(f"{self.name}{self.__signature__}: `{name}` is None")
         arguments = as_values(self, builder, arguments)
         placed = {k: v for k, v in arguments.items() if isinstance(v, Value) and is_placed(v.type)}
+        check_one_placement(self, placed)
         if placed and self.level == LOCAL:
             return self._map(arguments, placed, attributes)
         operands = operands_of(self, builder, list(arguments.values()))
@@ -252,12 +253,6 @@ class Intrinsic:
 
     def _map(self, arguments: dict, placed: dict[str, Value], attributes: dict) -> Value:
         """Maps a local operation over placed values."""
-        places = sorted({p for v in placed.values() for p in _places(v.type)})
-        if len(places) > 1:
-            raise TypeMismatch(
-                f"{self.name}: its operands are at {' and '.join(places)}; bring them to one placement first "
-                "(fc.federated_broadcast sends a server value to the clients)"
-            )
         names = list(placed)
 
         def fn(parts: Any) -> Value:
@@ -289,12 +284,6 @@ class Intrinsic:
         if not isinstance(value, Placement):
             raise TypeMismatch(f"{self.name}: `{name}` is a placement (fc.SERVER or fc.CLIENTS), not {brief(value)}")
         return value.name
-
-
-def _places(type_: Type) -> set[str]:
-    if isinstance(type_, FederatedType):
-        return {type_.placement.name}
-    return {p for t in type_.types for p in _places(t)} if isinstance(type_, StructType) else set()
 
 
 def _is_at(type_: Type, where: Placement) -> bool:

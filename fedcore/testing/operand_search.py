@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs import private_api
-from fedcore.graphs.dataflow.op_signature import Argument, attribute_value, signature
-from fedcore.testing.rule_cases import operand_names
+from fedcore.graphs.dataflow.op_signature import Argument, attribute_value, operand_names, signature
 from fedcore.testing.trial_process import OperandsRefused
 
 RANKED_SHAPES = ((), (6,), (6, 3), (4, 6, 3), (6, 4, 4, 2), (2, 4, 4, 4, 2))

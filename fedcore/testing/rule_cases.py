@@ -6,8 +6,6 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.dataflow.op_signature import signature
-
 CLIENTS = 8
 
 Alone = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -59,17 +57,6 @@ class RuleCase:
     def has_batch(self) -> bool:
         """Whether some axes are declared as batches."""
         return any(o.batch_axes for o in self.operands)
-
-
-def operand_names(op: str, attributes: Mapping[str, object]) -> list[str]:
-    """A name for each of the flat operands: those of a list are `values[0]`, `values[1]`."""
-    names = []
-    for argument in signature(op).operands:
-        if argument.is_list:
-            names += [f"{argument.name}[{i}]" for i in range(argument.count(attributes))]
-        else:
-            names.append(argument.name)
-    return names
 
 
 def spread_over_clients(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -128,4 +115,4 @@ def result_shapes(alone: Alone, arrays: Sequence[np.ndarray]) -> list[tuple] | N
         return None
 
 
-__all__ = ["CLIENTS", "Alone", "Operand", "RuleCase", "case_of_arrays", "operand_names", "result_shapes"]
+__all__ = ["CLIENTS", "Alone", "Operand", "RuleCase", "case_of_arrays", "result_shapes"]

@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from fedcore.errors import FedcoreError, InvalidValue, TypeMismatch, brief
 from fedcore.graphs import private_api
-from fedcore.graphs.dataflow.op_signature import attribute_value, signature
+from fedcore.graphs.dataflow.op_signature import attribute_value, operand_names, signature
 from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.locations import describe
 from fedcore.ir.module import Graph
 from fedcore.testing.operand_search import OperandMatch, find_operands
-from fedcore.testing.rule_cases import Operand, RuleCase, case_of_arrays, operand_names, spread_over_clients
+from fedcore.testing.rule_cases import Operand, RuleCase, case_of_arrays, spread_over_clients
 from fedcore.testing.rule_subjects import Function, Operation, Subject
 from fedcore.testing.trial_process import OperandsRefused
 from fedcore.types import TensorType, tensor_leaves, to_type

@@ -96,6 +96,16 @@ def test_a_call_records_what_crossed_tensor_by_tensor(recorded):
     ]
 
 
+def test_figures_have_the_time_to_compile_and_its_line(recorded):
+    from fedcore.cli.recorded import read_recorded
+
+    first, second = read_recorded(recorded).figures()
+    assert first["compile_seconds"] > first["compilation"]["seconds"] > 0
+    assert ".py:" in first["compilation"]["line"]
+    assert (first["compilation"]["number"], first["compilation"]["reason"]) == (1, "")
+    assert (second["compile_seconds"] < first["compile_seconds"], second["compilation"]) == (True, None)
+
+
 def test_a_call_samples_memory_and_threads(recorded):
     seconds, resident, threads = calls(recorded)[0]["samples"][-1]
     assert seconds > 0

@@ -154,6 +154,16 @@ def test_an_operation_without_a_batching_rule_is_told_with_its_line():
     ]
 
 
+def test_an_operand_that_the_rule_does_not_take_is_named_with_the_way_out():
+    picked = fc.tf_computation(ROWS.member)(lambda x: x[tf.cast(x[0], tf.int32)])
+    module = fc.federated_computation(lambda x: fc.federated_map(picked, x), ROWS).to_module("traced")
+    (finding,) = lint(module)
+    assert finding.problem.endswith("StridedSlice: the bounds of the slice differ between clients: `begin`")
+    assert finding.fix.startswith("compute it without StridedSlice, or take tf.gather(x, k), ")
+    gathered = fc.tf_computation(ROWS.member)(lambda x: tf.gather(x, tf.cast(x[0], tf.int32) + tf.range(2)))
+    assert findings(lambda x: fc.federated_map(gathered, x), ROWS) == []
+
+
 def test_an_operation_without_a_batching_rule_is_told_where_values_stay_at_the_clients():
     size = fc.tf_computation(ROWS.member)(lambda x: tf.size(tf.unique(x).y))
     assert [name for name, _ in findings(lambda x: fc.federated_map(size, x), ROWS)] == ["client-loop"]

@@ -459,7 +459,16 @@ def test_a_slice_of_the_batch_size_has_no_rule():
     graph = traced(lambda x: x + table[: tf.shape(x)[0]], (None, 3))
     refused = why_not_batchable(graph, graph.data, {0}, {0: 0})
     assert refused is not None
-    assert str(refused) == "StridedSlice is not vectorised over clients: the bounds of the slice differ between clients"
+    why = "the bounds of the slice differ between clients: `end`"
+    assert str(refused) == f"StridedSlice is not vectorised over clients: {why}"
+
+
+def test_an_operand_that_a_rule_refuses_is_named():
+    graph = traced(lambda x: x[tf.cast(x[0], tf.int32)], (3,))
+    why = "the bounds of the slice differ between clients: `begin`"
+    assert str(why_not_batchable(graph, graph.data, {0})) == f"StridedSlice is not vectorised over clients: {why}"
+    graph = traced(lambda x: tf.reduce_sum(x, tf.cast(x[0], tf.int32)), (3,))
+    assert "has to be constant is not: `reduction_indices`" in str(why_not_batchable(graph, graph.data, {0}))
 
 
 def test_a_comparison_of_the_batch_size_is_not_constant():

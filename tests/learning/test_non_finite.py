@@ -204,7 +204,8 @@ def test_a_process_is_warned_once_at_the_users_line(tmp_path):
     assert file == "rounds.py"
     assert message == (
         "next_round: the work of 2 of 4 clients is not finite (NaN or infinite) and is left out; a smaller "
-        "learning rate, clipped gradients or finite data may help. Later calls say so in their metrics and reports only"
+        "learning rate, clipped gradients or finite data may help. With fc.debug.check_numerics() around the call at "
+        "rounds.py:12, it names the client and the operation. Later calls say so in their metrics and reports only"
     )
 
 

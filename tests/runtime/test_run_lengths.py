@@ -10,7 +10,9 @@ from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_count import ClientCount
 from fedcore.runtime.clients import client_source
 from fedcore.runtime.clients.client_source import ClientSource, UnreadRun
+from fedcore.runtime.clients.clients_being_read import ClientsBeingRead
 from fedcore.runtime.clients.run_lengths import RunLengths
+from fedcore.runtime.reports.report import Report
 from fedcore.runtime.stopping import Stop
 
 SIZE = 3
@@ -68,11 +70,14 @@ class Work:
     def __init__(self, clients):
         self.cohorts = (ClientValues(clients, lambda value, path: value, "xs"),)
         self.count = ClientCount()
+        self.client_ids = None
 
 
 def source_of(clients, workers: int = 2) -> ClientSource:
     lengths = RunLengths(-(-len(clients) // SIZE), workers)
-    return ClientSource(Work(clients), SIZE, lengths, drops=False, timeout_s=None, stop=Stop())
+    work = Work(clients)
+    being_read = ClientsBeingRead(work, Report())
+    return ClientSource(work, SIZE, lengths, drops=False, timeout_s=None, stop=Stop(), being_read=being_read)
 
 
 def clients_of(runs: list[UnreadRun]) -> list:

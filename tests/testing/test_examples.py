@@ -24,6 +24,7 @@ def test_clients_that_fail_are_left_out_of_a_mean():
     without = "without [16, 18, 23, 25, 28, 29], as"
     assert run("faulty_clients.py").splitlines() == [
         f"raise: 24.66666603088379 {without} 'Integer division by zero at examples/faulty_clients.py:20, in floordiv'",
-        f"nan: 24.66666603088379 {without} 'its contribution is not finite'",
+        f"nan: 24.66666603088379 {without} 'its contribution is not finite: "
+        "fc.debug.check_numerics() names the operation'",
         "out of memory: 29.0; /device:CPU:0 ran out of memory: at most 1 of its calls run at once now",
     ]

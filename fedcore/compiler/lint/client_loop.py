@@ -9,10 +9,14 @@ from fedcore.errors import Location
 from fedcore.ir import Function
 from fedcore.types import CLIENTS
 
+_GATHER = "take tf.gather(x, k), and tf.gather(x, k + tf.range(n)) for n entries: k may be a client's own"
+_WITH_OWN_OPERANDS = {"StridedSlice": _GATHER, "Slice": _GATHER}
+"""Ways out for operations whose rules do not take operands that differ between clients."""
+
 
 @lint_check("client-loop")
 def client_loop(program: Program) -> Iterator[Finding]:
-    """Client stages that compute clients one by one, since a TensorFlow operation has no batching rule.
+    """Client stages that compute clients one by one, for an operation without a batching rule for its operands.
 
     Loops that the cost model prefers are left alone, and so are those of secure sums, which mask each client.
 
@@ -23,6 +27,7 @@ def client_loop(program: Program) -> Iterator[Finding]:
         def largest(x):
             return tf.reduce_max(x)
     """
+    from fedcore.graphs.batched.batched_value import batching_rules
     from fedcore.graphs.batched.batching_policy import AS_FAST_ALONE
 
     masked = {fold.stage.name for fold in program.folds if "secure" in fold.merge.attributes}
@@ -35,10 +40,11 @@ def client_loop(program: Program) -> Iterator[Finding]:
             continue
         line = line_of_operation(program, stage, match[1])
         if line is not None:
+            other = f"write its rule, @batching_rule({match[1]!r}) (docs/extending.md)"
+            if match[1] in batching_rules:
+                other = _WITH_OWN_OPERANDS.get(match[1], "give it operands that its rule takes")
             yield Finding(
-                f"clients run one by one, not side by side: {why}",
-                f"compute it without {match[1]}, or write its rule, @batching_rule({match[1]!r}) (docs/extending.md)",
-                line,
+                f"clients run one by one, not side by side: {why}", f"compute it without {match[1]}, or {other}", line
             )
 
 

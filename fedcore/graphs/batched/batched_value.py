@@ -40,11 +40,14 @@ class NoBatchingRule(FedcoreError):
     Args:
         op: the operation that cannot be batched.
         why: the reason.
+        operand: the operand that is the reason; None if it is no single one. A rule gives its value, whose name the
+            message then has.
     """
 
-    def __init__(self, op: str, why: str) -> None:
+    def __init__(self, op: str, why: str, operand: "BatchedValue | None" = None) -> None:
         self.op = op
         self.why = why
+        self.operand = operand
         super().__init__(f"{op} is not vectorised over clients: {why}")
 
     def __reduce__(self) -> tuple:

@@ -39,6 +39,7 @@ from fedcore.graphs.batched.value_guards import guard_operands
 from fedcore.graphs.dataflow import operations as ops
 from fedcore.graphs.dataflow.effects import has_effect
 from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Region, Value, from_source, outer_values
+from fedcore.graphs.dataflow.op_signature import operand_names
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph
 from fedcore.graphs.graphdef.form.checked_operations import emit
 
@@ -225,8 +226,15 @@ class BatchedEvaluation:
         max_axes = _MOST_AXES.get(node.op)
         if max_axes is not None and any(x.batched and self.rank(x) >= max_axes for x in operands):
             raise NoBatchingRule(node.op, f"TensorFlow's kernel takes no more than {max_axes} axes")
+        guarded = guard_operands(self, node, tuple(operands))
         try:
-            results = rule(self, node, *guard_operands(self, node, tuple(operands)))
+            results = rule(self, node, *guarded)
+        except NoBatchingRule as error:
+            names = zip(operand_names(node.op, node.attributes), guarded, strict=True)
+            operand = None if error.operand is None else next((n for n, x in names if x is error.operand), None)
+            if operand is None:
+                raise
+            raise NoBatchingRule(error.op, f"{error.why}: `{operand}`") from None
         except (TypeError, ValueError) as error:  # raised by TensorFlow for shapes that the rule does not foresee
             raise NoBatchingRule(node.op, f"{error}") from error
         return results if isinstance(results, list) else [results]
@@ -351,7 +359,7 @@ class BatchedEvaluation:
         """
         known_value = self.known_value(value)
         if known_value is None or not known_value.is_constant:
-            raise NoBatchingRule(node.op, "an operand that has to be constant is not")
+            raise NoBatchingRule(node.op, "an operand that has to be constant is not", value)
         return known_value.at_padded_size
 
     def axis_operand(self, node: Node, axis: BatchedValue, x: BatchedValue) -> int:

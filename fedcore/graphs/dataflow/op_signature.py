@@ -117,6 +117,17 @@ def signature(op: str) -> Signature:
     )
 
 
+def operand_names(op: str, attributes: Mapping[str, Any]) -> list[str]:
+    """A name for each of the flat operands: those of a list are `values[0]`, `values[1]`."""
+    names = []
+    for argument in signature(op).operands:
+        if argument.is_list:
+            names += [f"{argument.name}[{i}]" for i in range(argument.count(attributes))]
+        else:
+            names.append(argument.name)
+    return names
+
+
 def _argument(part: op_def_pb2.OpDef.ArgDef) -> Argument:
     """An operand or a result, from its protobuf."""
     dtype = tf.as_dtype(part.type) if part.type else None

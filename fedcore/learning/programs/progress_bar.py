@@ -37,17 +37,27 @@ class ProgressBar(Callback):
     def on_train_begin(self) -> None:
         self._columns = []
         from rich.console import Console
+        from rich.text import Text
 
         console = Console()
         if not (console.is_terminal or console.is_jupyter):
             return
         from rich import progress as bars
 
+        from fedcore.context import slow_clients
+
+        class _Clients(bars.ProgressColumn):
+            """The clients that were read, and those that the call waits for."""
+
+            def render(self, task: bars.Task) -> Text:
+                waits = "".join(f", waits for {client}" for client in slow_clients()[:1])
+                return Text(f"{task.fields['clients']}{waits}")
+
         self._bar = bars.Progress(
             bars.TextColumn("round"),
             bars.MofNCompleteColumn(),
             bars.BarColumn(),
-            bars.TextColumn("{task.fields[clients]}"),
+            _Clients(),
             bars.TimeElapsedColumn(),
             bars.TextColumn("left"),
             bars.TimeRemainingColumn(),

@@ -17,6 +17,7 @@ from fedcore.data import ClientDataset, Cohort, client_name
 from fedcore.errors import ClientError, brief
 from fedcore.runtime.arguments import ClientValues
 from fedcore.runtime.client_work import ClientWork
+from fedcore.runtime.clients.clients_being_read import ClientsBeingRead
 from fedcore.runtime.clients.reader import Reader, TooLate
 from fedcore.runtime.clients.run_lengths import RunLengths
 from fedcore.runtime.stopping import Stop, stops_from_elsewhere
@@ -103,8 +104,10 @@ class ClientSource:
         drops: bool,
         timeout_s: float | None,
         stop: Stop,
+        being_read: ClientsBeingRead,
     ) -> None:
         self.clients = 0
+        self._being_read = being_read
         self._work = work
         self._size = size
         self._lengths = lengths
@@ -205,7 +208,12 @@ class ClientSource:
         read = functools.partial(next, iterator, _ENDED)
         for index in itertools.count():
             try:
-                value = self._reader.call(read, self._timeout_s, self._stop, [values.given]) if in_thread else read()
+                with self._being_read.reading(index):
+                    value = (
+                        read()
+                        if not in_thread
+                        else self._reader.call(read, self._timeout_s, self._stop, [values.given])
+                    )
             except Exception as error:
                 if isinstance(error, TooLate) and not self._survives_errors(values):
                     raise ClientError(f"client {index} was not read from {brief(values.given)}: {error}") from None

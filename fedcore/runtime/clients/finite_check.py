@@ -23,7 +23,7 @@ class NotFinite(FedcoreError):
 
     def __init__(self, result: SliceResult) -> None:
         self.result = result
-        super().__init__("its contribution is not finite")
+        super().__init__("its contribution is not finite: fc.debug.check_numerics() names the operation")
 
 
 def checked_finite(run: Callable[[ClientSlice], SliceResult]) -> Callable[[ClientSlice], SliceResult]:

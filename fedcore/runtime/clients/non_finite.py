@@ -5,18 +5,15 @@ Algorithms leave such work out, and count the clients in a metric. This module c
 Decision 0082.
 """
 
-import logging
 import threading
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fedcore.errors import Location
 from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.ir import Module
-from fedcore.ir.locations import user_location
+from fedcore.ir.locations import user_location, warn_or_log
 from fedcore.runtime.reports.report import Report
 from fedcore.types import FederatedType, StructType, TensorType, Type
 
@@ -35,22 +32,15 @@ def note_non_finite(module: Module, result: object, report: Report) -> None:
     report.non_finite_clients = max(int(np.sum(_part(result, path))) for path in paths)
     if not report.non_finite_clients:
         return
+    at = user_location()
     text = (
         f"{module.main.name}: the work of {report.non_finite_clients} of {report.clients} clients is not finite (NaN "
-        "or infinite) and is left out; a smaller learning rate, clipped gradients or finite data may help"
+        "or infinite) and is left out; a smaller learning rate, clipped gradients or finite data may help. With "
+        f"fc.debug.check_numerics() around the call{f' at {at}' if at else ''}, it names the client and the operation"
     )
     report.note(text)
     if _first_warning.acquire(blocking=False):
-        _warn(f"{text}. Later calls say so in their metrics and reports only")
-
-
-def _warn(text: str) -> None:
-    """Warns at the user's line. If a filter turns the warning into an error, logs it: the call keeps its result."""
-    at = user_location() or Location("fedcore", 0)
-    try:
-        warnings.warn_explicit(text, RuntimeWarning, at.file, at.line)
-    except RuntimeWarning:
-        logging.getLogger("fedcore").warning(text)
+        warn_or_log(f"{text}. Later calls say so in their metrics and reports only")
 
 
 def _find(type_: Type, path: tuple = ()) -> list[tuple]:

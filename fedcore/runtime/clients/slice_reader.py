@@ -10,6 +10,7 @@ from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.client_work import ClientSlice, ClientWork
 from fedcore.runtime.clients.blocked import blocked_threads
 from fedcore.runtime.clients.client_source import UnreadRun, convert_client, is_read_once, may_block
+from fedcore.runtime.clients.clients_being_read import ClientsBeingRead
 from fedcore.runtime.clients.faults import FaultPolicy
 from fedcore.runtime.clients.reader import Reader
 from fedcore.runtime.clients.workers import users_code
@@ -52,7 +53,9 @@ class SliceReader:
         report: Report,
         stop: Stop,
         timeout_s: float | None,
+        being_read: ClientsBeingRead,
     ) -> None:
+        self._being_read = being_read
         self._work = work
         self._size = size
         self._faults = faults
@@ -94,10 +97,11 @@ class SliceReader:
             return None
         for reads in itertools.count(1):
             try:
-                if self._timeout_s is None:
-                    return self._convert(index, client)
-                convert = functools.partial(self._convert, index, client)
-                return reader.call(convert, self._timeout_s, self._stop, client)
+                with self._being_read.reading(index):
+                    if self._timeout_s is None:
+                        return self._convert(index, client)
+                    convert = functools.partial(self._convert, index, client)
+                    return reader.call(convert, self._timeout_s, self._stop, client)
             except Stopped:
                 raise
             except Exception as error:

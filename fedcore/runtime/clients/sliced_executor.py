@@ -40,6 +40,7 @@ from fedcore.graphs.tensors.identity_cache import IdentityCache
 from fedcore.runtime.client_work import ClientSlice, ClientWork, SliceResult
 from fedcore.runtime.clients.client_source import MAX_RUN_BYTES, ClientSource, UnreadRun, longest_first
 from fedcore.runtime.clients.client_watch import WatchedStage
+from fedcore.runtime.clients.clients_being_read import ClientsBeingRead
 from fedcore.runtime.clients.device_stage import DeviceSliceExecutor
 from fedcore.runtime.clients.failures import where_clients_run
 from fedcore.runtime.clients.faults import Drop, FaultPolicy, Run
@@ -262,10 +263,17 @@ class _Run:
         slices = None if work.clients is None or self.secure is not None else -(-work.clients // size)
         longest = MAX_RUN_BYTES / (size * work.kept_bytes) if work.kept_bytes else math.inf
         timeout_s = stack.timeout_s
+        self.being_read = ClientsBeingRead(work, report)
         self.source = ClientSource(
-            work, size, stack.lengths(work, slices, longest), drops=self.faults.drops, timeout_s=timeout_s, stop=stop
+            work,
+            size,
+            stack.lengths(work, slices, longest),
+            drops=self.faults.drops,
+            timeout_s=timeout_s,
+            stop=stop,
+            being_read=self.being_read,
         )
-        self.reader = SliceReader(work, size, self.faults, stack.slices, report, stop, timeout_s)
+        self.reader = SliceReader(work, size, self.faults, stack.slices, report, stop, timeout_s, self.being_read)
 
     def result(self) -> tuple[object, list]:
         # Several executors compete for the next slice, so a slice is not assigned to an executor ahead of time.
@@ -274,7 +282,11 @@ class _Run:
             runs: Iterator[UnreadRun] = source
             if ahead and self.work.low_rank and not self.work.is_vectorised:
                 runs = longest_first(source)
-            dispatch(runs, self._compute, self.workers, self.stop, ahead=ahead, is_open=self.stack.is_open)
+            try:
+                dispatch(runs, self._compute, self.workers, self.stop, ahead=ahead, is_open=self.stack.is_open)
+            except KeyboardInterrupt as interrupt:
+                self.being_read.name_slow_in(interrupt)
+                raise
         clients, kept_values = self.source.clients, self.results.kept
         self.report.clients = max(self.report.clients, clients)
         self.faults.check_quorum(clients)

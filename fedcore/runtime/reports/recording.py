@@ -120,6 +120,7 @@ class Recording:
             "notes": report.notes,
             "dropped": report.dropped,
             "tracebacks": report.tracebacks,
+            "compilation": None if report.compilation is None else attrs.asdict(report.compilation),
             "error": None if error is None else f"{type(error).__name__}: {error}",
             "crossings": [attrs.asdict(c, recurse=False) | {"type": str(c.type)} for c in report.crossings],
             "spans": sorted(self.spans, key=lambda s: s["start"]),

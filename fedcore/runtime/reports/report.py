@@ -11,6 +11,7 @@ import attrs
 
 from fedcore.html_display import HtmlDisplay
 from fedcore.intrinsics.crossings import Crossing
+from fedcore.runtime.reports.compilations import Compilation
 
 if TYPE_CHECKING:
     from fedcore.runtime.clients.client_watch import Watch
@@ -101,6 +102,7 @@ class Report(HtmlDisplay):
             one client or as sent by all clients.
         secure_sums: what crossed for secure sums, if the runtime has a protocol for them. In `crossings` their tensors
             have the bits of plain sums.
+        compilation: the line, the time and the reason, if the call compiled its program.
         recording: gets the spans of the call; None unless FEDCORE_TRACE is set.
         watch: looks at the values of single clients; None unless `fc.debug` asks for them.
         round: number of the learning process's round; None in other calls.
@@ -129,6 +131,7 @@ class Report(HtmlDisplay):
     non_finite_clients: int = 0
     secure_sums: list[SecureTraffic] = attrs.field(factory=list)
     memory: dict[str, StageMemory] = attrs.field(factory=dict, repr=False)
+    compilation: Compilation | None = attrs.field(default=None, repr=False, eq=False)
     recording: "Recording | None" = attrs.field(default=None, repr=False, eq=False)
     watch: "Watch | None" = attrs.field(default=None, repr=False, eq=False)
     round: int | None = attrs.field(default=None, repr=False, eq=False)
@@ -173,6 +176,11 @@ class Report(HtmlDisplay):
     def span(self, kind: str, name: str, **facts: Any) -> contextlib.AbstractContextManager[dict[str, Any] | None]:
         """Records the `with` block as a span, if the call is recorded; then yields the facts, to which it may add."""
         return _NOT_RECORDED if self.recording is None else self.recording.span(kind, name, **facts)
+
+    def add_span(self, kind: str, name: str, seconds: float) -> None:
+        """Records a span of this thread that ends now, if the call is recorded."""
+        if self.recording is not None:
+            self.recording.add(kind, name, seconds, threading.current_thread().name)
 
     def measure(self, op: str, bits: Sequence[int]) -> None:
         """Adds measured bits, one number for each tensor of the operation."""

@@ -214,7 +214,7 @@ def _bounds_with_client_axis(evaluation: BatchedEvaluation, node: Node, *bounds:
             operands.append(ops.constant(np.concatenate([[first], value]).astype(value.dtype)))
             continue
         if not bound.client_invariant:
-            raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
+            raise NoBatchingRule(node.op, "the bounds of the slice differ between clients", bound)
         tensor = evaluation.tensor(bound)
         operands.append(ops.concat([ops.constant([first], tensor.dtype), tensor], 0))
     attributes = dict(node.attributes)
@@ -245,13 +245,14 @@ def _padded_axis_after_slice(
         NoBatchingRule: the slice takes a part of the batch, or its bounds differ between clients.
     """
     if x.padded_axis is None:
-        if not (begin.client_invariant and end.client_invariant and strides.client_invariant):
-            raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
+        for bound in (begin, end, strides):
+            if not bound.client_invariant:
+                raise NoBatchingRule(node.op, "the bounds of the slice differ between clients", bound)
         return None
     steps = evaluation.constant_operand(node, strides)  # with an entry for each entry of the bounds
     starts, stops = evaluation.known_value(begin), evaluation.known_value(end)
     if starts is None or stops is None:
-        raise NoBatchingRule(node.op, "the bounds of the slice are not known")
+        raise NoBatchingRule(node.op, "the bounds of the slice are not known", begin if starts is None else end)
     if not (starts.polynomial and stops.polynomial):
         raise NoBatchingRule(node.op, "the bounds of the slice differ between clients")
     masks = {m: node.get(f"{m}_mask", 0) for m in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
@@ -299,7 +300,7 @@ def slice_rule(
     """
     starts, sizes = evaluation.constant_operand(node, begin), evaluation.known_value(size)
     if sizes is None:
-        raise NoBatchingRule("Slice", "the size of the slice is not known")
+        raise NoBatchingRule("Slice", "the size of the slice is not known", size)
     if x.padded_axis is None:
         if not sizes.is_constant:
             raise NoBatchingRule("Slice", "the size of the slice differs between clients")

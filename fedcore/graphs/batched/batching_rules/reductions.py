@@ -154,7 +154,7 @@ def in_top_k_rule(
             batches.
     """
     if k.batched:
-        raise NoBatchingRule(node.op, "k differs between clients")
+        raise NoBatchingRule(node.op, "it differs between clients", k)
     if predictions.padded_axis not in (None, 0):
         raise NoBatchingRule(node.op, "the classes are the batch")
     if predictions.padded_axis != targets.padded_axis or predictions.entries_per_row != targets.entries_per_row:

@@ -1,0 +1,125 @@
+"""Compilations by the user's line, which tell computations that are made anew in every round.
+
+A computation that is made in a loop is compiled in each turn if its program differs: a number that it closes over is a
+constant of the program.
+"""
+
+import re
+import threading
+from pathlib import Path
+
+import attrs
+
+from fedcore.ir import Module
+from fedcore.ir.locations import Line, warn_or_log
+from fedcore.lru_cache import LruEntries
+from fedcore.types import DTYPES, Type
+
+MANY = 4
+"""Compilations of one line after which a warning says so."""
+
+COSTLY_S = 1.0
+"""Seconds that they take together, below which none does."""
+
+_MAX_LINES = 256
+_SHAPES = re.compile(r"\[[\d?,]*\]")
+_DTYPES = re.compile(rf"\b(?:{'|'.join(DTYPES)})\b")
+
+
+@attrs.frozen
+class Compilation:
+    """One compilation of the program of a line.
+
+    Args:
+        line: of the function that was compiled, as `train.py:34`.
+        number: how many programs of the line this process has compiled, this one included.
+        seconds: that this one took.
+        reason: the part of the program that differs from the line's program before: "dtype", "shape", "type" (of its
+            parameters or its result), "Python value", "closure" (a constant in a TensorFlow graph), "operations" or
+            "settings" (the pipeline, a pass that was declared); empty for the first.
+        total_seconds: that all of them took.
+    """
+
+    line: str
+    number: int
+    seconds: float
+    reason: str
+    total_seconds: float
+
+    def __str__(self) -> str:
+        fixes = {
+            "closure": "give what the function closes over as an argument",
+            "Python value": "give the Python value as an argument",
+            "shape": "declare the size that differs as None",
+        }
+        fix = fixes.get(self.reason, "make the computation once, before the loop")
+        return (
+            f"{self.line}: compiled {self.number} times, {self.total_seconds:.2g} s in all, since its program is "
+            f"another each time: the last differs from the one before in its {self.reason}\n  fix: {fix}"
+        )
+
+
+@attrs.frozen
+class _Parts:
+    """The parts of a program that tell why it is compiled again, with the times of the line so far."""
+
+    type: Type
+    values: tuple
+    operations: tuple
+    graphs: tuple[str, ...]
+    number: int
+    total_seconds: float
+
+
+class CompilationLog:
+    """The newest compilation of each line. Any thread may add one."""
+
+    def __init__(self) -> None:
+        self._lines: LruEntries[Line, _Parts] = LruEntries(_MAX_LINES)
+        self._lock = threading.Lock()
+        self._has_warned: set[Line] = set()
+
+    def add(self, module: Module, seconds: float) -> Compilation | None:
+        """Notes a compilation; None for a module without a line. A line's `MANY`-th that is costly gives a warning."""
+        at = module.main.location
+        if at is None:
+            return None
+        line = at.path or at.file, at.line
+        with self._lock:
+            before = self._lines.find(line, None)
+            number, total = (1, seconds) if before is None else (before.number + 1, before.total_seconds + seconds)
+            parts = _parts(module, number, total)
+            self._lines.put(line, parts)
+            is_told = number >= MANY and total >= COSTLY_S and line not in self._has_warned
+            if is_told:
+                self._has_warned.add(line)
+        name = f"{Path(at.file).name}:{at.line}"
+        compilation = Compilation(name, number, seconds, "" if before is None else _difference(before, parts), total)
+        if is_told:
+            warn_or_log(str(compilation))
+        return compilation
+
+
+def _parts(module: Module, number: int, total_seconds: float) -> _Parts:
+    each = [op for function in module.functions for op in function.operations]
+    values = tuple(repr(sorted(op.attributes.items())) for op in each)
+    operations = tuple((op.kind, op.operands) for op in each)
+    graphs = tuple(graph.digest for graph in module.graphs)
+    return _Parts(module.main.type, values, operations, graphs, number, total_seconds)
+
+
+def _difference(before: _Parts, after: _Parts) -> str:
+    if before.type != after.type:
+        return _difference_of_types(before.type, after.type)
+    if before.operations != after.operations:
+        return "operations"
+    if before.values != after.values:
+        return "Python value"
+    return "closure" if before.graphs != after.graphs else "settings"
+
+
+def _difference_of_types(before: Type, after: Type) -> str:
+    for reason, differing in (("shape", _SHAPES), ("dtype", _DTYPES)):
+        if differing.sub("", str(before)) == differing.sub("", str(after)):
+            return reason
+    return "type"
