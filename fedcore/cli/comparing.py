@@ -9,15 +9,28 @@ from typing import TypeVar
 import attrs
 
 from fedcore.cli.line_matcher import LineMatcher
+from fedcore.errors import Location
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.printer import print_value, symbol
 from fedcore.ir.renaming import form_of
 
 _CONTEXT = 2
 """Equal lines that are shown before and behind a change."""
-_HUNK = re.compile(r"@@ -(\d+)")
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)")
 _HEADING = re.compile(r'(?:region )?(@(?:"(?:\\.|[^"\\])*"|[\w:+]+))\(')
 Node = TypeVar("Node", bound=Hashable)
+
+
+class _Line(str):
+    """A line of a module with the user's line that it comes from, which is not compared."""
+
+    at: Location | None = None
+
+
+def _at(line: str) -> str:
+    """The user's line, as a comment behind a line that differs."""
+    at = getattr(line, "at", None)
+    return "" if at is None else f"  // {at}"
 
 
 @attrs.frozen
@@ -41,9 +54,18 @@ class Comparison:
     def diff_lines(self) -> Iterator[str]:
         """The lines of a unified diff; behind the numbers of a hunk stands the heading of its graph or function."""
         lines = difflib.unified_diff(self.left, self.right, lineterm="", n=_CONTEXT)
+        numbers = {"-": 0, "+": 0}
         for line in itertools.islice(lines, 2, None):
-            hunk = _HUNK.match(line)
-            yield f"{line} {self._heading(int(hunk[1]) + _CONTEXT)}".rstrip() if hunk else line
+            if hunk := _HUNK.match(line):
+                numbers = {"-": int(hunk[1]) - 1, "+": int(hunk[2]) - 1}
+                yield f"{line} {self._heading(int(hunk[1]) + _CONTEXT)}".rstrip()
+                continue
+            mark, at = line[0], ""
+            if mark in numbers:
+                at = _at((self.left if mark == "-" else self.right)[numbers[mark]])
+            for side in numbers if mark == " " else mark:
+                numbers[side] += 1
+            yield line + at
 
     def _heading(self, number: int) -> str:
         """The name of the graph or function around a line of the left module; empty if there is none."""
@@ -60,7 +82,7 @@ class Comparison:
                 for i in range(max(b - a, d - c)):
                     old = self.left[a + i] if a + i < b else ""
                     new = self.right[c + i] if c + i < d else ""
-                    yield "same" if tag == "equal" else "changed", old, new
+                    yield ("same", old, new) if tag == "equal" else ("changed", old + _at(old), new + _at(new))
 
 
 def comparison(left: Module, right: Module) -> Comparison:
@@ -281,7 +303,9 @@ def _function(function: Function, names: dict[str, str], bound: dict[str, str]) 
     lines = ["", f"{names[function.name]}({parameters}) -> {function.result_type}{where}{_attributes(function)}"]
     for op in function.operations:
         text = f"{op.kind}({', '.join(map(operand, op.operands))}) : {op.type}{_attributes(op)}"
-        lines.append(f"  {bound[op.name]} = {text}")
+        line = _Line(f"  {bound[op.name]} = {text}")
+        line.at = op.location
+        lines.append(line)
     return [*lines, f"  return {operand(function.result)}"]
 
 

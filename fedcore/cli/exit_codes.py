@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Never
 import click
 
 from fedcore.cli.isolation import child_ends_here
+from fedcore.cli.other_verbs import names_of_other_verbs, other_verb
 from fedcore.cli.reproducer import Work
 from fedcore.errors import FedcoreError, printable
 
@@ -82,6 +83,12 @@ class GuardedGroup(click.Group):
         **extra: Any,
     ) -> click.Context:
         return super().make_context(info_name, args, parent, obj=Work(is_program=is_program), **extra)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *(n for n in names_of_other_verbs() if n not in self.commands)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or other_verb(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

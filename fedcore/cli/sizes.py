@@ -1,12 +1,16 @@
 """Bytes of a plan's parts: of the server's state, of what a client holds, and of what crosses."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import attrs
 
 from fedcore.intrinsics.crossings import crossings
 from fedcore.ir import Function, Module
 from fedcore.types import SequenceType, TensorType, Type, leaves, member_of
+
+if TYPE_CHECKING:
+    from fedcore.graphs.dataflow.graph import Node, Region
 
 _NAMES = 2  # of a path in a state, as in `global_model_weights.trainable`
 
@@ -16,7 +20,8 @@ class Size:
     """The size of one part.
 
     Args:
-        where: "state" (of the server), "client" (what a client holds beside its data), "receives" or "sends".
+        where: "state" (of the server), "client" (what a client holds beside its data), "constant" (of a graph),
+            "receives" or "sends".
         name: of the part in the user's names.
         tensors: their number.
         entries: of all tensors.
@@ -37,6 +42,7 @@ def sizes(plan: Module) -> list[Size]:
     for stage in plan.stages():
         if str(stage.placement) == "CLIENTS" and "strategy" in stage.attributes:
             table += _held(stage)
+    table += _constants(plan)
     for kind, where in (("broadcast", "receives"), ("merge", "sends")):
         groups: dict[str, list[Type]] = {}
         for crossing in crossings(plan):
@@ -57,6 +63,27 @@ def _held(stage: Function) -> Iterator[Size]:
         if types and not any(isinstance(leaf, SequenceType) for leaf in types):
             yield _size("client", f"@{stage.name} {parameter.name}", types)
     yield _size("client", f"@{stage.name} result", [leaf for _, leaf in leaves(stage.result_type)])
+
+
+def _constants(plan: Module) -> Iterator[Size]:
+    """Constants with more than one entry, of the graphs whose bytes the plan has."""
+    for graph in plan.graphs:
+        if graph.digest not in plan.blobs:
+            continue
+        from fedcore.graphs.graphdef.graph_text import graph_regions  # it imports TensorFlow
+
+        regions = graph_regions(graph, plan.blob(graph.digest)).values()
+        nodes = [node for region in regions for node in _nodes(region) if node.op == "Const"]
+        tensors = [node.outputs[0] for node in nodes if node.outputs[0].shape.num_elements() != 1]
+        if tensors:
+            yield _size("constant", f"@{graph.name}", [TensorType(t.dtype.name, t.shape.as_list()) for t in tensors])
+
+
+def _nodes(region: "Region") -> Iterator["Node"]:
+    for node in region.nodes:
+        yield node
+        for inner in node.regions:
+            yield from _nodes(inner)
 
 
 def _parts(where: str, name: str, type_: Type) -> Iterator[Size]:

@@ -1,6 +1,7 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
+from fedcore.intrinsics.planned import join_in_tree
 from fedcore.intrinsics.rules import zero_fits
 from fedcore.ir.operations import TO_SERVER, intrinsic
 
@@ -19,6 +20,8 @@ def federated_aggregate(
     accumulate: BinaryFunction,
     merge: BinaryFunction,
     report: Callable[[NumpyValue], NumpyValue],
+    *,
+    block_size: int,
 ) -> NumpyValue:
     """Folds client values into a server value, by blocks of clients and a tree of merges.
 
@@ -32,7 +35,17 @@ def federated_aggregate(
     Example:
         >>> count = fc.federated_aggregate(values, 0, lambda n, _: n + 1, lambda m, n: m + n, lambda n: n)
     """
-    total = zero
-    for x in value:
-        total = accumulate(total, x)
-    return report(merge(zero, total))
+    return report(fold_in_blocks(value, zero, accumulate, merge, block_size))
+
+
+def fold_in_blocks(
+    values: Sequence[NumpyValue], zero: NumpyValue, accumulate: BinaryFunction, merge: BinaryFunction, block_size: int
+) -> NumpyValue:
+    """The partial of all values: each block of `block_size` starts from `zero`, and blocks are merged in a tree."""
+    partials = []
+    for start in range(0, max(len(values), 1), block_size):
+        partial = zero
+        for x in values[start : start + block_size]:
+            partial = accumulate(partial, x)
+        partials.append(partial)
+    return merge(zero, partials[0]) if len(partials) == 1 else join_in_tree(merge, partials)

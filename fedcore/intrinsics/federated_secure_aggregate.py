@@ -1,5 +1,6 @@
 from collections.abc import Callable, Sequence
 
+from fedcore.intrinsics.federated_aggregate import fold_in_blocks
 from fedcore.intrinsics.generic_plus import generic_plus
 from fedcore.intrinsics.generic_zero import generic_zero
 from fedcore.intrinsics.numerics import BinaryFunction, NumpyValue
@@ -30,6 +31,8 @@ def federated_secure_aggregate(
     merge: BinaryFunction,
     report: Callable[[NumpyValue], NumpyValue],
     secure: tuple[str, ...],
+    *,
+    block_size: int,
 ) -> NumpyValue:
     """A sum of integers that crosses in a secure sum, where the runtime has a protocol for it; core of the secure sums.
 
@@ -42,10 +45,7 @@ def federated_secure_aggregate(
         >>> plus = lambda a, b: a + b
         >>> total = fc.federated_secure_aggregate(counts, 0, plus, plus, lambda n: n, ("0..9",))
     """
-    total = zero
-    for x in value:
-        total = accumulate(total, x)
-    return report(merge(zero, total))
+    return report(fold_in_blocks(value, zero, accumulate, merge, block_size))
 
 
 def secure_sum_of(

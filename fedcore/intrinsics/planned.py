@@ -1,6 +1,5 @@
 """The operations of a plan: runs of stages, and crossings between placements."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -82,19 +81,28 @@ def _fold_typing(types: Sequence[Type], attributes: Attributes) -> Type:
 
 @operation(_fold_typing, level=PLAN, per_client="stage")
 def fold(
-    zero: Callable, stage: Callable, *arguments: Any, operand_types: Sequence[Type], clients: int, keeps: bool = False
+    zero: Callable,
+    stage: Callable,
+    *arguments: Any,
+    operand_types: Sequence[Type],
+    clients: int,
+    block_size: int,
+    keeps: bool = False,
 ) -> list | tuple[list, list]:
     """Folds each block of clients in order, starting from `zero`; gives one partial for each block.
 
-    With `keeps`, it also gives a value of each client. The meaning folds all clients as one block.
+    With `keeps`, it also gives a value of each client. No clients: one block.
     """
     broadcasts = split_operands(operand_types[2:])
-    partial, kept_values = zero(*(a.value for a in arguments[:broadcasts])), []
-    for k in range(clients):
-        out = stage(partial, *(a[k] for a in arguments))
-        partial = out[0] if keeps else out
-        kept_values.append(out[1] if keeps else None)
-    return ([partial], kept_values) if keeps else [partial]
+    partials, kept_values = [], []
+    for start in range(0, max(clients, 1), block_size):
+        partial = zero(*(a.value for a in arguments[:broadcasts]))
+        for k in range(start, min(start + block_size, clients)):
+            out = stage(partial, *(a[k] for a in arguments))
+            partial = out[0] if keeps else out
+            kept_values.append(out[1] if keeps else None)
+        partials.append(partial)
+    return (partials, kept_values) if keeps else partials
 
 
 def _merge_typing(types: Sequence[Type], attributes: Attributes) -> Type:
@@ -114,7 +122,15 @@ def merge(join: BinaryFunction, partials: list[NumpyValue], *, secure: tuple[str
     `secure` marks the leaves of the partial that cross in secure sums, each by the range of the clients' integers; the
     other leaves have the entry "".
     """
-    return functools.reduce(join, partials)
+    return join_in_tree(join, partials)
+
+
+def join_in_tree(join: BinaryFunction, partials: Sequence[NumpyValue]) -> NumpyValue:
+    """Joins neighbours, then the results of neighbours, until one value is left."""
+    while len(partials) > 1:
+        pairs = [partials[i : i + 2] for i in range(0, len(partials), 2)]
+        partials = [join(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return partials[0]
 
 
 def _collect_typing(types: Sequence[Type], attributes: Attributes) -> Type:

@@ -63,7 +63,10 @@ def lookup(kind: str) -> "Intrinsic":
 
         close = difflib.get_close_matches(kind, _registry, 3)
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise FedcoreError(f"no operation is called {brief(kind)}{hint}")
+        raise FedcoreError(
+            f"no operation is called {brief(kind)}{hint}\n"
+            "  fix: if it is your own, import the module that declares it first (on the command line: --load MODULE)"
+        )
     return _registry[kind]
 
 

@@ -94,7 +94,7 @@ _OF_STAGES = frozenset(
 )
 _OF_PLANS = frozenset({"program", "target"})
 _OF_CROSSINGS = frozenset({"bits"})
-_GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "seed"})
+_GIVEN_BY_THE_RUNTIME = frozenset({"result_type", "operand_types", "clients", "block_size", "seed"})
 
 
 def verify(module: Module, known: Verified | None = None) -> Module:

@@ -1,6 +1,7 @@
 """The reference runtime: interprets a module by the numpy meanings of its operations."""
 
 import itertools
+import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,9 @@ from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
 from fedcore.types import FederatedType, SequenceType, StructType, Type, contains, leaves, strip_placement
 
+ONE_BLOCK = sys.maxsize
+"""The size of blocks in the specification: all clients are one block."""
+
 
 class ReferenceRuntime:
     """Interprets a module of any stage by the meanings of its operations. Slow and simple: it is the specification.
@@ -35,8 +39,9 @@ class ReferenceRuntime:
     compiles = False
     plan_options: Mapping[str, object] = MappingProxyType({})
 
-    def __init__(self, default_num_clients: int | None = None) -> None:
+    def __init__(self, default_num_clients: int | None = None, *, block_size: int = ONE_BLOCK) -> None:
         self.default_num_clients = default_num_clients
+        self._block_size = block_size
 
     def run(self, module: Module, arguments: list, report: Report) -> Any:
         check_inlined_size(module)
@@ -52,7 +57,7 @@ class ReferenceRuntime:
         clients = count.number if count.number is not None else self.default_num_clients or 0
         report.clients = clients
         values = [_place(v, p.type, clients) for v, p in zip(values, main.parameters, strict=True)]
-        interpreter = Interpreter(module, evaluator(clients), eager_callable)
+        interpreter = Interpreter(module, evaluator(clients, self._block_size), eager_callable)
         result = interpreter.run(main, *values, seed=Seed(report.seed))
         return _read_only(restore(_one_of_equal(result, main.result_type), main.result_type))
 
@@ -71,11 +76,12 @@ def reference(default_num_clients: int | None = None) -> ReferenceRuntime:
     return ReferenceRuntime(default_num_clients)
 
 
-def evaluator(clients: int) -> Callable:
+def evaluator(clients: int, block_size: int = ONE_BLOCK) -> Callable:
     """A function that evaluates an operation by its meaning.
 
     Args:
         clients: number of clients.
+        block_size: clients of a block of an aggregation.
     """
 
     def evaluate(op: Operation, types: list[Type], values: list, seed: Seed | None) -> Any:
@@ -86,6 +92,8 @@ def evaluator(clients: int) -> Callable:
         keywords = declared.variables(op, types)
         if "clients" in declared.meaning_keywords:
             keywords["clients"] = clients
+        if "block_size" in declared.meaning_keywords:
+            keywords["block_size"] = block_size
         if "seed" in declared.meaning_keywords:
             keywords["seed"] = require_seed(seed, op.kind)
         try:

@@ -71,6 +71,18 @@ def test_a_type_that_differs_is_told_with_both_sides():
     assert "the type is ({float32}@CLIENTS -> float32@SERVER) in the first, " in found.changes[0]
 
 
+def test_lines_that_differ_have_their_source_lines(fedcore, files, tmp_path):
+    for name, text in (("a", DOUBLED), ("squared", SQUARED)):
+        located = text.replace(") : float32\n", f') : float32  loc("{name}.py":7)\n')
+        (tmp_path / f"{name}.fed").write_text(located)
+    lines = fedcore("diff", "a.fed", "squared.fed").out.splitlines()
+    assert "-  %1 = generic_plus(%0, %0) : float32  // a.py:7" in lines
+    assert "+  %1 = generic_multiply(%0, %0) : float32  // squared.py:7" in lines
+    located = DOUBLED.replace(") : float32\n", ') : float32  loc("other.py":9)\n')
+    (tmp_path / "squared.fed").write_text(located)
+    assert fedcore("diff", "a.fed", "squared.fed").out == "equal\n"
+
+
 LONG = """\
 fedcore 1 traced
 
@@ -118,7 +130,8 @@ def test_computations_of_modules_are_compared(fedcore, tmp_path):
     )
     ran = fedcore("diff", "sums:total", "sums:mean")
     assert ran.code == 1
-    assert "-  %1 = federated_sum(%0) : float32@SERVER\n+  %1 = federated_mean(%0) : float32@SERVER\n" in ran.out
+    assert "-  %1 = federated_sum(%0) : float32@SERVER  // sums.py:3\n" in ran.out
+    assert "+  %1 = federated_mean(%0) : float32@SERVER  // sums.py:4\n" in ran.out
 
 
 PLANNED = """\

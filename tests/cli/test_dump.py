@@ -226,6 +226,18 @@ def test_sizes_stand_behind_a_plan_that_still_parses(fedcore, mean_fed):
     assert parse_module(ran.out) == parse_module(plan)
 
 
+def test_sizes_have_the_constants_of_graphs(fedcore, tmp_path):
+    (tmp_path / "tables.py").write_text(
+        "import fedcore as fc, numpy as np, tensorflow as tf\n"
+        "table = np.arange(1000, dtype=np.float32)\n"
+        "look_up = fc.tf_computation(lambda i: tf.gather(tf.constant(table), i), 'int32')\n"
+        "total = fc.federated_computation(\n"
+        "    lambda i: fc.federated_sum(fc.federated_map(look_up, i)), fc.types.at_clients('int32'))\n"
+    )
+    ran = fedcore("dump", "tables:total", "--stage", "planned", "--sizes")
+    assert re.search(r"^//   constant @\S+ +1,000 entries +4,000 bytes$", ran.out, re.MULTILINE)
+
+
 def test_sizes_of_another_stage_are_a_usage_error(fedcore, mean_fed):
     ran = fedcore("dump", "mean.fed", "--stage", "traced", "--sizes")
     assert ran.code == 2

@@ -1,4 +1,5 @@
 import pytest
+from click.testing import CliRunner
 
 from fedcore.cli import main
 from fedcore.cli.exit_codes import EXIT_CODES
@@ -27,6 +28,31 @@ def test_help_imports_neither_the_compiler_nor_tensorflow(python):
         "print('imported', [m for m in heavy if m in sys.modules])"
     )
     assert imported.endswith("imported []\n")
+
+
+def test_a_package_adds_verbs_by_an_entry_point(tmp_path, monkeypatch):
+    (tmp_path / "counting.py").write_text(
+        "import click\n\n@click.command(short_help='Counts words.')\ndef count():\n    click.echo('counted')\n"
+    )
+    (tmp_path / "counting-1.dist-info").mkdir()
+    (tmp_path / "counting-1.dist-info" / "METADATA").write_text("Name: counting\nVersion: 1\n")
+    (tmp_path / "counting-1.dist-info" / "entry_points.txt").write_text(
+        "[fedcore.commands]\ncount = counting:count\nbroken = no_such_module:count\nodd = counting:click\n"
+        "run = counting:count\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def fedcore(*arguments):
+        return CliRunner().invoke(main, arguments)
+
+    assert "Counts words." in fedcore("--help").output
+    assert fedcore("count").output == "counted\n"
+    broken = fedcore("broken", "--x", "file")
+    assert broken.exit_code == 1
+    problem = "the entry point broken = no_such_module:count of fedcore.commands does not load: ModuleNotFoundError"
+    assert problem in broken.output
+    assert "odd = counting:click of fedcore.commands is no click.Command" in fedcore("odd").output
+    assert fedcore("run", "--help").output.startswith("Usage: main run ")  # fedcore's own verbs stay
 
 
 def test_an_unknown_verb_is_a_usage_error(fedcore):

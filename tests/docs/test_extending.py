@@ -18,6 +18,7 @@ RECIPES = [
     "executor of clients",
     "aggregator",
     "encoder",
+    "metric",
     "optimizer",
     "algorithm",
     "algorithm whose clients keep a state",

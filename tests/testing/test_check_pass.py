@@ -255,3 +255,22 @@ def test_a_case_that_calls_a_graph_is_refused():
     text = MAXIMUM.replace("fn @main", called + "fn @main").replace("@larger, %2", "@double, %0")
     with pytest.raises(fc.errors.FedcoreError, match="a case calls the graph @double, whose bytes are not in the text"):
         fc.testing.check_pass("dce", cases=[text])
+
+
+def test_blocks_of_clients_are_folded_each_from_the_start_and_merged_in_a_tree():
+    from fedcore.runtime.same_meaning import change_of_result, folds_clients, runs_in_parts
+
+    # Accumulates digits, so that the ends of blocks show.
+    def folded(merge):
+        return fc.federated_computation(
+            lambda xs: fc.federated_aggregate(xs, 0.0, lambda n, x: n * 10.0 + x, merge, lambda n: n),
+            fc.types.at_clients("float32"),
+        ).module
+
+    left, right = folded(lambda a, b: a + b), folded(lambda a, b: a + b + a)
+    assert folds_clients(left)
+    assert [len(values[0]) for values, _ in runs_in_parts(left, [[1.0, 2.0, 3.0]])] == [1, 3, 3, 65]
+    assert change_of_result(left, right, [[1.0, 2.0, 3.0]]) is None
+    assert change_of_result(left, right, [[1.0, 2.0, 3.0]], 2) == (
+        "the result is np.float32(27.0), not np.float32(15.0) (clients in blocks of 2)"
+    )

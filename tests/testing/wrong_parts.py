@@ -29,7 +29,7 @@ from test_check_slice_executor import (
 
 import fedcore as fc
 from fedcore.aggregators.encoders import Encoder, Integers
-from fedcore.compiler import LOWERING
+from fedcore.compiler import DEFAULT_PIPELINE, LOWERING
 from fedcore.compiler.pipeline import Pass
 from fedcore.graphs.batched.batched_value import batching_rules
 from fedcore.graphs.dataflow import operations as ops
@@ -308,6 +308,63 @@ def _zero_of_fold(module: Module) -> Module:
 add_pass("folds no client", _zero_of_fold, f"{LOWERING},partition")
 add_pass("swaps what stages subtract", on_operations("generic_minus", swap_operands), f"{LOWERING},partition")
 add_pass("swaps what lowered functions divide", on_operations("generic_divide", swap_operands), LOWERING)
+
+
+def _left_of_merges(module: Module) -> Module:
+    """Merging two partials gives the left one."""
+    joins = {o.operands[0].name for o in module.main.operations if o.kind == "merge"}
+
+    def change(f):
+        return attrs.evolve(f, operations=(), result=Ref(f.parameters[0].name)) if f.name in joins else f
+
+    return attrs.evolve(module, functions=tuple(map(change, module.functions)))
+
+
+def _merges_in(kind: str, change: Callable[[Operation], Operation]) -> Callable[[Module], Module]:
+    """A pass that changes the operations of a kind in the functions that merge partials."""
+
+    def run(module: Module) -> Module:
+        joins = {o.operands[0].name for o in module.main.operations if o.kind == "merge"}
+
+        def changed(f):
+            operations = tuple(change(o) if o.kind == kind else o for o in f.operations)
+            return attrs.evolve(f, operations=operations) if f.name in joins else f
+
+        return attrs.evolve(module, functions=tuple(map(changed, module.functions)))
+
+    return run
+
+
+add_pass("keeps the left side of merges", _left_of_merges, f"{LOWERING},partition")
+add_pass(
+    "adds partials as it subtracts them",
+    _merges_in("generic_plus", lambda o: attrs.evolve(o, kind="generic_minus")),
+    f"{LOWERING},partition",
+)
+
+
+add_pass(
+    "adds in the open what is added in secure sums",
+    on_operations(
+        "federated_secure_aggregate",
+        lambda o: attrs.evolve(
+            o, kind="federated_aggregate", attributes={k: v for k, v in o.attributes.items() if k != "secure"}
+        ),
+    ),
+    LOWERING,
+)
+add_pass(
+    "leaves the masks of merges out",
+    on_operations(
+        "merge", lambda o: attrs.evolve(o, attributes={k: v for k, v in o.attributes.items() if k != "secure"})
+    ),
+    f"{LOWERING},partition",
+)
+add_pass(
+    "says that nothing is sent",
+    on_operations("merge", lambda o: attrs.evolve(o, attributes={**o.attributes, "bits": 0})),
+    DEFAULT_PIPELINE,
+)
 
 
 # Rewrites of client stages.

@@ -9,6 +9,7 @@ _ROWS = 500  # of a page
 _MEANS = {
     "state": "state of the server",
     "client": "held by a client",
+    "constant": "constant of a graph",
     "receives": "received by a client",
     "sends": "sent by a client",
 }

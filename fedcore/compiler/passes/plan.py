@@ -291,14 +291,18 @@ def _types_of_main(module: Module) -> dict[str, Type]:
 def _with_bits(module: Module, op: Operation, by_name: dict[str, Operation]) -> Operation:
     if op.kind == "broadcast" and op.attributes.get("bits") == 0:
         return op  # a constant
-    if op.kind == "broadcast":
-        bits = _sum(sent_bits(leaf, OPEN) for _, leaf in leaves(member_of(op.type)))
-    elif op.kind == "merge":
-        sent = sent_by(module, fold_of(op, by_name)).values()
-        bits = _sum(sent_bits(leaf, s.secure) for s in sent for _, leaf in leaves(s.type))
-    else:
-        return op
+    bits = crossing_bits(module, op, by_name)
     return op if bits is None else attrs.evolve(op, attributes={**op.attributes, "bits": bits})
+
+
+def crossing_bits(module: Module, op: Operation, by_name: dict[str, Operation]) -> int | None:
+    """The bits of one client in an operation of a plan; None if it does not cross, or if types leave them open."""
+    if op.kind == "broadcast":
+        return _sum(sent_bits(leaf, OPEN) for _, leaf in leaves(member_of(op.type)))
+    if op.kind != "merge":
+        return None
+    sent = sent_by(module, fold_of(op, by_name)).values()
+    return _sum(sent_bits(leaf, s.secure) for s in sent for _, leaf in leaves(s.type))
 
 
 def _sum(sizes: Iterable[int | None]) -> int | None:

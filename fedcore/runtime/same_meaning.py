@@ -1,0 +1,55 @@
+"""Whether two modules have one meaning, in whole and in the parts in which a plan runs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fedcore.errors import FedcoreError
+from fedcore.ir import Module, lookup
+from fedcore.runtime.reference import ONE_BLOCK, ReferenceRuntime
+from fedcore.runtime.reports.report import Report
+from fedcore.runtime.reports.result_difference import difference
+from fedcore.types import CLIENTS, FederatedType, Type
+
+
+def folds_clients(module: Module) -> bool:
+    """Whether clients are added up in blocks, whose partials are merged."""
+    return any("block_size" in lookup(op.kind).meaning_keywords for f in module.functions for op in f.operations)
+
+
+def runs_in_parts(module: Module, three: list) -> Iterator[tuple[list, int]]:
+    """Arguments and sizes of blocks: one client, three in blocks of 1 and 2, and 65 in blocks of 8.
+
+    Args:
+        three: the arguments for three clients, of which those for other numbers are made.
+    """
+    types = [p.type for p in module.main.parameters]
+    for clients, block_size in ((1, 1), (3, 1), (3, 2), (65, 8)):
+        yield (
+            [[v[i % 3] for i in range(clients)] if is_by_client(t) else v for v, t in zip(three, types, strict=True)],
+            block_size,
+        )
+
+
+def change_of_result(before: Module, after: Module, values: list, block_size: int = ONE_BLOCK) -> str | None:
+    """The difference of the results of two modules that should have one meaning; None if there is none.
+
+    A call that the first module refuses, such as one with more clients than it collects, tells nothing.
+    """
+    try:
+        want = _run(before, values, block_size)
+    except FedcoreError:
+        return None
+    shown = "" if block_size == ONE_BLOCK else f" (clients in blocks of {block_size})"
+    try:
+        mismatch = difference(_run(after, values, block_size), want)
+    except Exception as error:
+        mismatch = f"it raises {type(error).__name__}: {error}"
+    return None if mismatch is None else mismatch + shown
+
+
+def _run(module: Module, values: list, block_size: int) -> Any:
+    return ReferenceRuntime(0, block_size=block_size).run(module, values, Report(seed=0))
+
+
+def is_by_client(type_: Type) -> bool:
+    return isinstance(type_, FederatedType) and type_.placement == CLIENTS and not type_.all_equal
