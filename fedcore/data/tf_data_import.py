@@ -25,6 +25,7 @@ from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.form.canonical_form import canonical_functions
 from fedcore.graphs.sequences import streams
 from fedcore.graphs.sequences.columns import Columns
+from fedcore.graphs.tensors.values import leaves_of
 from fedcore.lru_cache import LruCache
 from fedcore.types import to_type
 
@@ -160,8 +161,11 @@ def _sliced(dataset: tf.data.Dataset) -> ClientDataset | None:
     tensors, specs = private_api.dataset_part(dataset, "_tensors"), tf.nest.flatten(dataset.element_spec)
     if tensors is None or not all(isinstance(leaf, tf.Tensor | tf.TensorSpec) for leaf in [*tensors, *specs]):
         return None
-    arrays = tensors if _is_sliced(dataset) else [np.asarray(tensor) for tensor in tensors]
-    return ClientDataset(Columns(to_type(dataset.element_spec), arrays))
+    type_ = to_type(dataset.element_spec)
+    arrays = leaves_of(
+        tf.nest.pack_sequence_as(dataset.element_spec, tensors), type_
+    )  # tf.data sorts the keys of a dict
+    return ClientDataset(Columns(type_, arrays if _is_sliced(dataset) else [np.asarray(array) for array in arrays]))
 
 
 def _is_fixed(name: str, dataset: tf.data.Dataset) -> bool:

@@ -10,6 +10,7 @@ import tensorflow as tf
 import fedcore as fc
 from fedcore import context
 from fedcore.data import sequence_values, tf_data_import
+from fedcore.graphs.sequences import streams
 
 ROWS = 10
 X = np.arange(ROWS, dtype=np.float32)
@@ -190,6 +191,18 @@ def test_rows_of_tensors_need_no_budget(monkeypatch):
     dataset = source().repeat(2).batch(3)
     assert folded(dataset) == by_hand(dataset)
     assert not fc.context.last_report().notes
+
+
+@pytest.mark.parametrize("held_bytes", [0, 1 << 20])
+def test_rows_of_tensors_keep_the_names_of_a_dict(monkeypatch, held_bytes):
+    """`tf.data` sorts them."""
+    monkeypatch.setattr(streams, "HELD_BYTES", held_bytes)
+    dataset = tf.data.Dataset.from_tensor_slices(
+        {"x": np.float32([1, 2]), "a": (np.float32([3, 4]), np.float32([5, 6]))}
+    )
+    type_ = fc.SequenceType(fc.to_type(dataset.element_spec))
+    elements = sequence_values.columns_of(dataset, type_).elements(0)
+    assert [[float(leaf) for leaf in tf.nest.flatten(x)] for x in elements] == [[1, 3, 5], [2, 4, 6]]
 
 
 ELEMENTS = {

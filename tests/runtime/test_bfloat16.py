@@ -266,7 +266,7 @@ def test_the_report_says_where_it_is_slow(process, data, monkeypatch, has_kernel
         process.next(process.initialize(), data)
     notes = context.last_report().notes
     says = "compute_dtype='bfloat16': the processor has no instructions for products of bfloat16, so it is slower"
-    assert [says in note for note in notes] == ([] if has_kernels else [True])
+    assert sum(says in note for note in notes) == (0 if has_kernels else 1)
 
 
 def test_the_plan_says_it_and_only_on_request(process):

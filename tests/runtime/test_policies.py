@@ -109,7 +109,7 @@ def test_slices_that_do_not_shrink_fail_also_where_they_are_vectorised(work):
 
     memory = DeviceMemory(1, shrinks=False)
     with pytest.raises(tf.errors.ResourceExhaustedError):
-        fitting(work, memory, full)(numbers(0, 16, range(12)))
+        fitting(work, full, memory=memory)(numbers(0, 16, range(12)))
     assert memory.clients(work.key, 16) == 16
 
 

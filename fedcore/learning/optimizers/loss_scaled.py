@@ -1,6 +1,5 @@
 """Loss scaling: gradients of a loss that is large enough for float16."""
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -42,7 +41,7 @@ class LossScaled(Optimizer):
     def hyperparameters(self) -> Mapping[str, float]:
         return self.inner.hyperparameters
 
-    def get_hparams(self, state: dict) -> OrderedDict:
+    def get_hparams(self, state: dict) -> dict:
         return self.inner.get_hparams(state["inner"])
 
     def set_hparams(self, state: dict, hparams: Mapping) -> dict:

@@ -3,7 +3,6 @@
 import abc
 import copy
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,9 +77,9 @@ class Optimizer(abc.ABC):
         """The hyperparameters that stand in the state, with their first values. Default: none."""
         return {}
 
-    def get_hparams(self, state: TensorStructure) -> OrderedDict:
+    def get_hparams(self, state: TensorStructure) -> dict:
         """The hyperparameters of a state."""
-        return OrderedDict((name, state[name]) for name in self.hyperparameters)
+        return {name: state[name] for name in self.hyperparameters}
 
     def set_hparams(self, state: TensorStructure, hparams: Mapping) -> TensorStructure:
         """The state with these hyperparameters.
@@ -92,7 +91,7 @@ class Optimizer(abc.ABC):
         if unknown:
             names = ", ".join(self.hyperparameters) or "none"
             raise FedcoreError(f"the optimizer has no hyperparameter {', '.join(unknown)}; it has {names}")
-        return OrderedDict({**state, **hparams}) if hparams else state
+        return {**state, **hparams} if hparams else state
 
 
 class LeafwiseOptimizer(Optimizer):
@@ -247,7 +246,7 @@ class WrappedOptimizer(Optimizer):
     def initialize(self, specs: TensorStructure) -> TensorStructure:
         return self.inner.initialize(specs)
 
-    def get_hparams(self, state: TensorStructure) -> OrderedDict:
+    def get_hparams(self, state: TensorStructure) -> dict:
         return self.inner.get_hparams(state)
 
     def set_hparams(self, state: TensorStructure, hparams: Mapping) -> TensorStructure:
@@ -287,7 +286,7 @@ class Decayed(WrappedOptimizer):
     def initialize(self, specs: TensorStructure) -> dict:
         return {"weight_decay": tf.constant(self.weight_decay, tf.float32), **self.inner.initialize(specs)}
 
-    def get_hparams(self, state: dict) -> OrderedDict:
+    def get_hparams(self, state: dict) -> dict:
         return Optimizer.get_hparams(self, state)
 
     def set_hparams(self, state: dict, hparams: Mapping) -> dict:
