@@ -469,7 +469,7 @@ class _Counted:
     """A class that is iterable only through AutoGraph's registries."""
 
 
-def _looped_over(
+def _run_body_once(
     iterated: _Counted,
     extra_test: Callable | None,
     body: Callable,
@@ -478,6 +478,7 @@ def _looped_over(
     names: tuple[str, ...],
     opts: dict,
 ) -> None:
+    """Handles `for x in counted`, with the parameters that AutoGraph passes: one iteration, in which x is 5."""
     body(tf.constant(5))
 
 
@@ -500,7 +501,7 @@ def register_builtins() -> None:
 
 @functools.cache
 def _use_registries() -> tuple[int, int]:
-    private_api.register_for(_Counted, _looped_over)
+    private_api.register_for(_Counted, _run_body_once)
     private_api.register_builtins(
         _Counted, length=lambda counted: tf.constant(7), enumerated=lambda counted, start=0: []
     )

@@ -151,20 +151,20 @@ class LowRank:
         total.set_shape(shape)
         return total
 
-    def finiteness_of_sum(self, assumed: list[Value] | None = None) -> Value:
+    def finiteness_of_sum(self, assumed_finite: list[Value] | None = None) -> Value:
         """float32 [K] in the place of the sums of the clients' entries, for readers that ask only if they are finite.
 
         Factors are not multiplied: an upper bound of the sum of their product's entries is added instead
         (`_bound_or_sum`). Near the largest float the answer may differ from that for the sum.
 
         Args:
-            assumed: list that gets the left factors. They and their products are then taken to be finite, and add
-                nothing. None: all factors are read.
+            assumed_finite: list that gets the left factors, which are then not read: whoever gives the list watches
+                them otherwise (`client_groups.py`). None: all factors are read.
         """
         total = ops.zeros([self.clients])
         for left, right in self.factors:
-            if assumed is not None:
-                assumed.append(left)
+            if assumed_finite is not None:
+                assumed_finite.append(left)
                 continue
             total += self._bound_or_sum(left, right)
         for matrix, coefficient in self.terms:
@@ -194,16 +194,16 @@ class LowRank:
         )
         return bound_or_sum
 
-    def or_zero(self, condition: Value, assumed: Iterable[Value] = ()) -> "LowRank":
+    def or_zero(self, condition: Value, assumed_finite: Iterable[Value] = ()) -> "LowRank":
         """The matrices of the clients whose condition (bool [K] or []) holds; zeros for the other clients.
 
         Matrices that all clients share must be finite, since they are multiplied by 0. For a single client the factors
         lose their rows instead, so that a product of the joined factors of several clients is that of the others.
 
         Args:
-            assumed: left factors that are taken to be finite, and are not replaced.
+            assumed_finite: left factors that are taken to be finite, and are not replaced.
         """
-        finite_ids = {id(left) for left in assumed}
+        finite_ids = {id(left) for left in assumed_finite}
         condition = ops.broadcast_to(condition, [self.clients])
 
         def select(*tensors: Value) -> list[Value]:

@@ -269,16 +269,16 @@ class OpenCarry:
                 inputs.lefts[id(kernels.lefts[n])] = layer_input
         return attrs.evolve(kernels, inputs=inputs)
 
-    def _add_up_factors(self, exists: Value, variables: Tensors) -> Tensors:
+    def _add_up_factors(self, has_sums: Value, variables: Tensors) -> Tensors:
         """The loop variables after the factors of each kernel are added to D, its sum of earlier factors.
 
         The factors then have no rows. D becomes the sum of all own matrices in the kernel, each with its coefficient,
         so the coefficients of own matrices start anew as well.
 
         Args:
-            exists: bool, whether D holds sums already.
+            has_sums: bool, whether D holds sums already.
         """
-        kernels = CarriedKernels.from_variables(self, variables, exists)
+        kernels = CarriedKernels.from_variables(self, variables, has_sums)
         if self.own_rows is not None:
             kernels = kernels.pad_factors(self.carry.low_rank_steps * self.own_rows.batch_rows)
         lefts = [t[:, :0] for t in kernels.lefts]
@@ -295,20 +295,21 @@ class OpenCarry:
     def final_kernels(self, steps: Value, variables: Tensors) -> dict[int, BatchedValue]:
         """Kernel -> its matrix after the last step, with its factors, so that the fold multiplies them.
 
-        In a group of clients that exceed the low-rank steps, the factors are added up: how many steps they hold depends
-        on the group's longest client.
+        Of several clients that exceed the low-rank steps the factors are added up: how many steps they hold depends on
+        the longest of these clients, and no client decides another one's bits.
 
         Args:
             steps: int64, the number of steps of the loop.
             variables: the loop variables after the last step.
         """
-        exists = steps > self.carry.low_rank_steps if self.carry.exceeds else None
-        if exists is not None and self.clients > 1:
+        has_sums = steps > self.carry.low_rank_steps if self.carry.exceeds else None
+        if has_sums is not None and self.clients > 1:
             variables = computed_if(
-                exists, lambda *unsummed: self._add_up_factors(exists, list(unsummed)), variables, variables
+                has_sums, lambda *unsummed: self._add_up_factors(has_sums, list(unsummed)), variables, variables
             )
-        kernels = CarriedKernels.from_variables(self, variables, exists)
-        if self.own_rows is not None and not self.carry.is_one_step and exists is None:
+        kernels = CarriedKernels.from_variables(self, variables, has_sums)
+        if self.own_rows is not None and not self.carry.is_one_step and has_sums is None:
+            # The factors hold all steps, padded to those of the longest client; products read a client's own rows.
             kernels = attrs.evolve(kernels, rows=self.own_rows.client_rows)
         return kernels.values
 
@@ -324,7 +325,7 @@ class CarriedKernels:
         own: kernel -> D, the sum of its earlier factors, [K, n, m], or empty; no entry if no client exceeds the
             low-rank steps.
         scales: (kernel, matrix) -> the coefficient, [K], of those that are loop variables.
-        exists: bool, whether `own` holds sums.
+        has_sums: bool, whether `own` holds sums.
         inputs: inputs of layers that are known before the loop; None where no input is.
         are_new: no step has changed the kernels, so their factors have no rows.
         rows: as in `LowRank`.
@@ -335,18 +336,18 @@ class CarriedKernels:
     rights: dict[int, Value]
     own: dict[int, Value]
     scales: dict[tuple[int, MatrixId], Value]
-    exists: Value | None = None
+    has_sums: Value | None = None
     inputs: StepInputs | None = None
     are_new: bool = False
     rows: Value | None = None
 
     @classmethod
-    def from_variables(cls, open_carry: OpenCarry, variables: Tensors, exists: Value | None) -> "CarriedKernels":
+    def from_variables(cls, open_carry: OpenCarry, variables: Tensors, has_sums: Value | None) -> "CarriedKernels":
         """The kernels that loop variables hold, in the order of `OpenCarry.initial_variables`; inverse of `variables`.
 
         Args:
             open_carry: how the loop holds the kernels; left factors that are known inputs are no loop variables.
-            exists: bool, whether the sums D hold something already; None: there are none.
+            has_sums: bool, whether the sums D hold something already; None: there are none.
         """
         remaining = list(variables)
         carry = open_carry.carry
@@ -358,7 +359,7 @@ class CarriedKernels:
         rights = {i: remaining.pop(0) for i in kernels}
         own = {i: remaining.pop(0) for i in kernels} if carry.exceeds else {}
         scales = dict(zip(carry._sorted_scaled, remaining, strict=True))
-        return cls(open_carry, lefts, rights, own, scales, exists)
+        return cls(open_carry, lefts, rights, own, scales, has_sums)
 
     def variables(self) -> Tensors:
         """The loop variables that hold the kernels, in the order of `OpenCarry.initial_variables`."""
@@ -381,7 +382,7 @@ class CarriedKernels:
                 terms.append((matrix, coefficient))
         factors = () if self.are_new else ((self._left_factor(kernel), self.rights[kernel]),)
         products = JOINED if self.open_carry.own_rows is None else self.open_carry.own_rows.products
-        return LowRank(shape, clients, tuple(terms), factors, self.exists, self.inputs, products, self.rows)
+        return LowRank(shape, clients, tuple(terms), factors, self.has_sums, self.inputs, products, self.rows)
 
     def pad_factors(self, rows: int) -> "CarriedKernels":
         """The kernels whose factors have zeros behind their rows, up to a number of rows.
@@ -561,7 +562,8 @@ class CarriedKernels:
         open_carry = self.open_carry
         initial_matrices = [(("shared", i), t) for i, t in open_carry.initial_matrices.items() if t is not None]
         return [
-            *((m, t) for m, t in initial_matrices if open_carry.initial_matrix(m[1]) == m),
+            # Kernels that begin as one tensor have one id, that of the first of them.
+            *((i, t) for i, t in initial_matrices if open_carry.initial_matrix(i[1]) == i),
             *((("own", i), t) for i, t in self.own.items()),
         ]
 

@@ -84,12 +84,12 @@ def pack_clients(
         return schedule, *tensors
 
     if leaves.is_seed_independent:
-        ((position, columns),) = leaves.sequences.items()
+        ((position, columns),) = leaves.sequences.items()  # such leaves hold one sequence
         key = ("lanes", position, len(leaves.each[0]), tuple(positions), capacity, rules)
         make = functools.partial(_as_tensors, arrange)
-        schedule, lane_of, *batches = cache.get(key, columns, make, leaves.identities[position])
+        schedule, lane_of, *indices_and_sizes = cache.get(key, columns, make, leaves.identities[position])
     else:
-        schedule, lane_of, *batches = arrange()
+        schedule, lane_of, *indices_and_sizes = arrange()
     clients = schedule.clients  # of each lane
     tensors: list = [np.where(clients == ABSENT, 0, seeds[clients]), lane_of]
     for position in range(len(leaves.each[0])):
@@ -100,7 +100,7 @@ def pack_clients(
         columns, lanes, rows = leaves.sequences[position], schedule.lanes(position), schedule.layout.rows
         pack = functools.partial(_as_tensors, functools.partial(rows.pack_columns, lanes, columns))
         packed = cache.get(rows.columns_key(lanes), columns, pack, leaves.identities[position])
-        index, sizes, *batches = batches
+        index, sizes, *indices_and_sizes = indices_and_sizes
         tensors.extend([*packed, index, sizes])
     return schedule, tensors
 

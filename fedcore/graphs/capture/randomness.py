@@ -7,6 +7,7 @@ In:  a traced GraphDef, and the name of the placeholder of its implicit seed (an
 Out: the GraphDef without stateful random operations:
      - Each random operation is stateless. Its seed (int64 [2]) is the implicit seed folded with a number: the
        operation's position among the random operations of its function, or the operation seed that the user set.
+     - A constant with a default seed of Keras, [2], is the implicit seed folded with it.
      - A function that contains random operations, or calls such a function, takes a seed as its last argument.
      - The body of a loop also returns the seed of the next iteration.
      - A call of a function without stateful operations is a stateless call.
@@ -250,7 +251,7 @@ class _Body:
                 elif default is None:
                     self._stateless(node, self.pair(self._number(node)))
                 else:
-                    self._from_default(node, default)
+                    self._fold_keras_seed(node, default)
             elif self.owner.random_functions.intersection(callees(node)):
                 self.count += 1
                 self._call(node)
@@ -326,7 +327,8 @@ class _Body:
         _as_call(node, name, [_INT64, *types], result)
         _set_inputs(node, [pair, *data, *control])
 
-    def _from_default(self, node: node_def_pb2.NodeDef, default: int) -> None:
+    def _fold_keras_seed(self, node: node_def_pb2.NodeDef, default: int) -> None:
+        """Replaces a constant with a default seed of Keras (`keras_seeds.py`) by the implicit seed folded with it."""
         dtype = tf.as_dtype(node.attr["dtype"].type)
 
         def state(seed: tf.Tensor, number: tf.Tensor) -> tf.Tensor:

@@ -27,7 +27,7 @@ _FACTORS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _HALF = np.uint64(32)
 
-UNKNOWN = -2
+WHOLE_DATASET = -2
 """The buffer size of a shuffle whose buffer holds the whole dataset."""
 
 _MOST_EPOCHS = 3  # TensorFlow stops filling a buffer that holds elements of more repetitions
@@ -83,7 +83,7 @@ def reading_order(
             chain = _STEPS[step.kind](chain, step)
             continue
         pair = step.seeds or seeds(position)
-        size = buffer if step.number in (0, UNKNOWN) else step.number
+        size = buffer if step.number in (0, WHOLE_DATASET) else step.number
         times = 1
         if remaining and remaining[0][1].kind == "repeat":  # TensorFlow fuses the two steps
             (_, repeat), *remaining = remaining

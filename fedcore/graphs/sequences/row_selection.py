@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from fedcore.graphs.sequences.buffered_shuffle import buffered_order
-from fedcore.graphs.sequences.reading_order import UNKNOWN, reading_order
+from fedcore.graphs.sequences.reading_order import WHOLE_DATASET, reading_order
 from fedcore.graphs.sequences.steps import INFINITE, Step
 from fedcore.seeds import fold_in
 
@@ -81,8 +81,9 @@ def select_rows(
     Args:
         stored: the elements before the first step.
         keys: the seed of each step.
-        drawn: position of a random map -> the elements that it makes, which are added. Other maps change no order.
+        drawn: position of a random map -> what gets the elements that it makes. Other maps change no order.
     """
+    # What such a shuffle and a cache give depends on how far the iterators before were read.
     if any((step.seeds is not None and step.reshuffles) or step.kind == "cache" for step in steps):
         return _rows_as_tf_data(stored, steps, keys, drawn)
 
@@ -117,7 +118,7 @@ def step_keys(steps: tuple[Step, ...], seed: int, fixed: Callable[[], int]) -> l
 def _rows_as_tf_data(
     stored: Rows, steps: tuple[Step, ...], keys: list[int], drawn: Mapping[int, DrawnElements]
 ) -> Rows:
-    """The elements of a pipeline in the order of `tf.data`."""
+    """The elements of a pipeline, read as by the iterators of `tf.data` (`reading_order.py`)."""
 
     def seeds(position: int) -> tuple[int, int]:
         return fold_in(keys[position], 0), fold_in(keys[position], 1)
@@ -168,11 +169,14 @@ def _repeat(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> So
     return rows
 
 
-def _steps_until_take(later: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The steps up to the first `take`, where they read no more than it asks for; none otherwise."""
-    for position, step in enumerate(later):
+def _steps_until_take(after_repeat: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps after a `repeat` up to the first `take`, if they tell how many repetitions are read; otherwise none.
+
+    They do not tell where there is no `take` with a number, or where a step before it drops elements or draws.
+    """
+    for position, step in enumerate(after_repeat):
         if step.kind == "take" and step.number != INFINITE:
-            return later[: position + 1]
+            return after_repeat[: position + 1]
         if step.kind not in ("take", "skip", "batch", "map", "prefetch") or step.draws:
             return ()
     return ()
@@ -203,7 +207,7 @@ def _concatenate(parts: list[Rows], like: Rows) -> Rows:
 def _shuffle(source: Source, step: Step, key: int, later: tuple[Step, ...]) -> Source:
     def rows(epoch: int) -> Rows:
         order = source(epoch)
-        size = len(order) if step.number in (0, UNKNOWN) else step.number
+        size = len(order) if step.number in (0, WHOLE_DATASET) else step.number
         if step.reshuffles:
             return order.select(buffered_order(fold_in(fold_in(key, 0), epoch), len(order), size))
         return order.select(_fixed_order(len(order), size, step.seeds or (fold_in(key, 0), fold_in(key, 1))))

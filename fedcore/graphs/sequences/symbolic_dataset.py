@@ -22,7 +22,7 @@ from fedcore.graphs import private_api
 from fedcore.graphs.graphdef.analysis.side_effects import is_stateful
 from fedcore.graphs.graphdef.form.function_calls import operations_in
 from fedcore.graphs.graphdef.form.sequence_operands import IndexedSequence
-from fedcore.graphs.sequences.reading_order import UNKNOWN
+from fedcore.graphs.sequences.reading_order import WHOLE_DATASET
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import to_python
 from fedcore.types import Type, to_type
@@ -282,8 +282,8 @@ class SymbolicDataset:
         `reshuffle_each_iteration=False`.
         """
         size = tf.maximum(self.count, 1) if buffer_size is None else buffer_size
-        static = UNKNOWN if buffer_size is None else tf.get_static_value(size)
-        if static is not None and static < 1 and static != UNKNOWN:
+        static = WHOLE_DATASET if buffer_size is None else tf.get_static_value(size)
+        if static is not None and static < 1 and static != WHOLE_DATASET:
             raise TracingError(f"the buffer of a shuffle holds at least one element, not {static}")
         if seed is not None:
             return self.real().shuffle(size, seed=seed, reshuffle_each_iteration=reshuffle_each_iteration)
@@ -388,15 +388,17 @@ def _shuffled_order(count: tf.Tensor, size: Number, static: int | None) -> tf.Te
 
     Args:
         size: elements that the buffer holds.
-        static: the size if it is known while the body is traced; UNKNOWN for all elements.
+        static: the size if it is known while the body is traced, else None; WHOLE_DATASET: the buffer holds all.
     """
-    if static == UNKNOWN:
+    if static == WHOLE_DATASET:
         return tf.random.shuffle(tf.range(count))
     if static == 1:
         return tf.range(count)
     size = tf.cast(size, tf.int64)
 
     def sample_order() -> tf.Tensor:
+        # Read k takes a random slot: element size + j if read j was the last to take it, which refilled it so, else the
+        # slot's first element. What is left in the buffer comes last, in a random order.
         reads = count - size
         slots = tf.random.uniform([reads], 0, size, tf.int64)
         by_slot = tf.argsort(slots, stable=True)

@@ -106,7 +106,7 @@ class ClientReplay:
         self._sequences: list[layout.Sequence] = []  # of the graph that runs
         self._named: Mapping[Symbol, Region] = {}  # its functions that operations name
         self._iterations: tuple[int, ...] = ()
-        self._interpreter = Interpreter(stage.module, self._evaluate, self._as_function)
+        self._interpreter = Interpreter(stage.module, self._evaluate, self._replaying)
 
     def run(self, broadcasts: Sequence, client: tuple, numbers: Sequence[range], seed: int) -> None:
         """Computes the work of one client.
@@ -161,7 +161,11 @@ class ClientReplay:
                 self._note(ClientValue(op.kind, source, self._step, inputs, tensor.numpy()))
         return result
 
-    def _as_function(self, graph: Graph, data: bytes) -> Callable:
+    def _replaying(self, graph: Graph, data: bytes) -> Callable:
+        """A function that computes a graph node by node, and notes their values.
+
+        A graph whose operations run functions, as MapDataset does, is computed whole, and nothing in it is noted.
+        """
         captured = _captured(graph, data)
 
         def call(*arguments: Nested, seed: tf.Tensor | None = None) -> Nested:

@@ -114,9 +114,10 @@ def sum_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -
 def sum_of_entries_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedValue
 ) -> BatchedValue | None:
-    """The sum of all entries of each client's matrix, where only IsFinite reads it.
+    """What stands for the sum of all entries of each client's matrix, where only IsFinite reads it.
 
-    The result is finite exactly where the sum is, which is all that is asked for; no matrix is computed.
+    It is finite where the sum is, but near the largest float and for factors that are watched otherwise
+    (`LowRank.finiteness_of_sum`). No matrix is computed.
     """
     if x.low_rank is None or node.get("keep_dims") or not evaluation.is_only_used_by(node, "IsFinite"):
         return None

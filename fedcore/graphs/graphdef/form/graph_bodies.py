@@ -44,27 +44,27 @@ def rewrite_graph(
         called_only: whether functions that a loop or a branch runs stay as they are.
     """
     graph_def = graph_pb2.GraphDef.FromString(data)
-    called = _called(graph_def) if called_only else None
+    called = _only_called(graph_def) if called_only else None
     functions = [f for f in graph_def.library.function if called is None or f.signature.name in called]
     if not any([_rewrite(run, graph_def.node), *(_rewrite(run, f.node_def, f) for f in functions)]):
         return data
     return canonical_again(graph_def, canonical_names)
 
 
-def _called(graph_def: graph_pb2.GraphDef) -> set[str]:
-    """The functions that stand in for nodes of the graph: called by it, or by such functions, and not by a loop."""
+def _only_called(graph_def: graph_pb2.GraphDef) -> set[str]:
+    """Names of the functions that the graph, or such functions, call, and that no loop, branch or the like runs."""
     bodies = {f.signature.name: f.node_def for f in graph_def.library.function}
-    called, others = set[str](), set[str]()
+    called, run_otherwise = set[str](), set[str]()
     stack = [(graph_def.node, called)]
     while stack:
-        body, caller_set = stack.pop()
+        body, caller = stack.pop()
         for node in body:
             for name in callees(node):
-                callee_set = caller_set if node.op in CALLS else others
-                if name in bodies and name not in callee_set:
-                    callee_set.add(name)
-                    stack.append((bodies[name], callee_set))
-    return called - others
+                reached = caller if node.op in CALLS else run_otherwise
+                if name in bodies and name not in reached:
+                    reached.add(name)
+                    stack.append((bodies[name], reached))
+    return called - run_otherwise
 
 
 class _Attributes(dict):
