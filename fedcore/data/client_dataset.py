@@ -23,7 +23,7 @@ from fedcore.graphs.frontend.function_tracing import trace_function
 from fedcore.graphs.graphdef.analysis.side_effects import TiedToProcess
 from fedcore.graphs.sequences.columns import Columns
 from fedcore.graphs.sequences.layout import Layout
-from fedcore.graphs.sequences.reading_order import UNKNOWN
+from fedcore.graphs.sequences.reading_order import WHOLE_DATASET
 from fedcore.graphs.sequences.steps import INFINITE, Step
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import leaves_of, to_python, unflatten
@@ -243,7 +243,7 @@ def _buffer_size(size: SupportsIndex | tf.Tensor | None) -> int:
         number = operator.index(size.numpy() if isinstance(size, tf.Tensor) else size)
     except (TypeError, AttributeError):
         raise FedcoreError(f"the size of a shuffle's buffer is an integer, not {size!r}") from None
-    if number < 1 and number != UNKNOWN:
+    if number < 1 and number != WHOLE_DATASET:
         raise FedcoreError(f"the buffer of a shuffle holds at least one element, not {number}")
     return number
 

@@ -297,13 +297,16 @@ def note_read(variable: keras.Variable) -> None:
     Tapes watch the variables that are read while they record, and take variables as sources of gradients: by their
     handles. The tensor is the handle here.
     """
-    _tensors_as_handles()
+    _make_tensors_handles()
     importlib.import_module("tensorflow.python.eager.tape").variable_accessed(variable)
 
 
 @functools.cache
-def _tensors_as_handles() -> None:
-    """Lets a variable whose value is a tensor be its own handle, where Keras raises an AttributeError."""
+def _make_tensors_handles() -> None:
+    """Replaces `keras.Variable.handle`, once: it is the tensor that a stateless scope holds in the place of a variable.
+
+    Keras raises an AttributeError there.
+    """
 
     def handle(variable: keras.Variable) -> tf.Tensor:
         scope = _stateless_scope()

@@ -420,7 +420,7 @@ def _store(cache: dict[tuple, T], key: tuple, value: T) -> T:
 
 
 def _cache_key(op: str, attributes: Mapping[str, Any]) -> tuple | None:
-    """None where a value's equality does not imply one encoding, as of floats (0.0 and -0.0)."""
+    """The key of attributes; None where equal values may be encoded differently, as the floats 0.0 and -0.0 are."""
     key: list = [op]
     for name, value in attributes.items():
         plain = tuple(value) if isinstance(value, list) else (value,)

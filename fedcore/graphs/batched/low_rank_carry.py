@@ -378,7 +378,7 @@ class CarriedKernels:
         terms: list[tuple[Value, Coefficient]] = []
         for matrix_id, matrix in self._identified_matrices():
             coefficient = self._coefficient(kernel, matrix_id)
-            if not isinstance(coefficient, int):
+            if coefficient is not None:
                 terms.append((matrix, coefficient))
         factors = () if self.are_new else ((self._left_factor(kernel), self.rights[kernel]),)
         products = JOINED if self.open_carry.own_rows is None else self.open_carry.own_rows.products
@@ -567,9 +567,9 @@ class CarriedKernels:
             *((("own", i), t) for i, t in self.own.items()),
         ]
 
-    def _coefficient(self, kernel: int, matrix: MatrixId) -> Coefficient | int:
-        """The coefficient of a matrix in a kernel; the integer 0 if the matrix is no term of the kernel."""
-        return self.scales.get((kernel, matrix), 1.0 if self.open_carry.begins_with(kernel, matrix) else 0)
+    def _coefficient(self, kernel: int, matrix: MatrixId) -> Coefficient | None:
+        """The coefficient of a matrix in a kernel; None if the matrix is no term of the kernel."""
+        return self.scales.get((kernel, matrix), 1.0 if self.open_carry.begins_with(kernel, matrix) else None)
 
 
 def build_fixed_point(

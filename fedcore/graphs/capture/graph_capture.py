@@ -13,7 +13,7 @@ from fedcore.graphs import private_api
 from fedcore.graphs.capture.constant_tables import constant_tables
 from fedcore.graphs.capture.debug_prints import TracedPrints, cut_prints, open_prints
 from fedcore.graphs.capture.keras_seeds import default_seeds
-from fedcore.graphs.capture.lowered_loops import keep_whole_loops
+from fedcore.graphs.capture.lowered_loops import remove_lowering_marks
 from fedcore.graphs.capture.node_sources import sources_of_results, traced_sources
 from fedcore.graphs.capture.randomness import seed_random_operations
 from fedcore.graphs.capture.variables import OwnVariables, assign_first, make_fresh, own_variables
@@ -143,7 +143,7 @@ def trace_leaves(
                 assign_first(graph_def, node.name, value)
     seed, *arguments = [t.op.name for t in graph.inputs[: len(specs)]]
     seed_random_operations(graph_def, seed, describe)
-    keep_whole_loops(graph_def)
+    remove_lowering_marks(graph_def)
     effects = _stateful_nodes(graph_def, [op.name for op in graph.control_outputs])
     results = [(t.name, t.dtype.as_datatype_enum) for t in graph.outputs]
     prints = cut_prints(printed, graph, graph_def, arguments, seed)

@@ -14,8 +14,8 @@ _IMAGES = ("AvgPool", "Conv2D", "Conv3D", "DepthwiseConv2d", "FusedBatchNorm", "
 """Prefixes of operations over images."""
 
 
-def keep_whole_loops(graph_def: graph_pb2.GraphDef) -> None:
-    """Removes the mark of loops and branches, unless a function has an operation that only oneDNN may have."""
+def remove_lowering_marks(graph_def: graph_pb2.GraphDef) -> None:
+    """Removes the marks, unless a function has an operation for which only oneDNN may have a kernel."""
     inside = [node for function in graph_def.library.function for node in function.node_def]
     if any(map(_may_need_onednn, inside)):
         return

@@ -227,14 +227,18 @@ class Columns:
         return columns._with_steps(self.steps[begin:], rows)
 
     def elements(self, seed: int, number: int = 0) -> list:
-        """The elements for a client's seed, as nested tuples of numpy arrays, without a graph of the whole."""
+        """The elements, as nested tuples of numpy arrays; maps run eagerly, on one element at a time.
+
+        Args:
+            seed, number: as for `read`.
+        """
         if self.draws:
             return self.draw(seed, number).elements(seed, number)
         order = self.read(seed, number)
         apply_before, apply_after = _chain(self.layout.before), _chain(self.layout.after)
         if order.sizes is None:
             return [apply_after(apply_before(self._example(row))) for row in order.rows]
-        batches = [rows[:size] for rows, size in zip(order.rows, order.sizes, strict=True)]
+        batches = [rows[:size] for rows, size in zip(order.rows, order.sizes, strict=True)]  # padded with more rows
         if not self.layout.before and not self.ragged:
             columns = [np.asarray(array) for array in self.arrays]
             return [apply_after(unflatten([c[rows] for c in columns], self.element)) for rows in batches]
@@ -242,12 +246,8 @@ class Columns:
         values = []
         for rows in batches:
             mapped = [flatten(apply_before(self._example(row))) for row in rows]
-            leaves = enumerate(tensor_leaves(type_))
-            values.append(
-                apply_after(
-                    unflatten([np.stack([m[i] for m in mapped]) if mapped else _no_rows(t) for i, t in leaves], type_)
-                )
-            )
+            leaves = map(np.stack, zip(*mapped, strict=True)) if mapped else map(_no_rows, tensor_leaves(type_))
+            values.append(apply_after(unflatten(list(leaves), type_)))
         return values
 
     def _example(self, row: int) -> Nested:

@@ -550,10 +550,11 @@ private_api.replace_next(next_element)
 
 
 def _zip_sequences(zip_datasets: Callable) -> Callable:
-    """`tf.data.Dataset.zip` that takes sequences of a trace too; without a real dataset among them the zip is one."""
+    """`tf.data.Dataset.zip` that takes `SymbolicDataset`s too. With a real dataset among the parts the zip is real."""
 
     @functools.wraps(zip_datasets)
     def call(*args: Structure, datasets: Structure = None, name: str | None = None) -> Any:
+        # zip(datasets=(a, b)), zip((a, b)) or zip(a, b)
         structure = datasets if not args else args[0] if len(args) == 1 and datasets is None else args
         parts = tf.nest.flatten(structure)
         if not any(isinstance(part, SymbolicDataset) for part in parts):

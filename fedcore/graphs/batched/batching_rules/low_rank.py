@@ -114,7 +114,7 @@ def sum_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -
 def sum_of_entries_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedValue
 ) -> BatchedValue | None:
-    """What stands for the sum of all entries of each client's matrix, where only IsFinite reads it.
+    """A stand-in for the sum of all entries of each client's matrix, where only IsFinite reads it.
 
     It is finite where the sum is, but near the largest float and for factors that are watched otherwise
     (`LowRank.finiteness_of_sum`). No matrix is computed.

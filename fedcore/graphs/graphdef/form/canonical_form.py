@@ -220,7 +220,7 @@ def canonical_functions(
 ) -> tuple[str, tuple[function_pb2.FunctionDef, ...]]:
     """The canonical name of one of the functions, and the canonical functions that it depends on, itself included."""
     library = _Library(functions, digest_digits)
-    canonical = library.name(name)
+    canonical = library.canonical_name(name)
     return canonical, tuple(library.canonical[n] for n in library.used())
 
 
@@ -248,8 +248,11 @@ class _Library:
     def used(self) -> list[str]:
         return sorted(self.canonical)
 
-    def name(self, original: str) -> str:
-        """The canonical name of a function; the functions that it calls are named first, on a stack of their own."""
+    def canonical_name(self, original: str) -> str:
+        """The canonical name of a function, which is added to `canonical` behind the functions that it calls.
+
+        By a stack, since calls may be nested more deeply than Python recurses.
+        """
         stack = [] if original in self._names else [(original, False)]
         visited: set[str] = set()
         while stack:
@@ -277,7 +280,7 @@ class _Library:
     def rename(self, value: attr_value_pb2.AttrValue) -> None:
         for func in [value.func] if value.HasField("func") else value.list.func:
             if func.name in self.functions:
-                func.name = self.name(func.name)
+                func.name = self.canonical_name(func.name)
 
     def _canonical(self, source: function_pb2.FunctionDef) -> function_pb2.FunctionDef:
         """The function with canonical names: arguments a0, …, nodes n0, …, results r0, …, control outputs c0, …."""
@@ -323,10 +326,16 @@ class _Library:
         node: node_def_pb2.NodeDef,
         source: node_def_pb2.NodeDef,
         names: Mapping[str, str],
-        results: Mapping[str, Mapping[str, int]],
+        result_numbers: Mapping[str, Mapping[str, int]],
     ) -> None:
+        """Fills a node of a function's body, whose inputs name ports (`node:output:0`).
+
+        Args:
+            names: the canonical name of each argument and node of the body.
+            result_numbers: of each node that has a function as its operation, as `_result_numbers` has them.
+        """
         node.name = names[source.name]
-        data = [_port_renamed(i, names, results) for i in source.input if not i.startswith("^")]
+        data = [_port_renamed(i, names, result_numbers) for i in source.input if not i.startswith("^")]
         control = sorted({"^" + names[i[1:]] for i in source.input if i.startswith("^")})
         node.input.extend(data + control)
         self.copy_operation(node, source)
@@ -344,7 +353,7 @@ class _Library:
             node.op = "StatefulPartitionedCall" if function.signature.is_stateful else "PartitionedCall"
             node.attr["Tin"].list.type.extend(a.type for a in function.signature.input_arg)
             node.attr["Tout"].list.type.extend(a.type for a in function.signature.output_arg)
-            node.attr["f"].func.name = self.name(source.op)
+            node.attr["f"].func.name = self.canonical_name(source.op)
         for key in sorted(source.attr):
             if _is_canonical(key) and (function is None or key in PRIVATE_ATTRIBUTES):
                 node.attr[key].CopyFrom(source.attr[key])

@@ -82,11 +82,12 @@ class CapturedGraph:
         """The attributes of an operation with functions of TensorFlow in the place of symbols; these functions check
         the operands in their bodies.
         """
-        return {k: self._define(v) for k, v in attributes.items()} if self.named else attributes
+        return {k: self._for_tensorflow(v) for k, v in attributes.items()} if self.named else attributes
 
-    def _define(self, value: Any) -> Any:
+    def _for_tensorflow(self, value: Any) -> Any:
+        """The value of one attribute; the functions that it names are defined in this process."""
         if isinstance(value, list):
-            return [self._define(v) for v in value]
+            return [self._for_tensorflow(v) for v in value]
         if not isinstance(value, Symbol):
             return value
         name, functions = checked_function(self._functions, self._names[value])

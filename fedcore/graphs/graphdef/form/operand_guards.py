@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -56,14 +56,20 @@ def guard_graph(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     return out if added else graph_def
 
 
-def checked_function(functions: Mapping[str, function_pb2.FunctionDef], name: str) -> tuple[str, tuple]:
-    """A function with checks in its body and in those that it calls: its content name, and all of these functions."""
+def checked_function(
+    functions: Mapping[str, function_pb2.FunctionDef], name: str
+) -> tuple[str, tuple[function_pb2.FunctionDef, ...]]:
+    """A function and those that it calls, with checks in their bodies, and its name, which is a digest of all of them.
+
+    Args:
+        functions: those, and any others, by name.
+    """
     checked = {}
     for key, function in functions.items():
         checked[key] = function_pb2.FunctionDef()
         checked[key].CopyFrom(function)
         _guard_function(checked[key])
-    return canonical_functions(checked, name, digest_digits=64)
+    return canonical_functions(checked, name, digest_digits=64)  # TensorFlow keeps one function of a name in a process
 
 
 Emit: TypeAlias = Callable[[str, Sequence, Mapping[str, Any]], Sequence]
@@ -78,7 +84,7 @@ def guarded_operands(op: str, tensors: Sequence, attributes: Mapping[str, Any], 
         emit: adds the operations of the checks.
     """
     tensors = list(tensors)
-    if _needs_none(op, tensors, _tensor_source):
+    if _needs_no_check(op, tensors, _tensor_source):
         return tensors
     checks = Checks(lambda *operation: emit(*operation)[0])
     for index, tensor in checks.of(op, tensors, [t.dtype for t in tensors], attributes):
@@ -98,7 +104,7 @@ def _guard(nodes: Nodes, *, in_function: bool, used_names: set[str]) -> int:
     added = _Added(in_function, used_names | by_name.keys())
     for node in nodes:
         data = [i for i in node.input if not i.startswith("^")]
-        if node.op not in CHECKED or _needs_none(node.op, data, lambda name: _node_source(name, by_name)):
+        if node.op not in CHECKED or _needs_no_check(node.op, data, lambda name: _node_source(name, by_name)):
             continue
         added.controls = node.input[len(data) :]
         for index, source in Checks(added.make).of(node.op, data, _dtypes(node), _windows(node)):
@@ -126,8 +132,12 @@ def _windows(node: node_def_pb2.NodeDef) -> dict[str, list[int] | bytes]:
     return {name: list(value.list.i) if value.HasField("list") else value.s for name, value in node.attr.items()}
 
 
-# Where an operand comes from: the operation, its operands, and its value where it is a constant.
-_Source = tuple[str, list, np.ndarray | None]
+class _Source(NamedTuple):
+    """Where an operand comes from: the operation, its operands, and its value if it is a constant."""
+
+    op: str
+    operands: list
+    value: np.ndarray | None
 
 
 def _node_source(name: str, by_name: Mapping[str, node_def_pb2.NodeDef]) -> _Source | None:
@@ -135,29 +145,29 @@ def _node_source(name: str, by_name: Mapping[str, node_def_pb2.NodeDef]) -> _Sou
     if node is None:
         return None
     value = tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
-    return node.op, [i for i in node.input if not i.startswith("^")], value
+    return _Source(node.op, [i for i in node.input if not i.startswith("^")], value)
 
 
 def _tensor_source(tensor: tf.Tensor | Value) -> _Source | None:
     if isinstance(tensor, Value):
         value, node = static_value(tensor), tensor.node
         if value is None:
-            return None if node is None else (node.op, list(node.inputs), None)
-        return "Const", [], value
+            return None if node is None else _Source(node.op, list(node.inputs), None)
+        return _Source("Const", [], value)
     value = tf.get_static_value(tensor)
-    return ("Const", [], value) if value is not None else (tensor.op.type, list(tensor.op.inputs), None)
+    return _Source("Const", [], value) if value is not None else _Source(tensor.op.type, list(tensor.op.inputs), None)
 
 
-def _needs_none(op: str, operands: Sequence, source: Callable[[Any], _Source | None]) -> bool:
-    """Whether the operands of an operation are seen to fit."""
+def _needs_no_check(op: str, operands: Sequence, source: Callable[[Any], _Source | None]) -> bool:
+    """Whether what is known of the operands while a graph is built shows that they fit."""
     if op == "Transpose":
         permutation = source(operands[1])
-        return permutation is not None and permutation[2] is not None and permutation[2].ndim == 1
+        return permutation is not None and permutation.value is not None and permutation.value.ndim == 1
     if op not in SIZE_OPERANDS or op in RANKED:
         return False
     if op == "Range":
         step = source(operands[2])
-        whole = step is not None and step[2] is not None and step[2].dtype.kind in "iu" and bool(step[2].all())
+        whole = step is not None and step.value is not None and step.value.dtype.kind in "iu" and bool(step.value.all())
         return whole and all(_is_small(operand, source) for operand in operands[:2])
     return _is_small(operands[SIZE_OPERANDS[op]], source)
 
@@ -165,8 +175,8 @@ def _needs_none(op: str, operands: Sequence, source: Callable[[Any], _Source | N
 def _is_small(size: Any, source: Callable[[Any], _Source | None]) -> bool:
     """Whether a size is a constant that is not too large, or is selected from one shape and small constants."""
     first = source(size)
-    if first is not None and first[2] is not None:
-        return _product(first[2]) <= MAX_ELEMENTS
+    if first is not None and first.value is not None:
+        return _product(first.value) <= MAX_ELEMENTS
     waiting, shapes, product = [size], 0, 1.0
     for _ in range(_MAX_SELECTIONS):
         if not waiting:
