@@ -425,15 +425,20 @@ def _convert_pool_gradients(pfor_input: Any, wrap: Callable) -> Any:
 
 
 def _convert_kernel_gradients(pfor_input: Any, wrap: Callable) -> Any:
-    """The gradients of images, each a batch of its own, by the kernel of a convolution; None for other operands."""
+    """Converts `Conv2DBackpropFilter` in a vectorised loop over images: [images, height, width, channels, filters].
+
+    One product for each row of the kernel: the windows [images, pixels, width * channels], transposed, times the
+    gradients of its output [images, pixels, filters]. None, for TensorFlow's own converter, for other strides,
+    dilations, paddings or data formats, and for kernels of unknown shape.
+    """
     kernel = pfor_input.op.outputs[0].shape
-    options = [list(pfor_input.get_attr(name)) for name in ("strides", "dilations")]
+    strides_and_dilations = [list(pfor_input.get_attr(name)) for name in ("strides", "dilations")]
     images, has_images, _ = pfor_input.input(0)
     padding = pfor_input.get_attr("padding").decode()
     if (
         not has_images
         or not kernel.is_fully_defined()
-        or options != [[1] * 4] * 2
+        or strides_and_dilations != [[1] * 4] * 2
         or pfor_input.get_attr("data_format") != b"NHWC"
         or padding not in ("SAME", "VALID")
         or images.shape[1] != 1
@@ -444,11 +449,11 @@ def _convert_kernel_gradients(pfor_input: Any, wrap: Callable) -> Any:
     sizes = [(n - 1) if padding == "SAME" else 0 for n in (height, width)]
     margins = [[0, 0], *([n // 2, n - n // 2] for n in sizes), [0, 0]]
     padded = tf.pad(tf.squeeze(images, 1), margins) if any(sizes) else tf.squeeze(images, 1)
-    changes = tf.squeeze(pfor_input.stacked_input(2), 1)
-    rows, columns = (n if n is not None else tf.shape(changes)[i] for i, n in enumerate(changes.shape[1:3], 1))
-    count = tf.shape(changes)[0]
+    gradients = tf.squeeze(pfor_input.stacked_input(2), 1)
+    rows, columns = (n if n is not None else tf.shape(gradients)[i] for i, n in enumerate(gradients.shape[1:3], 1))
+    count = tf.shape(gradients)[0]
     shifted = tf.concat([padded[:, :, first : first + columns] for first in range(width)], 3)
-    pixels = tf.reshape(changes, [count, rows * columns, filters])
+    pixels = tf.reshape(gradients, [count, rows * columns, filters])
     windows = (shifted[:, first : first + rows] for first in range(height))
     sums = [tf.matmul(tf.reshape(w, [count, -1, width * channels]), pixels, transpose_a=True) for w in windows]
     return wrap(tf.reshape(tf.stack(sums, 1), [count, height, width, channels, filters]), True)

@@ -230,14 +230,14 @@ class StepInputs:
         step: int64, the number of the step.
         elements: the columns of the step's batch, [K, B, …].
         shared: matrices that all clients share and that no step changes.
-        lefts: id of a left factor -> the known input of earlier steps that it holds.
+        input_of_left: id of a left factor -> the known input of earlier steps that it holds.
     """
 
     all_steps: KnownInputs
     step: Value
     elements: Sequence[Value]
     shared: Sequence[Value]
-    lefts: dict[int, KnownInput] = attrs.field(factory=dict, init=False)
+    input_of_left: dict[int, KnownInput] = attrs.field(factory=dict, init=False)
     _inputs_by_id: dict = attrs.field(factory=dict, init=False)
 
     @property
@@ -271,7 +271,7 @@ class StepInputs:
         earlier steps.
         """
         layer_input = self.find_input(x)
-        if layer_input is None or self.lefts.get(id(left)) != layer_input:
+        if layer_input is None or self.input_of_left.get(id(left)) != layer_input:
             return None
         return self.all_steps.gram_of_step(layer_input, self.step, self._batch_rows)
 

@@ -250,7 +250,7 @@ class OpenCarry:
         return CarriedKernels.from_variables(self, variables, step >= low_rank_steps)
 
     def _with_inputs(self, kernels: "CarriedKernels", step: Value, elements: Sequence[Value]) -> "CarriedKernels":
-        """The kernels of a step; left factors that are known inputs hold those of the earlier steps.
+        """The kernels of a step; left factors that are known inputs are cut to the rows of the earlier steps.
 
         Args:
             kernels: with left factors of all steps in the place of known inputs.
@@ -261,13 +261,13 @@ class OpenCarry:
             return kernels
 
         shared = [t for t in self.initial_matrices.values() if t is not None]
-        inputs = StepInputs(self.known_inputs, step, elements, shared)
+        inputs, lefts = StepInputs(self.known_inputs, step, elements, shared), list(kernels.lefts)
         for n, group in enumerate(self.carry.groups):
             layer_input = self.carry.input_of(group)
             if layer_input is not None:
-                kernels.lefts[n] = inputs.earlier_inputs(layer_input)
-                inputs.lefts[id(kernels.lefts[n])] = layer_input
-        return attrs.evolve(kernels, inputs=inputs)
+                lefts[n] = inputs.earlier_inputs(layer_input)
+                inputs.input_of_left[id(lefts[n])] = layer_input  # whose products with inputs are known before the loop
+        return attrs.evolve(kernels, lefts=lefts, inputs=inputs)
 
     def _add_up_factors(self, has_sums: Value, variables: Tensors) -> Tensors:
         """The loop variables after the factors of each kernel are added to D, its sum of earlier factors.

@@ -124,13 +124,18 @@ def guard_operands(
 def _guard_operand(
     evaluation: "BatchedEvaluation", node: Node, operands: tuple[BatchedValue, ...], position: int, guard: _Guard
 ) -> BatchedValue:
-    """One operand, guarded."""
+    """One operand, with a value that raises nothing in each entry of its padding.
+
+    Zeros stay where 0 is such a value, and padding that copies rows of the client stays always (`evaluation.present`).
+    """
     value = operands[position]
     if value.client_invariant:
         return value
     tensor = evaluation.tensor(value)
-    has_valid_zeros = guard.fill is None or not guard.fill
-    if (guard.integers_only and not tensor.dtype.is_integer) or (has_valid_zeros and Padding.ZEROS in value.padding):
+    zeros_raise_nothing = guard.fill is None or not guard.fill
+    if (guard.integers_only and not tensor.dtype.is_integer) or (
+        zeros_raise_nothing and Padding.ZEROS in value.padding
+    ):
         return value
     present = evaluation.present(value)
     if present is None:

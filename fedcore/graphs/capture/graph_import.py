@@ -115,6 +115,8 @@ def call_leaves(
 ) -> list[tf.Tensor]:
     """Imports a graph into the one being built, applied to `values`; returns the leaves of its result.
 
+    What the graph prints is a graph of its own on these values, which is imported too where prints are traced.
+
     Args:
         values: the leaves of its parameter: tensors, and sequences (objects with a `count` and an `element`).
         seed: int64, for a seeded graph.
@@ -137,11 +139,11 @@ def call_leaves(
     used = importable.used | (prints.used if prints is not None else frozenset())
     feed = {f"arg{i}": t for i, t in enumerate(tensors)} | ({} if seed is None else {"seed": seed})
     feed = {name: current.capture(t) for name, t in feed.items() if name in used}
-    result = tensor_leaves(graph.type.result)
+    result_types = tensor_leaves(graph.type.result)
 
     def import_graph(*inputs: tf.Tensor) -> list[tf.Tensor]:
         named_inputs = dict(zip(feed, inputs, strict=True))
-        results = importable.add(named_inputs, operands, graph.name, len(result))
+        results = importable.add(named_inputs, operands, graph.name, len(result_types))
         if graph.sources and results:
             note_imported(graph, results[0].op.name.removesuffix("/ret0"))
         if prints is not None and prints.arguments <= set(feed):
@@ -160,7 +162,7 @@ def call_leaves(
         shapes = [tensor.shape for tensor in out]  # raises where a dimension is negative
     except (ValueError, tf.errors.OpError) as error:
         raise FedcoreError(f"TensorFlow cannot import the graph @{graph.name}: {error}") from None
-    for i, (tensor, shape, type_) in enumerate(zip(out, shapes, result, strict=True)):
+    for i, (tensor, shape, type_) in enumerate(zip(out, shapes, result_types, strict=True)):
         if not shape.is_compatible_with(type_.shape):
             raise FedcoreError(f"the graph @{graph.name} says that result {i} is {type_}, but makes {shape}")
         tensor.set_shape(type_.shape)

@@ -116,8 +116,9 @@ def sum_of_entries_rule(
 ) -> BatchedValue | None:
     """A stand-in for the sum of all entries of each client's matrix, where only IsFinite reads it.
 
-    It is finite where the sum is, but near the largest float and for factors that are watched otherwise
-    (`LowRank.finiteness_of_sum`). No matrix is computed.
+    It is finite where the sum is, except near the largest float and where left factors are assumed to be finite: these
+    are added to `evaluation.assumed_finite`, and a leaf of the partial tells whether they are (`client_groups.py`). No
+    matrix is computed.
     """
     if x.low_rank is None or node.get("keep_dims") or not evaluation.is_only_used_by(node, "IsFinite"):
         return None

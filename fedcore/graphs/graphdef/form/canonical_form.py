@@ -92,7 +92,7 @@ def canonical_graph(
     out.library.function.extend(library.canonical[name] for name in library.used())
     if canonical_names is not None:
         canonical_names.update({("", name): ("", canonical) for name, canonical in names.items()})
-        canonical_names.update(library.canonical_names())
+        canonical_names.update(library.canonical_node_names())
     return out.SerializeToString(deterministic=True)
 
 
@@ -211,7 +211,7 @@ def with_content_names(
         _copy_node(out.node.add(), node, _Unchanged(), library)
     out.library.function.extend(library.canonical[name] for name in library.used())
     if canonical_names is not None:
-        canonical_names.update(library.canonical_names())
+        canonical_names.update(library.canonical_node_names())
     return out
 
 
@@ -237,7 +237,7 @@ class _Library:
         self._names: dict[str, str] = {}
         self._node_names: dict[str, dict[str, str]] = {}  # by function
 
-    def canonical_names(self) -> dict[NodeKey, NodeKey]:
+    def canonical_node_names(self) -> dict[NodeKey, NodeKey]:
         """The canonical name of each node of the named functions."""
         return {
             (function, node): (self._names[function], canonical)
