@@ -157,7 +157,8 @@ def _reader(type_: Any) -> Reader:
         return _tuple(*map(_reader, arguments))
     if origin is dict:
         return _mapping(_client_index if arguments[0] is int else _text, _reader(arguments[1]))
-    return {str: _text, int: _whole, float: _seconds}.get(type_) or _record(type_)
+    plain: dict[Any, Reader] = {str: _text, int: _whole, float: _seconds}
+    return plain.get(type_) or _record(type_)
 
 
 @attrs.frozen(kw_only=True)

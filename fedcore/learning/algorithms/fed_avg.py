@@ -248,6 +248,33 @@ class ServerWork:
     hyperparameters: tuple[str, ...]
     model: PureModel
 
+    def initialize(
+        self,
+        *,
+        distributor: MeasuredProcess | None = None,
+        client_work: Computation | None = None,
+        aggregator: Any = None,
+    ) -> Computation:
+        """The computation `(-> State@SERVER)` of the state before the first round; what is left out is <>.
+
+        Args:
+            client_work: makes the state of the clients' work.
+            aggregator: an aggregation process, or an object whose `initialize` is used while this is traced.
+        """
+
+        @federated_computation
+        def initialize() -> Value:
+            first = federated_eval(self.start, SERVER)
+            return first_state(
+                first[0],
+                first[1],
+                distributor=None if distributor is None else distributor.initialize(),
+                client_work=None if client_work is None else federated_eval(client_work, SERVER),
+                aggregator=None if aggregator is None else aggregator.initialize(),
+            )
+
+        return initialize
+
     def process(
         self,
         initialize: Computation,

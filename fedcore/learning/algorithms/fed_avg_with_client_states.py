@@ -12,7 +12,7 @@ from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
+from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
 from fedcore.ir import Value
 from fedcore.learning.algorithms.client_work import client_steps
 from fedcore.learning.algorithms.fed_avg import build_server_work
@@ -23,10 +23,10 @@ from fedcore.learning.models.frozen_weights import whole_weights
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, member_of
+from fedcore.types import CLIENTS, FederatedType, SequenceType, member_of
 
 
 @attrs.frozen
@@ -123,10 +123,7 @@ def build_fed_avg_with_client_states(
     trained: Any = train.type_signature.result
     aggregator = build_aggregation(model_aggregator, trained.client["update"], trained.client["weight"], roles=roles)
 
-    @federated_computation
-    def initialize() -> Value:
-        start = federated_eval(server.start, SERVER)
-        return first_state(start[0], start[1], aggregator=aggregator.initialize())
+    initialize = server.initialize(aggregator=aggregator)
 
     clients = [FederatedType(member, CLIENTS) for member in (SequenceType(model.batch_type), client_state_type)]
 

@@ -10,7 +10,6 @@ from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import (
     federated_broadcast,
-    federated_eval,
     federated_map,
     federated_mean,
     federated_random_seed,
@@ -25,10 +24,10 @@ from fedcore.learning.models.frozen_weights import whole_weights
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.templates.training_result import all_finite
 from fedcore.learning.weighting import ClientWeighting, Weighting
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+from fedcore.types import CLIENTS, FederatedType, SequenceType
 
 
 def build_fed_avg_with_error_feedback(
@@ -92,10 +91,7 @@ def build_fed_avg_with_error_feedback(
         counts = (weight > 0) & all_finite((corrected, decoded))
         return tf.nest.map_structure(lambda w, d, b: tf.where(counts, w - d, b), corrected, decoded, left_out)
 
-    @federated_computation
-    def initialize() -> Value:
-        first = federated_eval(server.start, SERVER)
-        return first_state(first[0], first[1], client_work=federated_eval(work.initialize, SERVER))
+    initialize = server.initialize(client_work=work.initialize)
 
     batches = FederatedType(SequenceType(model.batch_type), CLIENTS)
 

@@ -9,7 +9,7 @@ from fedcore.aggregators import UnweightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import convert_function
-from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
+from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
 from fedcore.ir import Value
 from fedcore.learning.algorithms.fed_avg import build_server_work, local_training
 from fedcore.learning.algorithms.given_parts import adapt_unweighted, build_aggregation
@@ -20,9 +20,9 @@ from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcessOutput
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.weighting import ClientWeighting
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+from fedcore.types import CLIENTS, FederatedType, SequenceType
 
 
 def inverse_square_root(staleness: tf.Tensor) -> tf.Tensor:
@@ -88,15 +88,7 @@ def build_fed_buff(
             raise TypeMismatch(f"staleness_scale returns a float, not {factor.dtype.name}{factor.shape}")
         return tf.nest.map_structure(lambda u: u * tf.cast(factor, u.dtype), update)
 
-    @federated_computation
-    def initialize() -> Value:
-        start = federated_eval(server.start, SERVER)
-        return first_state(
-            start[0],
-            start[1],
-            client_work=federated_eval(work.initialize, SERVER),
-            aggregator=aggregator.initialize(),
-        )
+    initialize = server.initialize(client_work=work.initialize, aggregator=aggregator)
 
     batches = FederatedType(SequenceType(model.batch_type), CLIENTS)
     starts = FederatedType(client_start_type(changing_type(model)), CLIENTS)

@@ -11,7 +11,6 @@ from fedcore.computation import Computation, federated_computation, tf_computati
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
-    federated_eval,
     federated_map,
     federated_mean,
     federated_zip,
@@ -32,12 +31,12 @@ from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.optimizers.scheduled_optimizer import scheduled_rate
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.templates.training_result import all_finite, finite_or_nothing, zeros_unless
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.templates import MeasuredProcess
 from fedcore.tff_names import takes_names_of_tff
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
+from fedcore.types import CLIENTS, FederatedType, SequenceType, Type
 
 
 @attrs.frozen
@@ -225,16 +224,7 @@ def build_mime_lite_with_optimizer_schedule(
     )
     learn = _build_learning(base)
 
-    @federated_computation
-    def initialize() -> Value:
-        first = federated_eval(server.start, SERVER)
-        return first_state(
-            first[0],
-            first[1],
-            distributor=model_distributor.initialize() if model_distributor else None,
-            client_work=federated_eval(base_start, SERVER),
-            aggregator=aggregation.initialize(),
-        )
+    initialize = server.initialize(distributor=model_distributor, client_work=base_start, aggregator=aggregation)
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
     def next_round(state: Value, data: Value) -> LearningProcessOutput:

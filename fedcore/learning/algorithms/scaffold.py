@@ -10,7 +10,6 @@ from fedcore.computation import Computation, federated_computation, tf_computati
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
-    federated_eval,
     federated_map,
     federated_mean,
     federated_sum,
@@ -25,11 +24,11 @@ from fedcore.learning.models.frozen_weights import whole_weights
 from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.scalars import real_number, whole_number
-from fedcore.types import CLIENTS, SERVER, FederatedType, Type
+from fedcore.types import CLIENTS, FederatedType, Type
 
 
 @attrs.frozen
@@ -155,10 +154,7 @@ def build_scaffold(
         pairs = zip(work["control"], change, strict=True)
         return {**work, "control": tuple(c + total / num_clients for c, total in pairs)}
 
-    @federated_computation
-    def initialize() -> Value:
-        first = federated_eval(server.start, SERVER)
-        return first_state(first[0], first[1], client_work=federated_eval(initial_work, SERVER))
+    initialize = server.initialize(client_work=initial_work)
 
     train = _build_training(model, client_weighting, initial_work.type_signature.result)
     next_round = _build_round(model, server, train, move, initialize.type_signature.result)
