@@ -1,9 +1,14 @@
 """TFF's names in the public modules: each is found at its place here, or the error says what to use instead."""
 
+import functools
 import importlib
+import inspect
 import pkgutil
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable)
 
 
 def tff_name(module: str, name: str) -> Any:
@@ -23,3 +28,31 @@ def tff_name(module: str, name: str) -> Any:
         advice = table.advice(inner)
     message = f"module {module!r} has no attribute {name!r}{advice}"
     raise AttributeError(message, name=name, obj=sys.modules.get(module))
+
+
+def takes_names_of_tff(*names: str) -> Callable[[Function], Function]:
+    """Decorates a function that has more arguments in TFF: they change nothing here, and are dropped with a warning.
+
+    Args:
+        names: those arguments, the last ones by position; `fedcore.compat.dropped_arguments` says why they are dropped.
+    """
+
+    def decorate(fn: Function) -> Function:
+        signature, kind = inspect.signature(fn), inspect.Parameter.POSITIONAL_OR_KEYWORD
+        own = [p for p in signature.parameters.values() if p.kind is kind]
+        others = [p for p in signature.parameters.values() if p.kind is not kind]
+        end = len(own) + len(names)
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            dropped = dict(zip(names, args[len(own) : end], strict=False))
+            dropped |= {name: kwargs.pop(name) for name in names if name in kwargs}
+            if dropped:
+                importlib.import_module("fedcore.compat.dropped_arguments").warn_of_dropped(fn.__name__, dropped)
+            return fn(*args[: len(own)], *args[end:], **kwargs)
+
+        more = [inspect.Parameter(name, kind, default=None) for name in names]
+        vars(call)["__signature__"] = signature.replace(parameters=[*own, *more, *others])
+        return call  # type: ignore[return-value]
+
+    return decorate

@@ -4,10 +4,12 @@ A recording may come from another machine. Every field is checked for its type a
 from validated records only.
 """
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
 
@@ -64,28 +66,19 @@ def _text(value: Any, where: str) -> str:
     return value.encode(errors="replace").decode()  # JSON can hold lone surrogates
 
 
-def _whole(value: Any, where: str) -> int:
-    if type(value) is not int or not 0 <= value < _MAX_WHOLE:
-        raise _wrong(value, where, "a whole number from 0")
+def _whole(value: Any, where: str, lowest: int = 0, end: int = _MAX_WHOLE, kind: str = "a whole number from 0") -> int:
+    if type(value) is not int or not lowest <= value < end:
+        raise _wrong(value, where, kind)
     return value
 
 
-def _seed(value: Any, where: str) -> int:
-    if type(value) is not int or not -_MAX_WHOLE <= value < 2 * _MAX_WHOLE:
-        raise _wrong(value, where, "a seed")
-    return value
+_seed = functools.partial(_whole, lowest=-_MAX_WHOLE, end=2 * _MAX_WHOLE, kind="a seed")
 
 
 def _seconds(value: Any, where: str) -> float:
     if type(value) not in (int, float) or not 0 <= value <= _MAX_SECONDS:
         raise _wrong(value, where, "a number of seconds")
     return float(value)
-
-
-def _flag(value: Any, where: str) -> bool:
-    if type(value) is not bool:
-        raise _wrong(value, where, "true or false")
-    return value
 
 
 def _check_count(value: list | dict, where: str) -> None:
@@ -134,27 +127,38 @@ def _client_index(key: str, where: str) -> int:
 
 
 def _record(kind: type[Record]) -> Callable[[Any, str], Record]:
+    types = get_type_hints(kind, include_extras=True)
+    # The JSON has another key where the field's is a Python keyword.
+    fields = [(f, f.metadata.get("key", f.name), _reader(types[f.name])) for f in attrs.fields(kind)]
+
     def read(value: Any, where: str) -> Record:
         if not isinstance(value, Mapping):
             raise _wrong(value, where, "an object")
-        fields = attrs.fields(kind)
-        prefix, arguments, missing = f"{where}." if where else "", {}, []
-        for field in fields:
-            key = field.metadata["key"] or field.name
-            if key in value:
-                arguments[field.name] = field.metadata["reader"](value[key], prefix + key)
-            elif field.default is attrs.NOTHING:
-                missing.append(key)
+        missing = [key for field, key, _ in fields if key not in value and field.default is attrs.NOTHING]
         if missing:
             raise _Wrong(f"{where or 'it'} lacks {' and '.join(missing)}")
-        return kind(**arguments)
+        prefix = f"{where}." if where else ""
+        return kind(**{f.name: reader(value[key], prefix + key) for f, key, reader in fields if key in value})
 
     return read
 
 
-def _by(reader: Reader, key: str | None = None) -> dict[str, Any]:
-    """The metadata of a field that `reader` reads; `key` is the field's name in JSON if it is a Python keyword."""
-    return {"reader": reader, "key": key}
+@functools.cache
+def _reader(type_: Any) -> Reader:
+    """The reader of the values of a field's type; `Annotated[T, reader]` has its own."""
+    origin, arguments = get_origin(type_), get_args(type_)
+    if origin is Annotated:
+        return arguments[1]
+    if origin is UnionType:  # T | None
+        return _optional(_reader(arguments[0]))
+    if origin is list:
+        return _list(_reader(arguments[0]))
+    if origin is tuple:
+        return _tuple(*map(_reader, arguments))
+    if origin is dict:
+        return _mapping(_client_index if arguments[0] is int else _text, _reader(arguments[1]))
+    plain: dict[Any, Reader] = {str: _text, int: _whole, float: _seconds}
+    return plain.get(type_) or _record(type_)
 
 
 @attrs.frozen(kw_only=True)
@@ -168,16 +172,16 @@ class Span:
         region: of the executable that was built for a client stage, as text; see `fedcore.graphs.dataflow.text`.
     """
 
-    kind: str = attrs.field(metadata=_by(_text))
-    name: str = attrs.field(metadata=_by(_text))
-    start: float = attrs.field(metadata=_by(_seconds))
-    end: float = attrs.field(metadata=_by(_seconds))
-    worker: str = attrs.field(metadata=_by(_text))
-    device: str | None = attrs.field(metadata=_by(_optional(_text)), default=None)
-    block: int | None = attrs.field(metadata=_by(_optional(_whole)), default=None)
-    clients: tuple[int, int] | None = attrs.field(metadata=_by(_optional(_tuple(_whole, _whole))), default=None)
-    schedule: str | None = attrs.field(metadata=_by(_optional(_text)), default=None)
-    region: str | None = attrs.field(metadata=_by(_optional(_text)), default=None)
+    kind: str
+    name: str
+    start: float
+    end: float
+    worker: str
+    device: str | None = None
+    block: int | None = None
+    clients: tuple[int, int] | None = None
+    schedule: str | None = None
+    region: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -188,12 +192,12 @@ class Span:
 class CrossingRecord:
     """A tensor that crossed between placements; see `fedcore.runtime.reports.metering.Crossing`."""
 
-    op: str = attrs.field(metadata=_by(_text))
-    kind: str = attrs.field(metadata=_by(_text))
-    tensor: str = attrs.field(metadata=_by(_text))
-    type: str = attrs.field(metadata=_by(_text))
-    clients: int = attrs.field(metadata=_by(_whole))
-    bits: int | None = attrs.field(metadata=_by(_optional(_whole)))
+    op: str
+    kind: str
+    tensor: str
+    type: str
+    clients: int
+    bits: int | None
 
 
 @attrs.frozen(kw_only=True)
@@ -204,29 +208,29 @@ class ValueRecord:
         entries: the first of its entries, as text.
     """
 
-    round: int | None = attrs.field(metadata=_by(_optional(_whole)))
-    stage: str = attrs.field(metadata=_by(_text))
-    client: int = attrs.field(metadata=_by(_whole))
-    client_id: str | None = attrs.field(metadata=_by(_optional(_text)))
-    step: int | None = attrs.field(metadata=_by(_optional(_whole)))
-    operation: str = attrs.field(metadata=_by(_text))
-    name: str = attrs.field(metadata=_by(_text))
-    location: str = attrs.field(metadata=_by(_text))
-    type: str = attrs.field(metadata=_by(_text))
-    norm: str = attrs.field(metadata=_by(_text))
-    not_finite: int = attrs.field(metadata=_by(_whole))
-    entries: str = attrs.field(metadata=_by(_text))
+    round: int | None
+    stage: str
+    client: int
+    client_id: str | None
+    step: int | None
+    operation: str
+    name: str
+    location: str
+    type: str
+    norm: str
+    not_finite: int
+    entries: str
 
 
 @attrs.frozen(kw_only=True)
 class CompilationRecord:
     """See `fedcore.runtime.reports.compilations.Compilation`."""
 
-    line: str = attrs.field(metadata=_by(_text))
-    number: int = attrs.field(metadata=_by(_whole))
-    seconds: float = attrs.field(metadata=_by(_seconds))
-    reason: str = attrs.field(metadata=_by(_text))
-    total_seconds: float = attrs.field(metadata=_by(_seconds))
+    line: str
+    number: int
+    seconds: float
+    reason: str
+    total_seconds: float
 
 
 @attrs.frozen(kw_only=True)
@@ -238,31 +242,27 @@ class CallRecord:
         values: of the clients that FEDCORE_TRACE_CLIENTS names.
     """
 
-    name: str = attrs.field(metadata=_by(_text))
-    digest: str = attrs.field(metadata=_by(_text))
-    process: int = attrs.field(metadata=_by(_whole))
-    number: int = attrs.field(metadata=_by(_whole))
-    began: float = attrs.field(metadata=_by(_seconds))
-    seconds: float = attrs.field(metadata=_by(_seconds))
-    seed: int = attrs.field(metadata=_by(_seed))
-    plan: str = attrs.field(metadata=_by(_text))
-    clients: int = attrs.field(metadata=_by(_whole))
-    graph_calls: dict[str, int] = attrs.field(metadata=_by(_mapping(_text, _whole)))
-    broadcast_bits: int = attrs.field(metadata=_by(_whole))
-    aggregate_bits: int = attrs.field(metadata=_by(_whole))
-    notes: list[str] = attrs.field(metadata=_by(_list(_text)), default=attrs.Factory(list))
-    dropped: dict[int, str] = attrs.field(metadata=_by(_mapping(_client_index, _text)), default=attrs.Factory(dict))
-    tracebacks: dict[int, str] = attrs.field(metadata=_by(_mapping(_client_index, _text)), default=attrs.Factory(dict))
-    compilation: CompilationRecord | None = attrs.field(
-        metadata=_by(_optional(_record(CompilationRecord))), default=None
-    )
-    error: str | None = attrs.field(metadata=_by(_optional(_text)))
-    crossings: list[CrossingRecord] = attrs.field(metadata=_by(_list(_record(CrossingRecord))))
-    spans: list[Span] = attrs.field(metadata=_by(_list(_record(Span))))
-    samples: list[tuple[float, int, int]] = attrs.field(metadata=_by(_list(_tuple(_seconds, _whole, _whole))))
-    values: list[ValueRecord] = attrs.field(
-        metadata=_by(_list(_record(ValueRecord))), default=attrs.Factory(list), repr=False
-    )
+    name: str
+    digest: str
+    process: int
+    number: int
+    began: float
+    seconds: float
+    seed: Annotated[int, _seed]
+    plan: str
+    clients: int
+    graph_calls: dict[str, int]
+    broadcast_bits: int
+    aggregate_bits: int
+    notes: list[str] = attrs.field(factory=list)
+    dropped: dict[int, str] = attrs.field(factory=dict)
+    tracebacks: dict[int, str] = attrs.field(factory=dict)
+    compilation: CompilationRecord | None = None
+    error: str | None
+    crossings: list[CrossingRecord]
+    spans: list[Span]
+    samples: list[tuple[float, int, int]]
+    values: list[ValueRecord] = attrs.field(factory=list, repr=False)
 
     @property
     def compile_seconds(self) -> float:
@@ -279,9 +279,9 @@ class StageRecord:
         seconds: the time of the pass.
     """
 
-    name: str = attrs.field(metadata=_by(_text, key="pass"))
-    text: str | None = attrs.field(metadata=_by(_optional(_text)))
-    seconds: float = attrs.field(metadata=_by(_seconds))
+    name: str = attrs.field(metadata={"key": "pass"})
+    text: str | None
+    seconds: float
 
 
 @attrs.frozen(kw_only=True)
@@ -295,10 +295,10 @@ class ModuleRecord:
         node_sources: of the plan; see `fedcore.ir.source_table`.
     """
 
-    name: str = attrs.field(metadata=_by(_text))
-    digest: str = attrs.field(metadata=_by(_text))
-    plan_digest: str = attrs.field(metadata=_by(_text))
-    stages: list[StageRecord] = attrs.field(metadata=_by(_list(_record(StageRecord))))
-    sources: dict[str, str] = attrs.field(metadata=_by(_mapping(_text, _text)), default=attrs.Factory(dict))
-    graphs: dict[str, str] = attrs.field(metadata=_by(_mapping(_text, _text)), default=attrs.Factory(dict))
-    node_sources: str = attrs.field(metadata=_by(_text), default="")
+    name: str
+    digest: str
+    plan_digest: str
+    stages: list[StageRecord]
+    sources: dict[str, str] = attrs.field(factory=dict)
+    graphs: dict[str, str] = attrs.field(factory=dict)
+    node_sources: str = ""

@@ -7,10 +7,10 @@ from fedcore.computation import Computation, federated_computation
 from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
 from fedcore.ir import Value
 from fedcore.learning.algorithms import build_weighted_fed_avg
+from fedcore.learning.algorithms.fed_eval import build_evaluation
 from fedcore.learning.metrics import sum_then_finalize
 from fedcore.learning.models import trace_model
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
-from fedcore.learning.templates.training import build_evaluation, weights_type_of
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.templates import MeasuredProcess
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
@@ -86,10 +86,11 @@ def build_federated_evaluation(model_fn: Callable) -> Computation:
         >>> metrics = evaluate(state.model, [client_a, client_b])['eval']
     """
     model = trace_model(model_fn)
-    weights_type = weights_type_of(model)
-    evaluate, aggregate = build_evaluation(model, weights_type), sum_then_finalize(model)
+    evaluate, aggregate = build_evaluation(model), sum_then_finalize(model)
 
-    @federated_computation(FederatedType(weights_type, SERVER), FederatedType(SequenceType(model.batch_type), CLIENTS))
+    batches_type = SequenceType(model.batch_type)
+
+    @federated_computation(FederatedType(model.weights_type, SERVER), FederatedType(batches_type, CLIENTS))
     def evaluation(model: Value, data: Value) -> Value:
         _, metrics = aggregate(federated_map(evaluate, (federated_broadcast(model), data)))
         return federated_zip({"eval": metrics})

@@ -26,7 +26,6 @@ from fedcore.learning.compression import compression_aggregator
 from fedcore.learning.ddp_secure_aggregator import ddp_secure_aggregator
 from fedcore.learning.debug_measurements import add_debug_measurements, add_debug_measurements_with_mixed_dtype
 from fedcore.learning.dp_aggregator import dp_aggregator
-from fedcore.learning.loop_implementation import LoopImplementation
 from fedcore.learning.models import BatchOutput, ModelWeights, from_keras_model
 from fedcore.learning.models import VariableModel as Model
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
@@ -46,7 +45,6 @@ __all__ = [
     "LearningAlgorithmState",
     "LearningProcess",
     "LearningProcessOutput",
-    "LoopImplementation",
     "Model",
     "ModelWeights",
     "add_debug_measurements",
@@ -69,6 +67,7 @@ __all__ = [
 
 if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
     from fedcore import learning as _learning
+    from fedcore.compat.dropped_arguments import LoopImplementation as LoopImplementation
     from fedcore.compat.learning import build_federated_averaging_process as build_federated_averaging_process
     from fedcore.compat.learning import build_federated_evaluation as build_federated_evaluation
 

@@ -421,7 +421,7 @@ def test_what_is_not_private_is_refused_with_the_reason(what):
 
 
 def test_a_weighted_algorithm_refuses_it_with_the_reason():
-    from fedcore.learning.algorithms.composition import build_aggregation
+    from fedcore.learning.algorithms.given_parts import build_aggregation
 
     with pytest.raises(TypeMismatch, match="a weighted algorithm takes no DifferentiallyPrivateFactory: noise is made"):
         build_aggregation(DP.gaussian_fixed(1.0, 2, 1.0), fc.to_type("float32"), fc.to_type("float32"))

@@ -298,14 +298,14 @@ def test_a_builder_takes_the_arguments_of_tff(name):
     assert not [argument for argument in TAKEN[name].split() if argument not in taken]
 
 
-def test_a_loop_is_one_of_two_and_client_times_are_refused():
+def test_loops_and_client_times_of_tff_are_dropped_with_a_warning():
     def sgd():
         return optimizers.build_sgdm(0.1)
 
     loop = LoopImplementation.DATASET_ITERATOR
-    iterated = algorithms.build_weighted_fed_avg(line(), sgd, loop_implementation=loop)
-    assert iterated.next.module.digest() == algorithms.build_weighted_fed_avg(line(), sgd).next.module.digest()
+    plain = algorithms.build_weighted_fed_avg(line(), sgd)
     for build in (
+        lambda **options: algorithms.build_weighted_fed_avg(line(), sgd, **options),
         lambda **options: algorithms.build_unweighted_fed_avg(line(), sgd, **options),
         lambda **options: algorithms.build_unweighted_fed_prox(line(), 0.1, sgd, **options),
         lambda **options: algorithms.build_weighted_fed_avg_with_optimizer_schedule(line(), halving, sgd, **options),
@@ -314,7 +314,16 @@ def test_a_loop_is_one_of_two_and_client_times_are_refused():
         lambda **options: algorithms.build_fed_eval(line(), **options),
         lambda **options: algorithms.build_fed_multi_model_eval([line()], **options),
     ):
-        with pytest.raises(TypeMismatch, match=r"is a fc\.learning\.LoopImplementation, not 'reduce'"):
-            build(loop_implementation="reduce")
-    with pytest.raises(FedcoreError, match=r"measure_timing: .* fc.context.last_report\(\).seconds is the time"):
+        with pytest.warns(RuntimeWarning, match=r"build_\w+: loop_implementation changes nothing: one loop") as warned:
+            process = build(loop_implementation=loop)
+        assert len(warned) == 1
+        assert __file__.endswith(warned[0].filename)
+        if warned[0].message.args[0].startswith("build_weighted_fed_avg:"):
+            assert process.next.module.digest() == plain.next.module.digest()
+    with pytest.warns(RuntimeWarning, match=r"measure_timing .*: .* fc.context.last_report\(\).seconds is the time"):
         algorithms.build_unweighted_fed_avg(line(), sgd, measure_timing=True)
+    with pytest.warns(RuntimeWarning, match="build_fed_sgd: loop_implementation changes nothing"):
+        algorithms.build_fed_sgd(line(), None, None, None, None, loop)
+    with pytest.raises(TypeError, match="positional argument"):
+        algorithms.build_fed_sgd(line(), None, None, None, None, None, 3)
+    algorithms.build_unweighted_fed_avg(line(), sgd, measure_timing=False)

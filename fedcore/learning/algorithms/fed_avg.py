@@ -1,21 +1,49 @@
-"""Federated averaging."""
+"""Federated averaging, whole: the clients' steps, the server's update, and the round.
+
+Other algorithms are federated averaging with other steps at the clients: they give `federated_averaging` a `ClientWork`
+of their own. Decision 0333.
+"""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import attrs
+import tensorflow as tf
+
 from fedcore.aggregators import AggregationFactory
-from fedcore.errors import FedcoreError
-from fedcore.learning.algorithms.composition import adapt_unweighted, compose_learning_process
-from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
-from fedcore.learning.models import trace_model
+from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.graphs.tensors.structures import TensorStructure
+from fedcore.intrinsics import federated_eval, federated_map, federated_value
+from fedcore.ir import Value
+from fedcore.ir.locations import warn_user
+from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.given_parts import adapt_unweighted, build_aggregation, check_distributor
+from fedcore.learning.models import ModelWeights, PureModel, trace_model
+from fedcore.learning.models.example_gradients import NoisyGradients, check_private_model, private_gradients_of
+from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
+from fedcore.learning.models.gradients import gradients_of
+from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
+from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
-from fedcore.learning.process import LearningProcess
-from fedcore.learning.templates.training import build_client_work
-from fedcore.learning.weighting import ClientWeighting, Weighting
-from fedcore.templates import MeasuredProcess
+from fedcore.learning.process import LearningProcess, LearningProcessOutput
+from fedcore.learning.templates.distribution import build_broadcast_process
+from fedcore.learning.templates.finalizer import FinalizerProcess
+from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.training_result import (
+    TrainingResult,
+    aggregation_of_metrics,
+    all_finite,
+    finite_or_nothing,
+)
+from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
+from fedcore.templates import AggregationProcess, MeasuredProcess, MeasuredProcessOutput
+from fedcore.tff_names import takes_names_of_tff
+from fedcore.types import SERVER, FederatedType, Type
 
 
+@takes_names_of_tff("loop_implementation", "measure_timing")
 def build_weighted_fed_avg(
     model_fn: ModelFn,
     client_optimizer_fn: OptimizerLike,
@@ -25,8 +53,6 @@ def build_weighted_fed_avg(
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
-    measure_timing: bool = False,
 ) -> LearningProcess:
     """Builds federated averaging: clients train, the server adds their mean change.
 
@@ -45,8 +71,6 @@ def build_weighted_fed_avg(
         model_aggregator: joins changes of type U, weighted by a float32. Default: a weighted mean. One that adds noise
             costs a warning where U has weights that training steps assign, such as averages.
         metrics_aggregator: joins the clients' metrics. Default: they are added, then computed.
-        loop_implementation: both values give the same process, see `LoopImplementation`.
-        measure_timing: False. Clients are run many at a time, so that none has a time of its own.
     Returns:
         A `LearningProcess`. A round without clients, or whose weights are all 0, leaves W as it was. A client
         whose change is not finite has weight 0 and is counted in the metric num_non_finite_clients.
@@ -54,7 +78,7 @@ def build_weighted_fed_avg(
         TypeMismatch: the aggregator does not take a weighted U, the distributor does not give W, or the weighting is
             neither a `ClientWeighting` nor a function.
         TracingError: `model_fn` makes no model of `fc.learning`.
-        FedcoreError: an optimizer has no functional counterpart, or `measure_timing` is asked for.
+        FedcoreError: an optimizer has no functional counterpart.
     Source:
         McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data",
         arXiv:1602.05629, Algorithm 1. The caller chooses the clients, and `repeat` and `batch` of their data the
@@ -65,16 +89,10 @@ def build_weighted_fed_avg(
         >>> metrics['client_work']['train']['num_examples']
         np.int64(5)
     """
-    check_loop_implementation(loop_implementation)
-    if measure_timing:
-        raise FedcoreError(
-            "measure_timing: clients are run many at a time, so that none has a time of its own; "
-            "fc.context.last_report().seconds is the time of a round"
-        )
     model = trace_model(model_fn)
-    return compose_learning_process(
+    return federated_averaging(
         model,
-        build_client_work(model, client_optimizer_fn, client_weighting),
+        local_training(model, client_optimizer_fn, client_weighting),
         server_optimizer_fn,
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,
@@ -82,6 +100,7 @@ def build_weighted_fed_avg(
     )
 
 
+@takes_names_of_tff("loop_implementation", "measure_timing")
 def build_unweighted_fed_avg(
     model_fn: ModelFn,
     client_optimizer_fn: OptimizerLike,
@@ -89,8 +108,6 @@ def build_unweighted_fed_avg(
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
-    measure_timing: bool = False,
 ) -> LearningProcess:
     """Builds federated averaging in which every client counts the same.
 
@@ -121,6 +138,324 @@ def build_unweighted_fed_avg(
         model_distributor=model_distributor,
         model_aggregator=adapt_unweighted(model_aggregator),
         metrics_aggregator=metrics_aggregator,
-        loop_implementation=loop_implementation,
-        measure_timing=measure_timing,
     )
+
+
+# At a client.
+
+
+@attrs.frozen
+class _Carry:
+    """The values that one local step hands to the next."""
+
+    weights: Any
+    optimizer: Any
+    metrics: Any
+
+
+def build_local_steps(
+    model: PureModel, optimizer: Optimizer, weighting: Weighting, sent_type: Type, correct: Callable | None = None
+) -> Computation:
+    """The computation `(<W,sent,B*> -> TrainingResult)`: one step of the optimizer for each batch.
+
+    A change that is not finite counts for nothing, see `finite_or_nothing`. A client without examples has weight 0.
+
+    Args:
+        sent_type: of the optimizer's hyperparameters, by name.
+        correct: in a step's graph, (gradients, the weights W, those that were sent, a function that scales a loss or
+            None) -> the gradients of the step. Default: as they are.
+    """
+    roles = model.weight_roles
+    if optimizer.example_mechanism is not None:
+        check_private_model(model)
+
+    def begin(initial: ModelWeights, sent: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
+        state = optimizer.set_hparams(optimizer.initialize(initial.trainable), sent or {})
+        return _Carry(initial, state, model.initial_metrics())
+
+    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
+        current = roles.replace(weights, carry.weights)
+        gradients, non_trainable, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct)
+        state, trainable = optimizer.next(carry.optimizer, current.trainable, gradients)
+        return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), state, metrics)
+
+    def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
+        trainable = optimizer.final_weights(carry.optimizer, carry.weights.trainable)
+        update = roles.difference(attrs.evolve(carry.weights, trainable=trainable), initial)
+        return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
+
+    return client_steps(model, begin, step, finish, sent=sent_type)
+
+
+def _gradients(
+    model: PureModel,
+    optimizer: Optimizer,
+    carry: _Carry,
+    current: ModelWeights,
+    batch: TensorStructure,
+    sent: ModelWeights,
+    correct: Callable | None,
+) -> tuple:
+    """(The gradients at the current weights as the optimizer takes them, the assigned weights, the metrics)."""
+    mechanism = optimizer.example_mechanism
+    scale_loss = partial(optimizer.scale_loss, carry.optimizer) if optimizer.scales_loss else None
+    if mechanism is None:
+        gradients, _, assigned, metrics = gradients_of(model, current, carry.metrics, batch, scale_loss=scale_loss)
+    else:
+        gradients, metrics = private_gradients_of(mechanism, model, current, carry.metrics, batch)
+        assigned = current.non_trainable
+    if correct is not None:
+        gradients = correct(gradients, current, sent, scale_loss)
+    return gradients if mechanism is None else NoisyGradients(gradients), assigned, metrics
+
+
+def local_training(
+    model: PureModel, client_optimizer_fn: OptimizerLike, weighting: Weighting, correct: Callable | None = None
+) -> ClientWork:
+    """Steps of an optimizer whose hyperparameters stand in the state and are sent with the weights.
+
+    Args:
+        correct: as for `build_local_steps`.
+    """
+    optimizer = as_optimizer(client_optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
+
+    @tf_computation
+    def initialize() -> dict[str, tf.Tensor]:
+        return {name: tf.constant(value, tf.float32) for name, value in optimizer.hyperparameters.items()}
+
+    steps = build_local_steps(model, optimizer, weighting, initialize.type_signature.result, correct)
+    return ClientWork(steps, initialize, hyperparameters=tuple(optimizer.hyperparameters))
+
+
+# At the server.
+
+
+@attrs.frozen
+class ServerWork:
+    """The server's part of an algorithm, as `ClientWork` is the clients'.
+
+    Args:
+        start: (-> <U,O>), the first changing weights and the first state of the optimizer.
+        update: (<O,U,mean change=U> -> <O,U>).
+        aggregate_metrics: traced in a round; {M}@CLIENTS -> (the added metric states, the metrics), both at the server.
+        hyperparameters: the names of those in O.
+        model: whose weights they are.
+    """
+
+    start: Computation
+    update: Callable
+    aggregate_metrics: Callable
+    hyperparameters: tuple[str, ...]
+    model: PureModel
+
+    def initialize(
+        self,
+        *,
+        distributor: MeasuredProcess | None = None,
+        client_work: Computation | None = None,
+        aggregator: Any = None,
+    ) -> Computation:
+        """The computation `(-> State@SERVER)` of the state before the first round; what is left out is <>.
+
+        Args:
+            client_work: makes the state of the clients' work.
+            aggregator: an aggregation process, or an object whose `initialize` is used while this is traced.
+        """
+
+        @federated_computation
+        def initialize() -> Value:
+            first = federated_eval(self.start, SERVER)
+            return first_state(
+                first[0],
+                first[1],
+                distributor=None if distributor is None else distributor.initialize(),
+                client_work=None if client_work is None else federated_eval(client_work, SERVER),
+                aggregator=None if aggregator is None else aggregator.initialize(),
+            )
+
+        return initialize
+
+    def process(
+        self,
+        initialize: Computation,
+        next_round: Computation,
+        *more: Computation,
+        kind: Callable = LearningProcess,
+        **hyperparameters: tuple[str, ...],
+    ) -> Any:
+        """The process of a round over the model's weights.
+
+        Args:
+            more: what `kind` takes beside the two computations.
+            kind: the class of the process.
+            hyperparameters: for parts of the state other than the finalizer, the names of the hyperparameters there.
+        """
+        names = {**hyperparameters, "finalizer": self.hyperparameters}
+        named = with_weight_names(next_round, self.model)
+        return kind(initialize, named, *more, hyperparameters=names, **weights_functions(self.model))
+
+
+def build_server_work(
+    model: PureModel,
+    server_optimizer_fn: OptimizerLike | None = None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
+) -> ServerWork:
+    """An optimizer's step with the mean change, and the aggregation of metrics.
+
+    A mean change that is not finite (no clients, weights that add to zero) changes nothing, the optimizer's state
+    included. Assigned weights move by their mean change.
+
+    Args:
+        server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1, which adds it.
+        metrics_aggregator: model -> `aggregate_metrics`, or a function that gives the metrics alone; the model is also
+            the function of all states that finalizes them. Default: `sum_then_finalize`.
+    """
+    optimizer_fn = build_sgdm(1.0) if server_optimizer_fn is None else server_optimizer_fn
+    optimizer = as_optimizer(optimizer_fn, model.trainable_names)
+    aggregator, roles = aggregation_of_metrics(metrics_aggregator, model), model.weight_roles
+
+    @tf_computation
+    def start() -> tuple[ModelWeights, TensorStructure]:
+        weights = model.initial_changing_weights()
+        return weights, optimizer.initialize(weights.trainable)
+
+    @tf_computation
+    def update(
+        optimizer_state: TensorStructure, weights: ModelWeights, mean_update: ModelWeights
+    ) -> tuple[TensorStructure, ModelWeights]:
+        finite = all_finite(mean_update)
+        gradients = tuple(-u for u in mean_update.trainable)
+        state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
+        new_values = (state, trainable, roles.assigned_after(weights, mean_update))
+        old_values = (optimizer_state, weights.trainable, weights.non_trainable)
+        state, trainable, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), new_values, old_values)
+        return state, ModelWeights(trainable, moved)
+
+    def aggregate_metrics(client_states: Value) -> tuple[Value | None, Value]:
+        metrics = aggregator(client_states)
+        return metrics if isinstance(metrics, tuple) else (None, metrics)
+
+    first: Any = start.type_signature.result
+    if isinstance(model, PureModel) and not first[0]["trainable"].types and not roles.assigned:
+        warn_user("the model has no trainable weights, so that training changes nothing")
+    return ServerWork(start, update, aggregate_metrics, tuple(optimizer.hyperparameters), model)
+
+
+# A round.
+
+
+def federated_averaging(
+    model: PureModel,
+    work: ClientWork,
+    server_optimizer_fn: OptimizerLike | None = None,
+    *,
+    model_distributor: MeasuredProcess | None = None,
+    model_aggregator: AggregationFactory | None = None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
+) -> LearningProcess:
+    """The process whose round is: send the weights, do `work` at the clients, join the changes, update the weights.
+
+    Args:
+        server_optimizer_fn, metrics_aggregator: as for `build_server_work`.
+        model_distributor: a measured process `next : (<S@SERVER,U@SERVER> -> <state,result=U@CLIENTS,measurements>)`
+            for the changing weights U. Default: they are broadcast as they are, together with what `work` sends.
+        model_aggregator: joins the changes. Default: a weighted mean.
+    Raises:
+        TypeMismatch: the aggregator is not weighted or gives no update, or the distributor gives other weights.
+    """
+    server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
+    weights_type = changing_type(model)
+    trained: Any = work.train.type_signature.result
+    check_distributor(model_distributor, weights_type)
+    distributor = model_distributor or build_broadcast_process(weights_type)
+    aggregator = build_aggregation(model_aggregator, trained["update"], trained["weight"], roles=model.weight_roles)
+    initialize, next_round = build_round(
+        tf_computation(lambda: model.initial_changing_weights()),
+        _WholeWeights(model, distributor) if model.weight_roles.frozen else distributor,
+        work.process(server.aggregate_metrics),
+        aggregator,
+        _finalizer(server, aggregator),
+    )
+    return server.process(initialize, next_round, client_work=work.hyperparameters)
+
+
+def build_round(
+    initial_weights: Computation,
+    distributor: Any,
+    client_work: MeasuredProcess,
+    aggregator: AggregationProcess,
+    finalizer: MeasuredProcess,
+) -> tuple[Computation, Computation]:
+    """`initialize` and `next` of the process whose parts are these, which fit each other.
+
+    Args:
+        distributor: a measured process, or an object whose `next` is used while a round is traced.
+    """
+
+    @federated_computation
+    def initialize() -> Value:
+        return first_state(
+            federated_eval(initial_weights, SERVER),
+            finalizer.initialize(),
+            distributor=distributor.initialize(),
+            client_work=client_work.initialize(),
+            aggregator=aggregator.initialize(),
+        )
+
+    *_, data = (p.type for p in client_work.next.module.main.parameters)
+
+    @federated_computation(initialize.type_signature.result, data)
+    def next_round(state: Value, data: Value) -> LearningProcessOutput:
+        sent = distributor.next(state.distributor, state.global_model_weights)
+        worked = client_work.next(state.client_work, sent.result, data)
+        joined = aggregator.next(state.aggregator, worked.result.update, worked.result.update_weight)
+        moved = finalizer.next(state.finalizer, state.global_model_weights, joined.result)
+        new_state = next_state(
+            state,
+            global_model_weights=moved.result,
+            distributor=sent.state,
+            client_work=worked.state,
+            aggregator=joined.state,
+            finalizer=moved.state,
+        )
+        metrics = round_metrics(
+            distributor=sent.measurements,
+            client_work=worked.measurements,
+            aggregator=joined.measurements,
+            finalizer=moved.measurements,
+        )
+        return LearningProcessOutput(new_state, metrics)
+
+    return initialize, next_round
+
+
+@attrs.frozen
+class _WholeWeights:
+    """A distributor of the changing weights, with the frozen ones beside them at the clients; used in traces."""
+
+    model: PureModel
+    distributor: MeasuredProcess
+
+    @property
+    def initialize(self) -> Computation:
+        return self.distributor.initialize
+
+    def next(self, state: Value, weights: Value) -> MeasuredProcessOutput:
+        sent = self.distributor.next(state, weights)
+        return MeasuredProcessOutput(sent.state, whole_weights(self.model, sent.result), sent.measurements)
+
+
+def _finalizer(server: ServerWork, aggregator: AggregationProcess) -> FinalizerProcess:
+    first: Any = server.start.type_signature.result
+    output: Any = aggregator.next.type_signature.result
+
+    @federated_computation
+    def initialize() -> Value:
+        return federated_eval(federated_computation(lambda: server.start()[1]), SERVER)
+
+    @federated_computation(FederatedType(first[1], SERVER), FederatedType(first[0], SERVER), output["result"])
+    def finalize(state: Value, weights: Value, change: Value) -> MeasuredProcessOutput:
+        updated = federated_map(server.update, (state, weights, change))
+        return MeasuredProcessOutput(updated[0], updated[1], federated_value((), SERVER))
+
+    return FinalizerProcess(initialize, finalize)

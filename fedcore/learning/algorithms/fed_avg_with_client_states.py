@@ -12,21 +12,21 @@ from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
+from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
 from fedcore.ir import Value
-from fedcore.learning.algorithms.composition import build_aggregation, build_server_work
+from fedcore.learning.algorithms.client_work import client_steps
+from fedcore.learning.algorithms.fed_avg import build_server_work
+from fedcore.learning.algorithms.given_parts import build_aggregation
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import trace_model
-from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
+from fedcore.learning.models.frozen_weights import whole_weights
 from fedcore.learning.models.model_weights import ModelWeights
-from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
-from fedcore.learning.templates.training import weights_type_of
+from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, member_of
+from fedcore.types import CLIENTS, FederatedType, SequenceType, member_of
 
 
 @attrs.frozen
@@ -94,53 +94,43 @@ def build_fed_avg_with_client_states(
         if not callable(function) and not (name == "finish" and function is None):
             raise TypeMismatch(f"{name} is a function, not {brief(function)}")
     model = trace_model(model_fn)
-    roles, weights_type = model.weight_roles, weights_type_of(model)
+    roles = model.weight_roles
     server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
-    batches_type = SequenceType(model.batch_type)
     takes_weights = bool(inspect.signature(initial_client_state).parameters)
-    initial = tf_computation(initial_client_state, *([weights_type] if takes_weights else []))
+    initial = tf_computation(initial_client_state, *([model.weights_type] if takes_weights else []))
     client_state_type = initial.type_signature.result
 
-    @tf_computation
     def begin(weights: ModelWeights, own: TensorStructure) -> _Carry:
         return _Carry(roles.changing(weights), own, model.initial_metrics())
 
-    @tf_computation
-    def step(carry: _Carry, batch: TensorStructure, sent: ModelWeights) -> _Carry:
-        result = convert_function(local_step)(roles.replace(sent, carry.weights), carry.own, carry.metrics, batch, sent)
+    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
+        current = roles.replace(weights, carry.weights)
+        result = convert_function(local_step)(current, carry.own, carry.metrics, batch, weights)
         if not isinstance(result, tuple | list) or len(result) != 3:
             raise TypeMismatch(f"local_step returns (weights, own state, metric states), not {brief(result)}")
         return _Carry(roles.changing(result[0]), *result[1:])
 
-    @tf_computation
-    def end(sent: ModelWeights, carry: _Carry, own: TensorStructure) -> _Result:
+    def end(weights: ModelWeights, carry: _Carry, own: TensorStructure) -> _Result:
         new_own = carry.own
         if finish is not None:
-            new_own = convert_function(finish)(roles.replace(sent, carry.weights), carry.own, sent)
-        change = roles.difference(carry.weights, roles.changing(sent))
+            new_own = convert_function(finish)(roles.replace(weights, carry.weights), carry.own, weights)
+        change = roles.difference(carry.weights, roles.changing(weights))
         result = finite_or_nothing((change, new_own), *weight_and_report(model, client_weighting, carry.metrics))
         client = TrainingResult(result.update[0], result.weight, result.metrics)
         return _Result(client, tf.nest.map_structure(lambda a, b: tf.where(result.weight > 0, a, b), new_own, own))
 
-    @federated_computation(weights_type, batches_type, client_state_type)
-    def train(weights: Value, batches: Value, own: Value) -> Value:
-        start = begin(weights, own)
-        return end(weights, sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, weights)), own)
-
+    train = client_steps(model, begin, step, end, own=client_state_type)
     trained: Any = train.type_signature.result
     aggregator = build_aggregation(model_aggregator, trained.client["update"], trained.client["weight"], roles=roles)
 
-    @federated_computation
-    def initialize() -> Value:
-        start = federated_eval(server.start, SERVER)
-        return first_state(start[0], start[1], aggregator=aggregator.initialize())
+    initialize = server.initialize(aggregator=aggregator)
 
-    clients = [FederatedType(member, CLIENTS) for member in (batches_type, client_state_type)]
+    clients = [FederatedType(member, CLIENTS) for member in (SequenceType(model.batch_type), client_state_type)]
 
     @federated_computation(initialize.type_signature.result, *clients)
     def next_round(state: Value, data: Value, client_states: Value) -> ClientStateOutput:
         sent = federated_broadcast(state.global_model_weights)
-        results: Any = federated_map(train, (whole_weights(model, sent), data, client_states))
+        results: Any = federated_map(train, (whole_weights(model, sent), client_states, data))
         mean = aggregator.next(state.aggregator, results.client.update, results.client.weight)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean.result))
         _, metrics = server.aggregate_metrics(results.client.metrics)
@@ -154,6 +144,4 @@ def build_fed_avg_with_client_states(
         first = federated_computation(lambda s: initial(roles.join(s.global_model_weights, frozen)), state_type)
     else:
         first = initial
-    names = {"finalizer": server.hyperparameters}
-    named = with_weight_names(next_round, model)
-    return ClientStateProcess(initialize, named, first, hyperparameters=names, **weights_functions(model))
+    return server.process(initialize, next_round, first, kind=ClientStateProcess)

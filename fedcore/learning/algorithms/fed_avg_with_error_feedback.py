@@ -10,7 +10,6 @@ from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch
 from fedcore.intrinsics import (
     federated_broadcast,
-    federated_eval,
     federated_map,
     federated_mean,
     federated_random_seed,
@@ -18,19 +17,17 @@ from fedcore.intrinsics import (
     message,
 )
 from fedcore.ir import Value
-from fedcore.learning.algorithms.composition import build_server_work
+from fedcore.learning.algorithms.fed_avg import build_server_work, local_training
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import trace_model
-from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
+from fedcore.learning.models.frozen_weights import whole_weights
 from fedcore.learning.models.model_weights import ModelWeights
-from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
-from fedcore.learning.templates.training import build_client_work
+from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.templates.training_result import all_finite
 from fedcore.learning.weighting import ClientWeighting, Weighting
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+from fedcore.types import CLIENTS, FederatedType, SequenceType
 
 
 def build_fed_avg_with_error_feedback(
@@ -71,7 +68,7 @@ def build_fed_avg_with_error_feedback(
         >>> state, metrics, states = process.next(process.initialize(), [client_a, client_b], states)
     """
     model = trace_model(model_fn)
-    work = build_client_work(model, client_optimizer_fn, client_weighting)
+    work = local_training(model, client_optimizer_fn, client_weighting)
     trained: Any = work.train.type_signature.result
     update_type = trained["update"]
     server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
@@ -94,10 +91,7 @@ def build_fed_avg_with_error_feedback(
         counts = (weight > 0) & all_finite((corrected, decoded))
         return tf.nest.map_structure(lambda w, d, b: tf.where(counts, w - d, b), corrected, decoded, left_out)
 
-    @federated_computation
-    def initialize() -> Value:
-        first = federated_eval(server.start, SERVER)
-        return first_state(first[0], first[1], client_work=federated_eval(work.initialize, SERVER))
+    initialize = server.initialize(client_work=work.initialize)
 
     batches = FederatedType(SequenceType(model.batch_type), CLIENTS)
 
@@ -129,11 +123,6 @@ def build_fed_avg_with_error_feedback(
             new_state, round_metrics(client_work=federated_zip({"train": train_metrics})), left_out
         )
 
-    names = {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
-    return ClientStateProcess(
-        initialize,
-        with_weight_names(next_round, model),
-        initial_client_state,
-        hyperparameters=names,
-        **weights_functions(model),
+    return server.process(
+        initialize, next_round, initial_client_state, kind=ClientStateProcess, client_work=work.hyperparameters
     )

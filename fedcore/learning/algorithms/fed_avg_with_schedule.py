@@ -11,19 +11,20 @@ from fedcore.aggregators import AggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.errors import FedcoreError
 from fedcore.intrinsics import federated_map
-from fedcore.learning.algorithms.composition import compose_learning_process
-from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
+from fedcore.learning.algorithms.client_work import ClientWork
+from fedcore.learning.algorithms.fed_avg import build_local_steps, federated_averaging
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.optimizers.scheduled_optimizer import scheduled_rate
 from fedcore.learning.process import LearningProcess
-from fedcore.learning.templates.training import ClientWork, build_training, weights_type_of
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.templates import MeasuredProcess
+from fedcore.tff_names import takes_names_of_tff
 
 
+@takes_names_of_tff("loop_implementation")
 def build_weighted_fed_avg_with_optimizer_schedule(
     model_fn: ModelFn,
     client_learning_rate_fn: Callable,
@@ -32,7 +33,6 @@ def build_weighted_fed_avg_with_optimizer_schedule(
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
 ) -> LearningProcess:
@@ -59,7 +59,6 @@ def build_weighted_fed_avg_with_optimizer_schedule(
         >>> state.client_work['round'], metrics['client_work']['client_learning_rate']
         (np.int64(1), np.float32(0.25))
     """
-    check_loop_implementation(loop_implementation)
     model = trace_model(model_fn)
     optimizer = _scheduled_optimizer(client_optimizer_fn).with_names(model.trainable_names)
     start = tf_computation(lambda: {"round": tf.constant(0, tf.int64)})
@@ -71,11 +70,11 @@ def build_weighted_fed_avg_with_optimizer_schedule(
     work = ClientWork(
         initialize=start,
         send=send,
-        train=build_training(model, optimizer, client_weighting, weights_type_of(model), send.type_signature.result),
+        train=build_local_steps(model, optimizer, client_weighting, send.type_signature.result),
         advance=tf_computation(start.type_signature.result)(lambda state: {"round": state["round"] + 1}),
         measure=lambda sent: {"client_learning_rate": federated_map(lambda given: given["learning_rate"], sent)},
     )
-    return compose_learning_process(
+    return federated_averaging(
         model,
         work,
         server_optimizer_fn,

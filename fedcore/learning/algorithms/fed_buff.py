@@ -9,21 +9,20 @@ from fedcore.aggregators import UnweightedAggregationFactory
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import convert_function
-from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip
+from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
 from fedcore.ir import Value
-from fedcore.learning.algorithms.composition import adapt_unweighted, build_aggregation, build_server_work
+from fedcore.learning.algorithms.fed_avg import build_server_work, local_training
+from fedcore.learning.algorithms.given_parts import adapt_unweighted, build_aggregation
 from fedcore.learning.asynchronous_process import AsynchronousProcess, client_start_type
 from fedcore.learning.models import trace_model
-from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
+from fedcore.learning.models.frozen_weights import changing_type, whole_weights
 from fedcore.learning.models.model_weights import ModelWeights
-from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcessOutput
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
-from fedcore.learning.templates.training import build_client_work
+from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.weighting import ClientWeighting
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType
+from fedcore.types import CLIENTS, FederatedType, SequenceType
 
 
 def inverse_square_root(staleness: tf.Tensor) -> tf.Tensor:
@@ -73,7 +72,7 @@ def build_fed_buff(
     if staleness_scale is not None and not callable(staleness_scale):
         raise TypeMismatch(f"staleness_scale is a function or None, not {brief(staleness_scale)}")
     model = trace_model(model_fn)
-    work = build_client_work(model, client_optimizer_fn, ClientWeighting.UNIFORM)
+    work = local_training(model, client_optimizer_fn, ClientWeighting.UNIFORM)
     server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
     trained: Any = work.train.type_signature.result
     aggregator = build_aggregation(
@@ -89,15 +88,7 @@ def build_fed_buff(
             raise TypeMismatch(f"staleness_scale returns a float, not {factor.dtype.name}{factor.shape}")
         return tf.nest.map_structure(lambda u: u * tf.cast(factor, u.dtype), update)
 
-    @federated_computation
-    def initialize() -> Value:
-        start = federated_eval(server.start, SERVER)
-        return first_state(
-            start[0],
-            start[1],
-            client_work=federated_eval(work.initialize, SERVER),
-            aggregator=aggregator.initialize(),
-        )
+    initialize = server.initialize(client_work=work.initialize, aggregator=aggregator)
 
     batches = FederatedType(SequenceType(model.batch_type), CLIENTS)
     starts = FederatedType(client_start_type(changing_type(model)), CLIENTS)
@@ -121,6 +112,4 @@ def build_fed_buff(
         measured = round_metrics(client_work=federated_zip({"train": metrics}), aggregator=mean.measurements)
         return LearningProcessOutput(new_state, measured)
 
-    names = {"client_work": work.hyperparameters, "finalizer": server.hyperparameters}
-    named = with_weight_names(next_round, model)
-    return AsynchronousProcess(initialize, named, hyperparameters=names, **weights_functions(model))
+    return server.process(initialize, next_round, kind=AsynchronousProcess, client_work=work.hyperparameters)

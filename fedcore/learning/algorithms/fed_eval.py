@@ -9,28 +9,29 @@ import tensorflow as tf
 
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch, brief
+from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_eval, federated_map, federated_value, federated_zip, generic_plus
 from fedcore.ir import Value
-from fedcore.learning.algorithms.composition import check_distributor
+from fedcore.learning.algorithms.client_work import client_steps
 from fedcore.learning.algorithms.distribution import distribute
-from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
+from fedcore.learning.algorithms.given_parts import check_distributor
 from fedcore.learning.metrics import add_client_quantiles, sum_then_finalize
-from fedcore.learning.models import PureModel, trace_model
+from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
 from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
-from fedcore.learning.templates.training import build_evaluation
 from fedcore.templates import AggregationProcess, MeasuredProcess
+from fedcore.tff_names import takes_names_of_tff
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, Type, member_of
 
 
+@takes_names_of_tff("loop_implementation")
 def build_fed_eval(
     model_fn: ModelFn,
     model_distributor: MeasuredProcess | None = None,
     metrics_aggregation_process: AggregationProcess | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
     *,
     per_client: Sequence[float] | None = None,
     metrics_aggregator: Callable | None = None,
@@ -50,7 +51,6 @@ def build_fed_eval(
         model_distributor: a measured process that sends the weights. Default: a broadcast.
         metrics_aggregation_process: an aggregation process from the clients' reports to <M of this round, M of all so
             far>, with its state in `client_work`. Default: reports are added, then M is computed.
-        loop_implementation: both values give the same process, see `LoopImplementation`.
         per_client: quantiles between 0 and 1 of each metric over the clients, such as [0.1, 0.5], see
             `fc.learning.metrics.add_client_quantiles`. The clients' own metrics stay at the clients: whoever calls
             `next`, and so knows the clients, gets them in the order of the data, see
@@ -74,9 +74,8 @@ def build_fed_eval(
         >>> metrics['client_work']['eval']['current_round_metrics']['loss']
         np.float32(0.0)
     """
-    check_loop_implementation(loop_implementation)
     model = trace_model(model_fn)
-    evaluate = build_evaluation(model, model.weights_type)
+    evaluate = build_evaluation(model)
     if per_client is not None and metrics_aggregation_process is not None:
         raise InvalidValue("per_client computes quantiles by an aggregation of its own: leave one of the two out")
     if metrics_aggregator is not None and (per_client is not None or metrics_aggregation_process is not None):
@@ -89,6 +88,21 @@ def build_fed_eval(
     return build_evaluation_process(
         initial_weights, model.batch_type, work, model_distributor, weights_functions(model)
     )
+
+
+def build_evaluation(model: PureModel) -> Computation:
+    """The computation `(<W,B*> -> M)`: what a client reports of a model's metrics over its batches."""
+
+    def begin() -> dict:
+        return model.initial_metrics()
+
+    def step(carry: dict, batch: TensorStructure, weights: ModelWeights) -> dict:
+        return model.step(weights, carry, batch, training=False)[2]
+
+    def report(carry: dict) -> dict:
+        return model.report_metrics(carry)
+
+    return client_steps(model, begin, step, report)
 
 
 class ClientMetricsOutput(NamedTuple):

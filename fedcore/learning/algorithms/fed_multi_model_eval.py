@@ -8,24 +8,28 @@ from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import InvalidValue, TypeMismatch
 from fedcore.intrinsics import federated_map, federated_zip
 from fedcore.ir import Value
-from fedcore.learning.algorithms.fed_eval import EvaluationWork, build_evaluation_process, evaluation_work
-from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
+from fedcore.learning.algorithms.fed_eval import (
+    EvaluationWork,
+    build_evaluation,
+    build_evaluation_process,
+    evaluation_work,
+)
 from fedcore.learning.models import trace_model
 from fedcore.learning.models.frozen_weights import join_weights, split_weights
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
-from fedcore.learning.templates.training import build_evaluation, weights_type_of
 from fedcore.templates import AggregationProcess, MeasuredProcess
+from fedcore.tff_names import takes_names_of_tff
 
 _BY_MODEL = ("global_model_weights", "distributor", "client_work", "aggregator", "finalizer")
 
 
+@takes_names_of_tff("loop_implementation")
 def build_fed_multi_model_eval(
     model_fns: Sequence[ModelFn],
     model_distributor: MeasuredProcess | None = None,
     metrics_aggregation_processes: Sequence[AggregationProcess | None] | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds the evaluation of several models, each on the data of every client of the round.
 
@@ -39,7 +43,6 @@ def build_fed_multi_model_eval(
         model_fns: make the models, at most 52, in the order of the letters a-z and A-Z. All take the same batches.
         model_distributor: a measured process that sends <a=Wa,b=Wb,…>. Default: a broadcast.
         metrics_aggregation_processes: for each model a process as for `build_fed_eval`, or None. Default: None for all.
-        loop_implementation: both values give the same process, see `LoopImplementation`.
     Returns:
         A `LearningProcess`; `set_model_weights` takes {'a': …, 'b': …}.
     Raises:
@@ -55,7 +58,6 @@ def build_fed_multi_model_eval(
         >>> losses[0] < losses[1]
         np.True_
     """
-    check_loop_implementation(loop_implementation)
     models = dict(zip(_names("model_fns", model_fns, at_least=1), map(trace_model, model_fns), strict=True))
     processes = [None] * len(models) if metrics_aggregation_processes is None else list(metrics_aggregation_processes)
     if len(processes) != len(models):
@@ -63,7 +65,7 @@ def build_fed_multi_model_eval(
     batch_type = models["a"].batch_type
     _check_same("model_fns", {name: model.batch_type for name, model in models.items()})
     works = {
-        name: evaluation_work(model, build_evaluation(model, weights_type_of(model)), process)
+        name: evaluation_work(model, build_evaluation(model), process)
         for (name, model), process in zip(models.items(), processes, strict=True)
     }
 

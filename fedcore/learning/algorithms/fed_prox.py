@@ -3,19 +3,23 @@
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from fedcore.aggregators import AggregationFactory
-from fedcore.learning.algorithms.composition import adapt_unweighted, compose_learning_process
-from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
-from fedcore.learning.models import trace_model
+from fedcore.learning.algorithms.fed_avg import federated_averaging, local_training
+from fedcore.learning.algorithms.given_parts import adapt_unweighted
+from fedcore.learning.models import ModelWeights, trace_model
+from fedcore.learning.models.gradients import or_zeros
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
-from fedcore.learning.templates.training import build_client_work
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.scalars import real_number
 from fedcore.templates import MeasuredProcess
+from fedcore.tff_names import takes_names_of_tff
 
 
+@takes_names_of_tff("loop_implementation")
 def build_weighted_fed_prox(
     model_fn: ModelFn,
     proximal_strength: float,
@@ -25,7 +29,6 @@ def build_weighted_fed_prox(
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds FedProx: local steps also pull the weights back to where they started.
 
@@ -45,12 +48,20 @@ def build_weighted_fed_prox(
         >>> process = fc.learning.algorithms.build_weighted_fed_prox(model_fn, 0.1, lambda: keras.optimizers.SGD(0.1))
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
-    check_loop_implementation(loop_implementation)
     proximal_strength = real_number("proximal_strength", proximal_strength, at_least=0)
     model = trace_model(model_fn)
-    return compose_learning_process(
+
+    def pull(
+        gradients: tuple, weights: ModelWeights, sent: ModelWeights, scale_loss: Callable | None
+    ) -> tuple[tf.Tensor, ...]:
+        strength = tf.constant(proximal_strength)
+        strength = strength if scale_loss is None else scale_loss(strength)
+        triples = zip(or_zeros(gradients, weights.trainable), weights.trainable, sent.trainable, strict=True)
+        return tuple(g + tf.cast(strength, g.dtype) * (w - s) for g, w, s in triples)
+
+    return federated_averaging(
         model,
-        build_client_work(model, client_optimizer_fn, client_weighting, proximal_strength=proximal_strength),
+        local_training(model, client_optimizer_fn, client_weighting, pull if proximal_strength else None),
         server_optimizer_fn,
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,
@@ -58,6 +69,7 @@ def build_weighted_fed_prox(
     )
 
 
+@takes_names_of_tff("loop_implementation")
 def build_unweighted_fed_prox(
     model_fn: ModelFn,
     proximal_strength: float,
@@ -66,7 +78,6 @@ def build_unweighted_fed_prox(
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds FedProx in which every client counts the same.
 
@@ -94,5 +105,4 @@ def build_unweighted_fed_prox(
         model_distributor=model_distributor,
         model_aggregator=adapt_unweighted(model_aggregator),
         metrics_aggregator=metrics_aggregator,
-        loop_implementation=loop_implementation,
     )

@@ -16,7 +16,8 @@ from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import sequence_reduce
 from fedcore.ir import Value
 from fedcore.ir.locations import describe
-from fedcore.learning.algorithms.composition import compose_learning_process
+from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.fed_avg import federated_averaging
 from fedcore.learning.algorithms.fed_eval import build_evaluation_process, evaluation_work
 from fedcore.learning.models import ModelWeights, ReconstructionModel
 from fedcore.learning.models.frozen_weights import weights_functions
@@ -25,7 +26,6 @@ from fedcore.learning.models.partly_local_model import PartlyLocalModel, trace_r
 from fedcore.learning.optimizers import Optimizer, as_optimizer, build_sgdm
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
-from fedcore.learning.templates.training import constant_work
 from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.templates import AggregationProcess, MeasuredProcess
@@ -106,27 +106,24 @@ def build_fed_recon(
         **optimizer.hyperparameters,
         **{_RECONSTRUCTION + name: value for name, value in recon_optimizer.hyperparameters.items()},
     }
-    weights_type = model.weights_type
 
     @tf_computation
     def initialize() -> dict[str, tf.Tensor]:
         return {name: tf.constant(value, tf.float32) for name, value in hyperparameters.items()}
 
-    def build_train(hparams: Type) -> Computation:
-        reconstruct = _build_reconstruction(model, recon_optimizer, weights_type, hparams)
-        train_global = _build_training(model, optimizer, weighting, weights_type, hparams)
-        split = _build_split(model, dataset_split_fn)
+    hparams_type = initialize.type_signature.result
+    reconstruct = _build_reconstruction(model, recon_optimizer, hparams_type)
+    train_global = _build_training(model, optimizer, weighting, hparams_type)
+    split = _build_split(model, dataset_split_fn)
 
-        @federated_computation(weights_type, hparams, SequenceType(model.batch_type))
-        def train(weights: Value, hparams: Value, batches: Value) -> Value:
-            parts = split(batches)
-            return train_global(weights, reconstruct(weights, hparams, parts[0]), hparams, parts[1])
+    @federated_computation(model.weights_type, hparams_type, SequenceType(model.batch_type))
+    def train(weights: Value, hparams: Value, batches: Value) -> Value:
+        parts = split(batches)
+        return train_global(weights, reconstruct(weights, hparams, parts[0]), hparams, parts[1])
 
-        return train
-
-    return compose_learning_process(
+    return federated_averaging(
         model,
-        constant_work(initialize, build_train, tuple(hyperparameters)),
+        ClientWork(train, initialize, hyperparameters=tuple(hyperparameters)),
         server_optimizer_fn,
         model_distributor=model_distributor,
         model_aggregator=aggregator,
@@ -173,9 +170,8 @@ def build_fed_recon_eval(
     model: Any = trace_reconstruction_model(model_fn, loss_fn, metrics_fn)
     optimizer = _optimizer(reconstruction_optimizer_fn, model.local_trainable_names)
     initial_weights = tf_computation(lambda: model.initial_changing_weights())
-    weights_type = model.weights_type
     nothing = tf_computation(lambda: ())
-    reconstruct = _build_reconstruction(model, optimizer, weights_type, nothing.type_signature.result)
+    reconstruct = _build_reconstruction(model, optimizer, nothing.type_signature.result)
     split = _build_split(model, dataset_split_fn)
     begin = tf_computation(lambda: model.initial_metrics())
     report = tf_computation(lambda metrics: model.report_metrics(metrics))
@@ -184,7 +180,7 @@ def build_fed_recon_eval(
     def step(metrics: dict, batch: TensorStructure, weights: ModelWeights, local: ModelWeights) -> dict:
         return model.whole.step(model.joined(weights, local), metrics, batch, training=False)[2]
 
-    @federated_computation(weights_type, SequenceType(model.batch_type))
+    @federated_computation(model.weights_type, SequenceType(model.batch_type))
     def evaluate(weights: Value, batches: Value) -> Value:
         parts = split(batches)
         local = reconstruct(weights, nothing(), parts[0])
@@ -231,24 +227,19 @@ def _build_split(model: PartlyLocalModel, dataset_split_fn: Callable | None) -> 
     return split
 
 
-def _build_reconstruction(
-    model: PartlyLocalModel, optimizer: Optimizer, weights_type: Type, hparams_type: Type
-) -> Computation:
+def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, hparams_type: Type) -> Computation:
     """`(<W,H,B*> -> L)`: the local weights, trained with W frozen.
 
     Args:
         hparams_type: H; its fields `reconstruction_…` are the optimizer's hyperparameters.
     """
-    batches_type = SequenceType(model.batch_type)
 
-    @tf_computation
     def begin(hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
         local = model.initial_local_weights()
         mine = {name: hparams[_RECONSTRUCTION + name] for name in optimizer.hyperparameters if hparams}
         state = optimizer.set_hparams(optimizer.initialize(local.trainable), mine)
         return _Carry(local, state, _layer_states(model.initial_metrics()))
 
-    @tf_computation
     def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
         whole = model.joined(weights, carry.weights)
         gradients, _, moved, metrics = gradients_of(
@@ -258,15 +249,16 @@ def _build_reconstruction(
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
         return _Carry(ModelWeights(trainable, mine.non_trainable), state, _layer_states(metrics))
 
-    @federated_computation(weights_type, hparams_type, batches_type)
-    def reconstruct(weights: Value, hparams: Value, batches: Value) -> Value:
-        return sequence_reduce(batches, begin(hparams), lambda carry, batch: step(carry, batch, weights)).weights
+    def finish(carry: _Carry) -> ModelWeights:
+        return carry.weights
 
-    @federated_computation(weights_type, hparams_type, batches_type)
+    @federated_computation(model.weights_type, hparams_type, SequenceType(model.batch_type))
     def initialize_local(_weights: Value, _hparams: Value, _batches: Value) -> Value:
         return tf_computation(lambda: model.initial_local_weights())()
 
-    return reconstruct if model.places["local_trainable_variables"] else initialize_local
+    if not model.places["local_trainable_variables"]:
+        return initialize_local
+    return client_steps(model, begin, step, finish, hparams=hparams_type)  # type: ignore[arg-type]
 
 
 def _layer_states(metrics: dict) -> dict:
@@ -275,36 +267,26 @@ def _layer_states(metrics: dict) -> dict:
 
 
 def _build_training(
-    model: PartlyLocalModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, hparams_type: Type
+    model: PartlyLocalModel, optimizer: Optimizer, weighting: Weighting, hparams_type: Type
 ) -> Computation:
     """`(<W,L,H,B*> -> TrainingResult)`: local steps of the global weights, with the local ones L frozen."""
     local_type = tf_computation(lambda: model.initial_local_weights()).type_signature.result
     roles = model.weight_roles
 
-    @tf_computation
-    def begin(changing: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
+    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
         mine = {name: hparams[name] for name in optimizer.hyperparameters if hparams}
-        state = optimizer.set_hparams(optimizer.initialize(changing.trainable), mine)
-        return _Carry(changing, state, model.initial_metrics())
+        state = optimizer.set_hparams(optimizer.initialize(initial.trainable), mine)
+        return _Carry(initial, state, model.initial_metrics())
 
-    @tf_computation
-    def step(carry: _Carry, batch: TensorStructure, start: ModelWeights, local: ModelWeights) -> _Carry:
-        whole = model.joined(roles.replace(start, carry.weights), local)
+    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights, local: ModelWeights) -> _Carry:
+        whole = model.joined(roles.replace(weights, carry.weights), local)
         gradients, _, moved, metrics = gradients_of(model.whole, whole, carry.metrics, batch)
         mine = model.divided(ModelWeights(gradients, moved))[0]
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
         return _Carry(roles.changing(ModelWeights(trainable, mine.non_trainable)), state, metrics)
 
-    @tf_computation
     def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
         weight, report = weight_and_report(model.whole, weighting, carry.metrics)
         return finite_or_nothing(roles.difference(carry.weights, initial), weight, report)
 
-    @federated_computation(weights_type, local_type, hparams_type, SequenceType(model.batch_type))
-    def train(weights: Value, local: Value, hparams: Value, batches: Value) -> Value:
-        changing = roles.changing(weights)
-        start = begin(changing, hparams)
-        trained = sequence_reduce(batches, start, lambda carry, batch: step(carry, batch, weights, local))
-        return finish(changing, trained)
-
-    return train
+    return client_steps(model, begin, step, finish, local=local_type, hparams=hparams_type)  # type: ignore[arg-type]

@@ -9,20 +9,19 @@ import tensorflow as tf
 from fedcore.aggregators import AggregationFactory
 from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
-from fedcore.intrinsics import sequence_reduce
 from fedcore.ir import Value
-from fedcore.learning.algorithms.composition import compose_learning_process
-from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
+from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.fed_avg import federated_averaging
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.gradients import dense_gradients_of
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import build_sgdm
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
-from fedcore.learning.templates.training import constant_work, weights_type_of
 from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
 from fedcore.templates import MeasuredProcess
-from fedcore.types import SequenceType, Type
+from fedcore.tff_names import takes_names_of_tff
+from fedcore.types import SequenceType
 
 
 @attrs.frozen
@@ -34,7 +33,7 @@ class _Carry:
     metrics: Any
 
 
-def build_gradient(model: PureModel, weights_type: Type) -> Computation:
+def build_gradient(model: PureModel) -> Computation:
     """The computation `(<W,B*> -> <gradients,assigned,metrics>)`: the mean gradient of a client's examples.
 
     The trainable weights stay what they are; those that a step assigns move from batch to batch. No examples give
@@ -42,12 +41,10 @@ def build_gradient(model: PureModel, weights_type: Type) -> Computation:
     """
     roles = model.weight_roles
 
-    @tf_computation
     def begin(weights: ModelWeights) -> _Carry:
         zeros = tuple(tf.zeros_like(w) for w in weights.trainable)
         return _Carry(zeros, roles.changing(weights).non_trainable, model.initial_metrics())
 
-    @tf_computation
     def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
         at = roles.replace(weights, ModelWeights(weights.trainable, carry.assigned))
         gradients, output, non_trainable, metrics = dense_gradients_of(model, at, carry.metrics, batch)
@@ -56,26 +53,21 @@ def build_gradient(model: PureModel, weights_type: Type) -> Computation:
         summed = tuple(total + g * tf.cast(output.num_examples, g.dtype) for total, g in pairs)
         return _Carry(summed, moved, metrics)
 
-    @tf_computation
     def finish(carry: _Carry) -> _Carry:
         count = carry.metrics["num_examples"][0]
         means = tuple(tf.math.divide_no_nan(g, tf.cast(count, g.dtype)) for g in carry.gradients)
         return _Carry(means, carry.assigned, carry.metrics)
 
-    @federated_computation(weights_type, SequenceType(model.batch_type))
-    def gradient(weights: Value, batches: Value) -> Value:
-        return finish(sequence_reduce(batches, begin(weights), lambda carry, batch: step(carry, batch, weights)))
-
-    return gradient
+    return client_steps(model, begin, step, finish)
 
 
+@takes_names_of_tff("loop_implementation")
 def build_fed_sgd(
     model_fn: ModelFn,
     server_optimizer_fn: OptimizerLike | None = None,
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds federated gradient descent: clients send the gradient of their examples, the server takes one step.
 
@@ -95,10 +87,8 @@ def build_fed_sgd(
         >>> process = fc.learning.algorithms.build_fed_sgd(model_fn, lambda: keras.optimizers.SGD(0.1))
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
-    check_loop_implementation(loop_implementation)
     model = trace_model(model_fn)
-    weights_type, roles = weights_type_of(model), model.weight_roles
-    gradient = build_gradient(model, weights_type)
+    gradient, roles = build_gradient(model), model.weight_roles
 
     @tf_computation
     def result(weights: ModelWeights, outputs: _Carry) -> TrainingResult:
@@ -110,16 +100,13 @@ def build_fed_sgd(
             update, tf.cast(outputs.metrics["num_examples"][0], tf.float32), model.report_metrics(outputs.metrics)
         )
 
-    def build_train(nothing: Type) -> Computation:
-        @federated_computation(weights_type, nothing, SequenceType(model.batch_type))
-        def train(weights: Value, _nothing: Value, batches: Value) -> Value:
-            return result(roles.changing(weights), gradient(weights, batches))
+    @federated_computation(model.weights_type, SequenceType(model.batch_type))
+    def train(weights: Value, batches: Value) -> Value:
+        return result(roles.changing(weights), gradient(weights, batches))
 
-        return train
-
-    return compose_learning_process(
+    return federated_averaging(
         model,
-        constant_work(tf_computation(lambda: ()), build_train),
+        ClientWork(train),
         build_sgdm(0.1) if server_optimizer_fn is None else server_optimizer_fn,
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,

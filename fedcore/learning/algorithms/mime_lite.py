@@ -11,39 +11,32 @@ from fedcore.computation import Computation, federated_computation, tf_computati
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
-    federated_eval,
     federated_map,
     federated_mean,
     federated_zip,
-    sequence_reduce,
 )
 from fedcore.ir import Value
-from fedcore.learning.algorithms.composition import (
-    adapt_unweighted,
-    build_aggregation,
-    build_server_work,
-    check_distributor,
-)
+from fedcore.learning.algorithms.client_work import client_steps
 from fedcore.learning.algorithms.distribution import distribute
+from fedcore.learning.algorithms.fed_avg import build_server_work
 from fedcore.learning.algorithms.fed_avg_with_schedule import check_has_rate
 from fedcore.learning.algorithms.fed_sgd import build_gradient
-from fedcore.learning.loop_implementation import LoopImplementation, check_loop_implementation
+from fedcore.learning.algorithms.given_parts import adapt_unweighted, build_aggregation, check_distributor
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
-from fedcore.learning.models.frozen_weights import changing_type, weights_functions, whole_weights
+from fedcore.learning.models.frozen_weights import changing_type, whole_weights
 from fedcore.learning.models.gradients import gradients_of
-from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.models.weight_roles import WeightRoles
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.optimizers.scheduled_optimizer import scheduled_rate
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
-from fedcore.learning.templates.training import weights_type_of
+from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.templates.training_result import all_finite, finite_or_nothing, zeros_unless
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.templates import MeasuredProcess
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
+from fedcore.tff_names import takes_names_of_tff
+from fedcore.types import CLIENTS, FederatedType, SequenceType, Type
 
 
 @attrs.frozen
@@ -61,39 +54,28 @@ class _Result:
     examples: Any
 
 
-def _build_training(
-    model: PureModel, optimizer: Optimizer, weighting: Weighting, weights_type: Type, state_type: Type
-) -> Computation:
+def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting, state_type: Type) -> Computation:
     """The computation `(<W,S,B*> -> _Result)`: local steps whose statistics S stay as they are."""
-    gradient, roles = build_gradient(model, weights_type), model.weight_roles
+    roles = model.weight_roles
 
-    @tf_computation
-    def begin(changing: ModelWeights) -> _Carry:
-        return _Carry(changing, model.initial_metrics())
+    def begin(initial: ModelWeights) -> _Carry:
+        return _Carry(initial, model.initial_metrics())
 
-    @tf_computation
-    def step(carry: _Carry, batch: TensorStructure, start: ModelWeights, state: TensorStructure) -> _Carry:
-        weights = roles.replace(start, carry.weights)
-        gradients, _, non_trainable, metrics = gradients_of(model, weights, carry.metrics, batch)
+    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights, state: TensorStructure) -> _Carry:
+        current = roles.replace(weights, carry.weights)
+        gradients, _, non_trainable, metrics = gradients_of(model, current, carry.metrics, batch)
         _, trainable = optimizer.next(state, carry.weights.trainable, gradients)
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)
 
-    @tf_computation
-    def finish(initial: ModelWeights, carry: _Carry, full: TensorStructure) -> _Result:
-        finite = all_finite(full.gradients)
-        examples = tf.cast(full.metrics["num_examples"][0], tf.float32)
+    def finish(initial: ModelWeights, carry: _Carry, second: TensorStructure) -> _Result:
+        finite = all_finite(second.gradients)
+        examples = tf.cast(second.metrics["num_examples"][0], tf.float32)
         weight, report = weight_and_report(model, weighting, carry.metrics)
         update = roles.difference(carry.weights, initial)
-        change = finite_or_nothing(update, weight, report, full.gradients)
-        return _Result(change, *zeros_unless(finite, (full.gradients, examples)))
+        change = finite_or_nothing(update, weight, report, second.gradients)
+        return _Result(change, *zeros_unless(finite, (second.gradients, examples)))
 
-    @federated_computation(weights_type, state_type, SequenceType(model.batch_type))
-    def train(weights: Value, state: Value, batches: Value) -> Value:
-        changing = roles.changing(weights)
-        trained = sequence_reduce(batches, begin(changing), lambda carry, batch: step(carry, batch, weights, state))
-        return finish(changing, trained, gradient(weights, batches))
-
-    return train
+    return client_steps(model, begin, step, finish, second_pass=build_gradient(model), state=state_type)
 
 
 def _build_learning(optimizer: Optimizer) -> Computation:
@@ -108,6 +90,7 @@ def _build_learning(optimizer: Optimizer) -> Computation:
     return learn
 
 
+@takes_names_of_tff("loop_implementation")
 def build_weighted_mime_lite(
     model_fn: ModelFn,
     base_optimizer: OptimizerLike,
@@ -117,7 +100,6 @@ def build_weighted_mime_lite(
     model_aggregator: AggregationFactory | None = None,
     full_gradient_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds Mime Lite: local steps of `base_optimizer` with its statistics frozen for the round.
 
@@ -152,10 +134,10 @@ def build_weighted_mime_lite(
         model_aggregator=model_aggregator,
         full_gradient_aggregator=full_gradient_aggregator,
         metrics_aggregator=metrics_aggregator,
-        loop_implementation=loop_implementation,
     )
 
 
+@takes_names_of_tff("loop_implementation")
 def build_unweighted_mime_lite(
     model_fn: ModelFn,
     base_optimizer: OptimizerLike,
@@ -164,7 +146,6 @@ def build_unweighted_mime_lite(
     model_aggregator: AggregationFactory | None = None,
     full_gradient_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds Mime Lite in which every client's change counts the same.
 
@@ -194,10 +175,10 @@ def build_unweighted_mime_lite(
         model_aggregator=adapt_unweighted(model_aggregator),
         full_gradient_aggregator=adapt_unweighted(full_gradient_aggregator, "full_gradient_aggregator"),
         metrics_aggregator=metrics_aggregator,
-        loop_implementation=loop_implementation,
     )
 
 
+@takes_names_of_tff("loop_implementation")
 def build_mime_lite_with_optimizer_schedule(
     model_fn: ModelFn,
     learning_rate_fn: Callable | None,
@@ -208,7 +189,6 @@ def build_mime_lite_with_optimizer_schedule(
     model_aggregator: AggregationFactory | None = None,
     full_gradient_aggregator: AggregationFactory | None = None,
     metrics_aggregator: Callable[[Any], Callable] | None = None,
-    loop_implementation: LoopImplementation = LoopImplementation.DATASET_REDUCE,
 ) -> LearningProcess:
     """Builds Mime Lite with a learning rate of the clients' steps that depends on the round.
 
@@ -232,30 +212,19 @@ def build_mime_lite_with_optimizer_schedule(
         >>> metrics['client_work']['client_learning_rate']
         np.float32(0.5)
     """
-    check_loop_implementation(loop_implementation)
     model = trace_model(model_fn)
     base = as_optimizer(base_optimizer, model.trainable_names, averages_weights=False)
     set_rate = None if learning_rate_fn is None else _build_rate_setter(base, learning_rate_fn)
     server = build_server_work(model, server_optimizer, metrics_aggregator)
-    weights_type = weights_type_of(model)
     check_distributor(model_distributor, changing_type(model))
     base_start = tf_computation(lambda: base.initialize(model.initial_changing_weights().trainable))
-    train = _build_training(model, base, client_weighting, weights_type, base_start.type_signature.result)
+    train = _build_training(model, base, client_weighting, base_start.type_signature.result)
     aggregation = _Aggregation(
         train.type_signature.result, model.weight_roles, model_aggregator, full_gradient_aggregator
     )
     learn = _build_learning(base)
 
-    @federated_computation
-    def initialize() -> Value:
-        first = federated_eval(server.start, SERVER)
-        return first_state(
-            first[0],
-            first[1],
-            distributor=model_distributor.initialize() if model_distributor else None,
-            client_work=federated_eval(base_start, SERVER),
-            aggregator=aggregation.initialize(),
-        )
+    initialize = server.initialize(distributor=model_distributor, client_work=base_start, aggregator=aggregation)
 
     @federated_computation(initialize.type_signature.result, FederatedType(SequenceType(model.batch_type), CLIENTS))
     def next_round(state: Value, data: Value) -> LearningProcessOutput:
@@ -284,12 +253,7 @@ def build_mime_lite_with_optimizer_schedule(
         return LearningProcessOutput(new_state, metrics)
 
     settable = tuple(name for name in base.hyperparameters if not (set_rate is not None and name == "learning_rate"))
-    return LearningProcess(
-        initialize,
-        with_weight_names(next_round, model),
-        hyperparameters={"client_work": settable, "finalizer": server.hyperparameters},
-        **weights_functions(model),
-    )
+    return server.process(initialize, next_round, client_work=settable)
 
 
 def _build_rate_setter(base: Optimizer, learning_rate_fn: Callable) -> Callable:

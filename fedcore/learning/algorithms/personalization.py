@@ -12,13 +12,14 @@ from fedcore.graphs.sequences.symbolic_dataset import SymbolicDataset
 from fedcore.intrinsics import federated_broadcast, federated_map
 from fedcore.ir import Value
 from fedcore.ir.active import active_builder
+from fedcore.learning.algorithms.fed_avg import build_local_steps
+from fedcore.learning.algorithms.fed_eval import build_evaluation
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
 from fedcore.learning.models.frozen_weights import changing_type, split_weights, whole_weights
 from fedcore.learning.models.model_from_functional import model_with_variables
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import Optimizer, as_optimizer
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
-from fedcore.learning.templates.training import build_evaluation, build_training, weights_type_of
 from fedcore.learning.templates.training_result import all_finite, count_unless
 from fedcore.learning.weighting import ClientWeighting
 from fedcore.scalars import whole_number
@@ -74,11 +75,10 @@ def build_personalization_eval_computation(
         raise FedcoreError("personalize_fn_dict has at least one entry, and none named baseline_metrics")
     max_num_clients = whole_number("max_num_clients", max_num_clients, at_least=1)
     model = trace_model(model_fn)
-    weights_type = weights_type_of(model)
     if baseline_evaluate_fn is None:
-        at_client = _build_by_metrics_of_the_model(model, weights_type, personalize_fn_dict)
+        at_client = _build_by_metrics_of_the_model(model, personalize_fn_dict)
     else:
-        at_client = _build_by_functions(model, weights_type, personalize_fn_dict, baseline_evaluate_fn)
+        at_client = _build_by_functions(model, personalize_fn_dict, baseline_evaluate_fn)
     data_type = at_client.module.main.parameters[1].type
     sample = UnweightedReservoirSamplingFactory(max_num_clients).create(at_client.type_signature.result)
 
@@ -109,18 +109,18 @@ def _data_type(element: Type) -> Type:
     return StructType([(name, SequenceType(element)) for name in ("train_data", "test_data")])
 
 
-def _build_by_metrics_of_the_model(model: PureModel, weights_type: Type, ways: Mapping[str, Any]) -> Computation:
+def _build_by_metrics_of_the_model(model: PureModel, ways: Mapping[str, Any]) -> Computation:
     """`(<W,<train_data=B*,test_data=B*>> -> metrics)`, those of the model."""
-    evaluate = build_evaluation(model, weights_type)
+    evaluate = build_evaluation(model)
     finalize = tf_computation(evaluate.type_signature.result)(lambda state: model.finalize_metrics(state))
 
     @tf_computation
     def with_count(metrics: dict, count: "tf.Tensor") -> dict:
         return {**metrics, NON_FINITE_CLIENTS: count}
 
-    adapt = {name: _adaptation(way, model, weights_type) for name, way in ways.items()}
+    adapt = {name: _adaptation(way, model) for name, way in ways.items()}
 
-    @federated_computation(weights_type, _data_type(model.batch_type))
+    @federated_computation(model.weights_type, _data_type(model.batch_type))
     def at_client(weights: Value, data: Value) -> dict[str, Value]:
         metrics = {"baseline_metrics": finalize(evaluate(weights, data.test_data))}
         for name, fn in adapt.items():
@@ -131,9 +131,7 @@ def _build_by_metrics_of_the_model(model: PureModel, weights_type: Type, ways: M
     return at_client
 
 
-def _build_by_functions(
-    model: PureModel, weights_type: Type, ways: Mapping[str, Any], baseline_evaluate_fn: Callable
-) -> Computation:
+def _build_by_functions(model: PureModel, ways: Mapping[str, Any], baseline_evaluate_fn: Callable) -> Computation:
     """`(<W,<train_data=E*,test_data=E*>> -> metrics)`, those that the user's functions return."""
     if not callable(baseline_evaluate_fn):
         raise TypeMismatch(
@@ -148,7 +146,7 @@ def _build_by_functions(
             )
     element = map_tensors(_example_of, model.batch_type)
 
-    @tf_computation(weights_type, _data_type(element))
+    @tf_computation(model.weights_type, _data_type(element))
     def at_client(weights: ModelWeights, data: dict[str, SymbolicDataset]) -> dict:
         baseline = convert_function(baseline_evaluate_fn)(model_with_variables(model, weights), data["test_data"])
         metrics = {"baseline_metrics": baseline}
@@ -171,10 +169,10 @@ def _example_of(batch_type: TensorType) -> TensorType:
     return TensorType(batch_type.dtype, batch_type.sizes[1:])
 
 
-def _adaptation(way: OptimizerLike | Computation, model: PureModel, weights_type: Type) -> Callable:
+def _adaptation(way: OptimizerLike | Computation, model: PureModel) -> Callable:
     """A function, traced at a client: (W, B*) -> (W, int64: the client's count if its work is not finite)."""
     if isinstance(way, Computation):
-        not_finite = tf_computation(weights_type)(lambda weights: count_unless(all_finite(weights)))
+        not_finite = tf_computation(model.weights_type)(lambda weights: count_unless(all_finite(weights)))
 
         def adapt(weights: Value, batches: Value) -> tuple[Value, Value]:
             adapted_weights = way(weights, batches)
@@ -183,15 +181,10 @@ def _adaptation(way: OptimizerLike | Computation, model: PureModel, weights_type
         return adapt
 
     nothing, roles = tf_computation(lambda: ()), model.weight_roles
-    train: Any = build_training(
-        model,
-        as_optimizer(way, model.trainable_names, scales_loss=True, clips_examples=True),
-        ClientWeighting.UNIFORM,
-        weights_type,
-        nothing.type_signature.result,
-    )
+    optimizer = as_optimizer(way, model.trainable_names, scales_loss=True, clips_examples=True)
+    train: Any = build_local_steps(model, optimizer, ClientWeighting.UNIFORM, nothing.type_signature.result)
 
-    @tf_computation(weights_type, train.type_signature.result["update"])
+    @tf_computation(model.weights_type, train.type_signature.result["update"])
     def add(weights: ModelWeights, update: ModelWeights) -> ModelWeights:
         trainable = tuple(w + u for w, u in zip(weights.trainable, update.trainable, strict=True))
         return roles.replace(weights, ModelWeights(trainable, roles.assigned_after(roles.changing(weights), update)))

@@ -10,28 +10,25 @@ from fedcore.computation import Computation, federated_computation, tf_computati
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import (
     federated_broadcast,
-    federated_eval,
     federated_map,
     federated_mean,
     federated_sum,
     federated_zip,
-    sequence_reduce,
 )
 from fedcore.ir import Value
-from fedcore.learning.algorithms.composition import ServerWork, build_server_work
+from fedcore.learning.algorithms.client_work import client_steps
+from fedcore.learning.algorithms.fed_avg import ServerWork, build_server_work
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import ModelWeights, PureModel, trace_model
-from fedcore.learning.models.frozen_weights import weights_functions, whole_weights
+from fedcore.learning.models.frozen_weights import whole_weights
 from fedcore.learning.models.gradients import dense_gradients_of
-from fedcore.learning.models.pure_model import with_weight_names
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
-from fedcore.learning.templates.training import weights_type_of
+from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.templates.training_result import finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.scalars import real_number, whole_number
-from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
+from fedcore.types import CLIENTS, FederatedType, Type
 
 
 @attrs.frozen
@@ -52,24 +49,21 @@ def _zero_control(model: PureModel) -> tuple:
 
 
 def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> Computation:
-    """The computation `(<W,S,B*,C> -> _Result)`: gradient descent whose gradients the controls correct."""
+    """The computation `(<W,S,C,B*> -> _Result)`: gradient descent whose gradients the controls correct."""
     roles = model.weight_roles
 
-    @tf_computation
-    def begin(changing: ModelWeights) -> _Carry:
-        return _Carry(changing, model.initial_metrics())
+    def begin(initial: ModelWeights) -> _Carry:
+        return _Carry(initial, model.initial_metrics())
 
-    @tf_computation
     def step(
-        carry: _Carry, batch: TensorStructure, start: ModelWeights, work: dict, own: tuple[tf.Tensor, ...]
+        carry: _Carry, batch: TensorStructure, weights: ModelWeights, work: dict, own: tuple[tf.Tensor, ...]
     ) -> _Carry:
-        weights = roles.replace(start, carry.weights)
-        gradients, _, non_trainable, metrics = dense_gradients_of(model, weights, carry.metrics, batch)
+        current = roles.replace(weights, carry.weights)
+        gradients, _, non_trainable, metrics = dense_gradients_of(model, current, carry.metrics, batch)
         parts = zip(carry.weights.trainable, gradients, own, work["control"], strict=True)
         trainable = tuple(w - tf.cast(work["learning_rate"], w.dtype) * (g - ci + c) for w, g, ci, c in parts)
         return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)
 
-    @tf_computation
     def finish(initial: ModelWeights, carry: _Carry, work: dict, own: tuple[tf.Tensor, ...]) -> _Result:
         update = roles.difference(carry.weights, initial)
         result = finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
@@ -82,24 +76,18 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
         )
         return _Result(result, new_control, tuple(a - b for a, b in zip(new_control, own, strict=True)))
 
-    @federated_computation(weights_type_of(model), work_type, SequenceType(model.batch_type), work_type["control"])
-    def train(weights: Value, work: Value, batches: Value, own: Value) -> Value:
-        changing = roles.changing(weights)
-        trained = sequence_reduce(batches, begin(changing), lambda carry, batch: step(carry, batch, weights, work, own))
-        return finish(changing, trained, work, own)
-
-    return train
+    return client_steps(model, begin, step, finish, work=work_type, own=work_type["control"])
 
 
 def _build_round(
     model: PureModel, server: ServerWork, train: Computation, move: Computation, state_type: Type
 ) -> Computation:
-    _, _, batches, control = (p.type for p in train.module.main.parameters)
+    _, _, control, batches = (p.type for p in train.module.main.parameters)
 
     @federated_computation(state_type, FederatedType(batches, CLIENTS), FederatedType(control, CLIENTS))
     def next_round(state: Value, data: Value, client_states: Value) -> ClientStateOutput:
         sent = federated_broadcast(federated_zip((state.global_model_weights, state.client_work)))
-        results = federated_map(train, (whole_weights(model, sent[0]), sent[1], data, client_states))
+        results = federated_map(train, (whole_weights(model, sent[0]), sent[1], client_states, data))
         mean = federated_mean(results.client.update, results.client.weight)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean))
         _, train_metrics = server.aggregate_metrics(results.client.metrics)
@@ -166,18 +154,10 @@ def build_scaffold(
         pairs = zip(work["control"], change, strict=True)
         return {**work, "control": tuple(c + total / num_clients for c, total in pairs)}
 
-    @federated_computation
-    def initialize() -> Value:
-        first = federated_eval(server.start, SERVER)
-        return first_state(first[0], first[1], client_work=federated_eval(initial_work, SERVER))
+    initialize = server.initialize(client_work=initial_work)
 
     train = _build_training(model, client_weighting, initial_work.type_signature.result)
     next_round = _build_round(model, server, train, move, initialize.type_signature.result)
-    names = {"client_work": ("learning_rate",), "finalizer": server.hyperparameters}
-    return ClientStateProcess(
-        initialize,
-        with_weight_names(next_round, model),
-        initial_client_state,
-        hyperparameters=names,
-        **weights_functions(model),
+    return server.process(
+        initialize, next_round, initial_client_state, kind=ClientStateProcess, client_work=("learning_rate",)
     )

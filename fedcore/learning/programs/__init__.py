@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.client_metrics import ClientMetrics, evaluate_clients
 from fedcore.learning.programs.early_stopping import EarlyStopping
-from fedcore.learning.programs.evaluation_manager import EvaluationManager, extract_and_rewrap_metrics
 from fedcore.learning.programs.history import History
 from fedcore.learning.programs.learning_rate_scheduler import LearningRateScheduler
 from fedcore.learning.programs.model_card import model_card
@@ -17,7 +16,6 @@ from fedcore.learning.programs.optuna_pruning import OptunaPruning
 from fedcore.learning.programs.plot import plot_histories
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.train import train
-from fedcore.learning.programs.train_model import ProgramState, train_model
 from fedcore.tff_names import tff_name
 
 __all__ = [
@@ -39,7 +37,12 @@ __all__ = [
     "train_model",
 ]
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+    from fedcore.compat.evaluation_manager import EvaluationManager as EvaluationManager
+    from fedcore.compat.evaluation_manager import extract_and_rewrap_metrics as extract_and_rewrap_metrics
+    from fedcore.compat.train_model import ProgramState as ProgramState
+    from fedcore.compat.train_model import train_model as train_model
+else:
 
     def __getattr__(name: str) -> object:
         return tff_name("fedcore.learning.programs", name)

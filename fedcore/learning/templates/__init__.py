@@ -5,13 +5,8 @@ from typing import TYPE_CHECKING
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.apply_optimizer import build_apply_optimizer_finalizer, reject_non_finite_update
 from fedcore.learning.templates.client_work import ClientResult, ClientWorkProcess
-from fedcore.learning.templates.composition import compose_learning_process
 from fedcore.learning.templates.distribution import DistributionProcess, build_broadcast_process
 from fedcore.learning.templates.finalizer import FinalizerProcess
-from fedcore.learning.templates.model_delta import (
-    build_functional_model_delta_client_work,
-    build_model_delta_client_work,
-)
 from fedcore.tff_names import tff_name
 
 __all__ = [
@@ -30,7 +25,13 @@ __all__ = [
     "reject_non_finite_update",
 ]
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:  # names of TFF, which `tff_name` finds
+    from fedcore.compat.templates import (
+        build_functional_model_delta_client_work as build_functional_model_delta_client_work,
+    )
+    from fedcore.compat.templates import build_model_delta_client_work as build_model_delta_client_work
+    from fedcore.compat.templates import compose_learning_process as compose_learning_process
+else:
 
     def __getattr__(name: str) -> object:
         return tff_name("fedcore.learning.templates", name)

@@ -1,4 +1,4 @@
-"""Evaluations that run beside a training, each for a time, and go on after an interrupt."""
+"""TFF's evaluations that run beside a training, each for a time, and go on after an interrupt."""
 
 import asyncio
 import datetime
@@ -7,10 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from fedcore import context
+from fedcore.computation import Computation, invoke_async
 from fedcore.errors import InvalidValue, NotFound
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
-from fedcore.learning.programs.program_calls import call_async
-from fedcore.program import FederatedDataSource, FileProgramStateManager, ReleaseManager
+from fedcore.program import (
+    FederatedContext,
+    FederatedDataSource,
+    FileProgramStateManager,
+    ReleaseManager,
+    materialize_value,
+)
 
 MODEL_METRICS_PREFIX = "model_metrics"
 MANAGER_NAME = "eval_manager"
@@ -211,3 +218,10 @@ def extract_and_rewrap_metrics(metrics_structure: Mapping[str, Any], *, path: Se
         raise NotFound(f"the metrics have no {'/'.join(path)}: there is no {path[-1]} among {', '.join(place)}")
     part = place.pop(path[-1])
     return {**copy, MODEL_METRICS_PREFIX: part}
+
+
+async def call_async(computation: Computation, *arguments: Any) -> Any:
+    """The values of a call's result, in a federated context or on a runtime; other tasks run meanwhile."""
+    if isinstance(context.current_runtime(), FederatedContext):
+        return await materialize_value(computation(*arguments))
+    return await invoke_async(computation, *arguments)

@@ -1,29 +1,36 @@
-"""Composes a learning process of its parts."""
+"""The templates of TFF that make a learning process of parts, and the client work of federated averaging as a part.
 
-from collections.abc import Mapping
+Decision 0150.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedcore.computation import Computation, federated_computation
-from fedcore.errors import FedcoreError, TypeMismatch, brief
-from fedcore.intrinsics import federated_eval
-from fedcore.ir import Value
-from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
-from fedcore.learning.templates.client_work import ClientWorkProcess
+from fedcore.computation import Computation, tf_computation
+from fedcore.errors import TypeMismatch, brief
+from fedcore.learning.algorithms.fed_avg import build_round, local_training
+from fedcore.learning.models import FunctionalModel, PureModel, trace_model
+from fedcore.learning.models.traced import ModelFn
+from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
+from fedcore.learning.process import LearningAlgorithmState, LearningProcess
+from fedcore.learning.templates.client_work import ClientResult, ClientWorkProcess
 from fedcore.learning.templates.distribution import DistributionProcess
 from fedcore.learning.templates.finalizer import FinalizerProcess
-from fedcore.learning.templates.state import first_state, next_state, round_metrics
+from fedcore.learning.templates.training_result import TrainingResult, aggregation_of_metrics
+from fedcore.learning.weighting import Weighting
 from fedcore.templates import AggregationProcess, MeasuredProcess
 from fedcore.templates.iterative import check_computation
+from fedcore.tff_names import takes_names_of_tff
 from fedcore.types import CLIENTS, SERVER, FederatedType, Type, contains, explain, fits, member_of
 
 
+@takes_names_of_tff("measure_timing")
 def compose_learning_process(
     initial_model_weights_fn: Computation,
     model_weights_distributor: DistributionProcess,
     client_work: ClientWorkProcess,
     model_update_aggregator: AggregationProcess,
     model_finalizer: FinalizerProcess,
-    measure_timing: bool = False,
 ) -> LearningProcess:
     """Composes a learning process: send the weights, work at the clients, aggregate the updates, change the weights.
 
@@ -39,12 +46,10 @@ def compose_learning_process(
         client_work: takes what the distributor gives, and D.
         model_update_aggregator: a weighted one; takes the updates and weights that the clients' work gives.
         model_finalizer: takes W and what the aggregator gives, and gives the next W.
-        measure_timing: False. Clients are run many at a time, so that none has a time of its own.
     Returns:
         A `LearningProcess`, whose `get_hparams` and `set_hparams` are those of the client work and the finalizer.
     Raises:
         TypeMismatch: one part does not take what another gives, or the aggregator takes no weights.
-        FedcoreError: `measure_timing` is asked for.
     Example:
         >>> templates, sgd = fc.learning.templates, fc.learning.optimizers.build_sgdm
         >>> weights = fc.learning.models.weights_type_from_model(model_fn)
@@ -59,14 +64,9 @@ def compose_learning_process(
         >>> metrics['client_work']['train']['num_examples']
         np.int64(5)
     """
-    if measure_timing:
-        raise FedcoreError(
-            "measure_timing: clients are run many at a time, so that none has a time of its own; "
-            "fc.context.last_report().seconds is the time of a round"
-        )
     parts = (model_weights_distributor, client_work, model_update_aggregator, model_finalizer)
     _check_parts(initial_model_weights_fn, *parts)
-    initialize, next_round = compose(initial_model_weights_fn, *parts)
+    initialize, next_round = build_round(initial_model_weights_fn, *parts)
 
     def get_hparams(state: LearningAlgorithmState) -> dict[str, Any]:
         return {
@@ -81,54 +81,6 @@ def compose_learning_process(
         )
 
     return LearningProcess(initialize, next_round, get_hparams_fn=get_hparams, set_hparams_fn=set_hparams)
-
-
-def compose(
-    initial_weights: Computation,
-    distributor: Any,
-    client_work: ClientWorkProcess,
-    aggregator: AggregationProcess,
-    finalizer: FinalizerProcess,
-) -> tuple[Computation, Computation]:
-    """`initialize` and `next` of the process, of parts that fit each other.
-
-    Args:
-        distributor: a measured process, or an object whose `next` is used while a round is traced.
-    """
-
-    @federated_computation
-    def initialize() -> Value:
-        return first_state(
-            federated_eval(initial_weights, SERVER),
-            finalizer.initialize(),
-            distributor=distributor.initialize(),
-            client_work=client_work.initialize(),
-            aggregator=aggregator.initialize(),
-        )
-
-    @federated_computation(initialize.type_signature.result, client_work.data_type)
-    def next_round(state: Value, data: Value) -> LearningProcessOutput:
-        sent = distributor.next(state.distributor, state.global_model_weights)
-        worked = client_work.next(state.client_work, sent.result, data)
-        aggregated = aggregator.next(state.aggregator, worked.result.update, worked.result.update_weight)
-        moved = finalizer.next(state.finalizer, state.global_model_weights, aggregated.result)
-        new_state = next_state(
-            state,
-            global_model_weights=moved.result,
-            distributor=sent.state,
-            client_work=worked.state,
-            aggregator=aggregated.state,
-            finalizer=moved.state,
-        )
-        metrics = round_metrics(
-            distributor=sent.measurements,
-            client_work=worked.measurements,
-            aggregator=aggregated.measurements,
-            finalizer=moved.measurements,
-        )
-        return LearningProcessOutput(new_state, metrics)
-
-    return initialize, next_round
 
 
 def _check_parts(
@@ -183,3 +135,79 @@ def _update_and_weight(client_work: ClientWorkProcess) -> tuple[Type, Type]:
 def _result(part: MeasuredProcess) -> Type:
     output: Any = part.next.type_signature.result
     return output["result"]
+
+
+@takes_names_of_tff("loop_implementation")
+def build_model_delta_client_work(
+    model_fn: ModelFn,
+    optimizer: OptimizerLike,
+    client_weighting: Weighting,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
+) -> ClientWorkProcess:
+    """Builds the client work of federated averaging: steps of an optimizer, then first weights minus trained weights.
+
+    Types, for weights W, batches B, hyperparameters H of the optimizer and metrics M of the model:
+        next  (<H@SERVER,{W}@CLIENTS,{B*}@CLIENTS> -> <state=H@SERVER,
+               result={<update=W.trainable,update_weight=float32>}@CLIENTS,measurements=<train=M>@SERVER>)
+
+    The update is the negative change of the trainable weights, so that an optimizer at the server takes its mean as a
+    gradient. What a client's training does to non-trainable weights stays with it; the builders of
+    `fc.learning.algorithms` average them.
+
+    Args:
+        model_fn: makes the model; called once, and its initialisers are traced.
+        optimizer: for the local steps; a Keras one is accepted.
+        client_weighting: by examples, all alike, or a function of a client's metric states in a graph.
+        metrics_aggregator: joins the clients' metrics. Default: they are added, then computed.
+    Returns:
+        A `ClientWorkProcess`. A client whose change is not finite has weight 0 and an update of zeros, and is counted
+        in the metric num_non_finite_clients.
+    Raises:
+        TracingError: `model_fn` makes no model of `fc.learning`.
+        TypeMismatch: the weighting is neither a `ClientWeighting` nor a function.
+    Source: McMahan et al. 2017, arXiv:1602.05629, Algorithm 1, ClientUpdate.
+    Example:
+        >>> work = fc.learning.templates.build_model_delta_client_work(
+        ...     model_fn, fc.learning.optimizers.build_sgdm(0.1), fc.learning.ClientWeighting.NUM_EXAMPLES)
+        >>> {name: float(value) for name, value in work.get_hparams(work.initialize()).items()}
+        {'learning_rate': 0.10000000149011612}
+    """
+    model = trace_model(model_fn)
+    work = local_training(model, optimizer, client_weighting)
+
+    @tf_computation(work.train.type_signature.result)
+    def as_gradient(trained: TrainingResult) -> ClientResult:
+        return ClientResult(tuple(-u for u in trained.update.trainable), trained.weight)
+
+    return work.process(aggregation_of_metrics(metrics_aggregator, model), as_gradient)
+
+
+@takes_names_of_tff("loop_implementation")
+def build_functional_model_delta_client_work(
+    *,
+    model: FunctionalModel | PureModel,
+    optimizer: OptimizerLike,
+    client_weighting: Weighting,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
+) -> ClientWorkProcess:
+    """Builds the client work of federated averaging with a `FunctionalModel`.
+
+    Types, arguments and result: those of `build_model_delta_client_work`.
+
+    Raises:
+        TypeMismatch: `model` is no `FunctionalModel`.
+    Example:
+        >>> model = fc.learning.models.functional_model_from_keras(
+        ...     keras_model(), keras.losses.MeanSquaredError(), spec)
+        >>> work = fc.learning.templates.build_functional_model_delta_client_work(
+        ...     model=model, optimizer=fc.learning.optimizers.build_sgdm(0.1),
+        ...     client_weighting=fc.learning.ClientWeighting.UNIFORM)
+    """
+    if not isinstance(model, FunctionalModel | PureModel):
+        raise TypeMismatch(f"model is a fc.learning.models.FunctionalModel, not {brief(model)}")
+    return build_model_delta_client_work(
+        model if isinstance(model, PureModel) else lambda: model,
+        optimizer,
+        client_weighting,
+        metrics_aggregator,
+    )

@@ -1,14 +1,13 @@
-"""TensorFlow Federated's program for training and evaluating a model."""
+"""TensorFlow Federated's program for training and evaluating a model; `fc.learning.programs.train` is fedcore's."""
 
 import datetime
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from fedcore.compat.evaluation_manager import EvaluationManager, call_async, extract_and_rewrap_metrics
 from fedcore.errors import InvalidValue, TypeMismatch, brief
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
-from fedcore.learning.programs.evaluation_manager import EvaluationManager, extract_and_rewrap_metrics
-from fedcore.learning.programs.program_calls import call_async
 from fedcore.learning.programs.training import refuse_choosing_from_noise
 from fedcore.program import FederatedDataSource, ProgramStateManager, ReleaseManager, materialize_value
 from fedcore.templates.iterative import state_and_metrics

@@ -1,0 +1,140 @@
+"""The clients' part of an algorithm, as a paper writes it: begin, a step for each batch, finish.
+
+Decision 0333.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from fedcore.computation import Computation, federated_computation, tf_computation
+from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
+from fedcore.ir import Value
+from fedcore.learning.models import PureModel
+from fedcore.learning.templates.client_work import ClientResult, ClientWorkProcess
+from fedcore.templates import MeasuredProcessOutput
+from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
+
+
+def client_steps(
+    model: PureModel,
+    begin: Callable,
+    step: Callable,
+    finish: Callable,
+    *,
+    second_pass: Computation | None = None,
+    **others: Type,
+) -> Computation:
+    """The computation `(<W,others…,B*> -> R)` of one client, of three functions of TensorFlow.
+
+    Types, for weights W, the changing weights U among them, batches B and a carry K of any structure:
+        begin   (… -> K)
+        step    (carry=K, batch=B, … -> K)
+        finish  (carry=K, … -> R)
+
+    Each function takes, by their names, those of these values that it needs: `weights`, W as the server sent them;
+    `initial`, U of them; and the others. Where the carry holds weights it holds U, see `WeightRoles`: frozen weights
+    are constants of the loop.
+
+    Args:
+        second_pass: (<W,B*> -> P), another pass over the batches; `finish` takes P as `second`. Default: there is none.
+        others: names and types of further values of the client, such as the server's message and a state of its own.
+    """
+    stages = [(tf_computation(stage), tuple(inspect.signature(stage).parameters)) for stage in (begin, step, finish)]
+    needs_initial = any("initial" in names for _, names in stages)
+    parameters = {"weights": model.weights_type, **others, "batches": SequenceType(model.batch_type)}
+
+    def train(*arguments: Value) -> Value:
+        values: dict[str, Any] = dict(zip(parameters, arguments, strict=True))
+        weights, batches = values["weights"], values["batches"]
+        if needs_initial:
+            values["initial"] = model.weight_roles.changing(weights)
+
+        def run(stage: int, **more: Any) -> Any:
+            computation, names = stages[stage]
+            return computation(*((more | values)[name] for name in names))
+
+        start = run(0)
+        carry = sequence_reduce(batches, start, lambda carry, batch: run(1, carry=carry, batch=batch))
+        if second_pass is None:
+            return run(2, carry=carry)
+        return run(2, carry=carry, second=second_pass(weights, batches))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    vars(train)["__signature__"] = inspect.Signature([inspect.Parameter(name, kind) for name in parameters])
+    return federated_computation(train, *parameters.values())
+
+
+def _same(work: "ClientWork") -> Computation:
+    @federated_computation(work.initialize.type_signature.result)
+    def same(state: Value) -> Value:
+        return state
+
+    return same
+
+
+@attrs.frozen
+class ClientWork:
+    """The clients' part of an algorithm: their steps, and the state at the server that they are told of.
+
+    Args:
+        train: (<W,H,B*> -> TrainingResult), or (<W,B*> -> TrainingResult), at every client; see `client_steps`.
+        initialize: (-> S), the first state at the server. Default: <>.
+        send: (S -> H), what clients get beside the weights. Default: S.
+        advance: (S -> S), at the server, after a round. Default: the state as it is.
+        hyperparameters: the names of those in S.
+        measure: H at the server -> metrics by name beside `train`; used while a round is traced.
+    """
+
+    train: Computation
+    initialize: Computation = attrs.field(factory=lambda: tf_computation(lambda: ()))
+    send: Computation = attrs.field(default=attrs.Factory(_same, takes_self=True))
+    advance: Computation = attrs.field(default=attrs.Factory(_same, takes_self=True))
+    hyperparameters: tuple[str, ...] = ()
+    measure: Callable[[Any], dict] = lambda sent: {}
+
+    def process(self, aggregate_metrics: Callable, result: Computation | None = None) -> ClientWorkProcess:
+        """The process whose round is: send the message of the state, train, aggregate the metrics.
+
+        Args:
+            aggregate_metrics: traced in a round; {M}@CLIENTS -> (the added metric states, the metrics), both at the
+                server.
+            result: (what `train` gives -> `ClientResult`). Default: its update and weight.
+        """
+        state_type: Any = self.initialize.type_signature.result
+        weights_type, *message_type, batches_type = (p.type for p in self.train.module.main.parameters)
+
+        @federated_computation
+        def initialize() -> Value:
+            return federated_eval(self.initialize, SERVER)
+
+        @federated_computation(
+            FederatedType(state_type, SERVER),
+            FederatedType(weights_type, CLIENTS),
+            FederatedType(batches_type, CLIENTS),
+        )
+        def next_fn(state: Value, weights: Value, data: Value) -> MeasuredProcessOutput:
+            sent = federated_map(self.send, state)
+            message = federated_broadcast(sent)
+            trained = federated_map(self.train, (weights, message, data) if message_type else (weights, data))
+            if result is None:
+                client_result = federated_zip(ClientResult(trained.update, trained.weight))
+            else:
+                client_result = federated_map(result, trained)
+            _, metrics = aggregate_metrics(trained.metrics)
+            measured = federated_zip({"train": metrics, **self.measure(sent)})
+            return MeasuredProcessOutput(federated_map(self.advance, state), client_result, measured)
+
+        names = self.hyperparameters
+        if not names:
+            return ClientWorkProcess(initialize, next_fn)
+        return ClientWorkProcess(
+            initialize,
+            next_fn,
+            get_hparams_fn=tf_computation(lambda state: {name: state[name] for name in names}, state_type),
+            set_hparams_fn=tf_computation(
+                lambda state, hparams: {**state, **hparams}, state_type, {name: state_type[name] for name in names}
+            ),
+        )
