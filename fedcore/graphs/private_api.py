@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import attrs
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, graph_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 
 from fedcore.errors import FedcoreError
@@ -268,6 +268,36 @@ def unordered_function(
     )
     variables = wrap_function.VariableHolder(body)
     return wrap_function.WrappedFunction(graph, variables, attrs={"_noinline": True}, signature=specs)
+
+
+@part("tensorflow.python.eager.context: Context.function_call_options, FunctionCallOptions.as_attrs()")
+def call_without_inference(function: tf.types.experimental.ConcreteFunction, operands: Sequence) -> list[tf.Tensor]:
+    """Calls a function in a graph; its results have the shapes that are known in the function.
+
+    TensorFlow would infer the shapes in the function again, for the operands, and fails ("Missing src context") where a
+    shape in a loop depends on a loop variable of unknown size.
+    """
+    graph, options = tf.compat.v1.get_default_graph(), _context().function_call_options.as_attrs()
+    function.add_to_graph(graph)
+    operands = [*map(tf.convert_to_tensor, operands), *function.captured_inputs]
+    attributes = {
+        "Tin": _types_attribute(operands),
+        "Tout": _types_attribute(function.outputs),
+        "f": attr_value_pb2.AttrValue(func=attr_value_pb2.NameAttrList(name=function.name)),
+        "config_proto": attr_value_pb2.AttrValue(s=options["config_proto"]),
+        "executor_type": attr_value_pb2.AttrValue(s=options["executor_type"].encode()),
+        "_disable_call_shape_inference": attr_value_pb2.AttrValue(b=True),
+    }
+    kind = "StatefulPartitionedCall" if function.function_def.signature.is_stateful else "PartitionedCall"
+    results = graph.create_op(kind, operands, [t.dtype for t in function.outputs], name=kind, attrs=attributes).outputs
+    for result, inner in zip(results, function.outputs, strict=True):
+        result.set_shape(inner.shape)
+    return list(results)
+
+
+def _types_attribute(tensors: Sequence[tf.Tensor]) -> attr_value_pb2.AttrValue:
+    types = [t.dtype.as_datatype_enum for t in tensors]
+    return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(type=types))
 
 
 @functools.cache

@@ -183,6 +183,23 @@ def unordered_function() -> None:
 
 
 @contract
+def call_without_inference() -> None:
+    inner = private_api.unordered_function(lambda x: x[:, :1], [tf.TensorSpec([None, 2], tf.float32)])
+    nodes: list = []
+
+    @tf.function(autograph=False)
+    def outer(x: tf.Tensor) -> tf.Tensor:
+        (result,) = private_api.call_without_inference(inner, [x])
+        nodes.append((result.op.node_def, result.shape.as_list()))
+        return result
+
+    _require(outer(tf.constant([[3.0, 4.0]])).numpy().tolist() == [[3.0]], "a call gives another result")
+    ((node, shape),) = nodes
+    _require(node.attr["_disable_call_shape_inference"].b, "a call does not say that no shapes are inferred")
+    _require(shape == [None, 1], "the result of a call has another shape than in the function")
+
+
+@contract
 def is_unordered() -> None:
     flags: list[bool] = []
 

@@ -73,6 +73,7 @@ _KINDS = {
     "seeded": (lambda x: type(x) is bool, "true or false"),
     "stateful": (lambda x: type(x) is bool, "true or false"),
     "strategy": (lambda x: isinstance(x, str) and x in _STRATEGIES, f"one of {', '.join(_STRATEGIES)}"),
+    "table_rows": (_whole(1, limits.MAX_BITS), "the rows of a table from which changed rows are kept, 1 or more"),
     "target": (is_target, f"a target, {FORM}"),
     "why": (
         lambda x: isinstance(x, str) and 0 < len(x) <= limits.MAX_WHY and x.isprintable(),
@@ -88,7 +89,7 @@ _KINDS = {
 _OF_GRAPHS = frozenset({"effects", "seeded", "stateful"})
 _OF_STAGES = frozenset(
     {
-        *("strategy", "width", "one_step_width", "block", "call", "parallel", "products", "low_rank"),
+        *("strategy", "width", "one_step_width", "block", "call", "parallel", "products", "low_rank", "table_rows"),
         *("kernels", "compute_dtype", "xla", "why", "without"),
     }
 )

@@ -135,6 +135,11 @@ class ClientWork:
         return int(self.plan.get("block", 1))
 
     @functools.cached_property
+    def table_rows(self) -> int:
+        """Rows of the smallest table whose changed rows local training keeps; 0 if it keeps none."""
+        return int(self.plan.get("table_rows", 0))
+
+    @functools.cached_property
     def low_rank(self) -> int:
         """Rank from which local training keeps kernels low-rank; 0 if it keeps none."""
         return int(self.plan.get("low_rank", 0))

@@ -141,7 +141,8 @@ def local(
             measures it.
         low_rank: False keeps a dense copy of every weight for each client. Default: kernels of large dense layers that
             gradient descent trains are kept as the shared kernel plus factors of low rank, decided by shapes; it is
-            faster and gives other bits. A plan shows the rank as `low_rank`.
+            faster and gives other bits. A plan shows the rank as `low_rank`. Of embeddings of 8 MiB and more that plain
+            gradient descent trains, clients keep the rows that they change; a plan shows `table_rows`.
         compute_dtype: `"bfloat16"` computes float32 products (dense layers, convolutions, `einsum`) in bfloat16 in the
             clients' training and evaluation, gradients and metrics included: operands and results are rounded, sums
             within a product are float32, and so is all else. It turns off XLA and low-rank kernels in such stages. It

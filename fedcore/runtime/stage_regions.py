@@ -94,7 +94,7 @@ def stage_regions(plan: Module, assumed: AssumedClients | None = None) -> Iterat
         if op.kind in ("fold", "collect"):
             broadcasts = split_operands([types[o.name] for o in op.operands if isinstance(o, Ref)])
             work = attrs.evolve(client_work(plan, op.name), broadcasts=((),) * broadcasts)
-            if work.is_vectorised or work.low_rank:
+            if work.is_vectorised or work.low_rank or work.table_rows:
                 yield from _regions(work, assumed or AssumedClients())
 
 

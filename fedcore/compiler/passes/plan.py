@@ -42,8 +42,9 @@ def plan(
     clients where all clients of a call take one step. Strategy `loop`: a graph call computes one client; `why` holds
     the reason. The workers run such calls in parallel. A loop with larger blocks computes a block in one graph call
     where it can, which loops over its clients, `parallel` (4) at once; unless it keeps kernels low-rank, its bits are
-    those of a call for each client. On AVX2, `kernels=onednn` gives stages oneDNN's kernels, which TensorFlow leaves
-    out there.
+    those of a call for each client. With `table_rows`, a loop keeps the rows that clients change of tables of so many
+    rows and more, such as embeddings, and a call has `call` clients. On AVX2, `kernels=onednn` gives stages oneDNN's
+    kernels, which TensorFlow leaves out there.
 
     Args:
         vectorize: `auto`, `false`, or the width. Stages without batching rules loop for every width.
@@ -53,7 +54,8 @@ def plan(
         low_rank: `auto` keeps the kernels of large dense layers as factors of low rank while a vectorised stage, or
             a loop that trains convolutions, trains them by gradient descent; `false` keeps none. The attribute
             `low_rank` is the rank from which they are kept: a client's factors are added up when their rank reaches it.
-            With 1, they are kept for clients of one step only, also those of smaller layers.
+            With 1, they are kept for clients of one step only, also those of smaller layers. `false` keeps no changed
+            rows of tables either.
         compute_dtype: `bfloat16` computes float32 products in bfloat16 where client stages compute on clients' data
             sets; such stages have the attribute `compute_dtype` and are not compiled with XLA, which may leave the
             rounding out. `float32` rounds nothing.
@@ -211,7 +213,8 @@ def _strategy(
         return {**loop, "why": _in_text(policy.why_loop or "")}
     if policy.why_loop is not None and not compiled:
         own = block or (1 if join is None else BLOCK)
-        loop = {"strategy": "loop", "block": own, "parallel": policy.parallel, **kernels, **dtype}
+        tables = {"call": policy.call, "table_rows": policy.table_rows} if policy.table_rows else {}
+        loop = {"strategy": "loop", "block": own, "parallel": policy.parallel, **tables, **kernels, **dtype}
         return {**loop, "why": policy.why_loop}
     return {
         "strategy": "vectorised",

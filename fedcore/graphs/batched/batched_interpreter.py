@@ -16,6 +16,8 @@ loop that is built for that half.
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as SequenceOf
+from typing import TypeAlias
 
 import attrs
 import tensorflow as tf
@@ -30,6 +32,7 @@ from fedcore.graphs.batched.batched_value import (
     broadcast_to_clients,
     shared,
 )
+from fedcore.graphs.batched.changed_rows import candidate_tables, no_changed_rows, rows_after_step, table_value
 from fedcore.graphs.batched.client_lane import call_for_client, tensor_of
 from fedcore.graphs.batched.known_inputs import MIN_ROWS, KnownInputs, ProductSource
 from fedcore.graphs.batched.low_rank_carry import LowRankCarry, build_fixed_point, low_rank_carry
@@ -48,6 +51,9 @@ from fedcore.ir.interpret import Interpreter, Seed
 from fedcore.ir.module import Graph, Module, NodeSource, Operation
 from fedcore.ir.operations import lookup
 from fedcore.types import Type
+
+Forms: TypeAlias = tuple[LowRankCarry | None, tuple[int, ...]]
+"""How a loop holds kernels low-rank, and the loop variables that are tables whose changed rows it holds."""
 
 BATCHABLE = ("struct", "item", "call", "bind", "literal", "generic_zero", "sequence_reduce", "sequence_map", "message")
 """Operations of a batched stage; fusing turns the others into graphs."""
@@ -203,10 +209,11 @@ class BatchedInterpreter:
             initial = [shared(tensor_of(value)) for value in initial]
         is_compiled = self._xla and not self._layout.is_alone
         carry = None if is_compiled else low_rank_carry(initial, self._layout)
+        tables = candidate_tables(initial, self._layout)
         if carry is not None and isinstance(sequence, BatchedSequence):
             inputs = self._open_known_inputs(sequence)
         build = functools.partial(self._build_loop, sequence, initial, function, type_, inputs)
-        return unflatten(build_fixed_point(build, carry), type_)
+        return unflatten(build_fixed_point(build, (carry, tables)), type_)
 
     def _build_loop(
         self,
@@ -215,11 +222,11 @@ class BatchedInterpreter:
         function: Callable,
         type_: Type,
         inputs: KnownInputs | None,
-        carry: LowRankCarry | None,
-    ) -> tuple[list[BatchedValue], LowRankCarry | None]:
+        forms: Forms,
+    ) -> tuple[list[BatchedValue], Forms]:
         """Builds the loop over the steps of a group, with the kernels held as the carry says.
 
-        The loop's tensors are those of dense leaves, then those that hold low-rank kernels.
+        The loop's tensors are those of dense leaves, then those that hold changed rows of tables, and low-rank kernels.
 
         Args:
             sequence: of the clients of the group.
@@ -227,11 +234,12 @@ class BatchedInterpreter:
             function: (loop variables, element) -> loop variables.
             type_: of the loop variables.
             inputs: inputs of layers that are known before the loop; None if none are.
-            carry: how kernels are held low-rank; None if none is.
+            forms: how kernels are held low-rank, None if none is, and the tables whose changed rows are held.
         Returns:
-            The loop variables after all steps, and the carry that the step's results need. If that is another carry,
-            the loop is no use, and the list of variables is empty.
+            The loop variables after all steps, and the forms that the step's results need. If these are others, the
+            loop is no use, and the list of variables is empty.
         """
+        carry, tables = forms
         as_value: Callable[[Value], BatchedValue] = shared
         as_variable: Callable[[BatchedValue], Value] = tensor_of
         clients, own_rows = 1, None
@@ -239,23 +247,31 @@ class BatchedInterpreter:
             clients, own_rows = int(sequence.sizes.shape[0]), self._own_rows(sequence)
             as_value, as_variable = batched, functools.partial(broadcast_to_clients, clients=clients)
         open_carry = None if carry is None else carry.open(initial, clients, own_rows, inputs)
-        dense = [i for i in range(len(initial)) if carry is None or i not in carry.kernels]
-        next_carry = carry
+        kernels = [] if carry is None else carry.kernels
+        dense = [i for i in range(len(initial)) if i not in kernels and i not in tables]
+        first_kernel = len(dense) + 2 * len(tables)  # a table has two variables
+        next_carry, next_tables = forms
 
         def step(sequence: BatchedSequence | Sequence, s: Value, *variables: Value) -> tuple[list[Value], Value | None]:
             """Step s of all clients, for `scan`: (loop variables after it, which clients are active; None: all are).
 
-            Also notes the carry that the results need (`next_carry`).
+            Also notes the forms that the results need (`next_carry`, `next_tables`).
             """
-            nonlocal next_carry
+            nonlocal next_carry, next_tables
             with self._step(sequence, s) as (element, columns, active):
                 leaves = dict(zip(dense, map(as_value, variables), strict=False))
-                kernel_variables = list(variables[len(dense) :])
+                table_variables, kernel_variables = variables[len(dense) : first_kernel], list(variables[first_kernel:])
+                leaves.update(_tables(initial, tables, table_variables))
                 step_kernels = None if open_carry is None else open_carry.kernels_in_step(s, kernel_variables, columns)
                 leaves.update({} if step_kernels is None else step_kernels.values)
                 values = [leaves[i] for i in range(len(initial))]
                 results = flatten(at_element(function, s)(unflatten(values, type_), element))
             tensors = [as_variable(results[i]) for i in dense]
+            rows_of = {i: rows_after_step(initial[i].tensor, results[i]) for i in tables}
+            next_tables = tuple(i for i, rows in rows_of.items() if rows is not None)
+            tensors += (
+                table_variables if next_tables != tables else [t for rows in rows_of.values() for t in rows or ()]
+            )
             if step_kernels is None:
                 return tensors, active
             kernel_results = {i: results[i] for i in step_kernels.rights}
@@ -263,16 +279,18 @@ class BatchedInterpreter:
             return [*tensors, *kernel_variables], active
 
         variables = [as_variable(initial[i]) for i in dense]
-        factors = [] if open_carry is None else open_carry.initial_variables()
+        factors = [t for i in tables for t in no_changed_rows(initial[i].tensor)]
+        factors += [] if open_carry is None else open_carry.initial_variables()
         has_half_steps = carry is None and self._layout.has_half_steps
         steps, final_variables = self._run_steps(
             step, sequence, [*variables, *factors], len(factors), has_half_steps=has_half_steps
         )
-        if next_carry != carry:
-            return [], next_carry
+        if (next_carry, next_tables) != forms:
+            return [], (next_carry, next_tables)
         results = dict(zip(dense, map(as_value, final_variables), strict=False))
-        results.update({} if open_carry is None else open_carry.final_kernels(steps, final_variables[len(dense) :]))
-        return [results[i] for i in range(len(initial))], carry
+        results.update(_tables(initial, tables, final_variables[len(dense) : first_kernel]))
+        results.update({} if open_carry is None else open_carry.final_kernels(steps, final_variables[first_kernel:]))
+        return [results[i] for i in range(len(initial))], forms
 
     @contextlib.contextmanager
     def _step(
@@ -342,6 +360,14 @@ class BatchedInterpreter:
         """The rows that products of one client may have; None if the rows of all clients are joined."""
         products = self._layout.products
         return OwnRows(products, sequence.rows.own_rows, sequence.batch_rows) if products else None
+
+
+def _tables(
+    initial: list[BatchedValue], tables: tuple[int, ...], variables: SequenceOf[Value]
+) -> dict[int, BatchedValue]:
+    """Number of a loop variable -> its table, whose changed rows two of the loop's tensors hold."""
+    pairs = zip(variables[::2], variables[1::2], strict=True)
+    return {i: table_value(initial[i].tensor, *pair) for i, pair in zip(tables, pairs, strict=True)}
 
 
 def _count_whole_steps(sequence: BatchedSequence) -> Value:

@@ -11,6 +11,7 @@ Decision 0005.
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import attrs
 import numpy as np
@@ -21,6 +22,7 @@ from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.graphs.batched.batching_rewrites import DATA_PRODUCTS, KNOWN_INPUTS, ONE_STEP_FACTORS
+from fedcore.graphs.batched.changed_rows import tables_of_step
 from fedcore.graphs.batched.client_lane import CONTROL_FLOW, is_straight
 from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clients_at_once, start_rows, why_loop
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
@@ -58,6 +60,12 @@ MAX_ONE_STEP_WIDTH = 128  # a quarter of a call of small clients: as many groups
 ONE_STEP_BYTES = 16 << 20
 """Of the batches of a group whose clients take one step with low-rank kernels, and so have no state of their own."""
 
+MAX_BLOCKS_OF_TABLES = 8
+"""Blocks of a call of clients whose changed rows of tables are kept."""
+
+STORED_BYTES = 64 << 20
+"""Of the other weights of the clients of such a call."""
+
 MAX_WIDTH_IMAGES = 4  # the activations of a convolution are far larger than its batch
 
 _NOISY_GRADIENTS = "PreventGradient"  # of examples, see `fedcore.learning.models.example_gradients`
@@ -91,6 +99,7 @@ class BatchingPolicy:
         why_loop: the reason why a loop over clients is cheaper than groups with dense kernels; None if it is not.
         products: which rows products have, see `own_rows`.
         parallel: clients that a loop computes at once.
+        table_rows: rows of the smallest table whose changed rows a loop keeps; 0 if it keeps none.
         one_step_width: clients of a group where all clients of a call take one step; 0 for no other than `width`.
     """
 
@@ -101,6 +110,7 @@ class BatchingPolicy:
     products: str = JOINED
     one_step_width: int = 0
     parallel: int = PARALLEL
+    table_rows: int = 0
 
 
 def batching_policy(
@@ -131,12 +141,17 @@ def batching_policy(
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
     except NoBatchingRule as error:
         return error
-    kernels = _low_rank(module, function, client_operations, batched) if low_rank else LowRankKernels()
+    step = _training_step(module, function, client_operations, batched) if low_rank else None
+    kernels = LowRankKernels() if step is None else low_rank_kernels(*step)
     rank, state = kernels.rank, state_bytes(function)
     width = requested_width or _width(stage, keeps_low_rank=rank > ONE_STEP)
     dense = state - (kernels.size_bytes if rank > ONE_STEP else 0)
     loop = None if requested_width else why_loop(target, state, dense, width, has_loops=has_loops(module))
     is_large = loop is not None and dense >= LARGE_STATE_BYTES
+    if step is not None and is_large:
+        policy = _policy_of_tables(stage, step, dense, block, loop)
+        if policy is not None:
+            return policy
     missing = None if is_large else _missing_rule(stage)
     if missing is not None:
         return missing
@@ -155,6 +170,31 @@ def batching_policy(
     return BatchingPolicy(width, call, rank, loop, products, one_step_width, clients_at_once(dense))
 
 
+def _policy_of_tables(
+    stage: ClientStage, step: "TrainingStep", state: int, block: int, why_loop: str | None
+) -> BatchingPolicy | None:
+    """The policy of a stage that keeps the changed rows of tables; None if it keeps none.
+
+    A call stores all other weights of each client, so there may be few of them; it has one dense sum of the tables.
+
+    Args:
+        state: bytes of a client's state with dense tables.
+        block: clients of a block.
+        why_loop: the reason why clients run one after another.
+    """
+    tables = tables_of_step(*step[:3])
+    others = state - sum(4 * math.prod(shape) for shape in tables.values())
+    if not tables or others >= LARGE_STATE_BYTES or stage.join is None:
+        return None
+    runs_alone = _runs_by_lane(stage.module, stage.function) and _missing_fold_rule(stage) is None
+    if not runs_alone and _missing_rule(stage) is not None:
+        return None
+    blocks = min(MAX_BLOCKS_OF_TABLES, max(1, STORED_BYTES // max(1, others * block)))
+    call = block << (blocks.bit_length() - 1)
+    table_rows = min(rows for rows, _ in tables.values())
+    return BatchingPolicy(2, call, why_loop=why_loop, parallel=clients_at_once(others), table_rows=table_rows)
+
+
 def _missing_rule(stage: ClientStage) -> NoBatchingRule | None:
     """The reason why an operation of a stage has no batching rule; None if all have one.
 
@@ -162,11 +202,21 @@ def _missing_rule(stage: ClientStage) -> NoBatchingRule | None:
     which differ between blocks. Only client operations may draw random numbers.
     """
     module, function = stage.module, stage.function
-    client_operations, fold_operations, _ = split_stage(stage)
+    client_operations, _, _ = split_stage(stage)
     try:
         _check_operations(module, function, client_operations, {p.name for p in stage.client_parameters})
-        if stage.zero is None or stage.join is None:
-            return None
+    except NoBatchingRule as error:
+        return error
+    return _missing_fold_rule(stage)
+
+
+def _missing_fold_rule(stage: ClientStage) -> NoBatchingRule | None:
+    """The reason why an operation of the fold or the merge has no batching rule; None if all have one."""
+    module, function = stage.module, stage.function
+    client_operations, fold_operations, _ = split_stage(stage)
+    if stage.zero is None or stage.join is None:
+        return None
+    try:
         joined, zeros = module.function(stage.join), module.function(stage.zero)
         client_names = {function.parameters[0].name, *(op.name for op in client_operations)}
         _check_no_random_numbers(module, [*fold_operations, *joined.operations, *zeros.operations])
@@ -205,7 +255,8 @@ def _rank_for_single_clients(stage: ClientStage) -> int:
     for op in client_operations:  # a result that depends on broadcasts only is shared
         is_shared = {o.name for o in op.operands if isinstance(o, Ref)} <= shared
         (shared if is_shared else batched).add(op.name)
-    rank = _low_rank(module, function, client_operations, batched).rank
+    step = _training_step(module, function, client_operations, batched)
+    rank = 0 if step is None else low_rank_kernels(*step).rank
     return rank if rank > ONE_STEP else 0
 
 
@@ -239,9 +290,15 @@ def _callees(module: Module, function: Function) -> Iterator[Function | Graph]:
     return (module[o.name] for op in function.operations for o in op.operands if isinstance(o, Symbol))
 
 
-def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> LowRankKernels:
-    """The kernels that the stage's training keeps low-rank: those of its first loop over batches that starts from
-    values that all clients share.
+TrainingStep: TypeAlias = tuple[Region, Type, int, Sequence[int]]
+"""The graph of a step, the type of its carry, and the positions among its arguments of the carry's first leaf, and of
+arguments that all clients share."""
+
+
+def _training_step(
+    module: Module, stage: Function, operations: list[Operation], batched: set[str]
+) -> TrainingStep | None:
+    """The step of the stage's first loop over batches that starts from values that all clients share.
 
     The step of the loop is a graph, or a function that calls one, maybe with captured values (`bind`).
 
@@ -260,28 +317,28 @@ def _low_rank(module: Module, stage: Function, operations: list[Operation], batc
             captured = [o.name not in batched for o in captured_values]
         step = module[function.name] if isinstance(function, Symbol) else None
         if isinstance(step, Function):
-            return _low_rank_of_step(module, step, [*captured, False, False], types[op.name])
+            return _step_of_function(module, step, [*captured, False, False], types[op.name])
         if isinstance(step, Graph):
-            return low_rank_kernels(captured_graph(step, module.blob(step.digest)).main, types[op.name], 0, ())
-    return LowRankKernels()
+            return captured_graph(step, module.blob(step.digest)).main, types[op.name], 0, ()
+    return None
 
 
-def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry: Type) -> LowRankKernels:
-    """The kernels of a step that is the call of one graph; its last two parameters are the carry and the element.
+def _step_of_function(module: Module, step: Function, shared: list[bool], carry: Type) -> TrainingStep | None:
+    """A step that is the call of one graph; its last two parameters are the carry and the element.
 
-    The graph's arguments are the leaves of the operands of that call. Other steps keep no kernel.
+    The graph's arguments are the leaves of the operands of that call. None for other steps.
 
     Args:
         shared: for each parameter whether all clients share it.
         carry: type of the loop variables.
     """
     if len(step.operations) != 1 or step.operations[0].kind != "call" or len(shared) != len(step.parameters):
-        return LowRankKernels()
+        return None
     (call,) = step.operations
     graph, *arguments = call.operands
     callee = module[graph.name]
     if not isinstance(callee, Graph) or step.result.name != call.name:
-        return LowRankKernels()
+        return None
     graph_arguments: dict[str, range] = {}  # operand of the call -> numbers of the arguments that are its leaves
     count = 0
     for operand in arguments:
@@ -290,11 +347,11 @@ def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry:
         count += leaf_count
     carry_name = step.parameters[-2].name
     if carry_name not in graph_arguments:
-        return LowRankKernels()
+        return None
     shared_names = [p.name for p, is_shared in zip(step.parameters, shared, strict=True) if is_shared]
     shared_arguments = [i for name in shared_names for i in graph_arguments.get(name, ())]
     region = captured_graph(callee, module.blob(callee.digest)).main
-    return low_rank_kernels(region, carry, graph_arguments[carry_name].start, shared_arguments)
+    return region, carry, graph_arguments[carry_name].start, shared_arguments
 
 
 def _check_types(stage: ClientStage, client_operations: Sequence[Operation]) -> None:

@@ -27,6 +27,7 @@ import tensorflow as tf
 from fedcore.graphs.batched.batched_value import Presence
 from fedcore.graphs.batched.client_contribution import (
     LARGE_LEAF_ENTRIES,
+    ChangedRowsContribution,
     ClientContribution,
     Contribution,
     FactoredContribution,
@@ -62,11 +63,19 @@ def fold_blocks(reduction: Reduction, contributions: list[Contribution], lane_of
     if not reduction.zeros:
         return []
     factored_sums = _find_factored_sums(reduction, contributions, merges=int(lane_of.shape[0]) > 1)
-    totals = {i: reduction.zeros[i] + c.sum_of_blocks(lane_of) for i, c in factored_sums.items()}
+    totals = {i: _total(reduction, i, c, lane_of) for i, c in factored_sums.items()}
     (lane_of,) = _reverse_bits([lane_of])
     partial = _fold_clients(reduction, contributions, lane_of, without=factored_sums)
     merged = _merge_tree(reduction.merge, partial, ops.reduce_any(lane_of >= 0, axis=1))
     return [totals.get(i, t) for i, t in enumerate(merged)]
+
+
+def _total(reduction: Reduction, leaf: int, contribution: FactoredContribution, lane_of: Value) -> Value:
+    """A leaf of the partial, [1, n, m]; a sum of rows is not added to zeros, since it has no negative zeros."""
+    total = contribution.sum_of_blocks(lane_of)
+    if isinstance(contribution, ChangedRowsContribution) and reduction.starts_from_zeros(leaf):
+        return total[None]
+    return reduction.zeros[leaf] + total
 
 
 def _find_factored_sums(

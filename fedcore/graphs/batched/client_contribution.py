@@ -330,6 +330,46 @@ class FactoredContribution:
         return _first_rows(groups, lanes, self.lanes.width, columns, ops.gather(self.rows, lanes))
 
 
+@attrs.frozen
+class ChangedRowsContribution(FactoredContribution):
+    """The changed rows of one leaf, a table [n, m], of the lanes of a call.
+
+    Args:
+        lefts, rights: TensorLists of row numbers, [1, r], and rows, [1, r, m], of each client; then of none.
+    """
+
+    def sum_of_blocks(self, lane_of: Value) -> Value:
+        """The sum of all blocks' sums, added in the tree of merges: [n, m]. It is dense once, at the end."""
+        level = [self._sum_rows(lanes) for lanes in ops.unstack(self.lanes.positions(lane_of), lane_of.shape[0])]
+        while len(level) > 1:
+            level = [_sum_by_row([left, right]) for left, right in zip(level[::2], level[1::2], strict=True)]
+        rows, values = level[0]
+        return ops.unsorted_segment_sum(values, rows, self.leaves.spec.shape[0])
+
+    def _sum(self, lanes: Value) -> Value:
+        """The sum of the tables of some clients, [n, m]."""
+        rows, values = self._sum_rows(lanes)
+        return ops.unsorted_segment_sum(values, rows, self.leaves.spec.shape[0])
+
+    def _sum_rows(self, lanes: Value) -> tuple[Value, Value]:
+        """The sum of the changed rows of some clients, in their order: numbers [r] and rows [r, m]."""
+        width, size = self.lanes.width, self.leaves.spec.shape[1]
+        rows = _slices(self.lefts, lanes, width, tf.int64, [None])
+        values = _slices(self.rights, lanes, width, self.leaves.spec.dtype, [None, size])
+        return _sum_by_row([(r[0], v[0]) for r, v in zip(rows, values, strict=True)])
+
+    @property
+    def _is_transposed(self) -> bool:
+        return False
+
+
+def _sum_by_row(tables: Sequence[tuple[Value, Value]]) -> tuple[Value, Value]:
+    """The sum of tables of changed rows, each of numbers [r] and rows [r, m]: those of any table, once each."""
+    numbers, rows = (ops.concat(parts, 0) for parts in zip(*tables, strict=True))
+    distinct, positions = ops.operation("Unique", numbers, out_idx=tf.int32)
+    return distinct, ops.unsorted_segment_sum(rows, positions, ops.size(distinct))
+
+
 Contribution: TypeAlias = ClientContribution | FactoredContribution
 
 
@@ -446,8 +486,14 @@ def contributions_by_group(
     ]
 
 
-TENSOR, FACTORS = "tensor", "factors"
-"""Kinds of a packed leaf in a group: one tensor, or factors (left, right)."""
+TENSOR, FACTORS, CHANGED_ROWS = "tensor", "factors", "changed rows"
+"""Kinds of a packed leaf in a group: one tensor, factors (left, right), or changed rows (numbers, rows)."""
+
+
+def _kind(leaf: Value | Factors) -> str:
+    if not isinstance(leaf, tuple):
+        return TENSOR
+    return FACTORS if leaf[0].shape.rank == 3 else CHANGED_ROWS
 
 
 def _reserve_stores(
@@ -485,7 +531,7 @@ def _trace_group(group: Group, packed: list[PackedLeaves]) -> tuple[Callable, li
         """The tensors that are stored of a group's clients: packed leaves, and factors one by one."""
         leaves = group(first_lane)
         first_leaves = [leaves[p.positions[0]] for p in packed]
-        leaf_kinds[:] = [FACTORS if isinstance(leaf, tuple) else TENSOR for leaf in first_leaves]
+        leaf_kinds[:] = map(_kind, first_leaves)
         tensors_of_group: list[Value] = []
         for p, leaf in zip(packed, first_leaves, strict=True):
             tensors_of_group.extend(leaf if isinstance(leaf, tuple) else [p.pack(leaves)])
@@ -513,16 +559,17 @@ class _Store:
     lists: Tensors = attrs.field(factory=list)
 
     @property
-    def _shapes(self) -> list[list[int]]:
-        """Shapes of the tensors of one client; -1 for a number of rows."""
-        shape = [*self.leaves.spec.shape]
-        return [shape] if self.kind == TENSOR else [[-1, size] for size in shape]
+    def _tensors(self) -> list[tuple[list[int], tf.DType]]:
+        """Shapes and dtypes of the tensors of one client; -1 for a number of rows."""
+        shape, dtype = [*self.leaves.spec.shape], self.leaves.spec.dtype
+        if self.kind == CHANGED_ROWS:
+            return [([-1], tf.int64), ([-1, shape[1]], dtype)]
+        return [(shape, dtype)] if self.kind == TENSOR else [([-1, size], dtype) for size in shape]
 
     def reserve(self) -> None:
         """Creates the lists, with an element for each group and one for absent clients."""
         last = ops.cast(ops.add_n(self.group_counts), tf.int32)
-        dtype = self.leaves.spec.dtype
-        self.lists = [reserve_list(last + 1, [-1, *shape], dtype) for shape in self._shapes]
+        self.lists = [reserve_list(last + 1, [-1, *shape], dtype) for shape, dtype in self._tensors]
 
     def contribution(self, width: int) -> "Contribution":
         """The contribution of these groups, once their results are in the lists.
@@ -534,14 +581,15 @@ class _Store:
         """
         groups = ops.add_n(self.group_counts)
         index, lists = ops.cast(groups, tf.int32), []
-        for list_, shape in zip(self.lists, self._shapes, strict=True):
-            absent_value = ops.zeros([1, *(max(s, 0) for s in shape)], self.leaves.spec.dtype)  # -1 rows: none
+        for list_, (shape, dtype) in zip(self.lists, self._tensors, strict=True):
+            absent_value = ops.zeros([1, *(max(s, 0) for s in shape)], dtype)  # -1 rows: none
             lists.append(ops.operation("TensorListSetItem", list_, index, absent_value))
         lanes = Lanes(width, self.first_group * width, groups * width)
         if self.kind == TENSOR:
             return ClientContribution(self.leaves, lists[0], lanes)
         left, right = lists
-        return FactoredContribution(self.leaves, left, right, lanes)
+        factored = ChangedRowsContribution if self.kind == CHANGED_ROWS else FactoredContribution
+        return factored(self.leaves, left, right, lanes)
 
 
 def reserve_list(size: Value, shape: list, dtype: tf.DType) -> Value:

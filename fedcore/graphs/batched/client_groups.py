@@ -122,6 +122,8 @@ class ClientGroups:
 
         The matrix of a client that exceeds `low_rank_steps` is more than a product of factors.
         """
+        if self._layout.table_rows:
+            return True
         is_low_rank = bool(self._layout.low_rank_steps)
         return is_low_rank and (not self._layout.exceeds_low_rank or self._layout.joins_blocks)
 

@@ -1,4 +1,4 @@
-"""One client in a lane of its own, whose training keeps the kernels of large dense layers low-rank.
+"""One client in a lane of its own, whose training keeps the kernels of large dense layers low-rank, or changed rows.
 
 Its values have no client axis: they are shared values (`BatchedValue`), and kernels in factors for K = 1 client.
 Graphs are evaluated operation by operation: those without a low-rank operand are emitted as they are, over batches of
@@ -42,11 +42,13 @@ class LowRankSteps:
         rank: the plan's rank, from which kernels are kept low-rank.
         low_rank_steps: number of steps whose batches together have that many rows.
         exceeds: whether the client takes more steps than that.
+        table_rows: of the plan: the rows of the smallest table whose changed rows are kept; 0 keeps none.
     """
 
     rank: int
     low_rank_steps: int
     exceeds: bool
+    table_rows: int = 0
 
     @classmethod
     def from_leaves(
@@ -85,11 +87,14 @@ class LowRankSteps:
             low_rank=self.rank,
             low_rank_steps=self.low_rank_steps,
             exceeds_low_rank=self.exceeds,
-            joins_blocks=not self.exceeds,
+            joins_blocks=bool(self.low_rank_steps) and not self.exceeds,
             is_alone=True,
+            table_rows=self.table_rows,
         )
 
     def __str__(self) -> str:
+        if self.table_rows:
+            return f"clients one by one\nchanged rows are kept of tables of {self.table_rows} rows and more"
         factors = "" if self.exceeds else "\nthe factors of a block are one product"
         return f"clients one by one\nkernels are low-rank for {self.low_rank_steps} steps at a time{factors}"
 

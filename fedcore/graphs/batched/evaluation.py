@@ -32,6 +32,7 @@ from fedcore.graphs.batched.batched_value import (
     Presence,
     batching_rules,
 )
+from fedcore.graphs.batched.changed_rows import ChangedRows
 from fedcore.graphs.batched.known_values import MAX_ENTRIES, fold
 from fedcore.graphs.batched.low_rank import low_rank_rules
 from fedcore.graphs.batched.own_rows import JOINED
@@ -85,6 +86,8 @@ class BatchedEvaluation:
         sampled_sizes: the three batch sizes at which known values are sampled.
         low_rank_shapes: shapes (n, m) of the kernels that are kept low-rank; only a product of such a shape becomes
             a `LowRank`.
+        table_shapes: shapes (V, m) of the tables whose changed rows are kept; only a sum of rows of such a shape
+            becomes `ChangedRows`.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class BatchedEvaluation:
         self._occupied = occupied if occupied is not None or sizes is None else lambda: sizes > 0
         self.sampled_sizes = (0, 0, 0) if rows is None else (rows, 2 * rows + 1, 3 * rows + 2)
         self.low_rank_shapes: set[tuple[int, int]] = set()
+        self.table_shapes: set[tuple[int, int]] = set()
         self._tensors: dict = {}
         self._region: Region | None = None
         self._values: Mapping[Value, BatchedValue] = NO_VALUES
@@ -142,7 +146,9 @@ class BatchedEvaluation:
             NoBatchingRule: an operation has effects or state, or cannot be batched.
         """
         read = (*arguments, *outer_values.values())
-        self.low_rank_shapes |= {x.low_rank.shape for x in read if x.low_rank is not None}
+        forms = [x.low_rank for x in read if x.low_rank is not None]
+        self.table_shapes |= {form.shape for form in forms if isinstance(form, ChangedRows)}
+        self.low_rank_shapes |= {form.shape for form in forms if not isinstance(form, ChangedRows)}
         values = {**outer_values, **dict(zip(region.arguments, arguments, strict=True))}
         for node in region.nodes:
             if has_effect(node.op) and node.op not in _CONTROL_FLOW:
@@ -188,7 +194,7 @@ class BatchedEvaluation:
         Raises:
             NoBatchingRule: the operation cannot be batched.
         """
-        if self.low_rank_shapes:
+        if self.low_rank_shapes or self.table_shapes:
             low_rank_rule = low_rank_rules.get(node.op)
             low_rank_result = None if low_rank_rule is None else low_rank_rule(self, node, *operands)
             if low_rank_result is not None:

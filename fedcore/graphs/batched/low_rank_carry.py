@@ -50,6 +50,7 @@ MatrixId = tuple[str, int]
 ("own", i) is D, the sum of kernel i's earlier factors, which each client has of its own.
 """
 
+Carry = TypeVar("Carry")
 Result = TypeVar("Result")
 
 
@@ -572,9 +573,7 @@ class CarriedKernels:
         return self.scales.get((kernel, matrix), 1.0 if self.open_carry.begins_with(kernel, matrix) else None)
 
 
-def build_fixed_point(
-    build: Callable[[LowRankCarry | None], tuple[Result, LowRankCarry | None]], carry: LowRankCarry | None
-) -> Result:
+def build_fixed_point(build: Callable[[Carry], tuple[Result, Carry]], carry: Carry) -> Result:
     """The result of building a loop for the carry that its step preserves.
 
     Building is tried for one carry after the other; the nodes of a loop whose step needs another carry are dropped.
@@ -582,7 +581,7 @@ def build_fixed_point(
 
     Args:
         build: carry -> (result, the carry that the step's results need).
-        carry: the first one to try; None keeps no kernel low-rank.
+        carry: the first one to try.
     """
     block = active_block()
     assert block is not None  # stages are built inside a block

@@ -121,6 +121,7 @@ class PackedLayout:
         takes_products: the function of a call is given products of the clients' rows; see `data_products`.
         width: lanes of a group.
         is_alone: each client is a group of its own and reads its own sequences, whose rows are not packed.
+        table_rows: of clients alone, the rows of the smallest table whose changed rows are kept; 0 keeps none.
     """
 
     layouts: tuple[Layout | None, ...]
@@ -139,6 +140,7 @@ class PackedLayout:
     takes_products: bool = False
     width: int = 1
     is_alone: bool = False
+    table_rows: int = 0
 
     @property
     def keeps_one_step(self) -> bool:

@@ -189,7 +189,7 @@ def call_as_function(body: Callable, operands: list[tf.Tensor], *, xla: bool = F
 def call_unordered(body: Callable, operands: list[tf.Tensor]) -> list[tf.Tensor]:
     """Calls the body as a function whose operations have no automatic control dependencies."""
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in operands]
-    return private_api.unordered_function(body, specs)(*operands)
+    return private_api.call_without_inference(private_api.unordered_function(body, specs), operands)
 
 
 def graph_callable(graph: Graph, data: bytes, *, xla: bool = False) -> Callable:

@@ -124,6 +124,8 @@ class StageCalls:
     def _low_rank_steps(self, clients: ClientSlice) -> LowRankSteps | None:
         """How the training of a block's clients keeps kernels low-rank; None if it does not."""
         work = self.work
+        if work.table_rows:
+            return LowRankSteps(0, 0, exceeds=False, table_rows=work.table_rows)
         if not work.low_rank:
             return None
         return LowRankSteps.from_leaves(clients.leaves, clients.seeds(work.seed), self._leaf_numbers, work.low_rank)

@@ -60,7 +60,7 @@ class FittingSlices:
         self._device = device
         self._report = report
         self._fitting_places = fitting_places
-        self._has_rules = bool(work.is_vectorised or work.low_rank)
+        self._has_rules = bool(work.is_vectorised or work.low_rank or work.table_rows)
 
     def __call__(self, clients: ClientSlice) -> SliceResult:
         is_block = clients.places <= self._work.block

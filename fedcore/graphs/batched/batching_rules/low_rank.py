@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from fedcore.graphs.batched.batched_value import BatchedValue, product_padding
 from fedcore.graphs.batched.batching_rules.matmul import contraction_operands
+from fedcore.graphs.batched.changed_rows import ChangedRows, gradient_rows, table_sum
 from fedcore.graphs.batched.evaluation import BatchedEvaluation
 from fedcore.graphs.batched.low_rank import LowRank, divide_by, divide_no_nan, low_rank_rule, multiply_by, negative
 from fedcore.graphs.dataflow import operations as ops
@@ -29,6 +30,8 @@ def mat_mul_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: 
 
     Only gradients of the shapes of low-rank kernels stay factors; other small products are computed at once.
     """
+    if isinstance(x.low_rank, ChangedRows) or isinstance(y.low_rank, ChangedRows):
+        return None
     transpose_x, transpose_y = node.get("transpose_a", False), node.get("transpose_b", False)
     if x.low_rank is None and evaluation.clients == 1 and not x.batched:
         return _one_client_product(evaluation, x, y, transpose_x=transpose_x, transpose_y=transpose_y)
@@ -73,7 +76,7 @@ def scaling_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue, y: 
     """A low-rank matrix times or divided by one number, or by one for each client: its coefficients are scaled."""
     if x.low_rank is None and node.op == "Mul":
         x, y = y, x
-    if x.low_rank is None or y.low_rank is not None or y.padded_axis is not None or evaluation.rank(y):
+    if x.low_rank is None or _has_base(x) or y.low_rank is not None or y.padded_axis is not None or evaluation.rank(y):
         return None
     return _value(x.low_rank.map_linear(_LINEAR_FUNCTIONS[node.op](evaluation.tensor(y))))
 
@@ -85,7 +88,7 @@ _LINEAR_FUNCTIONS = {"Mul": multiply_by, "RealDiv": divide_by, "DivNoNan": divid
 @low_rank_rule("Neg")
 def neg_rule(evaluation: BatchedEvaluation, node: Node, x: BatchedValue) -> BatchedValue | None:
     """The negative of a low-rank matrix: its coefficients and right factors are negated."""
-    return None if x.low_rank is None else _value(x.low_rank.map_linear(negative))
+    return None if x.low_rank is None or _has_base(x) else _value(x.low_rank.map_linear(negative))
 
 
 @low_rank_rule("Add", "AddV2", "AddN", "Sub")
@@ -97,6 +100,8 @@ def sum_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -
     shape = next((x.low_rank.shape for x in values if x.low_rank is not None), None)
     if shape is None:
         return None
+    if any(isinstance(x.low_rank, ChangedRows) for x in values):
+        return _sum_of_tables(evaluation, node, values)
     terms = [_term(evaluation, x, shape) for x in values]
     total = None
     for term in terms:
@@ -110,6 +115,57 @@ def sum_rule(evaluation: BatchedEvaluation, node: Node, *values: BatchedValue) -
     return _value(total)
 
 
+def _sum_of_tables(evaluation: BatchedEvaluation, node: Node, values: tuple[BatchedValue, ...]) -> BatchedValue | None:
+    """The sum or difference of tables of one shape, of which some have changed rows, and the others are dense."""
+    shape = evaluation.shape(values[0])
+    if any(evaluation.shape(x) != shape for x in values):
+        return None
+    tables = [_only_clients(evaluation, x) if x.low_rank is None else x.low_rank for x in values]
+    total, *others = [table for table in tables if isinstance(table, ChangedRows | Value)]
+    if len(others) + 1 < len(values):
+        return None
+    for table in others:
+        table_total = table_sum(total, table, subtract=node.op == "Sub")
+        if table_total is None:
+            return None
+        total = table_total
+    return _value(total) if isinstance(total, ChangedRows) else None
+
+
+@low_rank_rule("GatherV2")
+def gather_rule(
+    evaluation: BatchedEvaluation, node: Node, table: BatchedValue, indices: BatchedValue, axis: BatchedValue
+) -> BatchedValue | None:
+    """Rows of a table with changed rows."""
+    form, known_axis = table.low_rank, evaluation.known_value(axis)
+    if not isinstance(form, ChangedRows) or form.base is None or indices.low_rank is not None:
+        return None
+    if known_axis is None or known_axis.at_padded_size != 0 or node.get("batch_dims", 0):
+        return None
+    return BatchedValue(form.gather(_only_clients(evaluation, indices)))
+
+
+@low_rank_rule("UnsortedSegmentSum")
+def segment_sum_rule(
+    evaluation: BatchedEvaluation, node: Node, x: BatchedValue, segments: BatchedValue, count: BatchedValue
+) -> BatchedValue | None:
+    """The gradient of a lookup: rows of a table of the shape of one with changed rows."""
+    known_count = evaluation.known_value(count)
+    if x.low_rank is not None or known_count is None or not evaluation.table_shapes or evaluation.rank(segments) != 1:
+        return None
+    size = int(known_count.at_padded_size)
+    shape = next((s for s in evaluation.table_shapes if evaluation.shape(x)[1:] == [s[1]] and s[0] == size), None)
+    if shape is None:
+        return None
+    return _value(gradient_rows(shape, _only_clients(evaluation, x), _only_clients(evaluation, segments)))
+
+
+def _only_clients(evaluation: BatchedEvaluation, x: BatchedValue) -> Value:
+    """The tensor of the only client, without the client axis that a loop or a branch gives its results."""
+    tensor = evaluation.tensor(x)
+    return tensor[0] if x.batched else tensor
+
+
 @low_rank_rule("Sum")
 def sum_of_entries_rule(
     evaluation: BatchedEvaluation, node: Node, x: BatchedValue, axes: BatchedValue
@@ -120,7 +176,7 @@ def sum_of_entries_rule(
     are added to `evaluation.assumed_finite`, and a leaf of the partial tells whether they are (`client_groups.py`). No
     matrix is computed.
     """
-    if x.low_rank is None or node.get("keep_dims") or not evaluation.is_only_used_by(node, "IsFinite"):
+    if x.low_rank is None or _has_base(x) or node.get("keep_dims") or not evaluation.is_only_used_by(node, "IsFinite"):
         return None
     known_axes = evaluation.known_value(axes)
     if known_axes is None or sorted(known_axes.at_padded_size.reshape(-1).tolist()) != [0, 1]:
@@ -137,7 +193,7 @@ def select_rule(
 
     Training drops the change of a client so if it is not finite. Left factors that are assumed finite stay as they are.
     """
-    if x.low_rank is None or evaluation.rank(condition) or not _is_zero(evaluation.tensor(y)):
+    if x.low_rank is None or _has_base(x) or evaluation.rank(condition) or not _is_zero(evaluation.tensor(y)):
         return None
     return _value(x.low_rank.or_zero(evaluation.tensor(condition), evaluation.assumed_finite or ()))
 
@@ -158,6 +214,11 @@ def _term(evaluation: BatchedEvaluation, x: BatchedValue, shape: tuple[int, int]
     if not x.client_invariant or evaluation.shape(x) != tf.TensorShape(shape):
         return None
     return LowRank(shape, evaluation.clients, ((evaluation.tensor(x), 1.0),))
+
+
+def _has_base(x: BatchedValue) -> bool:
+    """Whether a value is a table whose unchanged rows are no zeros, so that most operations change them."""
+    return isinstance(x.low_rank, ChangedRows) and x.low_rank.base is not None
 
 
 def _value(low_rank: LowRank) -> BatchedValue:
