@@ -75,7 +75,7 @@ class ChangedRows(LowRank):
             return ops.unsorted_segment_sum(self.values, self.numbers, self.shape[0])[None]
         return ops.operation("TensorScatterUpdate", self.base, self.numbers[:, None], self.values)[None]
 
-    def finiteness_of_sum(self, assumed: list[Value] | None = None) -> Value:
+    def finiteness_of_sum(self, assumed_finite: list[Value] | None = None) -> Value:
         """float32 [1]: the sum of the rows of a table without a base."""
         assert self.base is None  # as in `map_linear`
         return ops.reduce_sum(self.values)[None]
