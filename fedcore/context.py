@@ -52,8 +52,8 @@ class PlanCache:
 
     Guarantees:
       - Equal programs from different source lines have separate plans, so that errors and reports name the right lines.
-      - Models that differ in the numbers of their layers' names, `dense` and `dense_2`, share one compilation; a plan has
-        the names of its module.
+      - Models whose layers' names differ in numbers, `dense` and `dense_2`, share one compilation; a plan has the names
+        of its module.
       - A program is compiled again after an intrinsic, a lowering, a batching rule or a pass is declared.
       - Threads that ask for a module at once share one compilation. A thread waits for its own module only.
     """

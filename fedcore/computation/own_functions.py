@@ -1,7 +1,7 @@
 """Keys of fedcore's own functions over tensors, whose graphs several processes share.
 
-The functions of a process that read nothing of the user's, such as the step of a server's optimizer or the quotient of a
-mean, are traced once for all processes of equal types: a sweep of learning rates builds a process for each.
+The functions of a process that read nothing of the user's, such as the step of a server's optimizer or the quotient of
+a mean, are traced once for all processes of equal types: a sweep of learning rates builds a process for each.
 
 Decision 0332.
 """
@@ -60,7 +60,12 @@ def _of_function(fn: object, depth: int) -> Hashable:
         raise _Unknown from None
     names = sorted(_global_names(fn.__code__) & fn.__globals__.keys())
     named = tuple(_Same(fn.__globals__[name]) for name in names)
-    return (fn.__code__, named, *(_of(v, depth + 1) for v in (fn.__defaults__, fn.__kwdefaults__, *cells)))
+    return (
+        fn.__code__,
+        fn.__code__.co_filename,
+        named,
+        *(_of(v, depth + 1) for v in (fn.__defaults__, fn.__kwdefaults__, *cells)),
+    )
 
 
 def _of(value: Any, depth: int) -> Hashable:

@@ -46,6 +46,7 @@ class Compilation:
     seconds: float
     reason: str
     total_seconds: float
+
     def __str__(self) -> str:
         fixes = {
             "closure": "give what the function closes over as an argument",
@@ -60,7 +61,7 @@ class Compilation:
 
 
 def is_wasteful(compilation: Compilation, module: Module) -> bool:
-    """Whether it is the `MANY`-th of a program that rounds could share: one with parameters, not with other settings."""
+    """Whether it is at least the `MANY`-th of a program with parameters, and differs by more than settings."""
     return compilation.number >= MANY and compilation.reason != "settings" and bool(module.main.parameters)
 
 
