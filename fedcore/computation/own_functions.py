@@ -46,12 +46,12 @@ def own_function_key(fn: object) -> Hashable | None:
         with such attributes and the same methods. A model, an array, a computation or a user's function gives None.
     """
     try:
-        return _of_function(fn, 0)
+        return _function_key(fn, 0)
     except _Unknown:
         return None
 
 
-def _of_function(fn: object, depth: int) -> Hashable:
+def _function_key(fn: object, depth: int) -> Hashable:
     if not isinstance(fn, types.FunctionType) or not _is_own(fn.__module__) or hasattr(fn, "__wrapped__"):
         raise _Unknown
     try:
@@ -64,11 +64,11 @@ def _of_function(fn: object, depth: int) -> Hashable:
         fn.__code__,
         fn.__code__.co_filename,
         named,
-        *(_of(v, depth + 1) for v in (fn.__defaults__, fn.__kwdefaults__, *cells)),
+        *(_value_key(v, depth + 1) for v in (fn.__defaults__, fn.__kwdefaults__, *cells)),
     )
 
 
-def _of(value: Any, depth: int) -> Hashable:
+def _value_key(value: Any, depth: int) -> Hashable:
     if depth > _DEPTH:
         raise _Unknown
     cls = type(value)
@@ -77,16 +77,16 @@ def _of(value: Any, depth: int) -> Hashable:
     if isinstance(value, Type):
         return value
     if cls in (tuple, list):
-        return cls, tuple(_of(part, depth + 1) for part in value)
+        return cls, tuple(_value_key(part, depth + 1) for part in value)
     if cls is dict:
-        return cls, tuple((_of(k, depth + 1), _of(v, depth + 1)) for k, v in value.items())
+        return cls, tuple((_value_key(k, depth + 1), _value_key(v, depth + 1)) for k, v in value.items())
     if cls is frozenset:
-        return cls, frozenset(_of(part, depth + 1) for part in value)
+        return cls, frozenset(_value_key(part, depth + 1) for part in value)
     if cls is types.FunctionType:
-        return _of_function(value, depth)
+        return _function_key(value, depth)
     if not _is_own(cls.__module__):
         raise _Unknown
-    return _Same(cls), _methods(cls), tuple((name, _of(part, depth + 1)) for name, part in _attributes(value))
+    return _Same(cls), _methods(cls), tuple((name, _value_key(part, depth + 1)) for name, part in _attributes(value))
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
@@ -98,7 +98,7 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
 
 
 def _methods(cls: type) -> tuple:
-    """What the class and its bases define, all of fedcore's; a method that was replaced gives another key."""
+    """The definitions of the class and its bases, all of fedcore's; a method that was replaced gives another key."""
     defined = []
     for base in cls.__mro__:
         if base.__module__ in ("builtins", "abc", "typing"):
