@@ -8,6 +8,8 @@ which fedcore and the loops take turns.
 
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -344,6 +346,146 @@ def _embedding_of(size: int, width: int, rounds: int, words: int = 10, classes: 
     return Figure(f"a further client, embedding {size:,} × {width}", fedcore_s, "a loop over changed rows", hand_s)
 
 
+def rates(rounds: int) -> list[Figure]:
+    """A process for another learning rate and its first round, beside the hyperparameter of a process that is there."""
+    import tensorflow as tf
+
+    import fedcore as fc
+
+    clients = _labelled_clients()
+    sgdm, numbers = fc.learning.optimizers.build_sgdm, iter(np.linspace(0.01, 0.1, 10_000))
+    built = fc.learning.algorithms.build_weighted_fed_avg(lambda: _dense_model(clients, 1), sgdm(0.1))
+    first = built.initialize()
+
+    def build() -> object:
+        process = fc.learning.algorithms.build_weighted_fed_avg(lambda: _dense_model(clients, 1), sgdm(next(numbers)))
+        return process.next(process.initialize(), clients)
+
+    def set_rate() -> object:
+        hparams = built.get_hparams(first)
+        hparams["client_work"]["learning_rate"] = next(numbers)
+        return built.next(built.set_hparams(first, hparams), clients)
+
+    net, rate = _keras_net(1), tf.Variable(0.0)
+    step = _hand_step(net, rate)
+    batches = [_hand_batches(client) for client in clients]
+
+    def by_hand() -> None:
+        rate.assign(next(numbers))
+        _hand_round(net, step, batches)
+
+    best = best_cpu_s({"build": build, "set": set_rate, "by hand": by_hand}, rounds)
+    return [
+        Figure("another learning rate: a process and its first round", best["build"], "set_hparams", best["set"]),
+        Figure("another learning rate: set_hparams and a round", best["set"], "a variable of a loop", best["by hand"]),
+    ]
+
+
+def first_calls(rounds: int) -> list[Figure]:
+    """Building and the first round of a dense model of 30 layers, with an empty and a filled FEDCORE_CACHE.
+
+    Each in an interpreter of its own, after the imports and one small round of either kind.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = {how: _first_call_s(how, folder) for how in ("fill", "use", "by hand")}
+        for _ in range(rounds - 1):
+            for how in ("use", "by hand"):
+                seconds[how] = min(seconds[how], _first_call_s(how, folder))
+    what = "first round of 30 dense layers"
+    return [
+        Figure(what, seconds["fill"], "a loop", seconds["by hand"]),
+        Figure(f"{what}, FEDCORE_CACHE is filled", seconds["use"], "it is empty", seconds["fill"]),
+    ]
+
+
+def _first_call_s(how: str, folder: str) -> float:
+    code = f"from benchmarks.shapes import first_call; print(first_call({how!r}))"
+    environment = os.environ | {"FEDCORE_CACHE": folder}
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout
+    return float(out.splitlines()[-1])
+
+
+def first_call(how: str) -> float:
+    """CPU seconds of building a model of 30 layers and its first round, by fedcore or by hand, in this process."""
+    clients = _labelled_clients()
+    for layers in (1, 30):  # the first one imports
+        began = time.process_time()
+        if how == "by hand":
+            net = _keras_net(layers)
+            _hand_round(net, _hand_step(net, 0.1), [_hand_batches(client) for client in clients])
+        else:
+            _fedcore_round(clients, layers)
+    return time.process_time() - began
+
+
+def _fedcore_round(clients: list, layers: int) -> None:
+    import fedcore as fc
+
+    sgdm = fc.learning.optimizers.build_sgdm(0.1)
+    process = fc.learning.algorithms.build_weighted_fed_avg(lambda: _dense_model(clients, layers), sgdm)
+    process.next(process.initialize(), clients)
+
+
+def _labelled_clients() -> list:
+    import fedcore as fc
+
+    rng = np.random.default_rng(0)
+    columns = [(rng.normal(size=(40, 64)).astype("f"), rng.integers(0, 10, 40).astype("i")) for _ in range(10)]
+    return [fc.data.ClientDataset.from_columns(each).batch(20) for each in columns]
+
+
+def _keras_net(layers: int) -> Any:
+    import keras
+
+    hidden = [keras.layers.Dense(32, activation="relu") for _ in range(layers)]
+    return keras.Sequential([keras.Input((64,)), *hidden, keras.layers.Dense(10)])
+
+
+def _dense_model(clients: list, layers: int) -> Any:
+    import keras
+
+    import fedcore as fc
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return fc.learning.from_keras_model(_keras_net(layers), loss, clients[0].element_spec)
+
+
+def _hand_batches(client: Any) -> list:
+    import tensorflow as tf
+
+    return [tf.nest.map_structure(tf.convert_to_tensor, batch) for batch in client]
+
+
+def _hand_step(net: Any, rate: Any) -> Callable:
+    import keras
+    import tensorflow as tf
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(x: tf.Tensor, y: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            value = loss(y, net(x, training=True))
+        variables = [v.value for v in net.trainable_variables]
+        for variable, gradient in zip(variables, tape.gradient(value, variables), strict=True):
+            variable.assign_sub(rate * gradient)
+
+    return step
+
+
+def _hand_round(net: Any, step: Callable, clients: list) -> None:
+    """A round of federated averaging, client by client."""
+    start = net.get_weights()
+    total = [np.zeros_like(w) for w in start]
+    for batches in clients:
+        net.set_weights(start)
+        for x, y in batches:
+            step(x, y)
+        total = [t + w for t, w in zip(total, net.get_weights(), strict=True)]
+    net.set_weights([t / len(clients) for t in total])
+
+
 ROWS: dict[str, Callable[[int], list[Figure]]] = {
     "rows": rows,
     "secure": secure,
@@ -351,6 +493,8 @@ ROWS: dict[str, Callable[[int], list[Figure]]] = {
     "lists": lists,
     "foreign": foreign,
     "states": states,
+    "rates": rates,
+    "first-calls": first_calls,
 }
 
 

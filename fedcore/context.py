@@ -36,7 +36,7 @@ from fedcore.runtime.clients.non_finite import (
 from fedcore.runtime.clients.non_finite import note_non_finite
 from fedcore.runtime.clients.protocols import Runtime, check_runtime
 from fedcore.runtime.devices.forked import check_not_forked
-from fedcore.runtime.reports.compilations import MANY, CompilationLog
+from fedcore.runtime.reports.compilations import CompilationLog, is_wasteful
 from fedcore.runtime.reports.recording import Recording, record_compilation, trace_directory
 from fedcore.runtime.reports.report import Report
 from fedcore.scalars import seed_number
@@ -48,10 +48,12 @@ MAX_PLANS = 256
 
 
 class PlanCache:
-    """LRU cache of plans by the source digest of the traced module and the pipeline, with at most `max_entries` plans.
+    """LRU cache of plans by the plan key of the traced module and the pipeline, with at most `max_entries` plans.
 
     Guarantees:
       - Equal programs from different source lines have separate plans, so that errors and reports name the right lines.
+      - Models whose layers' names differ in numbers, `dense` and `dense_2`, share one compilation; a plan has the names
+        of its module.
       - A program is compiled again after an intrinsic, a lowering, a batching rule or a pass is declared.
       - Threads that ask for a module at once share one compilation. A thread waits for its own module only.
     """
@@ -76,7 +78,8 @@ class PlanCache:
             compiled: gets the seconds of a compilation.
         """
         how = pipeline if ready_plan is None else f"given {ready_plan.digest()}"
-        key = (module.source_digest(), how, default_target(), declarations(), recorded_in)
+        program = module.plan_key() if recorded_in is None else module.source_digest()  # of which files are named
+        key = (program, how, default_target(), declarations(), recorded_in)
 
         def compute() -> Module:
             if ready_plan is not None and recorded_in is None:
@@ -89,7 +92,11 @@ class PlanCache:
             compiled(time.perf_counter() - began)
             return plan
 
-        return self._plans.get(key, compute)
+        plan = self._plans.get(key, compute)
+        names = module.element_names
+        if ready_plan is not None or plan.element_names == names:
+            return plan
+        return self._plans.get((*key, str(names)), lambda: plan.with_element_names(names))
 
     def cached(self) -> list[Module]:
         """The plans in the cache."""
@@ -317,7 +324,7 @@ def plan_of(module: Module) -> Module:
 def newest_plan() -> Module | None:
     """The plan of this thread's newest call; None if it has none, or if it is no longer cached."""
     report = last_report()
-    return None if report is None else next((p for p in _plans.cached() if p.digest() == report.plan), None)
+    return None if report is None else next((p for p in reversed(_plans.cached()) if p.digest() == report.plan), None)
 
 
 def _plan_for(
@@ -340,7 +347,7 @@ def _plan_for(
         report.plan = plan.digest()
         if seconds and ready_plan is None:
             report.compilation = _compilations.add(module, seconds[0])
-            if report.compilation is not None and report.compilation.number >= MANY:
+            if report.compilation is not None and is_wasteful(report.compilation, module):
                 report.note(str(report.compilation))
         note = None if pins is None else pins.note(module)
         if note is not None:

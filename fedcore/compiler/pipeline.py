@@ -180,9 +180,7 @@ def run_passes(
     """
     for pass_, options in parse_pipeline(pipeline):
         result = run_pass(pass_, module, options, verify_each=verify_each)
-        if result.element_names != module.element_names:  # those that a pass builds anew have none
-            result = attrs.evolve(result, element_names=module.element_names)
-        module = result
+        module = result.with_element_names(module.element_names)  # those that a pass builds anew have none
         yield pass_, module
 
 

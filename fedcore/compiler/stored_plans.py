@@ -67,7 +67,7 @@ def _key(module: Module, pipeline: str) -> str | None:
     if code is None:
         return None
     lines = [line for graph in module.graphs for line in graph_lines(graph)]  # those that errors of the plan show
-    parts = [module.source_digest(), pipeline, str(default_target()), code, *lines]
+    parts = [module.plan_key(), pipeline, str(default_target()), code, *lines]
     return hashlib.sha256("\n".join(parts).encode(errors="replace")).hexdigest()
 
 
@@ -77,7 +77,9 @@ def _plan_of(stored: Module, key: str, module: Module) -> Module | None:
     if stored.stage != "planned" or attributes.pop(PROGRAM, None) != key:
         return None
     have, want = stored.main.type, module.main.type
-    return _with_main(stored, attributes) if fits(have, want) and fits(want, have) else None
+    if not (fits(have, want) and fits(want, have)):
+        return None
+    return _with_main(stored, attributes).with_element_names(module.element_names)
 
 
 def _with_main(plan: Module, attributes: dict) -> Module:

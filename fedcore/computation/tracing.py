@@ -4,13 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from fedcore.computation.computation import Computation, PolymorphicComputation
+from fedcore.computation.own_functions import own_function_key
 from fedcore.errors import TracingError, brief
 from fedcore.intrinsics.rows import sequences_of
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
 from fedcore.ir.builder import function_converters
 from fedcore.ir.function_parameters import function_name, parameter_names
-from fedcore.ir.locations import describe, traced_location
+from fedcore.ir.locations import describe, traced_location, user_location
+from fedcore.ir.registry import declarations
 from fedcore.ir.structural import call
+from fedcore.lru_cache import LruCache
 from fedcore.types import FederatedType, FunctionType, StructType, Type, contains, to_type
 
 if TYPE_CHECKING:
@@ -138,14 +141,26 @@ def _trace_tensorflow(fn: Callable, names: list[str], types: list[Type]) -> Comp
     placed = [t for t in types if contains(t, lambda x: isinstance(x, FederatedType | FunctionType))]
     if placed:
         raise TracingError(f"{describe(python)} is a tf_computation, which takes tensors and structs, not {placed[0]}")
-    parameter = None
-    if types:
-        parameter = types[0] if len(types) == 1 else StructType(list(zip(names, types, strict=True)))
-    from fedcore.graphs.frontend.function_tracing import trace_function  # it imports TensorFlow
+    name, location = function_name(python, "graph"), traced_location(python)
 
-    traced = trace_function(python, parameter, spread=len(types) > 1)
-    name = function_name(python, "graph")
-    return Computation(graph_module(traced, name, names, types, traced_location(python)), name)
+    def trace() -> Module:
+        parameter = None
+        if types:
+            parameter = types[0] if len(types) == 1 else StructType(list(zip(names, types, strict=True)))
+        from fedcore.graphs.frontend.function_tracing import trace_function  # it imports TensorFlow
+
+        traced = trace_function(python, parameter, spread=len(types) > 1)
+        return graph_module(traced, name, names, types, location)
+
+    own = own_function_key(python)
+    if own is None:
+        return Computation(trace(), name)
+    key = (own, *types, user_location(), declarations())  # nodes of the graph have the user's line
+    return Computation(_own_modules.get(key, trace), name)
+
+
+_own_modules: LruCache[tuple, Module] = LruCache(256)
+"""The modules of fedcore's own functions, by their keys and the user's line."""
 
 
 def graph_module(

@@ -6,6 +6,7 @@ Nothing nests: an operation's operands are names of bindings, of parameters, or 
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -23,6 +24,9 @@ Fact = TypeVar("Fact")
 
 STAGES = ("traced", "lowered", "planned")
 TEXT_VERSION = 1
+
+_NUMBER = re.compile(r"_\d+\b")
+"""The number by which Keras tells layers of one class, in `dense_2`."""
 
 
 @attrs.frozen
@@ -319,7 +323,6 @@ class Module(HtmlDisplay):
 
     # Computed lazily.
     _digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
-    _source_digest: str | None = attrs.field(default=None, init=False, eq=False, repr=False)
     _symbols: Mapping[str, "Function | Graph"] | None = attrs.field(default=None, init=False, eq=False, repr=False)
     _facts: dict[str, Any] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
@@ -405,12 +408,24 @@ class Module(HtmlDisplay):
     def source_digest(self) -> str:
         """SHA-256 of the program and of what is shown with it, such as its locations: equal programs at different lines
         of the user differ in it."""
-        if self._source_digest is None:
-            places = [at for f in self.functions for at in (f.location, *(op.location for op in f.operations))]
-            lines = [f"{at.file}:{at.line}" if at else "" for at in places]
-            prints = [digest_of(graph.prints) for graph in self.graphs if graph.prints is not None]
-            names = [str(sorted(self.element_names.items()))] if self.element_names else []
-            text = "\n".join([self.digest(), *lines, *prints, *names])
-            object.__setattr__(self, "_source_digest", digest_of(text.encode(errors="replace")))
-        assert self._source_digest is not None
-        return self._source_digest
+        return self.fact("source digest", lambda module: module._digest_with(str))
+
+    def plan_key(self) -> str:
+        """`source_digest` without the numbers in names of elements: Keras calls the same layer of a second model
+        `dense_2`. `with_element_names` gives a plan its module's names."""
+        return self.fact("plan key", lambda module: module._digest_with(lambda names: _NUMBER.sub("", names)))
+
+    def _digest_with(self, shown: Callable[[str], str]) -> str:
+        places = [at for f in self.functions for at in (f.location, *(op.location for op in f.operations))]
+        lines = [f"{at.file}:{at.line}" if at else "" for at in places]
+        prints = [digest_of(graph.prints) for graph in self.graphs if graph.prints is not None]
+        names = [shown(str(sorted(self.element_names.items())))] if self.element_names else []
+        return digest_of("\n".join([self.digest(), *lines, *prints, *names]).encode(errors="replace"))
+
+    def with_element_names(self, names: Mapping[str, tuple[str, ...]]) -> "Module":
+        """The module with these names of elements; itself if it has them."""
+        if names == self.element_names:
+            return self
+        named = attrs.evolve(self, element_names=names)
+        object.__setattr__(named, "_digest", self._digest)
+        return named

@@ -112,3 +112,24 @@ def test_an_equal_program_is_not_compiled_again():
     for _ in range(2):
         by_closure(77)([1.0])
     assert fc.context.last_report().compilation is None
+
+
+def test_settings_and_programs_without_parameters_give_no_warning():
+    log, same = CompilationLog(), by_closure(0)
+    for _ in range(2 * MANY):
+        log.add(same.module, 1.0)
+    for number in range(2 * MANY):
+        log.add(starting_at(number).module, 1.0)
+
+
+def starting_at(number):
+    start = fc.tf_computation(lambda: float(number))
+    return fc.federated_computation(lambda: fc.federated_eval(start, fc.SERVER))
+
+
+def test_the_parts_of_a_process_of_one_line_are_counted_apart():
+    log = CompilationLog()
+    process = fc.learning.algorithms.build_fed_kmeans(2, (3,))
+    initialize, next_round = process.initialize.module, process.next.module
+    assert initialize.main.location.line == next_round.main.location.line
+    assert [log.add(module, 1.0).number for module in (initialize, next_round)] == [1, 1]

@@ -50,3 +50,34 @@ def test_the_report_of_equal_programs_shows_each_with_its_own_lines(two, tmp_pat
 
 def test_a_program_traced_again_at_its_lines_has_one_plan():
     assert program_of("same.py").to_module("planned") is program_of("same.py").to_module("planned")
+
+
+def with_names(*layers: str) -> fc.Computation:
+    computation = fc.federated_computation(lambda xs: fc.federated_sum(xs), fc.types.at_clients(["float32", "int32"]))
+    return computation.with_element_names({"xs": layers})
+
+
+def test_layers_that_differ_in_their_numbers_share_a_compilation_and_keep_their_names(monkeypatch):
+    plans = context.PlanCache()
+    plans.get(with_names("dense/kernel", "dense_1/kernel").module)
+    monkeypatch.setattr(context, "compile_module", lambda *_: pytest.fail("it was compiled again"))
+    numbered = with_names("dense_2/kernel", "dense_3/kernel").module
+    plan = plans.get(numbered)
+    assert plan.element_names == {"xs": ("dense_2/kernel", "dense_3/kernel")}
+    assert plans.get(numbered) is plan
+    assert plans.get(with_names("dense/kernel", "dense_1/kernel").module).element_names["xs"][0] == "dense/kernel"
+
+
+def test_layers_of_other_names_are_compiled_apart():
+    plans = context.PlanCache()
+    for name in ("encoder", "decoder"):
+        assert plans.get(with_names(f"{name}/kernel", "dense/kernel").module).element_names["xs"][0] == f"{name}/kernel"
+    assert len(plans.cached()) == 2
+
+
+def test_a_stored_plan_has_the_names_of_its_module(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_CACHE", str(tmp_path))
+    context.PlanCache().get(with_names("dense/kernel", "dense/bias").module)
+    monkeypatch.setattr(context, "compile_module", lambda *_: pytest.fail("it was compiled again"))
+    plan = context.PlanCache().get(with_names("dense_7/kernel", "dense_7/bias").module)
+    assert plan.element_names == {"xs": ("dense_7/kernel", "dense_7/bias")}

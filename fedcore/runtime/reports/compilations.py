@@ -1,7 +1,8 @@
 """Compilations by the user's line, which tell computations that are made anew in every round.
 
 A computation that is made in a loop is compiled in each turn if its program differs: a number that it closes over is a
-constant of the program.
+constant of the program. A program is that of a function of the line, since one line builds a process of several. One
+without parameters, such as `initialize`, is not run in rounds.
 """
 
 import re
@@ -59,6 +60,11 @@ class Compilation:
         )
 
 
+def is_wasteful(compilation: Compilation, module: Module) -> bool:
+    """Whether it is at least the `MANY`-th of a program with parameters, and differs by more than settings."""
+    return compilation.number >= MANY and compilation.reason != "settings" and bool(module.main.parameters)
+
+
 @attrs.frozen
 class _Parts:
     """The parts of a program that tell why it is compiled again, with the times of the line so far."""
@@ -75,26 +81,26 @@ class CompilationLog:
     """The newest compilation of each line. Any thread may add one."""
 
     def __init__(self) -> None:
-        self._lines: LruEntries[Line, _Parts] = LruEntries(_MAX_LINES)
+        self._lines: LruEntries[tuple[Line, str], _Parts] = LruEntries(_MAX_LINES)
         self._lock = threading.Lock()
-        self._has_warned: set[Line] = set()
+        self._has_warned: set[tuple[Line, str]] = set()
 
     def add(self, module: Module, seconds: float) -> Compilation | None:
         """Notes a compilation; None for a module without a line. A line's `MANY`-th that is costly gives a warning."""
         at = module.main.location
         if at is None:
             return None
-        line = at.path or at.file, at.line
+        program = (at.path or at.file, at.line), module.main.name
         with self._lock:
-            before = self._lines.find(line, None)
+            before = self._lines.find(program, None)
             number, total = (1, seconds) if before is None else (before.number + 1, before.total_seconds + seconds)
             parts = _parts(module, number, total)
-            self._lines.put(line, parts)
-            is_told = number >= MANY and total >= COSTLY_S and line not in self._has_warned
+            self._lines.put(program, parts)
+            reason = "" if before is None else _difference(before, parts)
+            compilation = Compilation(f"{Path(at.file).name}:{at.line}", number, seconds, reason, total)
+            is_told = is_wasteful(compilation, module) and total >= COSTLY_S and program not in self._has_warned
             if is_told:
-                self._has_warned.add(line)
-        name = f"{Path(at.file).name}:{at.line}"
-        compilation = Compilation(name, number, seconds, "" if before is None else _difference(before, parts), total)
+                self._has_warned.add(program)
         if is_told:
             warn_or_log(str(compilation))
         return compilation

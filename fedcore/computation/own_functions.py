@@ -1,0 +1,118 @@
+"""Keys of fedcore's own functions over tensors, whose graphs several processes share.
+
+The functions of a process that read nothing of the user's, such as the step of a server's optimizer or the quotient of
+a mean, are traced once for all processes of equal types: a sweep of learning rates builds a process for each.
+
+Decision 0332.
+"""
+
+import dis
+import types
+from collections.abc import Hashable
+from typing import Any
+
+import attrs
+
+from fedcore.types import Type
+
+_DEPTH = 8
+_OWN = "fedcore"
+
+
+class _Unknown(Exception):
+    """A value that may change, or whose content is not known."""
+
+
+@attrs.frozen(eq=False)
+class _Same:
+    """A key that equals the keys of one object only."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def own_function_key(fn: object) -> Hashable | None:
+    """A key of a function of fedcore; None for a user's, and for one that refers to what may change.
+
+    Guarantees:
+      - Functions of one key compute alike: they have the same code, equal values in their closures, and the same
+        objects under the globals that they name.
+      - What a closure holds is plain: numbers, texts, types, containers of these, and objects of fedcore's classes
+        with such attributes and the same methods. A model, an array, a computation or a user's function gives None.
+    """
+    try:
+        return _function_key(fn, 0)
+    except _Unknown:
+        return None
+
+
+def _function_key(fn: object, depth: int) -> Hashable:
+    if not isinstance(fn, types.FunctionType) or not _is_own(fn.__module__) or hasattr(fn, "__wrapped__"):
+        raise _Unknown
+    try:
+        cells = [cell.cell_contents for cell in fn.__closure__ or ()]
+    except ValueError:  # not filled yet
+        raise _Unknown from None
+    names = sorted(_global_names(fn.__code__) & fn.__globals__.keys())
+    named = tuple(_Same(fn.__globals__[name]) for name in names)
+    return (
+        fn.__code__,
+        fn.__code__.co_filename,
+        named,
+        *(_value_key(v, depth + 1) for v in (fn.__defaults__, fn.__kwdefaults__, *cells)),
+    )
+
+
+def _value_key(value: Any, depth: int) -> Hashable:
+    if depth > _DEPTH:
+        raise _Unknown
+    cls = type(value)
+    if value is None or cls in (bool, int, float, str, bytes):
+        return cls, repr(value)  # 1, 1.0 and True are equal
+    if isinstance(value, Type):
+        return value
+    if cls in (tuple, list):
+        return cls, tuple(_value_key(part, depth + 1) for part in value)
+    if cls is dict:
+        return cls, tuple((_value_key(k, depth + 1), _value_key(v, depth + 1)) for k, v in value.items())
+    if cls is frozenset:
+        return cls, frozenset(_value_key(part, depth + 1) for part in value)
+    if cls is types.FunctionType:
+        return _function_key(value, depth)
+    if not _is_own(cls.__module__):
+        raise _Unknown
+    return _Same(cls), _methods(cls), tuple((name, _value_key(part, depth + 1)) for name, part in _attributes(value))
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    if attrs.has(type(value)):
+        return [(field.name, getattr(value, field.name)) for field in attrs.fields(type(value))]
+    if hasattr(value, "__dict__"):
+        return list(vars(value).items())
+    raise _Unknown
+
+
+def _methods(cls: type) -> tuple:
+    """The definitions of the class and its bases, all of fedcore's; a method that was replaced gives another key."""
+    defined = []
+    for base in cls.__mro__:
+        if base.__module__ in ("builtins", "abc", "typing"):
+            continue
+        if not _is_own(base.__module__):
+            raise _Unknown
+        defined += [_Same(part) for name, part in vars(base).items() if not name.startswith("_abc_")]
+    return tuple(defined)
+
+
+def _is_own(module: str | None) -> bool:
+    return (module or "").partition(".")[0] == _OWN
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    names = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, types.CodeType)))
