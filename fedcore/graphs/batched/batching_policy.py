@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.appended_rows import appended_rows, is_static, without_appends
+from fedcore.graphs.batched.appended_rows import is_static, without_appends
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
@@ -26,7 +26,7 @@ from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clien
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.schedule import ScheduleRules
-from fedcore.graphs.batched.stage_parts import result_names, split_stage
+from fedcore.graphs.batched.stage_parts import StageParts
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
 from fedcore.graphs.graphdef.form.operations import has_loops, operations_of, operations_of_graphs
@@ -122,22 +122,21 @@ def batching_policy(
     module, function = stage.module, stage.function
     batched = {p.name for p in stage.client_parameters}
     try:
-        client_operations, fold_operations, _ = split_stage(stage)
-        _check_types(stage, client_operations)
-        appended_rows(stage, fold_operations, result_names(stage)[0])
-        _check_operations(module, function, client_operations, batched, builds_graphs=False)
+        parts = StageParts.from_stage(stage)
+        _check_types(parts)
+        _check_operations(module, function, parts.own_operations, batched, builds_graphs=False)
     except FastAlone as error:
-        rank = _rank_for_single_clients(stage) if low_rank else 0
+        rank = _rank_for_single_clients(parts) if low_rank else 0
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
     except NoBatchingRule as error:
         return error
-    kernels = _low_rank(module, function, client_operations, batched) if low_rank else LowRankKernels()
+    kernels = _low_rank(module, function, parts.own_operations, batched) if low_rank else LowRankKernels()
     rank, state = kernels.rank, state_bytes(function)
     width = requested_width or _width(stage, keeps_low_rank=rank > ONE_STEP)
     dense = state - (kernels.size_bytes if rank > ONE_STEP else 0)
     loop = None if requested_width else why_loop(target, state, dense, width, has_loops=has_loops(module))
     is_large = loop is not None and dense >= LARGE_STATE_BYTES
-    missing = None if is_large else _missing_rule(stage)
+    missing = None if is_large else _missing_rule(parts)
     if missing is not None:
         return missing
     batches = any(_has_batches(p.type) for p in stage.client_parameters)
@@ -155,22 +154,21 @@ def batching_policy(
     return BatchingPolicy(width, call, rank, loop, products, one_step_width, clients_at_once(dense))
 
 
-def _missing_rule(stage: ClientStage) -> NoBatchingRule | None:
+def _missing_rule(parts: StageParts) -> NoBatchingRule | None:
     """The reason why an operation of a stage has no batching rule; None if all have one.
 
     Client operations are tested for values that differ between clients, those of the fold and the merge for partials,
     which differ between blocks. Only client operations may draw random numbers.
     """
-    module, function = stage.module, stage.function
-    client_operations, fold_operations, _ = split_stage(stage)
+    stage, module, function = parts.stage, parts.stage.module, parts.stage.function
     try:
-        _check_operations(module, function, client_operations, {p.name for p in stage.client_parameters})
+        _check_operations(module, function, parts.own_operations, {p.name for p in stage.client_parameters})
         if stage.zero is None or stage.join is None:
             return None
         joined, zeros = module.function(stage.join), module.function(stage.zero)
-        client_names = {function.parameters[0].name, *(op.name for op in client_operations)}
-        _check_no_random_numbers(module, [*fold_operations, *joined.operations, *zeros.operations])
-        _check_operations(module, function, without_appends(fold_operations), client_names)
+        client_names = {function.parameters[0].name, *(op.name for op in parts.own_operations)}
+        _check_no_random_numbers(module, [*parts.fold_operations, *joined.operations, *zeros.operations])
+        _check_operations(module, function, parts.fold_operations, client_names)
         _check_operations(module, joined, without_appends(joined.operations), {p.name for p in joined.parameters})
         _check_operations(module, zeros, list(zeros.operations), set())
     except NoBatchingRule as error:
@@ -191,21 +189,16 @@ def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
     return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in types)
 
 
-def _rank_for_single_clients(stage: ClientStage) -> int:
+def _rank_for_single_clients(parts: StageParts) -> int:
     """The rank from which kernels are kept low-rank where clients run one by one.
 
     0 if the stage cannot run for one client in a lane, or if only training of one step would gain.
     """
-    module, function = stage.module, stage.function
+    stage, module, function = parts.stage, parts.stage.module, parts.stage.function
     if not _runs_by_lane(module, function):
         return 0
-    client_operations, _, _ = split_stage(stage)
-    shared = {p.name for p in stage.shared_parameters}
-    batched = {p.name for p in stage.client_parameters}
-    for op in client_operations:  # a result that depends on broadcasts only is shared
-        is_shared = {o.name for o in op.operands if isinstance(o, Ref)} <= shared
-        (shared if is_shared else batched).add(op.name)
-    rank = _low_rank(module, function, client_operations, batched).rank
+    batched = {*(p.name for p in stage.client_parameters), *(op.name for op in parts.client_operations)}
+    rank = _low_rank(module, function, parts.own_operations, batched).rank
     return rank if rank > ONE_STEP else 0
 
 
@@ -297,11 +290,12 @@ def _low_rank_of_step(module: Module, step: Function, shared: list[bool], carry:
     return low_rank_kernels(region, carry, graph_arguments[carry_name].start, shared_arguments)
 
 
-def _check_types(stage: ClientStage, client_operations: Sequence[Operation]) -> None:
+def _check_types(parts: StageParts) -> None:
     """Raises if the sizes of clients' tensors can differ in another axis than the batch.
 
     Tests the parameters with values of clients, the value that is kept of a client, and the results of operations.
     """
+    stage = parts.stage
     for parameter in stage.client_parameters:
         for _, leaf in leaves(parameter.type):
             if isinstance(leaf, TensorType) and not is_static(leaf):
@@ -311,7 +305,7 @@ def _check_types(stage: ClientStage, client_operations: Sequence[Operation]) -> 
     kept_type = stage.kept_type
     if kept_type is not None and any(isinstance(leaf, SequenceType) for _, leaf in leaves(kept_type)):
         raise NoBatchingRule("struct", "it keeps sequences of clients")
-    for op in client_operations:
+    for op in parts.own_operations:
         for _, leaf in leaves(op.type):
             if isinstance(leaf, TensorType) and not is_static(leaf):
                 raise NoBatchingRule(op.kind, f"its result holds {leaf}, whose size can differ between clients")
