@@ -10,7 +10,7 @@ Decision 0005.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -33,6 +33,7 @@ from fedcore.graphs.graphdef.form.operations import has_loops, operations_of, op
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
+from fedcore.ir.reachable import named_by
 from fedcore.ir.target import Target, parse_target
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
@@ -184,7 +185,8 @@ def _has_batches(type_: Type) -> bool:
 
 def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
     """Whether a stage has products whose types are none of `TYPES_OF_EQUAL_ROWS`, and round."""
-    nodes = (n for g in _graphs_of(module, stage) for n in captured_graph(g, module.blob(g.digest)).nodes())
+    graphs = (g for g in map(module.__getitem__, named_by(module, stage.name)) if isinstance(g, Graph))
+    nodes = (n for g in graphs for n in captured_graph(g, module.blob(g.digest)).nodes())
     types = {n["T"] for n in nodes if any(kind in n.op for kind in _PRODUCTS) and "T" in n.attributes}
     return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in types)
 
@@ -206,30 +208,14 @@ def _runs_by_lane(module: Module, stage: Function) -> bool:
     """Whether a stage can run for one client in a lane: operations with batching rules and static results, and graphs
     without control flow.
     """
-    operations = [op for function in _functions_of(module, stage) for op in function.operations]
-    return (
-        all(op.kind in BATCHABLE for op in operations)
-        and all(map(_has_static_result, operations))
-        and all(is_straight(operations_of(g.digest, module.blob(g.digest))) for g in _graphs_of(module, stage))
-    )
-
-
-def _functions_of(module: Module, function: Function) -> Iterator[Function]:
-    """A function and those that it calls, by others too."""
-    yield function
-    for callee in _callees(module, function):
-        if isinstance(callee, Function):
-            yield from _functions_of(module, callee)
-
-
-def _graphs_of(module: Module, function: Function) -> Iterator[Graph]:
-    """The graphs that a function calls, by other functions too."""
-    callees = (callee for each in _functions_of(module, function) for callee in _callees(module, each))
-    return (callee for callee in callees if isinstance(callee, Graph))
-
-
-def _callees(module: Module, function: Function) -> Iterator[Function | Graph]:
-    return (module[o.name] for op in function.operations for o in op.operands if isinstance(o, Symbol))
+    for callee in map(module.__getitem__, named_by(module, stage.name)):
+        if isinstance(callee, Graph):
+            runs = is_straight(operations_of(callee.digest, module.blob(callee.digest)))
+        else:
+            runs = all(op.kind in BATCHABLE and _has_static_result(op) for op in callee.operations)
+        if not runs:
+            return False
+    return True
 
 
 def _low_rank(module: Module, stage: Function, operations: list[Operation], batched: set[str]) -> LowRankKernels:
