@@ -40,7 +40,7 @@ The rows of a batch do not decide: its padded size depends on other clients, and
 
 @attrs.frozen
 class Addend:
-    """What each iteration adds to a loop variable.
+    """A value that each iteration adds to a loop variable.
 
     Args:
         variable: position of the loop variable.
