@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import attrs
 
-from fedcore.compiler.reachable import named_by, reachable
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.module import NodeKey, digest_of
+from fedcore.ir.reachable import named_by, reachable
 from fedcore.types import SequenceType, Type, contains
 
 SUFFIX = "_bfloat16"

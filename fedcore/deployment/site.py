@@ -21,7 +21,6 @@ import tensorflow as tf
 from fedcore.compiler.client_data import Source
 from fedcore.compiler.client_outputs import ClientOutputs
 from fedcore.compiler.passes.strip_locations import strip_locations
-from fedcore.compiler.reachable import named_by
 from fedcore.data import columns_of
 from fedcore.deployment.policy import Policy, Refusal
 from fedcore.deployment.policy_file import PolicyFile
@@ -39,6 +38,7 @@ from fedcore.graphs.graphdef.validation.isolated_import import check_in_child
 from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module, Symbol, verify
 from fedcore.ir.bundle import from_bytes
+from fedcore.ir.reachable import named_by
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.client_work import SliceResult

@@ -46,9 +46,8 @@ def test_a_client_is_added_to_no_clients_or_to_a_partial(stage):
     factor, seeds, client = tf.constant(2.0), tf.constant([5], tf.int64), tf.constant([3.0, 0.0, 4.0])
     partial, kept, bits, factors = realize_client(stage, [(None,)])([factor, seeds, client], Cancellation())
     assert (partial.numpy().tolist(), kept[0][0].numpy(), bits, factors) == ([6, 0, 8], 5, (), ())
-    flags = [tf.constant(True), tf.constant(False)]
     call = realize_client(stage, [(None,)], from_partial=True)
-    partial, kept, bits, factors = call([*flags, factor, seeds, client, tf.ones([3])], Cancellation())
+    partial, kept, bits, factors = call([factor, seeds, client, tf.ones([3])], Cancellation())
     assert (partial.numpy().tolist(), kept[0][0].numpy(), bits, factors) == ([7, 1, 9], 5, (), ())
 
 

@@ -152,7 +152,7 @@ def test_one_client_after_the_other_gives_the_bits_of_a_block():
         schedule, tensors = packed([client], rules, blocks=1)
         fold = StageFold(stage(), schedule.layout)
         flags = [np.bool_(k == 0), np.bool_(k == 1)]
-        operands = [tf.convert_to_tensor(t) for t in [*flags, WEIGHTS, *tensors, *state]]
+        operands = [tf.convert_to_tensor(t) for t in [WEIGHTS, *tensors, *state, *flags]]
         total, *_ = fold.next_client()(operands, Cancellation())
         state = list(total)
     assert [np.asarray(a).tobytes() for a in state] == [a.tobytes() for a in want]

@@ -6,11 +6,11 @@ A rule looks at one operation and at the operations that compute its operands.
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.compiler.reachable import reachable
 from fedcore.errors import FedcoreError
 from fedcore.ir import Function, Graph, Module, Operation, Ref, Symbol
 from fedcore.ir.module import Operand
 from fedcore.ir.operations import lookup
+from fedcore.ir.reachable import reachable
 from fedcore.types import FederatedType, StructType
 
 _MAPS = ("federated_map", "federated_apply")

@@ -3,11 +3,11 @@ from collections.abc import Hashable
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.compiler.reachable import reachable
 from fedcore.ir import Function, Module, Operation, Ref, Symbol
 from fedcore.ir.module import Operand
 from fedcore.ir.operations import PLAN, lookup
 from fedcore.ir.purity import pure_symbols
+from fedcore.ir.reachable import reachable
 from fedcore.ir.renaming import form_of, operation_form
 
 

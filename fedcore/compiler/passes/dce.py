@@ -1,9 +1,9 @@
 import attrs
 
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.compiler.reachable import reachable
 from fedcore.ir import Function, Module, Ref, Symbol
 from fedcore.ir.purity import effectful_symbols
+from fedcore.ir.reachable import reachable
 
 
 @compiler_pass("dce")

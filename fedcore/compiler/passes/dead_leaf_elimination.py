@@ -32,10 +32,10 @@ from fedcore.compiler.leaf_sets import (
 from fedcore.compiler.liveness import LEAFWISE, Live, Liveness
 from fedcore.compiler.passes.dce import dce
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.compiler.reachable import named_by
 from fedcore.ir import Builder, Function, Module, ModuleBuilder, Operation, Ref, Symbol, Value
 from fedcore.ir.module_builder import rename_symbols
 from fedcore.ir.operations import lookup
+from fedcore.ir.reachable import named_by
 from fedcore.ir.structural import item
 from fedcore.types import FederatedType, StructType, TensorType, Type, is_static, member_of
 

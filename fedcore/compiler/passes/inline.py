@@ -1,7 +1,7 @@
 from fedcore.compiler.inlining import Inliner
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.compiler.reachable import reachable
 from fedcore.ir import Module, ModuleBuilder
+from fedcore.ir.reachable import reachable
 
 
 @compiler_pass("inline")

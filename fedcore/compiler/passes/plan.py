@@ -8,13 +8,13 @@ import attrs
 from fedcore.compiler.bfloat16_stages import with_bfloat16_stages
 from fedcore.compiler.host_target import default_target
 from fedcore.compiler.pipeline import compiler_pass
-from fedcore.compiler.reachable import reachable
 from fedcore.errors import FedcoreError, brief, shorten
 from fedcore.intrinsics.planned import fold_of, split_operands
 from fedcore.intrinsics.secure_ranges import OPEN
 from fedcore.intrinsics.sent_values import sent_bits, sent_by
 from fedcore.ir import Module, Operation, Ref
 from fedcore.ir.limits import MAX_DIGITS, MAX_WHY
+from fedcore.ir.reachable import reachable
 from fedcore.ir.target import Target, parse_target
 from fedcore.types import Type, leaves, member_of
 

@@ -10,14 +10,14 @@ Decision 0005.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import attrs
 import numpy as np
 import tensorflow as tf
 
-from fedcore.graphs.batched.appended_rows import appended_rows, is_static, without_appends
+from fedcore.graphs.batched.appended_rows import is_static, without_appends
 from fedcore.graphs.batched.batched_call import why_not_batchable
 from fedcore.graphs.batched.batched_interpreter import BATCHABLE
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
@@ -28,13 +28,14 @@ from fedcore.graphs.batched.cost_model import LARGE_STATE_BYTES, PARALLEL, clien
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, LowRankKernels, low_rank_kernels
 from fedcore.graphs.batched.own_rows import EACH, JOINED, TILES
 from fedcore.graphs.batched.schedule import ScheduleRules
-from fedcore.graphs.batched.stage_parts import result_names, split_stage
+from fedcore.graphs.batched.stage_parts import StageParts
 from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.graphdef.form.captured_graph import CapturedGraph, captured_graph
 from fedcore.graphs.graphdef.form.operations import has_loops, operations_of, operations_of_graphs
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.ir.module import Function, Graph, Module, Operation, Parameter, Ref, Symbol
 from fedcore.ir.purity import seeded_symbols
+from fedcore.ir.reachable import named_by
 from fedcore.ir.target import Target, parse_target
 from fedcore.lru_cache import LruCache
 from fedcore.types import SequenceType, TensorType, Type, leaves, tensor_leaves
@@ -132,46 +133,51 @@ def batching_policy(
     module, function = stage.module, stage.function
     batched = {p.name for p in stage.client_parameters}
     try:
-        client_operations, fold_operations, _ = split_stage(stage)
-        _check_types(stage, client_operations)
-        appended_rows(stage, fold_operations, result_names(stage)[0])
-        _check_operations(module, function, client_operations, batched, builds_graphs=False)
+        parts = StageParts.from_stage(stage)
+        _check_types(parts)
+        # Without building graphs, which takes long: large stages run in a loop, without rules.
+        _check_operations(module, function, parts.own_operations, batched, builds_graphs=False)
     except FastAlone as error:
-        rank = _rank_for_single_clients(stage) if low_rank else 0
+        rank = _rank_for_single_clients(parts) if low_rank else 0
         return BatchingPolicy(1, block, rank, f"{error.op}: {error.why}")
     except NoBatchingRule as error:
         return error
-    step = _training_step(module, function, client_operations, batched) if low_rank else None
+    step = _training_step(module, function, parts.own_operations, batched) if low_rank else None
     kernels = LowRankKernels() if step is None else low_rank_kernels(*step)
-    rank, state = kernels.rank, state_bytes(function)
+    rank, all_bytes = kernels.rank, state_bytes(function)
     width = requested_width or _width(stage, keeps_low_rank=rank > ONE_STEP)
-    dense = state - (kernels.size_bytes if rank > ONE_STEP else 0)
-    loop = None if requested_width else why_loop(target, state, dense, width, has_loops=has_loops(module))
-    is_large = loop is not None and dense >= LARGE_STATE_BYTES
+    dense_bytes = all_bytes - (kernels.size_bytes if rank > ONE_STEP else 0)
+    reason = None
+    if not requested_width:
+        reason = why_loop(target, all_bytes, dense_bytes, width, has_loops=has_loops(module))
+    is_large = reason is not None and dense_bytes >= LARGE_STATE_BYTES
     if step is not None and is_large:
-        policy = _policy_of_tables(stage, step, dense, block, loop)
+        policy = _policy_of_tables(parts, step, dense_bytes, block, reason)
         if policy is not None:
             return policy
-    missing = None if is_large else _missing_rule(stage)
-    if missing is not None:
-        return missing
-    batches = any(_has_batches(p.type) for p in stage.client_parameters)
-    products = JOINED
-    if target.isa not in ISAS_OF_EQUAL_ROWS and (batches or _any_graph_has(module, "MatMul")):
-        products = TILES if target.isa in ISAS_OF_EQUAL_TILES else EACH
-    elif _has_products_of_unequal_rows(module, function):
-        products = EACH
+    missing_rule = None if is_large else _missing_rule(parts)
+    if missing_rule is not None:
+        return missing_rule
     one_step_width = 0
     if rank == ONE_STEP and requested_width is None:
         one_step_width = _one_step_width(stage.client_parameters, width)
     groups = GROUPS_PER_CALL if width < MAX_WIDTH else GROUPS_PER_CALL_SMALL
     blocks = -(-width * groups // block)
     call = block << (blocks - 1).bit_length()  # a power of two of blocks
-    return BatchingPolicy(width, call, rank, loop, products, one_step_width, clients_at_once(dense))
+    products = _rows_of_products(stage, target)
+    return BatchingPolicy(width, call, rank, reason, products, one_step_width, clients_at_once(dense_bytes))
+
+
+def _rows_of_products(stage: ClientStage, target: Target) -> str:
+    """Which rows products have, so that other clients' rows decide no bits of a client's, see `own_rows`."""
+    batches = any(_has_batches(p.type) for p in stage.client_parameters)
+    if target.isa not in ISAS_OF_EQUAL_ROWS and (batches or _any_graph_has(stage.module, "MatMul")):
+        return TILES if target.isa in ISAS_OF_EQUAL_TILES else EACH
+    return EACH if _has_products_of_unequal_rows(stage.module, stage.function) else JOINED
 
 
 def _policy_of_tables(
-    stage: ClientStage, step: "TrainingStep", state: int, block: int, why_loop: str | None
+    parts: StageParts, step: "TrainingStep", state: int, block: int, why_loop: str | None
 ) -> BatchingPolicy | None:
     """The policy of a stage that keeps the changed rows of tables; None if it keeps none.
 
@@ -184,10 +190,10 @@ def _policy_of_tables(
     """
     tables = tables_of_step(*step[:3])
     others = state - sum(4 * math.prod(shape) for shape in tables.values())
-    if not tables or others >= LARGE_STATE_BYTES or stage.join is None:
+    if not tables or others >= LARGE_STATE_BYTES or parts.stage.join is None:
         return None
-    runs_alone = _runs_by_lane(stage.module, stage.function) and _missing_fold_rule(stage) is None
-    if not runs_alone and _missing_rule(stage) is not None:
+    runs_alone = _runs_by_lane(parts.stage.module, parts.stage.function) and _missing_fold_rule(parts) is None
+    if not runs_alone and _missing_rule(parts) is not None:
         return None
     blocks = min(MAX_BLOCKS_OF_TABLES, max(1, STORED_BYTES // max(1, others * block)))
     call = block << (blocks.bit_length() - 1)
@@ -195,32 +201,30 @@ def _policy_of_tables(
     return BatchingPolicy(2, call, why_loop=why_loop, parallel=clients_at_once(others), table_rows=table_rows)
 
 
-def _missing_rule(stage: ClientStage) -> NoBatchingRule | None:
+def _missing_rule(parts: StageParts) -> NoBatchingRule | None:
     """The reason why an operation of a stage has no batching rule; None if all have one.
 
     Client operations are tested for values that differ between clients, those of the fold and the merge for partials,
     which differ between blocks. Only client operations may draw random numbers.
     """
-    module, function = stage.module, stage.function
-    client_operations, _, _ = split_stage(stage)
+    stage = parts.stage
     try:
-        _check_operations(module, function, client_operations, {p.name for p in stage.client_parameters})
+        _check_operations(stage.module, stage.function, parts.own_operations, {p.name for p in stage.client_parameters})
     except NoBatchingRule as error:
         return error
-    return _missing_fold_rule(stage)
+    return _missing_fold_rule(parts)
 
 
-def _missing_fold_rule(stage: ClientStage) -> NoBatchingRule | None:
+def _missing_fold_rule(parts: StageParts) -> NoBatchingRule | None:
     """The reason why an operation of the fold or the merge has no batching rule; None if all have one."""
-    module, function = stage.module, stage.function
-    client_operations, fold_operations, _ = split_stage(stage)
+    stage, module, function = parts.stage, parts.stage.module, parts.stage.function
     if stage.zero is None or stage.join is None:
         return None
     try:
         joined, zeros = module.function(stage.join), module.function(stage.zero)
-        client_names = {function.parameters[0].name, *(op.name for op in client_operations)}
-        _check_no_random_numbers(module, [*fold_operations, *joined.operations, *zeros.operations])
-        _check_operations(module, function, without_appends(fold_operations), client_names)
+        client_names = {function.parameters[0].name, *(op.name for op in parts.own_operations)}
+        _check_no_random_numbers(module, [*parts.fold_operations, *joined.operations, *zeros.operations])
+        _check_operations(module, function, parts.fold_operations, client_names)
         _check_operations(module, joined, without_appends(joined.operations), {p.name for p in joined.parameters})
         _check_operations(module, zeros, list(zeros.operations), set())
     except NoBatchingRule as error:
@@ -236,26 +240,22 @@ def _has_batches(type_: Type) -> bool:
 
 def _has_products_of_unequal_rows(module: Module, stage: Function) -> bool:
     """Whether a stage has products whose types are none of `TYPES_OF_EQUAL_ROWS`, and round."""
-    nodes = (n for g in _graphs_of(module, stage) for n in captured_graph(g, module.blob(g.digest)).nodes())
+    graphs = (g for g in map(module.__getitem__, named_by(module, stage.name)) if isinstance(g, Graph))
+    nodes = (n for g in graphs for n in captured_graph(g, module.blob(g.digest)).nodes())
     types = {n["T"] for n in nodes if any(kind in n.op for kind in _PRODUCTS) and "T" in n.attributes}
     return any(not t.is_integer and t not in TYPES_OF_EQUAL_ROWS for t in types)
 
 
-def _rank_for_single_clients(stage: ClientStage) -> int:
+def _rank_for_single_clients(parts: StageParts) -> int:
     """The rank from which kernels are kept low-rank where clients run one by one.
 
     0 if the stage cannot run for one client in a lane, or if only training of one step would gain.
     """
-    module, function = stage.module, stage.function
+    stage, module, function = parts.stage, parts.stage.module, parts.stage.function
     if not _runs_by_lane(module, function):
         return 0
-    client_operations, _, _ = split_stage(stage)
-    shared = {p.name for p in stage.shared_parameters}
-    batched = {p.name for p in stage.client_parameters}
-    for op in client_operations:  # a result that depends on broadcasts only is shared
-        is_shared = {o.name for o in op.operands if isinstance(o, Ref)} <= shared
-        (shared if is_shared else batched).add(op.name)
-    step = _training_step(module, function, client_operations, batched)
+    batched = {*(p.name for p in stage.client_parameters), *(op.name for op in parts.client_operations)}
+    step = _training_step(module, function, parts.own_operations, batched)
     rank = 0 if step is None else low_rank_kernels(*step).rank
     return rank if rank > ONE_STEP else 0
 
@@ -264,30 +264,14 @@ def _runs_by_lane(module: Module, stage: Function) -> bool:
     """Whether a stage can run for one client in a lane: operations with batching rules and static results, and graphs
     without control flow.
     """
-    operations = [op for function in _functions_of(module, stage) for op in function.operations]
-    return (
-        all(op.kind in BATCHABLE for op in operations)
-        and all(map(_has_static_result, operations))
-        and all(is_straight(operations_of(g.digest, module.blob(g.digest))) for g in _graphs_of(module, stage))
-    )
-
-
-def _functions_of(module: Module, function: Function) -> Iterator[Function]:
-    """A function and those that it calls, by others too."""
-    yield function
-    for callee in _callees(module, function):
-        if isinstance(callee, Function):
-            yield from _functions_of(module, callee)
-
-
-def _graphs_of(module: Module, function: Function) -> Iterator[Graph]:
-    """The graphs that a function calls, by other functions too."""
-    callees = (callee for each in _functions_of(module, function) for callee in _callees(module, each))
-    return (callee for callee in callees if isinstance(callee, Graph))
-
-
-def _callees(module: Module, function: Function) -> Iterator[Function | Graph]:
-    return (module[o.name] for op in function.operations for o in op.operands if isinstance(o, Symbol))
+    for callee in map(module.__getitem__, named_by(module, stage.name)):
+        if isinstance(callee, Graph):
+            runs = is_straight(operations_of(callee.digest, module.blob(callee.digest)))
+        else:
+            runs = all(op.kind in BATCHABLE and _has_static_result(op) for op in callee.operations)
+        if not runs:
+            return False
+    return True
 
 
 TrainingStep: TypeAlias = tuple[Region, Type, int, Sequence[int]]
@@ -354,11 +338,12 @@ def _step_of_function(module: Module, step: Function, shared: list[bool], carry:
     return region, carry, graph_arguments[carry_name].start, shared_arguments
 
 
-def _check_types(stage: ClientStage, client_operations: Sequence[Operation]) -> None:
+def _check_types(parts: StageParts) -> None:
     """Raises if the sizes of clients' tensors can differ in another axis than the batch.
 
     Tests the parameters with values of clients, the value that is kept of a client, and the results of operations.
     """
+    stage = parts.stage
     for parameter in stage.client_parameters:
         for _, leaf in leaves(parameter.type):
             if isinstance(leaf, TensorType) and not is_static(leaf):
@@ -368,7 +353,7 @@ def _check_types(stage: ClientStage, client_operations: Sequence[Operation]) -> 
     kept_type = stage.kept_type
     if kept_type is not None and any(isinstance(leaf, SequenceType) for _, leaf in leaves(kept_type)):
         raise NoBatchingRule("struct", "it keeps sequences of clients")
-    for op in client_operations:
+    for op in parts.own_operations:
         for _, leaf in leaves(op.type):
             if isinstance(leaf, TensorType) and not is_static(leaf):
                 raise NoBatchingRule(op.kind, f"its result holds {leaf}, whose size can differ between clients")
@@ -379,6 +364,7 @@ def _has_static_result(op: Operation) -> bool:
 
 
 def _check_element(name: str, sequence: SequenceType) -> None:
+    """Raises if elements hold texts, or tensors of which only a part has a batch axis, or another axis is open."""
     tensors = tensor_leaves(sequence.element)
     if any(t.dtype.name == "str" or t.shape is None or None in t.shape[1:] for t in tensors):
         raise NoBatchingRule("stack", f"%{name} holds elements {sequence.element}, of unknown sizes beyond their batch")

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import attrs
 
-from fedcore.graphs.batched.appended_rows import appended_rows
 from fedcore.graphs.batched.batched_value import NoBatchingRule
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, is_kept
-from fedcore.graphs.batched.stage_parts import result_names, split_stage
+from fedcore.graphs.batched.stage_parts import StageParts
 from fedcore.graphs.graphdef.analysis.peak_bytes import FactoredKernels, Shape, peak_bytes
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.specs import spec
@@ -102,11 +101,12 @@ class _Walk:
         types, operations, contribution = function.types(), list(function.operations), [function.result.name]
         lasting, kept = {function.result.name}, 0 if stage.kept_type is None else _dense_bytes([stage.kept_type])
         with contextlib.suppress(NoBatchingRule):  # a stage without separate parts: all operations are a client's
-            operations, fold_operations, contribution = split_stage(stage)
-            partial_name, kept_name = result_names(stage)
-            rows = [a.right for a in appended_rows(stage, fold_operations, partial_name).values()]
+            parts = StageParts.from_stage(stage)
+            operations, contribution = parts.own_operations, parts.contribution
+            rows = [a.right for a in parts.appended.values()]
             kept += _dense_bytes(tensor_leaves(types[name])[i] for name, i in rows)
-            lasting = {*contribution, *(name for name, _ in rows), *([] if kept_name is None else [kept_name])}
+            kept_names = [] if parts.kept_name is None else [parts.kept_name]
+            lasting = {*contribution, *(name for name, _ in rows), *kept_names}
         return ClientNeeds(
             shared=_dense_bytes(p.type for p in stage.shared_parameters),
             partial=_dense_bytes([stage.partial_type]),

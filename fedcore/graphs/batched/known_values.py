@@ -7,14 +7,12 @@ The operations that move entries of shapes run in numpy: TensorFlow compiles eac
 first time, which takes 2 to 5 ms.
 """
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 import tensorflow as tf
 
 from fedcore.graphs import private_api
 from fedcore.graphs.batched.batched_value import BatchedValue, KnownValue
-from fedcore.graphs.dataflow.constant_values import strided_slice
+from fedcore.graphs.dataflow.constant_values import numpy_result
 from fedcore.graphs.dataflow.graph import Node, no_block
 from fedcore.graphs.graphdef.form.checked_operations import emit
 
@@ -33,6 +31,7 @@ _OTHER_OPS = (
 )
 _POLYNOMIAL = frozenset(f"{_MOVING_OPS} {_POLYNOMIAL_OPS}".split())
 _FOLDED = _POLYNOMIAL | frozenset(_OTHER_OPS.split())
+_MOVED_IN_NUMPY = ("Pack", "StridedSlice", "Tile", "ConcatV2", "Reshape", "ExpandDims")
 _SIZE_OPERAND = {"Fill": 0, "Tile": 1, "BroadcastTo": 1}
 """Operations that can enlarge their operand, with the position of the operand that gives the size."""
 
@@ -96,23 +95,15 @@ def _run(node: Node, values: list[np.ndarray]) -> list[np.ndarray] | None:
     """
     if sum(v.size for v in values) > MAX_ENTRIES or _result_entries(node, values) > MAX_ENTRIES:
         return None
-    if node.op in _IN_NUMPY:
-        numpy_result = _IN_NUMPY[node.op](values, node.attributes)
-        if numpy_result is not None:
-            return [numpy_result]
+    moved = numpy_result(node, values) if node.op in _MOVED_IN_NUMPY else None
+    if moved is not None:
+        return [moved]
     with no_block(), private_api.eager_mode(), tf.device("CPU:0"):
         try:
             results = emit(node.op, [tf.constant(v) for v in values], node.attributes)
         except (tf.errors.OpError, ValueError):
             return None
         return [t.numpy() if t.shape.rank else np.asarray(t.numpy()) for t in results]
-
-
-_IN_NUMPY: dict[str, Callable[[list[np.ndarray], Mapping], np.ndarray | None]] = {
-    "Pack": lambda values, attributes: np.stack(values, attributes["axis"]),
-    "StridedSlice": strided_slice,
-    "Tile": lambda values, _: np.tile(*values),
-}
 
 
 def _result_entries(node: Node, values: list[np.ndarray]) -> int:

@@ -39,70 +39,54 @@ The rows of a batch do not decide: its padded size depends on other clients, and
 
 
 @attrs.frozen
-class ProductSum:
-    """A loop variable [n, m] to which each iteration adds x^T y, such as the gradient of a kernel.
+class Addend:
+    """A value that each iteration adds to a loop variable.
 
     Args:
         variable: position of the loop variable.
-        x, y: the operands in the body, [B, n] and [B, m].
-        nodes: the operations that compute the new value.
+        x: the operand in the body; of a product the left one.
+        nodes: the operations that compute the new value of the variable.
     """
 
     variable: int
     x: Value
-    y: Value
-    nodes: tuple[Node, ...]
+    nodes: tuple[Node, ...] = attrs.field(default=(), kw_only=True)
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """The tensors of an iteration that the product needs behind the loop."""
+        """The tensors of an iteration that are needed behind the loop."""
+        return (self.x,)
+
+
+@attrs.frozen
+class ProductSum(Addend):
+    """x^T y, [n, m], such as the gradient of a kernel, of x [B, n] and y [B, m]."""
+
+    y: Value
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
         return self.x, self.y
 
 
 @attrs.frozen
-class ProductElements:
-    """A loop variable, a list, to one element of which each iteration adds x @ matrix.
+class ProductElements(Addend):
+    """x @ matrix, which is added to one element of a list.
 
     Args:
-        variable: position of the loop variable.
-        x: the left operand in the body.
         matrix: the right operand, a value around the loop.
         transposed: whether the matrix is transposed.
         index: the number of the element in the list.
-        nodes: the operations that compute the new list.
     """
 
-    variable: int
-    x: Value
     matrix: Value
     transposed: bool
     index: Value
-    nodes: tuple[Node, ...]
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        """The tensors of an iteration that the product needs behind the loop."""
-        return (self.x,)
 
 
 @attrs.frozen
-class RowSum:
-    """A loop variable to which each iteration adds the sum of the rows of x, such as the gradient of a bias.
-
-    Args:
-        variable: position of the loop variable.
-        x: the operand in the body, which a product behind the loop reads too.
-        nodes: the operations that compute the new value.
-    """
-
-    variable: int
-    x: Value
-    nodes: tuple[Node, ...]
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        """The tensors of an iteration that the product needs behind the loop."""
-        return (self.x,)
+class RowSum(Addend):
+    """The sum of the rows of x, which a product behind the loop reads too, such as the gradient of a bias."""
 
 
 def match_products(condition: Region, loop_body: Region) -> "ProductsBehindLoop":
@@ -115,14 +99,11 @@ def match_products(condition: Region, loop_body: Region) -> "ProductsBehindLoop"
     """
     variables = [i for i, argument in enumerate(condition.arguments) if not condition.uses[argument]]
     matches = [_match_product(loop_body, i) for i in variables]
-    return ProductsBehindLoop(
-        tuple(match for match in matches if isinstance(match, ProductSum)),
-        tuple(match for match in matches if isinstance(match, ProductElements)),
-        tuple(match for match in matches if isinstance(match, RowSum)),
-    )
+    kinds = ProductSum, ProductElements, RowSum
+    return ProductsBehindLoop(tuple(match for kind in kinds for match in matches if isinstance(match, kind)))
 
 
-def _match_product(loop_body: Region, variable: int) -> ProductSum | ProductElements | RowSum | None:
+def _match_product(loop_body: Region, variable: int) -> Addend | None:
     """The product that the body adds to a loop variable; None if the variable or the product has another use.
 
     Args:
@@ -156,9 +137,7 @@ def _match_addend(loop_body: Region, variable: int, path: list[Node]) -> Node | 
     return _find_producer(addends[0], ("MatMul", "TensorListSetItem", "BiasAddGrad"), path)
 
 
-def _match_addend_product(
-    loop_body: Region, variable: int, addend: Node, path: list[Node]
-) -> ProductSum | ProductElements | RowSum | None:
+def _match_addend_product(loop_body: Region, variable: int, addend: Node, path: list[Node]) -> Addend | None:
     """The product that an added node computes; None if its attributes or operands do not fit.
 
     Args:
@@ -167,15 +146,15 @@ def _match_addend_product(
         path: gets the operations on the way.
     """
     if addend.op == "MatMul" and addend.get("transpose_a") and not addend.get("transpose_b"):
-        return ProductSum(variable, addend.inputs[0], addend.inputs[1], ())
+        return ProductSum(variable, addend.inputs[0], addend.inputs[1])
     if addend.op == "TensorListSetItem":
         reserved = _find_producer(addend.inputs[0], ("TensorListReserve",), path)
         product = _find_producer(addend.inputs[2], ("MatMul",), path)
         if reserved and product and not product.get("transpose_a") and product.inputs[1] in outer_values(loop_body):
             x, matrix = product.inputs
-            return ProductElements(variable, x, matrix, bool(product.get("transpose_b")), addend.inputs[1], ())
+            return ProductElements(variable, x, matrix, bool(product.get("transpose_b")), addend.inputs[1])
     if addend.op == "BiasAddGrad" and addend.get("data_format", b"NHWC") == b"NHWC":
-        return RowSum(variable, addend.inputs[0], ())
+        return RowSum(variable, addend.inputs[0])
     return None
 
 
@@ -201,17 +180,22 @@ class ProductsBehindLoop:
     """The products of a loop that are computed behind it, instead of in each iteration.
 
     Args:
-        sums, elements, row_sums: by the kind of loop variable to which they add.
+        products: by their kinds.
     """
 
-    sums: tuple[ProductSum, ...]
-    elements: tuple[ProductElements, ...] = ()
-    row_sums: tuple[RowSum, ...] = ()
+    products: tuple[Addend, ...]
 
     @property
-    def products(self) -> list[ProductSum | ProductElements | RowSum]:
-        """All products, of every kind."""
-        return [*self.sums, *self.elements, *self.row_sums]
+    def sums(self) -> list[ProductSum]:
+        return [p for p in self.products if isinstance(p, ProductSum)]
+
+    @property
+    def elements(self) -> list[ProductElements]:
+        return [p for p in self.products if isinstance(p, ProductElements)]
+
+    @property
+    def row_sums(self) -> list[RowSum]:
+        return [p for p in self.products if isinstance(p, RowSum)]
 
     @property
     def operands(self) -> list[Value]:
@@ -274,9 +258,8 @@ class ProductsBehindLoop:
             and outer[p.matrix].low_rank is None
         ]
         row_sums = [attrs.evolve(r, x=representative[r.x]) for r in self.row_sums if representative[r.x] in collected]
-        return ProductsBehindLoop(
-            tuple(s for s in sums if s in gaining or collected & {s.x, s.y}), tuple(elements), tuple(row_sums)
-        )
+        moved_sums = [s for s in sums if s in gaining or collected & {s.x, s.y}]
+        return ProductsBehindLoop((*moved_sums, *elements, *row_sums))
 
     def tensors_to_collect(self, evaluation: BatchedEvaluation, operand_values: Sequence[BatchedValue]) -> list[Value]:
         """The operands of an iteration, [K, B, …], and the indices, as the loop appends them to lists.

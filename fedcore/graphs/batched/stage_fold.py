@@ -13,7 +13,7 @@ block sums are [64, 7, 3] and [64]; the merge tree reduces them to [7, 3] and []
 
 Leaves of the partial to which clients only append rows are not folded: the rows are gathered (`appended_rows`).
 
-Decisions 0195, 0251, 0282 and 0327.
+Decisions 0195, 0251, 0282, 0327 and 0330.
 """
 
 import functools
@@ -203,8 +203,8 @@ class StageFold:
         return self._realize(body, self.specs, self.stage.stacked_result_type(None))
 
     def next_client(self) -> Realized:
-        """The function that adds one client to the partial of its block: (is_first, is_last, broadcasts, tensors of
-        the client, partial after the previous clients, their joined factors) -> <partial, kept, bits, joined factors>.
+        """The function that adds one client to the partial of its block: (broadcasts, tensors of the client, partial
+        after the previous clients, their joined factors, is_first, is_last) -> <partial, kept, bits, joined factors>.
 
         `is_first` and `is_last` are bools: whether the client is the first or the last of its block. The joined factors
         are those of leaves whose blocks are summed by one product, [r, n] and [r, m] for each.
@@ -212,19 +212,21 @@ class StageFold:
         flag = tf.TensorSpec([], tf.bool)
         partial = [spec(t) for t in tensor_leaves(self.stage.partial_type)]
         joined = self.joined_leaves
-        types = [TensorType("float32", (None, size)) for shape in joined.values() for size in shape]
+        sizes = tuple(size for shape in joined.values() for size in shape)
+        types = [TensorType("float32", (None, size)) for size in sizes]
 
-        def body(is_first: Value, is_last: Value, *tensors: Value) -> list[Value]:
+        def body(*operands: Value) -> list[Value]:
             """The leaves of the new partial, the values of the client (`own_specs`), and the joined factors.
 
             Args:
-                tensors: of the broadcasts and the client, then of the old partial, then the joined factors.
+                operands: of the broadcasts and the client, then the old partial, the joined factors, the flags.
             """
+            *tensors, is_first, is_last = operands
             end_arguments, end_partial = len(tensors) - len(types) - len(partial), len(tensors) - len(types)
-            previous = list(tensors[end_arguments:end_partial])
+            previous = tensors[end_arguments:end_partial]
             factors = [t[None] for t in tensors[end_partial:]]
             old_partial = [t[None] for t in self.parts.folded(previous)]
-            groups, _ = self._run_invariant_operations(list(tensors[:end_arguments]))
+            groups, _ = self._run_invariant_operations(tensors[:end_arguments])
             reduction = self._reduction()
             contributions, own = self._contributions(groups, reduction)
             pending = {j: (factors[2 * i], factors[2 * i + 1]) for i, j in enumerate(joined)}
@@ -238,10 +240,9 @@ class StageFold:
                 *(ops.identity(t[0]) for j in joined for t in pending[j]),
             ]
 
-        specs = [flag, flag, *self.specs, *partial, *map(spec, types)]
+        specs = [*self.specs, *partial, *map(spec, types), flag, flag]
         result = self.stage.stacked_result_type(1, StructType([(None, t) for t in types]))
-        realized = self._realize(body, specs, result)
-        return attrs.evolve(realized, joined_sizes=tuple(size for shape in joined.values() for size in shape))
+        return attrs.evolve(self._realize(body, specs, result), from_partial=True, joined_sizes=sizes)
 
     @property
     def joined_leaves(self) -> dict[int, tuple[int, int]]:

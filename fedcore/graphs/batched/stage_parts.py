@@ -24,7 +24,7 @@ from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.sizes import bits_of, unsized_leaves
 from fedcore.graphs.tensors.specs import spec
 from fedcore.graphs.tensors.values import flatten
-from fedcore.ir.module import Module, Operation, Ref, Symbol
+from fedcore.ir.module import Operation, Ref, Symbol
 from fedcore.ir.operations import lookup
 from fedcore.ir.purity import seeded_symbols
 from fedcore.types import Type, leaves, tensor_leaves
@@ -83,35 +83,12 @@ def result_names(stage: ClientStage) -> tuple[str | None, str | None]:
     return partial, kept_name
 
 
-def _split_invariant(
-    module: Module, operations: list[Operation], broadcasts: list[str]
-) -> tuple[list[Operation], list[Operation]]:
-    """(client-invariant operations, other operations). The former depend on broadcasts only, and on no seed.
-
-    Args:
-        operations: client operations of a stage, in order.
-        broadcasts: names of the parameters that all clients share.
-    """
-    seeded, invariant = seeded_symbols(module), set(broadcasts)
-    invariant_operations, others = [], []
-    for op in operations:
-        names = {o.name for o in op.operands if isinstance(o, Ref)}
-        is_random = lookup(op.kind).draws or any(isinstance(o, Symbol) and o.name in seeded for o in op.operands)
-        if names <= invariant and not is_random:
-            invariant.add(op.name)
-            invariant_operations.append(op)
-        else:
-            others.append(op)
-    return invariant_operations, others
-
-
 @attrs.frozen
 class StageParts:
     """The parts of a stage. If the stage has no partial, its results are the values that it keeps of each client.
 
     Args:
-        invariant_operations: those that depend on broadcasts only.
-        client_operations: the others that depend on no other client.
+        own_operations: those that depend on no other client, in order.
         fold_operations: those that depend on the partial, without appends.
         contribution: names of the values that the fold reads of a client.
         appended: leaf of the partial -> the rows that each client appends to it.
@@ -119,8 +96,7 @@ class StageParts:
     """
 
     stage: ClientStage
-    invariant_operations: list[Operation]
-    client_operations: list[Operation]
+    own_operations: list[Operation]
     fold_operations: list[Operation]
     contribution: list[str]
     appended: Mapping[int, AppendedRows]
@@ -134,18 +110,29 @@ class StageParts:
         Raises:
             NoBatchingRule: as for `split_stage`.
         """
-        client_operations, fold_operations, contribution = split_stage(stage)
+        own_operations, fold_operations, contribution = split_stage(stage)
         partial_name, kept_name = result_names(stage)
-        broadcasts = [p.name for p in stage.shared_parameters]
-        return cls(
-            stage,
-            *_split_invariant(stage.module, client_operations, broadcasts),
-            without_appends(fold_operations),
-            contribution,
-            appended_rows(stage, fold_operations, partial_name),
-            partial_name,
-            kept_name,
-        )
+        appended = appended_rows(stage, fold_operations, partial_name)
+        folds = without_appends(fold_operations)
+        return cls(stage, own_operations, folds, contribution, appended, partial_name, kept_name)
+
+    @functools.cached_property
+    def invariant_operations(self) -> list[Operation]:
+        """The client-invariant operations: they depend on broadcasts only, and on no seed."""
+        seeded, names = seeded_symbols(self.stage.module), {p.name for p in self.stage.shared_parameters}
+        invariant = []
+        for op in self.own_operations:
+            is_random = lookup(op.kind).draws or any(isinstance(o, Symbol) and o.name in seeded for o in op.operands)
+            if not is_random and names.issuperset(o.name for o in op.operands if isinstance(o, Ref)):
+                names.add(op.name)
+                invariant.append(op)
+        return invariant
+
+    @property
+    def client_operations(self) -> list[Operation]:
+        """The others that depend on no other client."""
+        invariant = {op.name for op in self.invariant_operations}
+        return [op for op in self.own_operations if op.name not in invariant]
 
     @functools.cached_property
     def types(self) -> dict[str, Type]:

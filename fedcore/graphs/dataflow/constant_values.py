@@ -42,8 +42,7 @@ def _compute(value: Value, node: Node) -> np.ndarray | None:
         return None if number is None or shape is None else np.broadcast_to(number, shape)
     if node.op in ("Shape", "Size", "Rank"):
         return _shape_property(node)
-    rule = _RULES.get(node.op)
-    if rule is None or value.shape.num_elements() is None or value.shape.num_elements() > MOST_ENTRIES:
+    if node.op not in _RULES or value.shape.num_elements() is None or value.shape.num_elements() > MOST_ENTRIES:
         return None
     arrays: list[np.ndarray] = []
     for operand in node.inputs:
@@ -51,11 +50,19 @@ def _compute(value: Value, node: Node) -> np.ndarray | None:
         if array is None:
             return None
         arrays.append(array)
-    try:
-        result = rule(node, arrays)
-    except (ValueError, IndexError):  # operands that do not fit, as in a branch that no run takes
-        return None
+    result = numpy_result(node, arrays)
     return None if result is None else np.asarray(result, value.dtype.as_numpy_dtype)
+
+
+def numpy_result(node: Node, arrays: list[np.ndarray]) -> np.ndarray | None:
+    """The result of an operation of `_RULES` for arrays; numbers may have another type than TensorFlow's.
+
+    None if operands do not fit, as in a branch that no run takes.
+    """
+    try:
+        return _RULES[node.op](node, arrays)
+    except (ValueError, IndexError):
+        return None
 
 
 def known_sizes(value: Value) -> Sequence[int | None] | None:
@@ -137,6 +144,7 @@ def _shape_property(node: Node) -> np.ndarray | None:
 
 _RULES: dict[str, Callable[[Node, list[np.ndarray]], np.ndarray | None]] = {
     "StridedSlice": lambda node, values: strided_slice(values, node.attributes),
+    "Tile": lambda node, values: np.tile(*values),
     "Pack": lambda node, values: np.stack(values, node.get("axis", 0)),
     "ConcatV2": lambda node, values: np.concatenate(values[:-1], int(values[-1])),
     "Cast": lambda node, values: values[0].astype(node["DstT"].as_numpy_dtype),

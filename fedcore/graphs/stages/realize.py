@@ -48,8 +48,8 @@ class Realized:
         pure: the result depends on the tensors only, not on the seed, and there are no side effects.
         assumes_finite: numbers of the partial's leaves. If one of them is not finite, the function may have taken for
             finite what is not, and its result does not count.
-        joined_sizes: of a function that adds one client to a partial: the columns of the factors that it takes and
-            returns; None for other functions.
+        from_partial: the function adds one client to a partial, which it takes behind the client's tensors.
+        joined_sizes: of `StageFold.next_client`: the columns of the factors that it takes and returns; None for others.
         products: makes the last operand; None if any tensor will do, or there is no such operand.
         unchanged: (number of a result leaf, number of the argument tensor that it is), for a stage without sequences in
             its result.
@@ -60,6 +60,7 @@ class Realized:
     result: Type
     pure: bool = False
     assumes_finite: tuple[int, ...] = ()
+    from_partial: bool = False
     joined_sizes: tuple[int, ...] | None = None
     products: "Products | None" = None
     unchanged: tuple[tuple[int, int], ...] = ()
@@ -190,12 +191,9 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_partial: bool = False) -> Realized:
     """The function of one client: (broadcasts, seeds int64 [1], tensors of the client) -> <partial, kept, bits, <>>.
 
-    From a partial, its operands are those of `StageFold.next_client`: (is_first, is_last, broadcasts, seeds, tensors of
-    the client, partial).
-
     Args:
         layouts: of the client's arguments.
-        from_partial: the client is added to a partial, not to that of no clients.
+        from_partial: the client is added to a partial, the last operands, not to that of no clients.
     """
     run = interpreter(stage.module, xla=stage.is_compiled)
     client_types = [p.type for p in stage.client_parameters]
@@ -204,7 +202,7 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
     type_ = stage.result_type(1)
 
     def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        operands = list(tensors[2:] if from_partial else tensors)
+        operands = list(tensors)
         broadcasts = stage.unpack_broadcasts(operands)
         seed = operands.pop(0)[0]
         client = [unpack(t, type_layouts, operands) for t, type_layouts in zip(client_types, layouts, strict=True)]
@@ -222,11 +220,10 @@ def realize_client(stage: ClientStage, layouts: SequenceOf[Layouts], *, from_par
         return [tf.identity(t) for t in result_tensors(results, type_)]
 
     if from_partial:
-        flag = tf.TensorSpec([], tf.bool)
-        specs = [flag, flag, *specs, *(spec(t) for t in tensor_leaves(stage.partial_type))]
+        specs += map(spec, tensor_leaves(stage.partial_type))
     streams = any(layout is not None and layout.streamed for leaf in layouts for layout in leaf)
     function = stage_function(stage.module, stage.name, body, specs, is_ordered=streams)
-    return Realized(with_kernels_of(stage.function, function), type_, joined_sizes=() if from_partial else None)
+    return Realized(with_kernels_of(stage.function, function), type_, from_partial=from_partial)
 
 
 def stage_function(

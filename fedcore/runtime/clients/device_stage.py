@@ -183,13 +183,11 @@ class DeviceStage:
         for alone, call in self._calls.by_client(clients, batched=batched):
             (index,), function = alone.present, call.function
             operands = [*self._on_device(), *call.tensors]
+            if function.from_partial and self._work.zero is not None:
+                operands += flatten(self._zero if index == first else partial)
             if function.joined_sizes is not None:
-                if factors is None:
-                    partial = self._zero
-                    factors = self._device.put([np.zeros((0, s), "f") for s in function.joined_sizes])
-                flags = self._device.put([np.bool_(index == first), np.bool_(index == last)])
-                carried = [] if partial is None else flatten(partial)
-                operands = [*flags, *operands, *carried, *factors]
+                factors = factors or [np.zeros((0, size), "f") for size in function.joined_sizes]
+                operands += self._device.put([*factors, np.bool_(index == first), np.bool_(index == last)])
             out = self._call(alone, function, operands, size)
             result = self._result(alone, function, out)
             partial, (*_, factors) = result.partial, out

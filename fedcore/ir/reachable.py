@@ -4,7 +4,7 @@ from collections.abc import Container
 
 import attrs
 
-from fedcore.ir import Function, Module
+from fedcore.ir.module import Function, Module
 from fedcore.ir.purity import symbols_of
 
 
