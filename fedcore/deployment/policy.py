@@ -56,6 +56,10 @@ RULES = {
 }
 
 
+TIMED = frozenset({"AccumulateNV2", "ParallelDynamicStitch", "VarHandleOp"})
+"""Operations of TensorFlow whose result, or that of others on their variable, time may decide. Decision 0329."""
+
+
 LEAST_REPLY_S = 5.0
 """The least `reply_s` of a policy's file: a run that is stopped ends `GRACE_S` seconds later at most."""
 
@@ -226,6 +230,10 @@ class Policy:
 
     def _check_operations(self, checked: "_Plan") -> Iterator[Refusal]:
         for location, names in checked.operations():
+            if timed := names & TIMED:
+                why = "what it gives may depend on which thread comes first"
+                fix = "pass values as arguments and results of loops and functions, not by variables"
+                yield Refusal("operations", f"{_at(location)}{', '.join(sorted(timed))}: {why}\n  fix: {fix}")
             wrong = names & self.without
             if self.operations is not None:
                 wrong |= names - self.operations
