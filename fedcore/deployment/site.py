@@ -34,7 +34,7 @@ from fedcore.deployment.site_sums import Identity, SiteSum
 from fedcore.deployment.site_values import FAILED, KeptValue, SiteValues
 from fedcore.deployment.wiped_memory import wipe_memory
 from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
-from fedcore.graphs.graphdef.rewrites.ordered_sums import with_ordered_sums
+from fedcore.graphs.graphdef.rewrites.deterministic_order import with_deterministic_order
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.graphs.graphdef.validation.isolated_import import check_in_child
 from fedcore.graphs.tensors.values import flatten
@@ -599,13 +599,13 @@ def _stage_of(plan: Module, operation: str) -> ClientStageOf:
 
 def _plan_at_site(plan: Module) -> Module:
     """The plan without the lines of the program, which no digest covers, so that a server could tell each site others:
-    they would be names of TensorFlow's operations. Its sums have an order, which time would decide else.
+    they would be names of TensorFlow's operations. Its sums and variables have an order, which time would decide else.
 
     Decisions 0328 and 0329.
     """
     graphs = tuple(attrs.evolve(graph, sources={}) for graph in plan.graphs)
     without_lines = strip_locations(attrs.evolve(plan, graphs=graphs))
-    return with_rewritten_graphs(without_lines, lambda _, data, __: with_ordered_sums(data))
+    return with_rewritten_graphs(without_lines, lambda _, data, __: with_deterministic_order(data))
 
 
 @contextlib.contextmanager

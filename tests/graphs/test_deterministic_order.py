@@ -1,4 +1,4 @@
-"""Sums of tensors in the order of their operands."""
+"""Order of sums and of operations on variables."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tensorflow.core.framework import graph_pb2
 
 import fedcore as fc
 from fedcore.graphs.capture.graph_import import eager_callable
-from fedcore.graphs.graphdef.rewrites.ordered_sums import with_ordered_sums
+from fedcore.graphs.graphdef.rewrites.deterministic_order import with_deterministic_order
 from fedcore.ir.module import digest_of
 
 NUMBERS = np.array([1e30, -1e30, 3, 0.1, 1e8, 7, -1e8, 0.3, 1e-3, 5], np.float32)
@@ -38,7 +38,7 @@ def operations(data: bytes) -> list[str]:
 @pytest.mark.parametrize("number", [2, 3, 8, 10])
 def test_numbers_are_added_one_after_the_other_with_the_bits_of_add_n(number, in_loop):
     graph, data = graph_of(number, in_loop=in_loop)
-    ordered = with_ordered_sums(data)
+    ordered = with_deterministic_order(data)
     total = NUMBERS[0]
     for term in NUMBERS[1:number]:
         total = total + term
@@ -60,6 +60,25 @@ def test_a_graph_without_sums_and_lists_of_tensors_stay():
     module = double.to_module("traced")
     data = module.blob(module.graphs[0].digest)
 
-    assert with_ordered_sums(data) is not None
-    assert operations(with_ordered_sums(data)) == operations(data) == ["AddN"]
-    assert with_ordered_sums(data) is data
+    assert with_deterministic_order(data) is not None
+    assert operations(with_deterministic_order(data)) == operations(data) == ["AddN"]
+    assert with_deterministic_order(data) is data
+
+
+def test_stateful_operations_wait_for_those_before_and_iterations_do_not_overlap():
+    @fc.tf_computation("int32")
+    def count(x):
+        total = tf.Variable(0, trainable=False)
+        tf.while_loop(lambda i: i < 3, lambda i: total.assign_add(x) * 0 + i + 1, [0])
+        return total.read_value()
+
+    module = count.to_module("traced")
+    (graph,) = module.graphs
+    ordered = with_deterministic_order(module.blob(graph.digest))
+    graph_def = graph_pb2.GraphDef.FromString(ordered)
+    stateful = [n for n in graph_def.node if "Variable" in n.op or n.op in ("VarHandleOp", "While")]
+
+    assert [n.attr["parallel_iterations"].i for n in stateful if n.op == "While"] == [1]
+    for node, previous in zip(stateful[1:], stateful, strict=False):
+        assert f"^{previous.name}" in node.input
+    assert eager_callable(graph.rewritten(digest_of(ordered), {}), ordered)(np.int32(5)) == 15
