@@ -56,6 +56,11 @@ RULES = {
 }
 
 
+_TIMED_WITH_VARIABLES = frozenset({"PrefetchDataset"})
+TIMED = frozenset({"AccumulateNV2", "ParallelDynamicStitch"}) | _TIMED_WITH_VARIABLES
+"""Operations of TensorFlow whose result time may decide, some of them in graphs with variables only. Decision 0329."""
+
+
 LEAST_REPLY_S = 5.0
 """The least `reply_s` of a policy's file: a run that is stopped ends `GRACE_S` seconds later at most."""
 
@@ -226,6 +231,10 @@ class Policy:
 
     def _check_operations(self, checked: "_Plan") -> Iterator[Refusal]:
         for location, names in checked.operations():
+            timed = names & TIMED if "VarHandleOp" in names else names & TIMED - _TIMED_WITH_VARIABLES
+            if timed:
+                why = "which thread comes first may decide its result"
+                yield Refusal("operations", f"{_at(location)}{', '.join(sorted(timed))}: {why}")
             wrong = names & self.without
             if self.operations is not None:
                 wrong |= names - self.operations

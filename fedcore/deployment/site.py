@@ -33,12 +33,14 @@ from fedcore.deployment.site_sums import Identity, SiteSum
 from fedcore.deployment.site_values import FAILED, KeptValue, SiteValues
 from fedcore.deployment.wiped_memory import wipe_memory
 from fedcore.errors import ExecutionError, FedcoreError, InvalidValue
+from fedcore.graphs.graphdef.rewrites.deterministic_order import with_deterministic_order
 from fedcore.graphs.graphdef.validation.allow_list import check_graphs
 from fedcore.graphs.graphdef.validation.isolated_import import check_in_child
 from fedcore.graphs.tensors.values import flatten
 from fedcore.ir import Module, Symbol, verify
 from fedcore.ir.bundle import from_bytes
 from fedcore.ir.reachable import named_by
+from fedcore.ir.rewritten_graphs import with_rewritten_graphs
 from fedcore.lru_cache import LruEntries
 from fedcore.runtime.arguments import prepare
 from fedcore.runtime.client_work import SliceResult
@@ -588,18 +590,22 @@ def new_number() -> int:
 
 
 def _stage_of(plan: Module, operation: str) -> ClientStageOf:
-    """The stage as it runs: without the lines of the program, which no digest covers, so that a server could tell each
-    site others. They would be names of TensorFlow's operations. Decision 0328.
-    """
+    """The stage as it runs at a site."""
     try:
-        return ClientStageOf.of(plan.fact("plan without lines", _without_lines), operation)
+        return ClientStageOf.of(plan.fact("plan at a site", _plan_at_site), operation)
     except KeyError:
         raise MalformedMessage(f"the plan has no client stage {operation!r}") from None
 
 
-def _without_lines(plan: Module) -> Module:
+def _plan_at_site(plan: Module) -> Module:
+    """The plan without the lines of the program, which no digest covers, so that a server could tell each site others:
+    they would be names of TensorFlow's operations. Its sums and variables have an order, which time would decide else.
+
+    Decisions 0328 and 0329.
+    """
     graphs = tuple(attrs.evolve(graph, sources={}) for graph in plan.graphs)
-    return strip_locations(attrs.evolve(plan, graphs=graphs))
+    without_lines = strip_locations(attrs.evolve(plan, graphs=graphs))
+    return with_rewritten_graphs(without_lines, lambda _, data, __: with_deterministic_order(data))
 
 
 @contextlib.contextmanager

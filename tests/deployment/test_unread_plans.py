@@ -735,3 +735,64 @@ def test_a_plan_does_not_find_what_others_have_left_in_the_memory_of_a_site(tmp_
 
     assert (small == 0) == is_site
     assert (large == 0) == is_site  # of more than 256 KiB, which TensorFlow's own pool would keep
+
+
+# Time.
+
+VECTOR = fc.FederatedType(("float32", [4]), fc.SERVER)
+
+
+@fc.tf_computation(("float32", [4]), ("float32", [4]), "int32")
+def sum_of_three(left, right, x):
+    return tf.cast(tf.add_n([left, right, tf.fill([4], tf.cast(x, tf.float32))])[0], tf.int32)
+
+
+@fc.federated_computation(VECTOR, VECTOR, NUMBERS)
+def ordered_total(left, right, x):
+    shared = fc.federated_broadcast(left), fc.federated_broadcast(right)
+    return fc.federated_secure_sum_bitwidth(fc.federated_map(sum_of_three, (*shared, x)), 20)
+
+
+def test_a_sum_begins_with_its_first_operand_at_a_site(five):
+    """It began with the value of the site, unless a branch of the plan still held that: so the first run at a site,
+    where the branch was built, gave the value, later ones 0, and the sum showed the site that had not run before."""
+    large = np.full(4, 1e30, np.float32)
+    with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
+        assert int(ordered_total(large, -large, cohort(five))) == sum(SECRETS)
+
+
+@pytest.mark.parametrize("operation", ["AccumulateNV2", "PrefetchDataset"])
+def test_a_plan_whose_result_threads_decide_is_refused(five, operation):
+    @fc.tf_computation("int32")
+    def from_threads(x):
+        if operation == "AccumulateNV2":
+            return tf.raw_ops.AccumulateNV2(inputs=[x, x, x], shape=[])
+        total = tf.Variable(0, trainable=False)
+        numbers = tf.data.Dataset.range(3).map(lambda n: total.assign_add(tf.cast(n, tf.int32))).prefetch(2)
+        return numbers.reduce(x, lambda sum_, n: sum_ + n + total)
+
+    @fc.federated_computation(NUMBERS)
+    def total_of_threads(x):
+        return fc.federated_secure_sum_bitwidth(fc.federated_map(from_threads, x), 20)
+
+    rule, why = refusal(five.answering["site-00"], total_of_threads.to_module("planned"))
+
+    assert rule == "operations"
+    assert why.endswith(f"{operation}: which thread comes first may decide its result")
+
+
+@fc.tf_computation("int32")
+def read_variable(x):
+    total = tf.Variable(0, trainable=False)
+    tf.while_loop(lambda i: i < 3, lambda i: total.assign_add(x) * 0 + i + 1, [0])
+    return total.read_value()
+
+
+@fc.federated_computation(NUMBERS)
+def total_of_variables(x):
+    return fc.federated_secure_sum_bitwidth(fc.federated_map(read_variable, x), 20)
+
+
+def test_a_plan_with_variables_runs(five):
+    with fc.use(fc.runtime.network(five, secure_aggregation="masked")):
+        assert int(total_of_variables(cohort(five))) == 3 * sum(SECRETS)
