@@ -3,17 +3,19 @@
 Decision 0244.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
+import numpy as np
 
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.batched.batched_value import NoBatchingRule, batching_rules
 from fedcore.testing.laws import LawBroken
-from fedcore.testing.rule_cases import RuleCase
+from fedcore.testing.rule_cases import STRUCTURES, RuleCase, cases_of_values
 from fedcore.testing.rule_gradients import build_gradient_cases
 from fedcore.testing.rule_layouts import Layout, padded_layouts, unpadded_layouts
-from fedcore.testing.rule_operands import cases_of_function, cases_of_operation
+from fedcore.testing.rule_operands import Cases, cases_of_function, cases_of_operation
 from fedcore.testing.rule_runs import Run, run_all
 from fedcore.testing.rule_subjects import Subject
 
@@ -34,7 +36,11 @@ class CheckedRule:
 
 
 def check_batching_rule(
-    op: str | Callable, specs: Sequence | None = None, *, cases: Iterable[Sequence] = ()
+    op: str | Callable,
+    specs: Sequence | None = None,
+    *,
+    cases: Iterable[Sequence] = (),
+    structures: Mapping[str, Callable[[np.ndarray], np.ndarray]] | None = None,
 ) -> CheckedRule:
     """Checks the batching rule of an operation, or those of a function, against clients alone.
 
@@ -45,12 +51,18 @@ def check_batching_rule(
     its place among them, nor on the size to which batches are padded. Gradients keep these laws where TensorFlow has
     them. A rule may refuse operands by raising `NoBatchingRule`, but not all of them.
 
+    Numbers are also NaN, infinite, zeros of both signs, ties, very large and tiny, the least and the largest integers,
+    negative indices, and axes are of size 0, where a client alone has results of these.
+
     Args:
         op: a TensorFlow operation, whose operands are found by its definition; or a function of tensors.
         specs: of a function's arguments: `tf.TensorSpec`s, or types. An axis of unknown size is a batch.
         cases: operands of one client, each case a sequence of arrays, in the order of the definition (a list where it
             takes a list), maybe with a dict of attributes at the end. For an operation they stand in the place of those
             that would be found.
+        structures: for operands of an operation that are not any numbers: from the operand's name to a function that
+            makes numbers valid, such as `{"input": lambda a: a @ a.T + np.eye(len(a))}` for a positive definite matrix,
+            or `{"sorted_inputs": np.sort}`. Each client's own numbers go through it; they stay near 0.
     Returns:
         How many cases and layouts were checked, and what the rule refused.
     Raises:
@@ -64,16 +76,22 @@ def check_batching_rule(
         if specs is not None:
             raise TypeMismatch(f"specs are of a function's arguments; {op} is an operation, so give cases=")
         _require_rule(op)
-        subjects = cases_of_operation(op, cases)
+        structures = structures or {}
+        subjects = cases_of_operation(op, cases, structures)
         gradients = build_gradient_cases(subjects)
     else:
+        if structures:
+            raise TypeMismatch("structures are of an operation's operands; for a function give cases=")
         if not callable(op) or specs is None:
             problem = "a function needs specs=, of its arguments" if callable(op) else f"not {brief(op)}"
             raise TypeMismatch(f"check_batching_rule takes an operation's name, or a function and specs: {problem}")
         subjects, gradients = cases_of_function(op, specs, cases), []
     check = _Check()
     for subject, case in sorted(subjects, key=lambda each: each[1].entries):
-        check.all_layouts(subject, case)
+        (check.few_layouts if case.is_variation else check.all_layouts)(subject, case)
+    for subject, case in _cases_for_values(subjects):
+        for changed in cases_of_values(case, subject.alone, STRUCTURES.get(subject.name, {}), keep=structures or {}):
+            check.few_layouts(subject, changed)
     if not check.layouts:
         reasons = "; ".join(check.refused) or "clients share all operands"
         subject, _ = subjects[0]
@@ -81,6 +99,14 @@ def check_batching_rule(
     for subject, case in gradients:
         check.first_layout(subject, case)
     return CheckedRule(len(subjects), check.layouts, tuple(check.refused))
+
+
+def _cases_for_values(subjects: Cases) -> Cases:
+    """A case of each dtype, with some entries."""
+    chosen: dict[tuple, tuple[Subject, RuleCase]] = {}
+    for subject, case in sorted(subjects, key=lambda each: abs(each[1].entries - 24)):
+        chosen.setdefault(tuple(o.dtype for o in case.operands), (subject, case))
+    return [*chosen.values()]
 
 
 def _require_rule(op: str) -> None:
@@ -102,6 +128,11 @@ class _Check:
 
     def all_layouts(self, subject: Subject, case: RuleCase) -> None:
         self._compare(subject, case, [*unpadded_layouts(case), *padded_layouts(case, subject.alone)])
+
+    def few_layouts(self, subject: Subject, case: RuleCase) -> None:
+        """Clients' own operands, with the first one shared, and the first padded axes with each padding."""
+        layouts = itertools.islice(unpadded_layouts(case), 2), itertools.islice(padded_layouts(case, subject.alone), 3)
+        self._compare(subject, case, [*itertools.chain(*layouts)])
 
     def first_layout(self, subject: Subject, case: RuleCase) -> None:
         layouts = padded_layouts(case, subject.alone) if case.has_batch else unpadded_layouts(case)

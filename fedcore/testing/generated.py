@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
-import ml_dtypes
 import numpy as np
 
 import fedcore as fc
@@ -13,10 +12,10 @@ from fedcore.compiler.inlining import with_parameters
 from fedcore.errors import TypeMismatch
 from fedcore.ir import Value
 from fedcore.ir.operations import Intrinsic
+from fedcore.testing.values import draw
 from fedcore.types import (
     AbstractType,
     Alternative,
-    DType,
     FederatedType,
     FunctionType,
     SequenceType,
@@ -143,18 +142,6 @@ def _with_known_sizes(type_: Type) -> Type:
     return type_.map_children(_with_known_sizes)
 
 
-SPREADS = ("small", "offset", "mixed")
-"""Ranges of generated numbers: near 0, near a large number, and of several orders of magnitude.
-
-The range "special" has, beside numbers near 0, zeros of both signs, infinite floats and NaN.
-
-Sums of a few numbers are exact in float32, so that a correct result does not depend on the order of the sum. Squares of
-numbers near the large number are not exact, so that a formula with cancellation gives a visible error.
-"""
-
-_SPECIAL_FLOATS = (float("inf"), None, -0.0, float("nan"), None, float("-inf"), 0.0)
-"""In turn; None is a number near 0."""
-
 _LENGTHS = (5, 0, 1, 8, 3)
 """Lengths of generated sequences: some are longer than `ATTRIBUTE`."""
 
@@ -164,7 +151,7 @@ class Values:
 
     Args:
         clients: number of clients of a client value.
-        spread: one of `SPREADS`, or "special".
+        spread: one of `values.SPREADS`.
     """
 
     def __init__(self, clients: int, seed: Sequence[int], spread: str = "small") -> None:
@@ -172,7 +159,6 @@ class Values:
         self._rng = np.random.default_rng(seed)
         self._spread = spread
         self._lengths = itertools.cycle(_LENGTHS)
-        self._specials = itertools.cycle(_SPECIAL_FLOATS)
 
     def value(self, type_: Type) -> Any:
         if isinstance(type_, FederatedType):
@@ -190,39 +176,7 @@ class Values:
         return self._tensor(type_)
 
     def _tensor(self, type_: TensorType) -> Any:
-        shape = tuple(s or 0 for s in type_.sizes)
-        if type_.dtype.name == "str":
-            letters = np.array([b"a", b"b"], object)[self._rng.integers(0, 2, shape)]
-            return letters if shape else bytes(letters)
-        if type_.dtype.name == "bool":
-            return np.asarray(self._rng.integers(0, 2, shape)).astype(np.bool_)
-        dtype = type_.dtype.numpy
-        numbers = np.asarray(self._rng.integers(0 if dtype.kind == "u" else -8, 9, shape))
-        if type_.dtype.is_inexact and self._spread == "special":
-            specials = (next(self._specials) for _ in range(numbers.size))
-            flat = [n / 2 if special is None else special for special, n in zip(specials, numbers.flat, strict=True)]
-            return np.array(flat, dtype).reshape(shape)
-        if type_.dtype.is_inexact:
-            return (self._spread_out(numbers / 2, *_float_scales(type_.dtype))).astype(dtype)
-        return self._spread_out(numbers, *_integer_scales(dtype)).astype(dtype)
-
-    def _spread_out(self, numbers: np.ndarray, offset: float, scales: Sequence[float]) -> np.ndarray:
-        if self._spread == "offset":
-            return np.asarray(numbers + offset)
-        if self._spread == "mixed":
-            return np.asarray(numbers * np.asarray(scales)[self._rng.integers(0, len(scales), numbers.shape)])
-        return numbers
-
-
-def _float_scales(dtype: DType) -> tuple[float, tuple[float, ...]]:
-    """The offset and the scales of a dtype: about half of its bits."""
-    bits = ml_dtypes.finfo(dtype.numpy).nmant // 2
-    return 2.0 ** (bits + 1), (2.0 ** -(bits // 4), 1.0, 2.0 ** (bits // 2))
-
-
-def _integer_scales(dtype: np.dtype) -> tuple[int, tuple[int, ...]]:
-    most = int(np.iinfo(dtype).max)
-    return min(4096, most // 8), (1, max(1, min(16, most // 64)), max(1, min(256, most // 64)))
+        return draw(type_.dtype.numpy, [s or 0 for s in type_.sizes], self._rng, self._spread)
 
 
 def wrong_types(type_: Type) -> Iterator[Type]:

@@ -12,7 +12,7 @@ from fedcore.computation import Computation
 from fedcore.errors import TypeMismatch
 from fedcore.ir import Intrinsic, Module, Value
 from fedcore.ir.operations import LOCAL
-from fedcore.testing.generated import SPREADS, Call, Values
+from fedcore.testing.generated import Call, Values
 from fedcore.types import FederatedType, SequenceType, TensorType, Type, contains, is_static, leaves, member_of
 
 CLIENTS = (0, 1, 2, 3, 7)
@@ -159,10 +159,11 @@ def _is_summed(computation: Computation) -> bool:
     return isinstance(result, FederatedType) and result.placement == fc.SERVER
 
 
+_SPREADS = ("small", "offset", "mixed")
 _SIDE_BY_SIDE = 3
-_SIZES_AT_CLIENTS = [(0, "small"), *((_SIDE_BY_SIDE, spread) for spread in SPREADS)]
+_SIZES_AT_CLIENTS = [(0, "small"), *((_SIDE_BY_SIDE, spread) for spread in _SPREADS)]
 _SIZES_SHARED = [(_SIDE_BY_SIDE, "mixed")]
-_SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in SPREADS[1:])]
+_SIZES = [*((clients, "small") for clients in CLIENTS), *((max(CLIENTS), spread) for spread in _SPREADS[1:])]
 
 
 def _neutral(name: str, value: Any) -> Any:

@@ -3,6 +3,7 @@
 Each operand has candidates by its dtype and its name; combinations are run for one client, the most likely first.
 """
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from fedcore.graphs import private_api
 from fedcore.graphs.dataflow.op_signature import Argument, attribute_value, operand_names, signature
+from fedcore.testing.rule_cases import Structures
 from fedcore.testing.trial_process import OperandsRefused
 
 RANKED_SHAPES = ((), (6,), (6, 3), (4, 6, 3), (6, 4, 4, 2), (2, 4, 4, 4, 2))
@@ -30,6 +32,8 @@ _RANKS_OF_WINDOWS = (4, 5)
 
 _DTYPES = (tf.float32, tf.int32, tf.bool, tf.complex64, tf.string, tf.int64, tf.float64, tf.uint8, tf.half)
 _OTHER_DTYPES = (tf.int32, tf.half, tf.bool, tf.complex64)
+_EXACT_DTYPES = (tf.float64, tf.int32, tf.int64, tf.int8)
+"""Dtypes that float32 does not hold: operands of these are found too, of one shape."""
 _AXES = ("axis", "axes", "dim", "dims", "dimension", "reduction_indices", "concat_dim", "split_dim", "seq_dim")
 _SHAPES = ("shape", "size", "sizes", "input_sizes", "filter_sizes", "output_shape", "orig_input_shape", "dense_shape")
 _STATIC = {
@@ -57,10 +61,15 @@ class Candidate:
 
 @attrs.frozen(eq=False)
 class OperandMatch:
-    """Operands of one client that TensorFlow takes."""
+    """Operands of one client that TensorFlow takes.
+
+    Args:
+        is_variation: another match differs by a dtype only.
+    """
 
     attributes: Mapping[str, Any]
     candidates: tuple[Candidate, ...]
+    is_variation: bool = False
 
 
 @attrs.frozen
@@ -82,16 +91,19 @@ class Runnable(Protocol):
     def alone(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]: ...
 
 
-def find_operands(op: str, of: Callable[[Mapping], Runnable]) -> tuple[list[OperandMatch], list[Trial]]:
+def find_operands(
+    op: str, of: Callable[[Mapping], Runnable], structures: Structures | None = None
+) -> tuple[list[OperandMatch], list[Trial]]:
     """(operands of several ranks, dtypes and attributes; the failures, if there are no operands).
 
     Args:
         of: from attributes to the operation.
+        structures: of its operands.
     """
     unknown = _unknown_attribute(op)
     if unknown is not None:
         return [], [Trial(unknown, "an attribute without a default, whose values its definition does not list")]
-    search = _Search(op, of)
+    search = _Search(op, of, structures or {})
     for rank in _RANKS_OF_WINDOWS:
         base, *others = _attribute_sets(op, rank)
         search.add_ranks(base)
@@ -100,19 +112,39 @@ def find_operands(op: str, of: Callable[[Mapping], Runnable]) -> tuple[list[Oper
     ranks = sorted({each.candidates[search.main(base)].array.ndim for each in search.matches})
     for attributes in others if ranks else ():
         search.add_variation(attributes, ranks)
-    return search.matches, search.trials(base)
+    count = len(search.matches)
+    for attributes in _attributes_of_values(op, base, [m.attributes for m in search.matches]) if ranks else ():
+        search.add_variation(attributes, ranks)
+    variations = [attrs.evolve(m, is_variation=True) for m in search.matches[count:]]
+    return [*search.matches[:count], *variations], search.trials(base)
+
+
+def _attributes_of_values(op: str, base: Mapping, others: Sequence[Mapping]) -> Iterator[dict[str, Any]]:
+    """Attributes with dtypes of which float32 does not have all numbers, and complex ones with each boolean."""
+    for attribute in private_api.op_definition(op).attr:
+        if attribute.type != "type" or not any(a.type_attr == attribute.name for a in signature(op).operands):
+            continue
+        allowed = [tf.as_dtype(t) for t in attribute.allowed_values.list.type] or _EXACT_DTYPES
+        for dtype in _EXACT_DTYPES:
+            attributes = {**base, attribute.name: dtype}
+            if dtype in allowed and attributes not in others:
+                yield attributes
+        if tf.complex64 in allowed:
+            flags = [name for name, value in base.items() if isinstance(value, bool)]
+            yield from ({**base, attribute.name: tf.complex64, f: not base[f]} for f in flags)
 
 
 class _Search:
-    def __init__(self, op: str, of: Callable[[Mapping], Runnable]) -> None:
+    def __init__(self, op: str, of: Callable[[Mapping], Runnable], structures: Structures) -> None:
         self.op = op
+        self.structures = structures
         self.of = of
         self.matches: list[OperandMatch] = []
         self._reasons: dict[str, int] = {}
 
     def main(self, attributes: Mapping) -> int:
         """The position of the first operand that is data."""
-        kinds = [_kind(self.op, a, attributes) for a in _flat_arguments(self.op, attributes)]
+        kinds = operand_kinds(self.op, attributes)
         return kinds.index("data") if "data" in kinds else 0
 
     def add_ranks(self, attributes: Mapping) -> None:
@@ -137,6 +169,8 @@ class _Search:
         for i, (argument, dtype) in enumerate(arguments):
             kind = _kind(self.op, (argument, dtype), attributes)
             each = _candidates(argument.name, kind, dtype, shape)
+            if argument.name in self.structures:
+                each = list(self._structured(argument.name, each))
             choices.append([c for c in each if c.array.shape == shape][:1] if i == main and kind == "data" else each)
         for candidates in itertools.islice(_likely_first(choices), MOST_TRIALS):
             key = tuple((c.array.shape, c.array.tobytes() if c.is_static else b"") for c in candidates)
@@ -146,6 +180,13 @@ class _Search:
             self.matches.append(OperandMatch(attributes, self._in_domain(operation, candidates)))
             if len(visited) == most:
                 return
+
+    def _structured(self, name: str, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
+        """The candidates that can be made valid."""
+        for each in candidates:
+            with contextlib.suppress(ValueError, IndexError, np.linalg.LinAlgError):
+                array = np.asarray(self.structures[name](each.array), each.array.dtype)
+                yield attrs.evolve(each, array=array)
 
     def add_variation(self, attributes: Mapping, ranks: Sequence[int]) -> None:
         """Operands for other attributes: of a middle rank, else of any."""
@@ -181,6 +222,8 @@ class _Search:
         """The candidates with floats for which the results are finite, such as positive ones of a logarithm."""
         best, fewest = candidates, None
         for low, high in ((-2.0, 2.0), (0.1, 0.9), (1.1, 3.0)):
+            if any(a.name in self.structures for a in signature(self.op).operands):
+                return candidates
             moved = tuple(c if c.is_static else _within(c, low, high) for c in candidates)
             try:
                 results = operation.alone([c.array for c in moved])
@@ -275,6 +318,11 @@ def _is_data(op: str, type_attr: str) -> bool:
     return any(a.type_attr == type_attr for a in signature(op).results)
 
 
+def operand_kinds(op: str, attributes: Mapping) -> list[str]:
+    """Each operand is "data", an "index" (integers of data), or of a kind of static operands."""
+    return [_kind(op, argument, attributes) for argument in _flat_arguments(op, attributes)]
+
+
 def _flat_arguments(op: str, attributes: Mapping) -> list[tuple[Argument, tf.DType]]:
     return [(a, dtype) for a in signature(op).operands for dtype in a.dtypes(attributes)]
 
@@ -285,9 +333,9 @@ def _kind(op: str, argument: tuple[Argument, tf.DType], attributes: Mapping) -> 
     static = _STATIC.get(declared.name)
     if static is not None and dtype.is_integer:
         return static
-    is_of_results = declared.type_attr and _is_data(op, declared.type_attr)
     others = [a for a in signature(op).operands if a is not declared]
-    if not dtype.is_integer or is_of_results or not others:
+    typed_alike = any(a.type_attr == declared.type_attr for a in (*others, *signature(op).results))
+    if not dtype.is_integer or (declared.type_attr and typed_alike) or not others:
         return "data"
     return "index"
 
@@ -314,17 +362,19 @@ def _static(dtype: tf.DType, value: object) -> Candidate:
 
 
 def _data(dtype: tf.DType, shape: tuple[int, ...]) -> Candidate:
-    rng = np.random.default_rng(len(shape) + sum(shape))
+    return Candidate(draw_operand(dtype, shape, np.random.default_rng(len(shape) + sum(shape))))
+
+
+def draw_operand(dtype: tf.DType, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+    """Letters, floats within ±2, and integers of 0 and 1, which are valid indices of most things."""
     if dtype == tf.string:
-        return Candidate(rng.choice([b"a", b"bc", b"d e"], shape).astype(object))
-    if dtype == tf.bool:
-        return Candidate(np.asarray(rng.integers(0, 2, shape), bool))
+        return rng.choice([b"a", b"bc", b"d e"], shape).astype(object)
     if dtype.is_floating or dtype.is_complex:
         values = rng.uniform(-2, 2, shape) + (1j * rng.uniform(-2, 2, shape) if dtype.is_complex else 0)
-        return Candidate(np.asarray(values, dtype.as_numpy_dtype))
-    if not dtype.is_integer:
-        return Candidate(np.zeros(shape, np.float32))  # resources and variants: TensorFlow refuses it
-    return Candidate(np.asarray(rng.integers(0, 2, shape), dtype.as_numpy_dtype))
+        return np.asarray(values, dtype.as_numpy_dtype)
+    if not (dtype.is_integer or dtype.is_bool):
+        return np.zeros(shape, np.float32)  # resources and variants: TensorFlow refuses it
+    return np.asarray(rng.integers(0, 2, shape), dtype.as_numpy_dtype)
 
 
 def _data_shapes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -354,4 +404,4 @@ def _values_of(kind: str, shape: tuple[int, ...]) -> list:
     return values[kind]
 
 
-__all__ = ["Candidate", "OperandMatch", "Trial", "find_operands"]
+__all__ = ["Candidate", "OperandMatch", "Trial", "draw_operand", "find_operands", "operand_kinds"]

@@ -1,15 +1,37 @@
 """Operands of an operation for eight clients, of which batching rules are checked on some at once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import attrs
+import ml_dtypes
 import numpy as np
 import tensorflow as tf
+
+from fedcore.testing.values import draw
 
 CLIENTS = 8
 
 Alone = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 """From one client's operands to its results. It raises where they do not fit."""
+
+Structures = Mapping[str, Callable[[np.ndarray], np.ndarray]]
+"""From the name of an operand to a function that makes drawn values valid, such as a positive definite matrix."""
+
+
+def _without_large(array: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(array) & (np.abs(array) > 100), np.asarray(3, array.dtype), array)
+
+
+STRUCTURES: dict[str, Structures] = {
+    "ClipByValue": {  # kernels differ where limits are NaN or not in order
+        "clip_value_min": lambda a: -np.abs(np.nan_to_num(a, nan=1)),
+        "clip_value_max": lambda a: np.abs(np.nan_to_num(a, nan=1)),
+    },
+    "Prod": {"input": _without_large},  # whether a product with 0 overflows depends on the order
+    "Cumprod": {"x": _without_large},
+    "SigmoidGrad": {"y": _without_large},  # of three factors
+}
+"""Of operations whose results for other operands depend on the kernel."""
 
 
 @attrs.frozen(eq=False)
@@ -21,12 +43,14 @@ class Operand:
         array: [CLIENTS, …].
         is_static: it decides shapes or axes, for which rules may ask for a constant.
         batch_axes: the axes that may be a padded batch; None where any may.
+        kind: "data", "index", or of a static operand.
     """
 
     name: str
     array: np.ndarray
     is_static: bool = False
     batch_axes: tuple[int, ...] | None = None
+    kind: str = "data"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,14 +68,26 @@ class Operand:
 
 @attrs.frozen(eq=False)
 class RuleCase:
-    """The operands of all clients, flat, and the attributes of the operation, defaults included."""
+    """The operands of all clients, flat, and the attributes of the operation, defaults included.
+
+    Args:
+        spread: of the numbers.
+        is_variation: only a dtype differs from another case, so few layouts tell enough.
+    """
 
     operands: tuple[Operand, ...]
     attributes: Mapping[str, object] = attrs.field(factory=dict)
+    spread: str = "small"
+    is_variation: bool = False
 
     @property
     def entries(self) -> int:
         return sum(o.array[0].size for o in self.operands)
+
+    @property
+    def is_of_values(self) -> bool:
+        """Whether it is checked for its values only; other cases tell whether bits depend on other clients."""
+        return self.is_variation or self.spread != "small"
 
     @property
     def has_batch(self) -> bool:
@@ -73,7 +109,13 @@ def spread_over_clients(array: np.ndarray, rng: np.random.Generator) -> np.ndarr
 
 
 def case_of_arrays(
-    names: Sequence[str], arrays: Sequence[np.ndarray], static: Sequence[bool], attributes: Mapping, alone: Alone
+    names: Sequence[str],
+    arrays: Sequence[np.ndarray],
+    static: Sequence[bool],
+    attributes: Mapping,
+    alone: Alone,
+    structures: Structures | None = None,
+    kinds: Sequence[str] | None = None,
 ) -> RuleCase | None:
     """A case in which as many operands as possible differ between clients; None if the operands do not fit.
 
@@ -91,14 +133,77 @@ def case_of_arrays(
             return result_shapes(alone, [*others, value, *arrays[position + 1 :]]) == shapes
 
         spread = None if static[i] else spread_over_clients(array, rng)
+        if spread is not None and structures and name in structures:
+            spread = np.stack([np.asarray(structures[name](value), array.dtype) for value in spread])
         if spread is not None and all(fits(k, v) for k, v in enumerate(spread)):
-            operands.append(Operand(name, spread))
+            operands.append(Operand(name, spread, kind=kinds[i] if kinds else "data"))
         else:
             is_static = array.dtype.kind in "iu"
             values = [v for v in _other_values(array) if fits(0, v)] if is_static else []
             each = [[array, *values][k % (1 + len(values))] for k in range(CLIENTS)]
             operands.append(Operand(name, np.stack(each), is_static))
     return RuleCase(tuple(operands), attributes)
+
+
+def cases_of_values(
+    case: RuleCase, alone: Alone, structures: Structures, *, keep: Collection[str] = ()
+) -> Iterator[RuleCase]:
+    """The case with numbers of other spreads, and with an axis of size 0, where a client alone has results.
+
+    An operand keeps its values where other numbers do not fit, and if `keep` has its name.
+    """
+    shapes = result_shapes(alone, [o.array[0] for o in case.operands])
+    data = [i for i, o in enumerate(case.operands) if o.kind in ("data", "index") and not o.is_static]
+    rng = np.random.default_rng(0)
+    for spread in ("special", "large") if shapes is not None else ():
+        operands = list(case.operands)
+        for i in data:
+            for values in () if operands[i].name in keep else _numbers(operands[i], operands[:i], spread, rng):
+                if operands[i].name in structures:
+                    values = np.stack([structures[operands[i].name](v) for v in values]).astype(values.dtype)
+                each = [*operands[:i], attrs.evolve(operands[i], array=values), *operands[i + 1 :]]
+                if all(result_shapes(alone, [o.array[k] for o in each]) == shapes for k in range(CLIENTS)):
+                    operands = each
+                    break
+        if any(a is not b for a, b in zip(operands, case.operands, strict=True)):
+            yield attrs.evolve(case, operands=tuple(operands), spread=spread)
+    yield from _empty_case(case, alone, data[:1])
+
+
+def _numbers(
+    operand: Operand, earlier: Sequence[Operand], spread: str, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Numbers of clients, those most likely to fit last; a quarter equals those of an earlier operand, or almost."""
+    kind = operand.dtype.kind
+    if kind == "O" or (spread == "large" and kind not in "fcV"):
+        return
+    if operand.kind == "data":
+        values = np.asarray(draw(operand.dtype, operand.array.shape, rng, spread))
+        like = next((o for o in earlier if o.kind == "data" and o.array.shape == values.shape), None)
+        if like is not None and like.dtype == values.dtype:
+            flat, other = values.reshape(-1), like.array.reshape(-1)
+            flat[::4] = other[::4]
+            if kind in "iu":
+                flat[1::4] = other[1::4] ^ np.asarray(1, values.dtype)
+        if kind in "fV":  # kernels may take denormal floats for 0
+            values[np.abs(values) < ml_dtypes.finfo(values.dtype).smallest_normal] = 0
+        yield values
+        yield np.where(values == 0, np.asarray(3, values.dtype), values)  # divisors
+    if kind == "i":
+        steps = np.arange(CLIENTS).reshape(-1, *[1] * (operand.array.ndim - 1)) % 3
+        yield (operand.array - steps).astype(operand.dtype)  # negative indices
+
+
+def _empty_case(case: RuleCase, alone: Alone, data: Sequence[int]) -> Iterator[RuleCase]:
+    """The case whose first operand has an axis of size 0, and results that have entries."""
+    for i in data:
+        for axis in range(case.operands[i].array.ndim - 1):
+            empty = attrs.evolve(case.operands[i], array=np.take(case.operands[i].array, range(0), axis + 1))
+            operands = (*case.operands[:i], empty, *case.operands[i + 1 :])
+            shapes = result_shapes(alone, [o.array[0] for o in operands])
+            if shapes and all(np.prod(shape) > 0 for shape, _ in shapes):
+                yield attrs.evolve(case, operands=operands, spread="empty")
+                return
 
 
 def _other_values(array: np.ndarray) -> list[np.ndarray]:
@@ -115,4 +220,13 @@ def result_shapes(alone: Alone, arrays: Sequence[np.ndarray]) -> list[tuple] | N
         return None
 
 
-__all__ = ["CLIENTS", "Alone", "Operand", "RuleCase", "case_of_arrays", "result_shapes"]
+__all__ = [
+    "CLIENTS",
+    "Alone",
+    "Operand",
+    "RuleCase",
+    "Structures",
+    "case_of_arrays",
+    "cases_of_values",
+    "result_shapes",
+]

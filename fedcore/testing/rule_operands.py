@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import attrs
 import numpy as np
 import tensorflow as tf
 
@@ -13,8 +14,8 @@ from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.tensors.specs import spec
 from fedcore.ir.locations import describe
 from fedcore.ir.module import Graph
-from fedcore.testing.operand_search import OperandMatch, find_operands
-from fedcore.testing.rule_cases import Operand, RuleCase, case_of_arrays, spread_over_clients
+from fedcore.testing.operand_search import OperandMatch, draw_operand, find_operands, operand_kinds
+from fedcore.testing.rule_cases import Operand, RuleCase, Structures, case_of_arrays, spread_over_clients
 from fedcore.testing.rule_subjects import Function, Operation, Subject
 from fedcore.testing.trial_process import OperandsRefused
 from fedcore.types import TensorType, tensor_leaves, to_type
@@ -47,7 +48,7 @@ class OperandsNotFound(InvalidValue):
         return type(self), (self.op, self.operand, self.why)
 
 
-def cases_of_operation(op: str, user_cases: Iterable[Sequence]) -> Cases:
+def cases_of_operation(op: str, user_cases: Iterable[Sequence], structures: Structures | None = None) -> Cases:
     """The cases of an operation: the user's, or operands found by its definition if the user has none.
 
     Raises:
@@ -55,22 +56,26 @@ def cases_of_operation(op: str, user_cases: Iterable[Sequence]) -> Cases:
     """
     user_cases = list(user_cases)
     if user_cases:
-        return [_case_of_operands(op, case) for case in user_cases]
+        return [_case_of_operands(op, case, structures) for case in user_cases]
 
-    matches, failures = find_operands(op, functools.partial(Operation, op))
+    matches, failures = find_operands(op, functools.partial(Operation, op), structures)
     for failure in failures:
         raise OperandsNotFound(op, failure.operand, failure.reason)
-    cases = [_case_of_match(op, match) for match in matches]
+    cases = [_case_of_match(op, match, structures) for match in matches]
     return [(Operation(op, case.attributes), case) for case in cases if case is not None]
 
 
-def _case_of_match(op: str, match: OperandMatch) -> RuleCase | None:
+def _case_of_match(op: str, match: OperandMatch, structures: Structures | None) -> RuleCase | None:
     arrays, static = [c.array for c in match.candidates], [c.is_static for c in match.candidates]
     alone = Operation(op, match.attributes).alone
-    return case_of_arrays(operand_names(op, match.attributes), arrays, static, match.attributes, alone)
+    names = operand_names(op, match.attributes)
+    case = case_of_arrays(
+        names, arrays, static, match.attributes, alone, structures, operand_kinds(op, match.attributes)
+    )
+    return case and attrs.evolve(case, is_variation=match.is_variation)
 
 
-def _case_of_operands(op: str, user_case: Sequence) -> tuple[Subject, RuleCase]:
+def _case_of_operands(op: str, user_case: Sequence, structures: Structures | None) -> tuple[Subject, RuleCase]:
     """The case of one client's operands, and maybe attributes at the end."""
     *operands, last = user_case
     attributes = dict(last) if isinstance(last, Mapping) else {}
@@ -97,7 +102,9 @@ def _case_of_operands(op: str, user_case: Sequence) -> tuple[Subject, RuleCase]:
         flat += parts
     subject = Operation(op, whole)
     subject.alone(flat)  # TensorFlow's error, if the case does not fit
-    case = case_of_arrays(operand_names(op, whole), flat, [False] * len(flat), whole, subject.alone)
+    case = case_of_arrays(
+        operand_names(op, whole), flat, [False] * len(flat), whole, subject.alone, structures, operand_kinds(op, whole)
+    )
     assert case is not None
     return subject, case
 
@@ -141,7 +148,8 @@ def _case_of_arguments(subject: Function, arrays: list[np.ndarray]) -> RuleCase:
     operands = []
     for i, (array, each) in enumerate(zip(arrays, subject.specs, strict=True)):
         axes = tuple(a for a, size in enumerate(each.shape) if size is None)
-        operands.append(Operand(f"argument {i}", spread_over_clients(array, rng), batch_axes=axes))
+        kind = "count" if array.dtype.kind in "iu" else "data"  # other integers may be sizes or numbers of steps
+        operands.append(Operand(f"argument {i}", spread_over_clients(array, rng), batch_axes=axes, kind=kind))
     return RuleCase(tuple(operands))
 
 
@@ -158,12 +166,7 @@ def _array_of_spec(each: tf.TensorSpec, position: int) -> np.ndarray:
     if each.shape.rank is None:
         raise FedcoreError(f"the spec of argument {position} has no rank")
     shape = [ROWS if s is None else s for s in each.shape]
-    rng, dtype = np.random.default_rng(position), each.dtype
-    if dtype == tf.string:
-        return rng.choice([b"a", b"bc"], shape).astype(object)
-    if dtype.is_floating or dtype.is_complex:
-        return rng.uniform(-2, 2, shape).astype(dtype.as_numpy_dtype)
-    return np.asarray(rng.integers(0, 2, shape), dtype.as_numpy_dtype)
+    return draw_operand(each.dtype, shape, np.random.default_rng(position))
 
 
 __all__ = ["Cases", "OperandsNotFound", "cases_in_graph", "cases_of_function", "cases_of_operation"]

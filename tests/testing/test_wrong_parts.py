@@ -7,6 +7,8 @@ QUICK = {
     ("pass", "swaps the operands of generic_minus"),
     ("pass", "merges seeds"),
     ("stage pass", "drops + 0 of floats"),
+    ("stage pass", "takes x == x for true"),
+    ("batching rule", "ArgMax takes the last of ties"),
     ("slice executor", "WithoutReport"),
     ("aggregator", "averages averages"),
     ("aggregation", "a merge of the mean of means"),

@@ -26,6 +26,7 @@ from test_check_slice_executor import (
     without_sizes,
     without_the_last,
 )
+from wrong_on_values import REWRITES, RULES
 
 import fedcore as fc
 from fedcore.aggregators.encoders import Encoder, Integers
@@ -435,6 +436,8 @@ add_stage_pass("drops Neg", _rewriting(_not_negated), _binary("Sub"))
 add_stage_pass("adds in place of multiplying", _rewriting(_sum_for_product))
 add_stage_pass("adds nodes", _rewriting(_negated_twice), _with_constant("Mul", "1", "int32"))
 add_stage_pass("has a pattern that nothing matches", _rewriting(_not_negated, _never_there), _binary("Mul", "int32"))
+for mistake, one, region in REWRITES:
+    add_stage_pass(mistake, _rewriting(one), region, grows=True)
 add_stage_pass("returns no region", lambda region: None, _binary("Sub"))
 
 
@@ -452,6 +455,10 @@ for operation, rule, _, _ in WRONG_RULES:
         f"{operation}: {rule.__name__.replace('_', ' ')}",
         functools.partial(_check_rule, operation, rule),
     )
+
+
+for operation, mistake, rule in RULES:
+    add("batching rule", f"{operation} {mistake}", functools.partial(_check_rule, operation, rule))
 
 
 # Intrinsics, lowerings and kernels.
