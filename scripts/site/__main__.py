@@ -19,6 +19,7 @@ CONTENTS = """
 :caption: Guide
 
 docs/tour
+docs/how-fedcore-works
 docs/training
 docs/adapters
 docs/porting
