@@ -30,6 +30,8 @@ def check_port_is_free(port: int) -> None:
 def wait_until_listening(host: str, port: int) -> None:
     """Waits until this machine listens on a port.
 
+    Args:
+        host: a name or address of this machine, which a server may listen at without localhost.
     Raises:
         FedcoreError: it does not within `LISTENING_S`.
     """

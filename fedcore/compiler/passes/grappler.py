@@ -7,9 +7,8 @@ from fedcore.ir.rewritten_graphs import with_rewritten_graphs
 def grappler(module: Module) -> Module:
     """Optimises each graph of a plan with Grappler, TensorFlow's graph optimiser, and makes the result canonical.
 
-    For programs that run outside of Python; inside, TensorFlow optimises graphs when it loads them. The rewrites may
-    round differently, so this plan gives other bits. Graphs whose bytes are missing, and graphs that Grappler refuses,
-    are unchanged.
+    For programs that run outside of fedcore, whose own calls do without Grappler. The rewrites may round differently,
+    so this plan gives other bits. Graphs whose bytes are missing, and graphs that Grappler refuses, are unchanged.
     """
     if module.stage != "planned":
         return module

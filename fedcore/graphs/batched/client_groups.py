@@ -261,7 +261,8 @@ class ClientGroups:
     def _run(
         self, arguments: list, seed: Value, invariant: dict, factored_leaves: Mapping[int, int]
     ) -> list[Value | Factors]:
-        """Builds the work of a group: contributions [width, …] or factors, then the clients' own leaves.
+        """Builds the work of a group: contributions [width, …] or factors, then the leaves that pass by the fold
+        (`StageParts.own_leaves`): appended rows, kept values, sizes of messages.
 
         Args:
             arguments: of the group's clients.

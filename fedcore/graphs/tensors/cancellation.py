@@ -43,8 +43,8 @@ class Cancellation:
     ) -> list[tf.Tensor]:
         """Runs a traced function as it is, without Grappler, and returns its flat results.
 
-        The graphs inside are optimised when a plan is made. Optimising them again took half of the first call of a
-        large model, and its rounds were no faster.
+        Grappler took half of the first call of a large model, and its rounds were no faster: passes have rewritten the
+        graphs inside.
 
         TensorFlow's own call keeps its cancellation manager in a global that all threads share. So this method
         executes the function itself.
