@@ -44,6 +44,7 @@ def own_function_key(fn: object) -> Hashable | None:
         objects under the globals that they name.
       - What a closure holds is plain: numbers, texts, types, containers of these, and objects of fedcore's classes
         with such attributes and the same methods. A model, an array, a computation or a user's function gives None.
+      - Tracing them changes nothing around them: no list, dict or set, and no variable of theirs.
     """
     try:
         return _function_key(fn, 0)
@@ -58,6 +59,8 @@ def _function_key(fn: object, depth: int) -> Hashable:
         cells = [cell.cell_contents for cell in fn.__closure__ or ()]
     except ValueError:  # not filled yet
         raise _Unknown from None
+    if any(isinstance(cell, list | dict | set) for cell in cells) or _assigns_outside(fn.__code__):
+        raise _Unknown  # tracing may be what fills them
     names = sorted(_global_names(fn.__code__) & fn.__globals__.keys())
     named = tuple(_Same(fn.__globals__[name]) for name in names)
     return (
@@ -111,6 +114,14 @@ def _methods(cls: type) -> tuple:
 
 def _is_own(module: str | None) -> bool:
     return (module or "").partition(".")[0] == _OWN
+
+
+def _assigns_outside(code: types.CodeType) -> bool:
+    """Whether code, or that of a function in it, assigns a variable of a function around it, or a global."""
+    for each in dis.get_instructions(code):
+        if each.opname == "STORE_GLOBAL" or (each.opname == "STORE_DEREF" and each.argval in code.co_freevars):
+            return True
+    return any(_assigns_outside(inner) for inner in code.co_consts if isinstance(inner, types.CodeType))
 
 
 def _global_names(code: types.CodeType) -> set[str]:

@@ -50,6 +50,29 @@ def test_another_number_of_an_optimizer_gives_another_key():
     assert None not in keys
 
 
+def test_functions_whose_trace_changes_what_is_around_them_are_traced_each_time():
+    noted, count = [], 0
+
+    def fills(x):
+        noted.append(x)
+        return x
+
+    def counts(x):
+        nonlocal count
+        count += 1
+        return x
+
+    def counts_inside(x):
+        def add():
+            nonlocal count
+            count += 1
+
+        add()
+        return x
+
+    assert [own_function_key(own(fn)) for fn in (fills, counts, counts_inside)] == [None, None, None]
+
+
 class Own(LeafwiseOptimizer):
     has_slots = False
 
