@@ -44,6 +44,7 @@ def own_function_key(fn: object) -> Hashable | None:
         objects under the globals that they name.
       - What a closure holds is plain: numbers, texts, types, containers of these, and objects of fedcore's classes
         with such attributes and the same methods. A model, an array, a computation or a user's function gives None.
+      - A helper that was replaced under such a global's own globals, by a patch of fedcore from outside, is not seen.
       - Tracing them changes nothing around them: no list, dict or set, and no variable of theirs.
     """
     try:

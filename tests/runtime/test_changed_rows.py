@@ -165,6 +165,20 @@ def test_the_bits_depend_neither_on_workers_nor_on_memory():
     assert same_bits(expected, found)
 
 
+def test_a_call_has_room_for_all_rows_of_its_clients():
+    data = clients(examples([6] * 24))
+    expected = two_rounds(process(), data)
+    table_bytes = 4 * ROWS * WIDTH
+    runtime = fc.runtime.local(workers_per_device=1, memory_bytes=30 * table_bytes)
+    found = two_rounds(process(), data, runtime)
+    (memory,) = fc.context.last_report().memory.values()
+    runtime.close()
+    assert memory.is_limited
+    assert memory.clients_of_call < 24
+    assert memory.needed_bytes <= memory.budget_bytes
+    assert same_bits(expected, found)
+
+
 def test_a_client_that_is_not_finite_is_left_out():
     columns = examples((12, 5, 9))
     data = clients(columns)

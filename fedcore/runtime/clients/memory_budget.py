@@ -193,7 +193,8 @@ class StageSizes:
         data = DATA_COPIES * clients.leaves.size_bytes * count // len(clients.present)
         kept_values = KEPT_COPIES * count * needs.kept
         if not work.is_vectorised:
-            stored = count * needs.contribution if work.low_rank else 0
+            stores = work.low_rank or work.table_rows  # of a table at most all rows
+            stored = count * needs.contribution if stores else 0
             return data + min(lanes, count) * needs.client + stored + kept_values + 2 * needs.partial
         groups, blocks = -(-count // lanes), -(-count // work.block)
         computed = min(groups, self._groups) * lanes * needs.client
