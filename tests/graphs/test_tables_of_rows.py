@@ -6,6 +6,8 @@ import tensorflow as tf
 
 import fedcore as fc
 from fedcore.graphs.batched import changed_rows
+from fedcore.graphs.batched.batched_call import call_as_function
+from fedcore.graphs.batched.batched_value import BatchedValue
 from fedcore.graphs.batched.changed_rows import ChangedRows, gradient_rows, table_sum, tables_of_step
 from fedcore.graphs.batched.low_rank import divide_by, multiply_by, negative
 from fedcore.graphs.dataflow import operations as ops
@@ -72,6 +74,18 @@ def test_sums_and_differences_have_the_rows_of_both(left, right):
     ]
     for x, y in zip(results_of(body), expected, strict=True):
         assert np.array_equal(x, y)
+
+
+def test_a_function_returns_the_base_that_it_computes():
+    def body():
+        def build():
+            return [BatchedValue(None, True, form=table([3], ops.constant(TABLE) + 1.0))]
+
+        (value,) = call_as_function(build, "fused")
+        return [value.form.dense()[0]]
+
+    (found,) = results_of(body)
+    assert np.array_equal(found, dense([3], TABLE + 1))
 
 
 def test_other_sums_are_dense():
@@ -157,6 +171,7 @@ def test_steps_that_look_up_rows_and_change_them_keep_tables(monkeypatch, change
         lambda table, gradient, rows, kernel: table - gradient @ kernel,
         lambda table, gradient, *_: table - gradient + tf.reduce_sum(table),
         lambda table, gradient, *_: table - 2.0 / gradient,
+        lambda table, gradient, *_: table - tf.reduce_sum(tf.gather(table, [0], axis=1)) * gradient,
     ],
 )
 def test_other_steps_keep_none(monkeypatch, change):

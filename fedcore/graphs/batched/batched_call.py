@@ -109,20 +109,15 @@ def call_as_function(build: Callable[[], list[BatchedValue]], kind: str) -> list
 
 
 def _tensors(value: BatchedValue) -> list[Value]:
-    """The tensors that a value consists of: one, or the matrices, coefficients and factors of a low-rank matrix."""
-    if value.low_rank is None:
-        return [value.tensor]
-    numbers = [c for _, c in value.low_rank.terms if not isinstance(c, float)]
-    return [*(m for m, _ in value.low_rank.terms), *numbers, *(t for pair in value.low_rank.factors for t in pair)]
+    """The tensors that a value consists of: one, or those of its form."""
+    return [value.tensor] if value.low_rank is None else value.low_rank.tensors()
 
 
 def _map_tensors(value: BatchedValue, fn: Callable[[Value], Value]) -> BatchedValue:
     """The value with `fn` applied to each of its tensors."""
     if value.low_rank is None:
         return attrs.evolve(value, tensor=fn(value.tensor))
-    terms = tuple((fn(m), c if isinstance(c, float) else fn(c)) for m, c in value.low_rank.terms)
-    factors = tuple((fn(left), fn(right)) for left, right in value.low_rank.factors)
-    return attrs.evolve(value, form=attrs.evolve(value.low_rank, terms=terms, factors=factors))
+    return attrs.evolve(value, form=value.low_rank.map_tensors(fn))
 
 
 def why_not_batchable(

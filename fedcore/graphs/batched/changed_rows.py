@@ -25,6 +25,7 @@ from fedcore.graphs.batched.batched_value import BatchedValue
 from fedcore.graphs.batched.low_rank import LowRank
 from fedcore.graphs.batched.schedule import PackedLayout
 from fedcore.graphs.dataflow import operations as ops
+from fedcore.graphs.dataflow.constant_values import static_value
 from fedcore.graphs.dataflow.graph import PASS_THROUGH, Node, Region, Value
 from fedcore.types import Type, tensor_leaves
 
@@ -62,6 +63,12 @@ class ChangedRows(LowRank):
     def only_factors(self) -> tuple[Value, Value] | None:
         """The rows and the values, if all other rows are zeros; otherwise None."""
         return self.factors[0] if self.base is None else None
+
+    def tensors(self) -> list[Value]:
+        return [*super().tensors(), *([] if self.base is None else [self.base])]
+
+    def map_tensors(self, fn: Callable[[Value], Value]) -> Self:
+        return attrs.evolve(super().map_tensors(fn), base=None if self.base is None else fn(self.base))
 
     def map_linear(self, fn: Callable[[Any], Any]) -> Self:
         """The image under a linear function of a table without a base, all rows of which would change."""
@@ -210,7 +217,7 @@ def tables_of_step(region: Region, carry: Type, first: int) -> dict[int, tuple[i
             changes.add(node.outputs[0])
         elif node.op in ("Add", "AddV2", "Sub") and in_tables == [True, False] and in_changes[1]:
             table_of[node.outputs[0]] = table_of[node.inputs[0]]
-        elif node.op != "GatherV2" or in_tables != [True, False, False] or any(in_changes):
+        elif not _looks_up_rows(node) or in_tables != [True, False, False] or any(in_changes):
             dense.update(table_of[v] for v in node.reads if v in table_of)
             if not changes.isdisjoint(node.reads):
                 return {}
@@ -219,6 +226,14 @@ def tables_of_step(region: Region, carry: Type, first: int) -> dict[int, tuple[i
             return {}
     kept = {i: v.shape for i, v in tables.items() if i not in dense and table_of.get(region.results[i]) == i}
     return {i: (int(shape[0]), int(shape[1])) for i, shape in kept.items()}
+
+
+def _looks_up_rows(node: Node) -> bool:
+    """Whether a node takes rows of its first operand, as `gather_rule` does of a table."""
+    if node.op != "GatherV2" or node.get("batch_dims", 0):
+        return False
+    axis = static_value(node.inputs[2])
+    return axis is not None and not axis.any()
 
 
 def _is_change(node: Node, in_changes: list[bool]) -> bool:

@@ -21,7 +21,7 @@ Decision 0166.
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import attrs
 
@@ -72,6 +72,16 @@ class LowRank:
     def only_factors(self) -> tuple[Value, Value] | None:
         """The factors, if the matrices are one product of factors and nothing else; otherwise None."""
         return self.factors[0] if len(self.factors) == 1 and not self.terms else None
+
+    def tensors(self) -> list[Value]:
+        """The tensors that the matrices consist of: the terms, their coefficients, and the factors."""
+        numbers = [c for _, c in self.terms if not isinstance(c, float)]
+        return [*(m for m, _ in self.terms), *numbers, *(t for pair in self.factors for t in pair)]
+
+    def map_tensors(self, fn: Callable[[Value], Value]) -> Self:
+        """The matrices with `fn` applied to each of these tensors."""
+        terms = tuple((fn(m), c if isinstance(c, float) else fn(c)) for m, c in self.terms)
+        return attrs.evolve(self, terms=terms, factors=tuple((fn(left), fn(right)) for left, right in self.factors))
 
     def map_linear(self, fn: Callable[[Any], Any]) -> "LowRank":
         """The image of the matrices under a linear function such as scaling.

@@ -153,6 +153,8 @@ def segment_sum_rule(
     known_count = evaluation.known_value(count)
     if x.low_rank is not None or known_count is None or not evaluation.table_shapes or evaluation.rank(segments) != 1:
         return None
+    if evaluation.tensor(x).dtype != tf.float32:
+        return None
     size = int(known_count.at_padded_size)
     shape = next((s for s in evaluation.table_shapes if evaluation.shape(x)[1:] == [s[1]] and s[0] == size), None)
     if shape is None:
