@@ -40,11 +40,14 @@ def test_a_number_stands_in_one_record():
     assert sum(len(sections(record)) for record in RECORDS) == len(NUMBERS)
 
 
-def test_the_index_has_every_record_and_section_by_its_title():
+def test_the_index_has_every_record_by_its_title_and_every_section_by_its_number():
+    """A few words stand behind a section's number; the link leads to its heading."""
     index = (FOLDER / "README.md").read_text()
     for record in RECORDS:
         title, *_ = record.read_text().splitlines()
-        number = record.name[:4]
-        assert f"[{number} {re.sub(r'^# (0[0-9]{3}:? )?', '', title)}]({record.name})" in index
-        for section in re.findall(r"^## (\d{4} .*)$", record.read_text(), re.MULTILINE):
-            assert f"[{section}]({record.name}#" in index
+        headings = re.findall(r"^## (\d{4} .*)$", record.read_text(), re.MULTILINE)
+        name = re.sub(r"^# (0[0-9]{3}:? )?", "", title)
+        assert f"[{name if headings else f'{record.name[:4]} {name}'}]({record.name})" in index
+        for heading in headings:
+            anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+            assert re.search(rf"\[{heading[:4]} [^\]]+\]\({re.escape(f'{record.name}#{anchor}')}\)", index), heading
