@@ -30,7 +30,7 @@ def tff_name(module: str, name: str) -> Any:
     raise AttributeError(message, name=name, obj=sys.modules.get(module))
 
 
-def takes_names_of_tff(*names: str) -> Callable[[Function], Function]:
+def drops_tff_arguments(*names: str) -> Callable[[Function], Function]:
     """Decorates a function that has more arguments in TFF: they change nothing here, and are dropped with a warning.
 
     Args:

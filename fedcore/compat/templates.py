@@ -20,11 +20,11 @@ from fedcore.learning.templates.training_result import TrainingResult, aggregati
 from fedcore.learning.weighting import Weighting
 from fedcore.templates import AggregationProcess, MeasuredProcess
 from fedcore.templates.iterative import check_computation
-from fedcore.tff_names import takes_names_of_tff
+from fedcore.tff_names import drops_tff_arguments
 from fedcore.types import CLIENTS, SERVER, FederatedType, Type, contains, explain, fits, member_of
 
 
-@takes_names_of_tff("measure_timing")
+@drops_tff_arguments("measure_timing")
 def compose_learning_process(
     initial_model_weights_fn: Computation,
     model_weights_distributor: DistributionProcess,
@@ -137,7 +137,7 @@ def _result(part: MeasuredProcess) -> Type:
     return output["result"]
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_model_delta_client_work(
     model_fn: ModelFn,
     optimizer: OptimizerLike,
@@ -182,7 +182,7 @@ def build_model_delta_client_work(
     return work.process(aggregation_of_metrics(metrics_aggregator, model), as_gradient)
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_functional_model_delta_client_work(
     *,
     model: FunctionalModel | PureModel,

@@ -31,7 +31,7 @@ STRUCTURES: dict[str, Structures] = {
     "Cumprod": {"x": _without_large},
     "SigmoidGrad": {"y": _without_large},  # of three factors
 }
-"""Of operations whose results for other operands depend on the kernel."""
+"""By operation: makes operands for which all its kernels have one result."""
 
 
 @attrs.frozen(eq=False)

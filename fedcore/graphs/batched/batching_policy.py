@@ -65,7 +65,7 @@ MAX_BLOCKS_OF_TABLES = 8
 """Blocks of a call of clients whose changed rows of tables are kept."""
 
 STORED_BYTES = 64 << 20
-"""Of the other weights of the clients of such a call."""
+"""Bytes of all other weights of the clients of such a call."""
 
 MAX_WIDTH_IMAGES = 4  # the activations of a convolution are far larger than its batch
 

@@ -111,16 +111,16 @@ def table_sum(left: ChangedRows | Value, right: ChangedRows | Value, *, subtract
         base = bases[1]
     else:
         return None
-    known = [t for t in (left_table, right_table) if t is not None]
-    if len(known) == 1 or known[0].factors[0][0] is known[1].factors[0][0]:
-        rows = known[0].numbers
+    tables = [t for t in (left_table, right_table) if t is not None]
+    if len(tables) == 1 or tables[0].factors[0][0] is tables[1].factors[0][0]:
+        rows = tables[0].numbers
         values = [ops.gather(t, rows) if isinstance(t, Value) else t.values for t in (left, right)]
     else:
-        first, second = known
+        first, second = tables
         rows, positions = _union(first.numbers, second.numbers)
         values = [_at(first, rows, ops.range_(ops.size(first.numbers))), _at(second, rows, positions)]
     total = values[0] - values[1] if subtract else values[0] + values[1]
-    return ChangedRows.of(known[0].shape, rows, total, base)
+    return ChangedRows.of(tables[0].shape, rows, total, base)
 
 
 def gradient_rows(shape: tuple[int, int], values: Value, segments: Value) -> ChangedRows:

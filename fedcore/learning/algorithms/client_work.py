@@ -13,13 +13,14 @@ from fedcore.computation import Computation, federated_computation, tf_computati
 from fedcore.intrinsics import federated_broadcast, federated_eval, federated_map, federated_zip, sequence_reduce
 from fedcore.ir import Value
 from fedcore.learning.models import PureModel
+from fedcore.learning.models.partly_local_model import PartlyLocalModel
 from fedcore.learning.templates.client_work import ClientResult, ClientWorkProcess
 from fedcore.templates import MeasuredProcessOutput
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, Type
 
 
 def client_steps(
-    model: PureModel,
+    model: PureModel | PartlyLocalModel,
     begin: Callable,
     step: Callable,
     finish: Callable,

@@ -39,11 +39,11 @@ from fedcore.learning.templates.training_result import (
 )
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.templates import AggregationProcess, MeasuredProcess, MeasuredProcessOutput
-from fedcore.tff_names import takes_names_of_tff
+from fedcore.tff_names import drops_tff_arguments
 from fedcore.types import SERVER, FederatedType, Type
 
 
-@takes_names_of_tff("loop_implementation", "measure_timing")
+@drops_tff_arguments("loop_implementation", "measure_timing")
 def build_weighted_fed_avg(
     model_fn: ModelFn,
     client_optimizer_fn: OptimizerLike,
@@ -100,7 +100,7 @@ def build_weighted_fed_avg(
     )
 
 
-@takes_names_of_tff("loop_implementation", "measure_timing")
+@drops_tff_arguments("loop_implementation", "measure_timing")
 def build_unweighted_fed_avg(
     model_fn: ModelFn,
     client_optimizer_fn: OptimizerLike,

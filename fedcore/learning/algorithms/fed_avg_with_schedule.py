@@ -21,10 +21,10 @@ from fedcore.learning.optimizers.scheduled_optimizer import scheduled_rate
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.templates import MeasuredProcess
-from fedcore.tff_names import takes_names_of_tff
+from fedcore.tff_names import drops_tff_arguments
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_weighted_fed_avg_with_optimizer_schedule(
     model_fn: ModelFn,
     client_learning_rate_fn: Callable,

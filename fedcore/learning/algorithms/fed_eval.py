@@ -23,11 +23,11 @@ from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.process import LearningProcess, LearningProcessOutput
 from fedcore.learning.templates.state import first_state, next_state, round_metrics
 from fedcore.templates import AggregationProcess, MeasuredProcess
-from fedcore.tff_names import takes_names_of_tff
+from fedcore.tff_names import drops_tff_arguments
 from fedcore.types import CLIENTS, SERVER, FederatedType, SequenceType, StructType, Type, member_of
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_fed_eval(
     model_fn: ModelFn,
     model_distributor: MeasuredProcess | None = None,

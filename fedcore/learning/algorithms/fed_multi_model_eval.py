@@ -20,12 +20,12 @@ from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.templates import AggregationProcess, MeasuredProcess
-from fedcore.tff_names import takes_names_of_tff
+from fedcore.tff_names import drops_tff_arguments
 
 _BY_MODEL = ("global_model_weights", "distributor", "client_work", "aggregator", "finalizer")
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_fed_multi_model_eval(
     model_fns: Sequence[ModelFn],
     model_distributor: MeasuredProcess | None = None,

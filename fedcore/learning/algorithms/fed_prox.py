@@ -16,10 +16,10 @@ from fedcore.learning.process import LearningProcess
 from fedcore.learning.weighting import ClientWeighting, Weighting
 from fedcore.scalars import real_number
 from fedcore.templates import MeasuredProcess
-from fedcore.tff_names import takes_names_of_tff
+from fedcore.tff_names import drops_tff_arguments
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_weighted_fed_prox(
     model_fn: ModelFn,
     proximal_strength: float,
@@ -69,7 +69,7 @@ def build_weighted_fed_prox(
     )
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_unweighted_fed_prox(
     model_fn: ModelFn,
     proximal_strength: float,

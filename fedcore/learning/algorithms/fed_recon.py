@@ -258,7 +258,7 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, hparams
 
     if not model.places["local_trainable_variables"]:
         return initialize_local
-    return client_steps(model, begin, step, finish, hparams=hparams_type)  # type: ignore[arg-type]
+    return client_steps(model, begin, step, finish, hparams=hparams_type)
 
 
 def _layer_states(metrics: dict) -> dict:
@@ -289,4 +289,4 @@ def _build_training(
         weight, report = weight_and_report(model.whole, weighting, carry.metrics)
         return finite_or_nothing(roles.difference(carry.weights, initial), weight, report)
 
-    return client_steps(model, begin, step, finish, local=local_type, hparams=hparams_type)  # type: ignore[arg-type]
+    return client_steps(model, begin, step, finish, local=local_type, hparams=hparams_type)

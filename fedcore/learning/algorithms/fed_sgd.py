@@ -20,7 +20,7 @@ from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
 from fedcore.templates import MeasuredProcess
-from fedcore.tff_names import takes_names_of_tff
+from fedcore.tff_names import drops_tff_arguments
 from fedcore.types import SequenceType
 
 
@@ -61,7 +61,7 @@ def build_gradient(model: PureModel) -> Computation:
     return client_steps(model, begin, step, finish)
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_fed_sgd(
     model_fn: ModelFn,
     server_optimizer_fn: OptimizerLike | None = None,

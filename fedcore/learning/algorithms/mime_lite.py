@@ -35,7 +35,7 @@ from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.templates.training_result import all_finite, finite_or_nothing, zeros_unless
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.templates import MeasuredProcess
-from fedcore.tff_names import takes_names_of_tff
+from fedcore.tff_names import drops_tff_arguments
 from fedcore.types import CLIENTS, FederatedType, SequenceType, Type
 
 
@@ -90,7 +90,7 @@ def _build_learning(optimizer: Optimizer) -> Computation:
     return learn
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_weighted_mime_lite(
     model_fn: ModelFn,
     base_optimizer: OptimizerLike,
@@ -137,7 +137,7 @@ def build_weighted_mime_lite(
     )
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_unweighted_mime_lite(
     model_fn: ModelFn,
     base_optimizer: OptimizerLike,
@@ -178,7 +178,7 @@ def build_unweighted_mime_lite(
     )
 
 
-@takes_names_of_tff("loop_implementation")
+@drops_tff_arguments("loop_implementation")
 def build_mime_lite_with_optimizer_schedule(
     model_fn: ModelFn,
     learning_rate_fn: Callable | None,

@@ -92,11 +92,11 @@ class CompilationLog:
             return None
         program = (at.path or at.file, at.line), module.main.name
         with self._lock:
-            before = self._lines.find(program, None)
-            number, total = (1, seconds) if before is None else (before.number + 1, before.total_seconds + seconds)
+            earlier = self._lines.find(program, None)
+            number, total = (1, seconds) if earlier is None else (earlier.number + 1, earlier.total_seconds + seconds)
             parts = _parts(module, number, total)
             self._lines.put(program, parts)
-            reason = "" if before is None else _difference(before, parts)
+            reason = "" if earlier is None else _difference(earlier, parts)
             compilation = Compilation(f"{Path(at.file).name}:{at.line}", number, seconds, reason, total)
             is_told = is_wasteful(compilation, module) and total >= COSTLY_S and program not in self._has_warned
             if is_told:
