@@ -170,13 +170,13 @@ def client_state_averaging(
 
     @federated_computation(initialize.type_signature.result, *clients)
     def next_round(state: Value, data: Value, client_states: Value) -> ClientStateOutput:
+        message: list[Value] = []
         if message_type:
-            message = federated_map(work.send, state.client_work)
-            sent = federated_broadcast(federated_zip((state.global_model_weights, message)))
-            received = (whole_weights(model, sent[0]), sent[1])
+            message_at_server = federated_map(work.send, state.client_work)
+            weights, *message = federated_broadcast(federated_zip((state.global_model_weights, message_at_server)))
         else:
-            received = (whole_weights(model, federated_broadcast(state.global_model_weights)),)
-        results: Any = federated_map(work.train, (*received, client_states, data))
+            weights = federated_broadcast(state.global_model_weights)
+        results: Any = federated_map(work.train, (whole_weights(model, weights), *message, client_states, data))
         joined = aggregator.next(state.aggregator, results.client.update, results.client.weight)
         client_work, change = conclude_round(work.conclude, state.client_work, joined.result)
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, change))
