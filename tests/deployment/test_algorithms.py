@@ -82,6 +82,16 @@ PROCESSES = {
     "build_fed_recon": lambda: algorithms.build_fed_recon(build_recon_model, loss_fn=loss),
     "build_fed_recon_eval": lambda: algorithms.build_fed_recon_eval(build_recon_model, loss_fn=loss),
     "build_scaffold": lambda: algorithms.build_scaffold(build_model, RATE, num_clients=SITES),
+    "build_fed_nova": lambda: algorithms.build_fed_nova(build_model, RATE),
+    "build_q_fed_avg": lambda: algorithms.build_q_fed_avg(build_model, 1.0, RATE),
+    "build_fed_dyn": lambda: algorithms.build_fed_dyn(build_model, 0.1, RATE, num_clients=SITES),
+    "build_ditto": lambda: algorithms.build_ditto(build_model, 0.1, sgd()),
+    "build_fed_avg_with_optimizer_states": lambda: algorithms.build_fed_avg_with_optimizer_states(
+        build_model, fc.learning.optimizers.build_adam(RATE)
+    ),
+    "build_ifca": lambda: algorithms.build_ifca(build_model, 2, sgd()),
+    "build_ifca_with_gradients": lambda: algorithms.build_ifca_with_gradients(build_model, 2, sgd()),
+    "build_ifca_eval": lambda: algorithms.build_ifca_eval(build_model, 2),
     "build_fed_avg_with_error_feedback": lambda: algorithms.build_fed_avg_with_error_feedback(
         build_model, sgd(), encoder_fn=fc.aggregators.encoders.top_k(0.5)
     ),
@@ -124,7 +134,8 @@ def in_both(exchange, values, run):
 def run_round(process, cohort):
     state = process.initialize()
     if isinstance(process, fc.learning.ClientStateProcess):
-        states = [process.initial_client_state()] * SITES
+        takes_state = bool(process.initial_client_state.module.main.parameters)
+        states = [process.initial_client_state(*([state] if takes_state else []))] * SITES
         output = process.next(state, cohort, states)
         return process.next(output.state, cohort, output.client_states).state
     for _ in range(2):

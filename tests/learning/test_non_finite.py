@@ -46,6 +46,11 @@ BUILDERS = {
     "schedule": lambda: algorithms.build_weighted_fed_avg_with_optimizer_schedule(line, lambda r: 0.1, RATE),
     "mime lite": lambda: algorithms.build_weighted_mime_lite(line, optimizers.build_sgdm(0.1, momentum=0.9)),
     "scaffold": lambda: algorithms.build_scaffold(line, 0.1, num_clients=4),
+    "fed nova": lambda: algorithms.build_fed_nova(line, 0.1),
+    "q fed avg": lambda: algorithms.build_q_fed_avg(line, 1.0, 0.1),
+    "fed dyn": lambda: algorithms.build_fed_dyn(line, 0.1, 0.1, num_clients=4),
+    "ditto": lambda: algorithms.build_ditto(line, 0.1, RATE),
+    "optimizer states": lambda: algorithms.build_fed_avg_with_optimizer_states(line, optimizers.build_adam(0.1)),
     "older": lambda: fc.learning.build_federated_averaging_process(line, RATE),
     "secure metrics": lambda: algorithms.build_weighted_fed_avg(
         line, RATE, metrics_aggregator=metrics.secure_sum_then_finalize
@@ -67,8 +72,11 @@ def run(process, name, clients):
     """The weights after a round, and its training metrics."""
     if name == "k-means":
         clients = [c.map(lambda x, y: x).unbatch() for c in clients]
-    states = [[process.initial_client_state()] * len(clients)] if name == "scaffold" else []
-    state, found, *_ = process.next(process.initialize.invoke(seed=1), clients, *states)
+    start, states = process.initialize.invoke(seed=1), []
+    if isinstance(process, fc.learning.ClientStateProcess):
+        takes_state = bool(process.initial_client_state.module.main.parameters)
+        states = [[process.initial_client_state(*([start] if takes_state else []))] * len(clients)]
+    state, found, *_ = process.next(start, clients, *states)
     train = found["train"] if name == "older" else found["client_work"]["train"]
     return state.model.trainable[0], train
 

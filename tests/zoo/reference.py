@@ -54,12 +54,13 @@ def _adjust_gradients(optimizer, strength: float, start: dict[int, np.ndarray]) 
     optimizer.apply = apply_adjusted
 
 
-def train_client(model, optimizer, batches: Iterable, proximal_strength: float = 0.0) -> int:
-    """Trains a compiled model on the batches, and returns the number of examples."""
+def train_client(model, optimizer, batches: Iterable, proximal_strength: float = 0.0) -> tuple[int, int]:
+    """Trains a compiled model on the batches, and returns the numbers of examples and of steps."""
     _adjust_gradients(optimizer, proximal_strength, {id(v): v.numpy() for v in model.trainable_variables})
     model.optimizer = optimizer
-    examples = 0
+    examples = steps = 0
     for batch in batches:
+        steps += 1
         optimizer.batch_examples = int(keras.tree.flatten(batch)[0].shape[0])
         examples += optimizer.batch_examples
         model.train_step(batch)
@@ -68,7 +69,7 @@ def train_client(model, optimizer, batches: Iterable, proximal_strength: float =
     if isinstance(optimizer, GradientSum) and optimizer.total is not None:
         for variable, gradient in zip(model.trainable_variables, optimizer.total, strict=True):
             variable.assign_sub(gradient / optimizer.examples)
-    return examples
+    return examples, steps
 
 
 def train_round(
@@ -76,18 +77,19 @@ def train_round(
     clients: list[Iterable],
     optimizer_fn: Callable,
     server_optimizer: keras.optimizers.Optimizer,
-    mean: Callable[[list[list[np.ndarray]], list[int]], list[np.ndarray]],
+    mean: Callable[[list[list[np.ndarray]], list[int], list[int], list[bool]], list[np.ndarray]],
     proximal_strength: float = 0.0,
 ) -> dict:
     """A round of federated averaging. `model` is compiled and holds the global weights, which the round moves.
 
     Args:
         clients: each client's batches, as `fit` takes them.
-        mean: (the clients' changes, their numbers of examples) -> the change of the round.
+        mean: (the clients' changes, their numbers of examples, their numbers of steps, of each variable whether
+            gradients train it) -> the change of the round.
     Returns:
         The metrics of the clients' training, by Keras' names; none where there was no batch.
     """
-    start, changes, counts = values_of(model), [], []
+    start, changes, counts, steps = values_of(model), [], [], []
     others = [(v, v.numpy()) for v in model.variables if not keras.backend.is_float_dtype(v.dtype)]
     model.reset_metrics()
     for batches in clients:
@@ -98,7 +100,7 @@ def train_round(
             if getattr(layer, "stateful", False):
                 layer.reset_state()
         metrics_before = [v.numpy() for v in model.metrics_variables]
-        count = train_client(model, optimizer_fn(), batches, proximal_strength)
+        count, client_steps = train_client(model, optimizer_fn(), batches, proximal_strength)
         change = [after - before for after, before in zip(values_of(model), start, strict=True)]
         if not all(np.isfinite(c).all() for c in change):  # counts for nothing, in the metrics too
             count, change = 0, [np.zeros_like(c) for c in change]
@@ -107,15 +109,16 @@ def train_round(
                 variable.assign(value)
         counts.append(count)
         changes.append(change)
+        steps.append(client_steps)
     assign(model, start)
     for variable, value in others:
         variable.assign(value)
     if sum(counts) == 0:
         return {}
     metrics = _metrics(model)
-    change = mean(changes, counts)
-    by_variable = {id(v): c for v, c in zip(float_variables(model), change, strict=True)}
     trained = {id(v) for v in model.trainable_variables}
+    change = mean(changes, counts, steps, [id(v) in trained for v in float_variables(model)])
+    by_variable = {id(v): c for v, c in zip(float_variables(model), change, strict=True)}
     for variable in float_variables(model):
         if id(variable) not in trained:
             variable.assign_add(by_variable[id(variable)])

@@ -1,6 +1,7 @@
 """Runs an entry of the zoo on fedcore and on plain Keras, and compares weights and metrics."""
 
 import functools
+import itertools
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -207,6 +208,8 @@ def _trained_by_keras(model: Model, training: Training, first, plain: Callable, 
         reference.assign(keras_model, [(v * u).astype(v.dtype) for v, u in zip(values, ulps, strict=True)])
     weights, metrics, server = [], [], training.server()
     client = training.plain_client or training.make_client
+    if training.keeps_optimizers:
+        client = itertools.cycle([client() for _ in plain()]).__next__
     for _ in range(ROUNDS):
         if training.evaluates:
             metrics.append(reference.evaluate(keras_model, plain()))

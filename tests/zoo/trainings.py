@@ -15,22 +15,33 @@ from .reference import GradientSum
 algorithms, optimizers = fc.learning.algorithms, keras.optimizers
 
 
-def mean_by_examples(changes, counts):
+def mean_by_examples(changes, counts, *_):
     return _weighted(changes, counts)
 
 
-def mean_by_clients(changes, counts):
+def mean_by_clients(changes, counts, *_):
     return _weighted(changes, [float(n > 0) for n in counts])
 
 
-def mean_of_all_clients(changes, counts):
+def mean_of_all_clients(changes, counts, *_):
     return _weighted(changes, [1.0] * len(counts))
+
+
+def mean_by_steps(changes, counts, steps, trained):
+    """FedNova's: changes over their steps, times the mean number of steps; of weights that steps assign, the mean."""
+    (effective,) = _weighted([[np.float64(n)] for n in steps], counts)
+    factors = [effective / max(n, 1) for n in steps]
+    scaled = [
+        [c * f if is_trained else c for c, is_trained in zip(change, trained, strict=True)]
+        for change, f in zip(changes, factors, strict=True)
+    ]
+    return _weighted(scaled, counts)
 
 
 def clipped_mean(limit: float) -> Callable:
     """The mean over all clients of changes of at most this L2 norm, as DP-FedAvg has it before the noise."""
 
-    def mean(changes, counts):
+    def mean(changes, counts, *_):
         norms = [np.sqrt(sum(np.sum(np.square(c, dtype=np.float64)) for c in change)) for change in changes]
         factors = [min(1.0, limit / norm) if norm else 1.0 for norm in norms]
         scaled = [[c * f for c in change] for change, f in zip(changes, factors, strict=True)]
@@ -64,6 +75,7 @@ class Training:
         rounding: the error that the aggregation adds to a weight, relative to the largest change.
         evaluates: whether the models are evaluated and not trained.
         exclude: names of weights without weight decay in the clients' optimizer.
+        keeps_optimizers: whether each client goes on with its optimizer of the round before.
     """
 
     name: str
@@ -78,6 +90,7 @@ class Training:
     rounding: float = 0.0
     evaluates: bool = False
     exclude: tuple[str, ...] = ()
+    keeps_optimizers: bool = False
 
     def make_client(self) -> keras.optimizers.Optimizer:
         optimizer = eval(self.client, vars(optimizers))
@@ -131,6 +144,42 @@ class _FromNewest:
 
 def _fed_buff(model_fn, client, server, clients):
     return _FromNewest(algorithms.build_fed_buff(model_fn, client, server))
+
+
+class _WithClientStates:
+    """A process whose clients take part in every round, with the methods that the runner calls."""
+
+    def __init__(self, process: fc.learning.ClientStateProcess) -> None:
+        self.process = process
+        self._states: list = []
+
+    def __getattr__(self, name: str):
+        return getattr(self.process, name)
+
+    def next(self, state, clients):
+        if state.round == 0:
+            first = self.process.initial_client_state
+            self._states = [first(*([state] if first.module.main.parameters else [])) for _ in clients]
+        state, metrics, self._states = self.process.next(state, clients, self._states)
+        return state, metrics
+
+
+def _with_client_states(build: Callable) -> Callable:
+    return lambda model_fn, client, server, clients: _WithClientStates(build(model_fn, client, server))
+
+
+@attrs.frozen
+class _OnlyModel:
+    """A process of one model, IFCA's of one cluster, with the methods that the runner calls."""
+
+    process: fc.learning.LearningProcess
+
+    def __getattr__(self, name: str):
+        return getattr(self.process, name)
+
+    def get_model_weights(self, state):
+        (weights,) = self.process.get_model_weights(state)
+        return weights
 
 
 def _fed_prox(strength: float) -> Callable:
@@ -221,11 +270,48 @@ for _name, _make in {
 }.items():
     training(_name, own_client=_make, plain_client=_make)
 
+training(
+    "fed nova",
+    build=lambda model_fn, client, server, clients: algorithms.build_fed_nova(model_fn, 0.1, server),
+    mean=mean_by_steps,
+)
+training(
+    "q-FedAvg, q = 0",
+    build=lambda model_fn, client, server, clients: algorithms.build_q_fed_avg(model_fn, 0, 0.1, server),
+    mean=mean_by_clients,
+)
+training(
+    "ditto",
+    build=_with_client_states(lambda model_fn, client, server: algorithms.build_ditto(model_fn, 0.5, client, server)),
+)
+training(
+    "adam that clients keep",
+    build=_with_client_states(algorithms.build_fed_avg_with_optimizer_states),
+    client="Adam(0.01)",
+    keeps_optimizers=True,
+)
+training(
+    "IFCA of one cluster",
+    build=lambda model_fn, client, server, clients: _OnlyModel(algorithms.build_ifca(model_fn, 1, client, server)),
+    mean=mean_by_clients,
+)
+training(
+    "IFCA of one cluster, with gradients",
+    build=lambda model_fn, client, server, clients: _OnlyModel(
+        algorithms.build_ifca_with_gradients(model_fn, 1, server)
+    ),
+    plain_client=GradientSum,
+    server=lambda: optimizers.SGD(0.3),
+    mean=mean_by_clients,
+)
+
 NOT_COMPARED = {
     "yogi": "Keras has no such optimizer",
     "repeated rows of embeddings in adaptive optimizers and clipping": "Keras 3 squares and clips each lookup's "
     "gradient, fedcore their sum (docs/porting.md); the reference adds them first",
-    "SCAFFOLD, Mime Lite, reconstruction, k-means, personalization": "their papers' algorithms are no loop of Keras'",
+    "SCAFFOLD, FedDyn, Mime Lite, reconstruction, k-means, personalization": "their papers' algorithms are no loop of "
+    "Keras'",
+    "several clusters of IFCA, q-FedAvg with q > 0": "tests/learning/test_paper_methods.py has their formulas",
     "DP with noise": "the noise is drawn: tests/aggregators has its moments; here it is 0",
     "adaptive clips and zeroing": "quantiles of the clients' norms are no part of Keras: tests/aggregators",
     "encoders of fewer than 16 bits": "their errors hide the differences that the zoo looks for: tests/aggregators",

@@ -85,6 +85,8 @@ class ClientWork:
         initialize: (-> S), the first state at the server. Default: <>.
         send: (S -> H), what clients get beside the weights. Default: S.
         advance: (S -> S), at the server, after a round. Default: the state as it is.
+        conclude: (<S,R> -> <S,U>), at the server, of the advanced state and the joined updates R: the next state and
+            the change of the weights. Default: R is the change U.
         hyperparameters: the names of those in S.
         measure: H at the server -> metrics by name beside `train`; used while a round is traced.
     """
@@ -93,6 +95,7 @@ class ClientWork:
     initialize: Computation = attrs.field(factory=lambda: tf_computation(lambda: ()))
     send: Computation = attrs.field(default=attrs.Factory(_same, takes_self=True))
     advance: Computation = attrs.field(default=attrs.Factory(_same, takes_self=True))
+    conclude: Computation | None = None
     hyperparameters: tuple[str, ...] = ()
     measure: Callable[[Any], dict] = lambda sent: {}
 

@@ -145,8 +145,8 @@ def build_unweighted_fed_avg(
 
 
 @attrs.frozen
-class _Carry:
-    """The values that one local step hands to the next."""
+class OptimizerCarry:
+    """The values that one step of an optimizer at a client hands to the next."""
 
     weights: Any
     optimizer: Any
@@ -169,17 +169,14 @@ def build_local_steps(
     if optimizer.example_mechanism is not None:
         check_private_model(model)
 
-    def begin(initial: ModelWeights, sent: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
+    def begin(initial: ModelWeights, sent: dict[str, tf.Tensor] | tuple[()]) -> OptimizerCarry:
         state = optimizer.set_hparams(optimizer.initialize(initial.trainable), sent or {})
-        return _Carry(initial, state, model.initial_metrics())
+        return OptimizerCarry(initial, state, model.initial_metrics())
 
-    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
-        current = roles.replace(weights, carry.weights)
-        gradients, non_trainable, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct)
-        state, trainable = optimizer.next(carry.optimizer, current.trainable, gradients)
-        return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), state, metrics)
+    def step(carry: OptimizerCarry, batch: TensorStructure, weights: ModelWeights) -> OptimizerCarry:
+        return optimizer_step(model, optimizer, carry, batch, weights, correct)
 
-    def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
+    def finish(initial: ModelWeights, carry: OptimizerCarry) -> TrainingResult:
         trainable = optimizer.final_weights(carry.optimizer, carry.weights.trainable)
         update = roles.difference(attrs.evolve(carry.weights, trainable=trainable), initial)
         return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
@@ -187,10 +184,31 @@ def build_local_steps(
     return client_steps(model, begin, step, finish, sent=sent_type)
 
 
+def optimizer_step(
+    model: PureModel,
+    optimizer: Optimizer,
+    carry: OptimizerCarry,
+    batch: TensorStructure,
+    weights: ModelWeights,
+    correct: Callable | None = None,
+) -> OptimizerCarry:
+    """One step of an optimizer on one batch, in a graph.
+
+    Args:
+        weights: as the server sent them.
+        correct: as for `build_local_steps`.
+    """
+    roles = model.weight_roles
+    current = roles.replace(weights, carry.weights)
+    gradients, non_trainable, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct)
+    state, trainable = optimizer.next(carry.optimizer, current.trainable, gradients)
+    return OptimizerCarry(roles.changing(ModelWeights(trainable, non_trainable)), state, metrics)
+
+
 def _gradients(
     model: PureModel,
     optimizer: Optimizer,
-    carry: _Carry,
+    carry: OptimizerCarry,
     current: ModelWeights,
     batch: TensorStructure,
     sent: ModelWeights,
@@ -374,7 +392,8 @@ def federated_averaging(
         _WholeWeights(model, distributor) if model.weight_roles.frozen else distributor,
         work.process(server.aggregate_metrics),
         aggregator,
-        _finalizer(server, aggregator),
+        _finalizer(server, aggregator, work.conclude),
+        work.conclude,
     )
     return server.process(initialize, next_round, client_work=work.hyperparameters)
 
@@ -385,11 +404,13 @@ def build_round(
     client_work: MeasuredProcess,
     aggregator: AggregationProcess,
     finalizer: MeasuredProcess,
+    conclude: Computation | None = None,
 ) -> tuple[Computation, Computation]:
     """`initialize` and `next` of the process whose parts are these, which fit each other.
 
     Args:
         distributor: a measured process, or an object whose `next` is used while a round is traced.
+        conclude: as for `ClientWork`.
     """
 
     @federated_computation
@@ -409,12 +430,13 @@ def build_round(
         sent = distributor.next(state.distributor, state.global_model_weights)
         worked = client_work.next(state.client_work, sent.result, data)
         joined = aggregator.next(state.aggregator, worked.result.update, worked.result.update_weight)
-        moved = finalizer.next(state.finalizer, state.global_model_weights, joined.result)
+        work_state, change = conclude_round(conclude, worked.state, joined.result)
+        moved = finalizer.next(state.finalizer, state.global_model_weights, change)
         new_state = next_state(
             state,
             global_model_weights=moved.result,
             distributor=sent.state,
-            client_work=worked.state,
+            client_work=work_state,
             aggregator=joined.state,
             finalizer=moved.state,
         )
@@ -427,6 +449,14 @@ def build_round(
         return LearningProcessOutput(new_state, metrics)
 
     return initialize, next_round
+
+
+def conclude_round(conclude: Computation | None, client_work: Value, joined: Value) -> tuple[Value, Value]:
+    """(The next state of the clients' work, the change of the weights), while a round is traced."""
+    if conclude is None:
+        return client_work, joined
+    concluded = federated_map(conclude, (client_work, joined))
+    return concluded[0], concluded[1]
 
 
 @attrs.frozen
@@ -445,15 +475,17 @@ class _WholeWeights:
         return MeasuredProcessOutput(sent.state, whole_weights(self.model, sent.result), sent.measurements)
 
 
-def _finalizer(server: ServerWork, aggregator: AggregationProcess) -> FinalizerProcess:
+def _finalizer(server: ServerWork, aggregator: AggregationProcess, conclude: Computation | None) -> FinalizerProcess:
     first: Any = server.start.type_signature.result
     output: Any = aggregator.next.type_signature.result
+    concluded: Any = None if conclude is None else conclude.type_signature.result
+    change = output["result"] if concluded is None else FederatedType(concluded[1], SERVER)
 
     @federated_computation
     def initialize() -> Value:
         return federated_eval(federated_computation(lambda: server.start()[1]), SERVER)
 
-    @federated_computation(FederatedType(first[1], SERVER), FederatedType(first[0], SERVER), output["result"])
+    @federated_computation(FederatedType(first[1], SERVER), FederatedType(first[0], SERVER), change)
     def finalize(state: Value, weights: Value, change: Value) -> MeasuredProcessOutput:
         updated = federated_map(server.update, (state, weights, change))
         return MeasuredProcessOutput(updated[0], updated[1], federated_value((), SERVER))

@@ -1,24 +1,24 @@
 """Federated averaging whose clients keep a state of the author's own between their rounds."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import WeightedAggregationFactory
-from fedcore.computation import federated_computation, tf_computation
+from fedcore.computation import Computation, federated_computation, tf_computation
 from fedcore.errors import TypeMismatch, brief
 from fedcore.graphs.frontend.control_flow import convert_function
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
 from fedcore.ir import Value
-from fedcore.learning.algorithms.client_work import client_steps
-from fedcore.learning.algorithms.fed_avg import build_server_work
+from fedcore.learning.algorithms.client_work import ClientWork, client_steps
+from fedcore.learning.algorithms.fed_avg import build_server_work, conclude_round
 from fedcore.learning.algorithms.given_parts import build_aggregation
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
-from fedcore.learning.models import trace_model
+from fedcore.learning.models import PureModel, trace_model
 from fedcore.learning.models.frozen_weights import whole_weights
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.models.traced import ModelFn
@@ -26,7 +26,7 @@ from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.templates.state import next_state, round_metrics
 from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
-from fedcore.types import CLIENTS, FederatedType, SequenceType, member_of
+from fedcore.types import CLIENTS, FederatedType, member_of
 
 
 @attrs.frozen
@@ -39,9 +39,24 @@ class _Carry:
 
 
 @attrs.frozen
-class _Result:
+class ClientStateResult:
+    """The result of a client's work: what counts at the server, and the state that the client keeps."""
+
     client: TrainingResult
     state: Any
+
+
+def result_with_state(
+    update: TensorStructure, weight: tf.Tensor, report: dict, new_state: TensorStructure, state: TensorStructure
+) -> ClientStateResult:
+    """The result of a client; one whose change, weight or new state is not finite counts for nothing, keeps `state`.
+
+    A client without examples keeps it too.
+    """
+    result = finite_or_nothing((update, new_state), weight, report)
+    client = TrainingResult(result.update[0], result.weight, result.metrics)
+    learned = result.weight > 0
+    return ClientStateResult(client, tf.nest.map_structure(lambda a, b: tf.where(learned, a, b), new_state, state))
 
 
 def build_fed_avg_with_client_states(
@@ -95,7 +110,6 @@ def build_fed_avg_with_client_states(
             raise TypeMismatch(f"{name} is a function, not {brief(function)}")
     model = trace_model(model_fn)
     roles = model.weight_roles
-    server = build_server_work(model, server_optimizer_fn, metrics_aggregator)
     takes_weights = bool(inspect.signature(initial_client_state).parameters)
     initial = tf_computation(initial_client_state, *([model.weights_type] if takes_weights else []))
     client_state_type = initial.type_signature.result
@@ -110,38 +124,79 @@ def build_fed_avg_with_client_states(
             raise TypeMismatch(f"local_step returns (weights, own state, metric states), not {brief(result)}")
         return _Carry(roles.changing(result[0]), *result[1:])
 
-    def end(weights: ModelWeights, carry: _Carry, own: TensorStructure) -> _Result:
+    def end(weights: ModelWeights, carry: _Carry, own: TensorStructure) -> ClientStateResult:
         new_own = carry.own
         if finish is not None:
             new_own = convert_function(finish)(roles.replace(weights, carry.weights), carry.own, weights)
         change = roles.difference(carry.weights, roles.changing(weights))
-        result = finite_or_nothing((change, new_own), *weight_and_report(model, client_weighting, carry.metrics))
-        client = TrainingResult(result.update[0], result.weight, result.metrics)
-        return _Result(client, tf.nest.map_structure(lambda a, b: tf.where(result.weight > 0, a, b), new_own, own))
+        return result_with_state(change, *weight_and_report(model, client_weighting, carry.metrics), new_own, own)
 
     train = client_steps(model, begin, step, end, own=client_state_type)
-    trained: Any = train.type_signature.result
+    return client_state_averaging(
+        model,
+        ClientWork(train),
+        initial,
+        server_optimizer_fn,
+        model_aggregator=model_aggregator,
+        metrics_aggregator=metrics_aggregator,
+    )
+
+
+def client_state_averaging(
+    model: PureModel,
+    work: ClientWork,
+    initial_client_state: Computation,
+    server_optimizer_fn: OptimizerLike | None = None,
+    *,
+    model_aggregator: WeightedAggregationFactory | None = None,
+    metrics_aggregator: Callable[[Any], Callable] | None = None,
+    reports: Sequence[str] = (),
+) -> ClientStateProcess:
+    """The process whose round is: send the weights, do `work` with the clients' states, join the changes, update.
+
+    Args:
+        work: its `train` is (<W,C,B*> -> ClientStateResult), or (<W,H,C,B*> -> ClientStateResult).
+        initial_client_state: (-> C), or (W -> C) of the weights of the client's first round.
+        server_optimizer_fn, metrics_aggregator: as for `build_server_work`.
+        model_aggregator: joins the changes. Default: a weighted mean.
+        reports: names of further reports in the result of `train`, whose metrics stand beside `train`.
+    """
+    server, roles = build_server_work(model, server_optimizer_fn, metrics_aggregator), model.weight_roles
+    trained: Any = work.train.type_signature.result
     aggregator = build_aggregation(model_aggregator, trained.client["update"], trained.client["weight"], roles=roles)
-
-    initialize = server.initialize(aggregator=aggregator)
-
-    clients = [FederatedType(member, CLIENTS) for member in (SequenceType(model.batch_type), client_state_type)]
+    _, *message_type, client_state_type, batches_type = (p.type for p in work.train.module.main.parameters)
+    initialize = server.initialize(aggregator=aggregator, client_work=work.initialize if message_type else None)
+    clients = [FederatedType(member, CLIENTS) for member in (batches_type, client_state_type)]
 
     @federated_computation(initialize.type_signature.result, *clients)
     def next_round(state: Value, data: Value, client_states: Value) -> ClientStateOutput:
-        sent = federated_broadcast(state.global_model_weights)
-        results: Any = federated_map(train, (whole_weights(model, sent), client_states, data))
-        mean = aggregator.next(state.aggregator, results.client.update, results.client.weight)
-        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, mean.result))
-        _, metrics = server.aggregate_metrics(results.client.metrics)
-        new_state = next_state(state, global_model_weights=updated[1], aggregator=mean.state, finalizer=updated[0])
-        measured = round_metrics(client_work=federated_zip({"train": metrics}), aggregator=mean.measurements)
+        message: list[Value] = []
+        if message_type:
+            message_at_server = federated_map(work.send, state.client_work)
+            weights, *message = federated_broadcast(federated_zip((state.global_model_weights, message_at_server)))
+        else:
+            weights = federated_broadcast(state.global_model_weights)
+        results: Any = federated_map(work.train, (whole_weights(model, weights), *message, client_states, data))
+        joined = aggregator.next(state.aggregator, results.client.update, results.client.weight)
+        client_work, change = conclude_round(work.conclude, state.client_work, joined.result)
+        updated = federated_map(server.update, (state.finalizer, state.global_model_weights, change))
+        metrics = {"train": results.client.metrics, **{name: getattr(results, name) for name in reports}}
+        computed = {name: server.aggregate_metrics(report)[1] for name, report in metrics.items()}
+        new_state = next_state(
+            state,
+            global_model_weights=updated[1],
+            client_work=client_work,
+            aggregator=joined.state,
+            finalizer=updated[0],
+        )
+        measured = round_metrics(client_work=federated_zip(computed), aggregator=joined.measurements)
         return ClientStateOutput(new_state, measured, results.state)
 
-    if takes_weights:
+    first = initial_client_state
+    if initial_client_state.module.main.parameters:
         state_type = member_of(initialize.type_signature.result)
         frozen = model.frozen_weights.constants
-        first = federated_computation(lambda s: initial(roles.join(s.global_model_weights, frozen)), state_type)
-    else:
-        first = initial
-    return server.process(initialize, next_round, first, kind=ClientStateProcess)
+        first = federated_computation(
+            lambda s: initial_client_state(roles.join(s.global_model_weights, frozen)), state_type
+        )
+    return server.process(initialize, next_round, first, kind=ClientStateProcess, client_work=work.hyperparameters)

@@ -105,6 +105,24 @@ def build_evaluation(model: PureModel) -> Computation:
     return client_steps(model, begin, step, report)
 
 
+def build_loss(model: PureModel) -> Computation:
+    """The computation `(<W,B*> -> float32)`: the mean loss of a client's examples, as an evaluation has it.
+
+    The loss of no examples is 0.
+    """
+
+    def begin() -> dict:
+        return model.initial_metrics()
+
+    def step(carry: dict, batch: TensorStructure, weights: ModelWeights) -> dict:
+        return model.step(weights, carry, batch, training=False)[2]
+
+    def mean(carry: dict) -> tf.Tensor:
+        return tf.math.divide_no_nan(*carry["loss"])
+
+    return client_steps(model, begin, step, mean)
+
+
 class ClientMetricsOutput(NamedTuple):
     """The result of `next` of an evaluation with `per_client`."""
 
@@ -135,8 +153,13 @@ def evaluation_work(
     metrics_aggregation_process: AggregationProcess | None = None,
     per_client: Sequence[float] | None = None,
     metrics_aggregator: Callable | None = None,
+    whole: Callable = whole_weights,
 ) -> EvaluationWork:
-    """The work of the clients' `evaluate : (<W,B*> -> reported metrics)`, aggregated as `build_fed_eval` says."""
+    """The work of the clients' `evaluate : (<W,B*> -> reported metrics)`, aggregated as `build_fed_eval` says.
+
+    Args:
+        whole: (model, sent weights at the clients) -> the weights that `evaluate` takes, while a round is traced.
+    """
     process: Any = metrics_aggregation_process or _TotalOfRounds(model, per_client, metrics_aggregator)
     if metrics_aggregation_process is not None and not isinstance(metrics_aggregation_process, AggregationProcess):
         raise TypeMismatch(
@@ -145,7 +168,7 @@ def evaluation_work(
         )
 
     def run(state: Value, weights: Value, data: Value) -> tuple[Value, Value, Value | None]:
-        reports = federated_map(evaluate, (whole_weights(model, weights), data))
+        reports = federated_map(evaluate, (whole(model, weights), data))
         output = process.next(state, _wanted_reports(process, reports))
         current, total = output.result[0], output.result[1]
         metrics = federated_zip({"eval": {"current_round_metrics": current, "total_rounds_metrics": total}})

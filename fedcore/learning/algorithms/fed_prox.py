@@ -19,6 +19,20 @@ from fedcore.templates import MeasuredProcess
 from fedcore.tff_names import drops_tff_arguments
 
 
+def proximal_term(strength: float) -> Callable | None:
+    """`correct` of `build_local_steps`: adds the gradient of strength/2 · |w - sent|²; None where that is 0."""
+
+    def pull(
+        gradients: tuple, weights: ModelWeights, sent: ModelWeights, scale_loss: Callable | None
+    ) -> tuple[tf.Tensor, ...]:
+        factor = tf.constant(strength)
+        factor = factor if scale_loss is None else scale_loss(factor)
+        triples = zip(or_zeros(gradients, weights.trainable), weights.trainable, sent.trainable, strict=True)
+        return tuple(g + tf.cast(factor, g.dtype) * (w - s) for g, w, s in triples)
+
+    return pull if strength else None
+
+
 @drops_tff_arguments("loop_implementation")
 def build_weighted_fed_prox(
     model_fn: ModelFn,
@@ -51,17 +65,9 @@ def build_weighted_fed_prox(
     proximal_strength = real_number("proximal_strength", proximal_strength, at_least=0)
     model = trace_model(model_fn)
 
-    def pull(
-        gradients: tuple, weights: ModelWeights, sent: ModelWeights, scale_loss: Callable | None
-    ) -> tuple[tf.Tensor, ...]:
-        strength = tf.constant(proximal_strength)
-        strength = strength if scale_loss is None else scale_loss(strength)
-        triples = zip(or_zeros(gradients, weights.trainable), weights.trainable, sent.trainable, strict=True)
-        return tuple(g + tf.cast(strength, g.dtype) * (w - s) for g, w, s in triples)
-
     return federated_averaging(
         model,
-        local_training(model, client_optimizer_fn, client_weighting, pull if proximal_strength else None),
+        local_training(model, client_optimizer_fn, client_weighting, proximal_term(proximal_strength)),
         server_optimizer_fn,
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,

@@ -19,6 +19,7 @@ from fedcore.learning.optimizers import build_sgdm
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.process import LearningProcess
 from fedcore.learning.templates.training_result import TrainingResult, finite_or_nothing
+from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
 from fedcore.templates import MeasuredProcess
 from fedcore.tff_names import drops_tff_arguments
 from fedcore.types import SequenceType
@@ -61,6 +62,25 @@ def build_gradient(model: PureModel) -> Computation:
     return client_steps(model, begin, step, finish)
 
 
+def gradient_work(model: PureModel, weighting: Weighting = ClientWeighting.NUM_EXAMPLES) -> ClientWork:
+    """Clients' work whose change is the negative mean gradient of a client's examples."""
+    gradient, roles = build_gradient(model), model.weight_roles
+
+    @tf_computation
+    def result(weights: ModelWeights, outputs: _Carry) -> TrainingResult:
+        update = ModelWeights(
+            tuple(-g for g in outputs.gradients),
+            tuple(a - b for a, b in zip(outputs.assigned, weights.non_trainable, strict=True)),
+        )
+        return finite_or_nothing(update, *weight_and_report(model, weighting, outputs.metrics))
+
+    @federated_computation(model.weights_type, SequenceType(model.batch_type))
+    def train(weights: Value, batches: Value) -> Value:
+        return result(roles.changing(weights), gradient(weights, batches))
+
+    return ClientWork(train)
+
+
 @drops_tff_arguments("loop_implementation")
 def build_fed_sgd(
     model_fn: ModelFn,
@@ -88,25 +108,9 @@ def build_fed_sgd(
         >>> state, metrics = process.next(process.initialize(), [client_a, client_b])
     """
     model = trace_model(model_fn)
-    gradient, roles = build_gradient(model), model.weight_roles
-
-    @tf_computation
-    def result(weights: ModelWeights, outputs: _Carry) -> TrainingResult:
-        update = ModelWeights(
-            tuple(-g for g in outputs.gradients),
-            tuple(a - b for a, b in zip(outputs.assigned, weights.non_trainable, strict=True)),
-        )
-        return finite_or_nothing(
-            update, tf.cast(outputs.metrics["num_examples"][0], tf.float32), model.report_metrics(outputs.metrics)
-        )
-
-    @federated_computation(model.weights_type, SequenceType(model.batch_type))
-    def train(weights: Value, batches: Value) -> Value:
-        return result(roles.changing(weights), gradient(weights, batches))
-
     return federated_averaging(
         model,
-        ClientWork(train),
+        gradient_work(model),
         build_sgdm(0.1) if server_optimizer_fn is None else server_optimizer_fn,
         model_distributor=model_distributor,
         model_aggregator=model_aggregator,
