@@ -44,7 +44,7 @@ def median_age(ages):
         dp_mechanism="central-gaussian",
         noise_multiplier=0.5,
     )
-    decoder = fc.analytics.HierarchicalHistogramDecoder(count(ages).aggregated_hierarchical_histogram, 0.0, 96.0)
+    decoder = fc.analytics.HierarchicalHistogramDecoder(count(ages), 0.0, 96.0)
     decoder.enforce_consistency()
     return decoder.quantile_query(0.5)
 

@@ -12,10 +12,13 @@ import click
 from fedcore.cli.configuration import MAX_CONFIGURATION_BYTES, Configuration, check_configuration
 from fedcore.errors import FedcoreError
 from fedcore.ir.regular_files import read_text
+from fedcore.program.run_directory import FINISHED, METRICS, NOT_BEGUN, STOPPED, run_state
 from fedcore.whole_files import write_whole
 
 CONFIGURATION = "config.json"
 _MAX_METRICS_BYTES = 2**26
+Target = tuple[str, float]
+"""A metric, and the value that it is to reach."""
 
 
 @attrs.frozen
@@ -26,6 +29,7 @@ class Run:
         program: the project's Python file.
         sets: the `--set` options, by key.
         rows: the rows of its table of metrics; numbers are floats.
+        state: as `fedcore.program.run_directory.run_state` tells it.
         origin: as `origin.origin_of` gives it; empty for a run of an earlier version.
     """
 
@@ -35,6 +39,7 @@ class Run:
     sets: dict[str, Any]
     rows: list[dict[str, Any]]
     origin: dict[str, Any] = attrs.field(factory=dict)
+    state: str = NOT_BEGUN
 
     @property
     def rounds(self) -> int:
@@ -58,16 +63,26 @@ class Run:
         content = {"program": program, "set": self.sets, "config": self.configuration, "origin": self.origin}
         write_whole(self.directory / CONFIGURATION, json.dumps(content, indent=2) + "\n")
 
-    def as_json(self) -> dict[str, Any]:
+    def rounds_to(self, target: Target) -> int | None:
+        """The first round whose metric is as good as a target; None where none is."""
+        from fedcore.learning.programs.history import History
+
+        metric, value = target
+        return History(self.rows).rounds_to(metric, value) if metric in self.newest else None
+
+    def as_json(self, target: Target | None = None) -> dict[str, Any]:
         from fedcore.cli.json_values import as_json
 
         summary = {
             "directory": str(self.directory),
             "rounds": self.rounds_done,
             "of": self.rounds,
+            "state": self.state,
             "set": self.sets,
             "metrics": {name: value for name, value in self.newest.items() if name != "round"},
         }
+        if target is not None:
+            summary["rounds_to"] = self.rounds_to(target)
         return as_json(summary)
 
 
@@ -116,7 +131,10 @@ def read_run(directory: Path) -> Run:
         raise FedcoreError(f"{path} cannot be read: its values nest too deep") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise FedcoreError(f"{path} cannot be read: {error}") from None
-    return Run(directory, program, configuration, sets, _rows(directory), origin)
+    run = Run(directory, program, configuration, sets, _rows(directory), origin, run_state(directory))
+    if run.state == FINISHED and run.rounds_done < run.rounds:  # more rounds were asked for since
+        return attrs.evolve(run, state=STOPPED)
+    return run
 
 
 def _checked_origin(origin: dict[str, Any]) -> dict[str, Any]:
@@ -133,8 +151,6 @@ def _checked_origin(origin: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(directory: Path) -> list[dict[str, Any]]:
-    from fedcore.program.run_directory import METRICS
-
     try:
         text = read_text(directory / METRICS, _MAX_METRICS_BYTES, inside=directory)
         whole = text[: text.rfind("\n") + 1].splitlines()

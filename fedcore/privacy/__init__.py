@@ -14,6 +14,7 @@ from fedcore.privacy.audit import Audit, audit
 from fedcore.privacy.calibration import calibrate
 from fedcore.privacy.epsilon_callback import EpsilonCallback
 from fedcore.privacy.example_level import example_epsilon
+from fedcore.privacy.histogram_epsilon import histogram_epsilon
 from fedcore.privacy.ledger import Ledger
 
-__all__ = ["Audit", "EpsilonCallback", "Ledger", "audit", "calibrate", "example_epsilon"]
+__all__ = ["Audit", "EpsilonCallback", "Ledger", "audit", "calibrate", "example_epsilon", "histogram_epsilon"]

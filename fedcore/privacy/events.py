@@ -267,6 +267,41 @@ def epsilon_of(accounted: Accounted, delta: float, accountant: str = "rdp") -> f
 
 @functools.lru_cache(256)
 def _renyi(event: Any, relation: str) -> np.ndarray:
-    """The Rényi divergences of an event at the accountant's orders, which may take half a second."""
+    """The Rényi divergences of an event at the accountant's orders; infinite at orders that it cannot compute."""
     dp = dp_accounting()
-    return dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation[relation]).compose(event).rdp
+
+    def at(orders: np.ndarray) -> np.ndarray:
+        accountant = dp.rdp.RdpAccountant(orders, neighboring_relation=dp.NeighboringRelation[relation])
+        return accountant.compose(event).rdp
+
+    orders = dp.rdp.RdpAccountant().orders
+    if not isinstance(event, dp.PoissonSampledDpEvent) or event.sampling_probability == 1:
+        return at(orders)
+    divergences = np.full(len(orders), np.inf)
+    ends = _series_ends(event.sampling_probability, event.event.noise_multiplier, orders)
+    divergences[ends] = at(orders[ends])
+    return divergences
+
+
+def _series_ends(q: float, sigma: float, orders: np.ndarray) -> np.ndarray:
+    """At which orders dp-accounting computes the divergence of a Poisson-sampled Gaussian mechanism.
+
+    At a fractional order it sums a series up to terms below e^-30 of the sum, and at most 1000: where they decrease
+    more slowly, it warns after all 1000, and leaves the order out.
+
+    Args:
+        q, sigma: sampling probability and noise multiplier.
+    Source: Mironov et al. 2019, arXiv:1908.10530, section 3.3.
+    """
+    from scipy.special import gammaln, log_ndtr, logsumexp
+
+    ends = orders % 1 == 0
+    fractional = orders[~ends]
+    i = np.arange(1000.0)[:, None]
+    j, z = fractional - i, sigma**2 * math.log(1 / q - 1) + 0.5
+    binomial = gammaln(fractional + 1) - gammaln(i + 1) - gammaln(j + 1)
+    first = i * math.log(q) + j * math.log1p(-q) + (i * i - i) / (2 * sigma**2) + log_ndtr((z - i) / sigma)
+    second = j * math.log(q) + i * math.log1p(-q) + (j * j - j) / (2 * sigma**2) + log_ndtr((j - z) / sigma)
+    terms = binomial + np.maximum(first, second)
+    ends[~ends] = terms[-1] < logsumexp(binomial + np.logaddexp(first, second), axis=0) - 30
+    return ends

@@ -1,15 +1,32 @@
-"""The directory of a training: its checkpoints and metrics, used by one process at a time."""
+"""The directory of a training: its checkpoints, metrics and state, used by one process at a time.
+
+Decision 0338.
+"""
 
 import contextlib
+import json
 import os
+import platform
+import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fedcore.errors import InvalidValue
 
 CHECKPOINTS, METRICS, SUMMARIES = "checkpoints", "metrics.csv", "tensorboard"
 CLIENT_STATES = "client_states.sqlite"  # of a training whose clients keep states
 RELEASES = "releases.jsonl"  # of a training with a ledger
+RUN_STATE = "run_state.json"
+
+RUNNING, FINISHED, STOPPED, BROKEN = "running", "finished", "stopped", "broken"
+"""States of a run: its process is at work; all rounds are done; a callback or Ctrl-C ended it before; it failed."""
+
+NOT_BEGUN, UNKNOWN = "not begun", "unknown"
+"""Further states for a reader: no training has used the directory; only another machine could tell."""
+
+_TRIES, _PAUSE_S = 5, 0.02  # to lock a directory: one who only asks holds the lock for an instant
 
 
 @contextlib.contextmanager
@@ -34,12 +51,80 @@ def used_alone(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def record_state(directory: Path) -> Iterator[None]:
+    """Writes that the directory's run is running, and how the `with` block fails, unless it writes an end itself."""
+    write_run_state(directory, RUNNING)
+    try:
+        yield
+    except BaseException as error:
+        if _recorded_state(directory).get("state") == RUNNING:
+            write_run_state(directory, STOPPED if isinstance(error, KeyboardInterrupt) else BROKEN)
+        raise
+
+
+def write_run_state(directory: Path, state: str) -> None:
+    """Writes the state of a directory's run, where it can: no training ends because it cannot."""
+    partial = directory / f".{secrets.token_hex(16)}.partial"
+    with contextlib.suppress(OSError):
+        partial.write_text(json.dumps({"state": state, "host": platform.node()}) + "\n", "utf-8")
+        os.replace(partial, directory / RUN_STATE)
+
+
+def run_state(directory: Path) -> str:
+    """The state of the run of a directory, which may be from elsewhere.
+
+    A process that was killed leaves RUNNING behind; then the lock tells whether it still runs. The lock of a process of
+    another machine need not be seen here.
+    """
+    record = _recorded_state(directory)
+    if record.get("state") in (FINISHED, STOPPED, BROKEN):
+        return record["state"]
+    is_locked = _is_used(directory)
+    if is_locked:
+        return RUNNING
+    if not record:
+        return UNKNOWN if (directory / METRICS).exists() else NOT_BEGUN
+    return BROKEN if is_locked is False and record.get("host") == platform.node() else UNKNOWN
+
+
+def _recorded_state(directory: Path) -> dict[str, Any]:
+    """The file of the state; empty if there is none that can be read."""
+    from fedcore.ir.regular_files import read_text
+
+    try:
+        content = json.loads(read_text(directory / RUN_STATE, 2**12, inside=directory))
+    except (OSError, ValueError, RecursionError, InvalidValue):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _is_used(directory: Path) -> bool | None:
+    """Whether a training has locked the directory; None where the system does not tell."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return None
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = os.open(directory, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+        return False
+
+
 def _lock(descriptor: int, directory: Path) -> None:
     try:
         import fcntl
     except ModuleNotFoundError:
         return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InvalidValue(f"another training uses {directory}; wait for its end, or take another directory") from None
+    for _ in range(_TRIES):
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_PAUSE_S)
+    raise InvalidValue(f"another training uses {directory}; wait for its end, or take another directory")

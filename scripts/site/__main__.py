@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sphinx.cmd.build import main as sphinx
 
-from scripts.site import api
+from scripts.site import api, programs
 
 ROOT = Path(__file__).parents[2]
 CONTENTS = """
@@ -39,6 +39,22 @@ docs/glossary
 
 ```{toctree}
 :hidden:
+:caption: Notebooks
+:glob:
+
+notebooks/*
+```
+
+```{toctree}
+:hidden:
+:caption: Examples
+:glob:
+
+examples/*
+```
+
+```{toctree}
+:hidden:
 :caption: Reference
 
 api/index
@@ -51,7 +67,9 @@ docs/decisions/README
 
 
 def write_sources(folder: Path) -> None:
-    """The folder that Sphinx reads: the repository's pages at their places, and the pages of the API reference."""
+    """The folder that Sphinx reads: the repository's pages at their places, the pages of the API reference,
+    of the examples and of the notebooks.
+    """
     for path in [*ROOT.glob("docs/**/*.md"), *(ROOT / f"{n}.md" for n in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]:
         target = folder / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -61,15 +79,22 @@ def write_sources(folder: Path) -> None:
     readme = without_links_to_files((ROOT / "README.md").read_text(), ROOT / "README.md")
     (folder / "index.md").write_text(readme + CONTENTS)
     api.write_pages(folder / "api")
+    programs.write_pages(folder)
 
 
 def without_links_to_files(text: str, page: Path) -> str:
-    """A page in which links to files that are no pages, such as LICENSE, are the paths of the files."""
+    """A page in which links to files that are no pages, such as LICENSE, are the paths of the files.
+
+    Links to examples and notebooks lead to their pages.
+    """
 
     def link(match: re.Match) -> str:
         target = match[2].partition("#")[0]
         is_page = not target or target.endswith(".md") or "://" in target
-        return match[0] if is_page else f"`{(page.parent / target).resolve().relative_to(ROOT)}`"
+        file = (page.parent / target).resolve()
+        if programs.is_program(file):
+            return f"[{match[1]}]({Path(target).with_suffix('.md')})"
+        return match[0] if is_page else f"`{file.relative_to(ROOT)}`"
 
     text = re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", link, text)
     return text.replace("](README.md", "](index.md").replace("](../README.md", "](../index.md")

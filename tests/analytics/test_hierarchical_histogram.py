@@ -35,6 +35,17 @@ def test_the_tree_keeps_the_laws_of_aggregators():
     fc.testing.check_aggregator(histograms.TreeSumFactory(3, scale=2), fc.TensorType("int32", [4]))
 
 
+def test_a_decoder_takes_the_result_of_a_computation_and_of_a_process():
+    options = {"lower_bound": 0.0, "upper_bound": 4.0, "num_bins": 4}
+    result = histograms.build_hierarchical_histogram_computation(**options)(CLIENTS)
+    state, _ = (process := fc.analytics.build_hierarchical_histogram_process(**options)).next(
+        process.initialize(), CLIENTS
+    )
+    tree = result.aggregated_hierarchical_histogram
+    totals = [fc.analytics.HierarchicalHistogramDecoder(h, 0.0, 4.0).node_query(0, 0) for h in (result, state, tree)]
+    assert totals == [tree["flat_values"][0]] * 3
+
+
 def test_the_process_has_the_last_result_as_its_state():
     process = fc.analytics.build_hierarchical_histogram_process(0.0, 4.0, 2, max_records_per_user=9)
     state = process.initialize()

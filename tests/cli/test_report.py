@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedcore as fc
+from fedcore.cli.page import page as page_text
 from fedcore.cli.recorded import read_recorded
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -119,6 +120,56 @@ def test_a_module_records_what_each_pass_changed(recorded):
     assert [s["pass"] for s in stages] == ["traced", *fc.compiler.DEFAULT_PIPELINE.split(",")]
     assert all((s["text"] is not None) == s["changed"] for s in stages)
     assert stages[-1]["text"] == weighted_sum.to_text("planned")
+
+
+@fc.tf_computation("float32")
+def doubled(x):
+    return x * 2.0
+
+
+@fc.federated_computation(fc.FederatedType("float32", fc.SERVER))
+def training_round(state):
+    return fc.federated_map(doubled, state)
+
+
+@fc.federated_computation(fc.FederatedType("int32", fc.SERVER))
+def evaluation_round(state):
+    return state
+
+
+def initialize_with(number):
+    @fc.federated_computation
+    def initialize():
+        return fc.federated_value(number, fc.SERVER)
+
+    return initialize
+
+
+def test_each_initialize_is_named_with_the_round_that_takes_its_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))
+    training_round(initialize_with(1.0)())
+    titles = titles_of(tmp_path)
+    assert titles == ["@initialize", "@training_round"]  # one needs no other name
+    evaluation_round(initialize_with(1)())
+    titles = titles_of(tmp_path)
+    assert titles == [
+        "@initialize of @training_round",
+        "@training_round",
+        "@initialize of @evaluation_round",
+        "@evaluation_round",
+    ]
+
+
+def titles_of(folder: Path) -> list[str]:
+    return re.findall(r"<button[^>]*><b title=[^>]*>([^<]*)</b>", page_text(read_recorded(folder)))
+
+
+def test_the_page_opens_on_the_computation_with_the_most_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCORE_TRACE", str(tmp_path))
+    training_round(initialize_with(1.0)())
+    seconds = [sum(call.seconds for call in c.calls) for c in read_recorded(tmp_path).computations]
+    (opened,) = re.findall(r'<button class="on" data-computation="(\d)"', page_text(read_recorded(tmp_path)))
+    assert seconds[int(opened)] == max(seconds)
 
 
 @pytest.fixture

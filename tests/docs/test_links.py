@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts.public_names import public_names
+from scripts.site import programs
 from scripts.site.api import pages
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,17 @@ def test_each_page_stands_in_the_contents_of_the_site():
     contents = (ROOT / "scripts/site/__main__.py").read_text()
     pages_of_guide = [page.stem for page in (ROOT / "docs").glob("*.md")]
     assert [name for name in pages_of_guide if f"\ndocs/{name}\n" not in contents] == []
+
+
+def test_each_example_and_notebook_has_a_page(tmp_path):
+    programs.write_pages(tmp_path)
+    written = {page.relative_to(tmp_path).with_suffix("").as_posix() for page in tmp_path.rglob("*.md")}
+    files = [*(ROOT / "examples").glob("*.py"), *(ROOT / "notebooks").glob("*.ipynb")]
+    assert written == {file.relative_to(ROOT).with_suffix("").as_posix() for file in files}
+    page = (tmp_path / "examples/fairness.md").read_text()
+    assert page.startswith("# Fairness\n\nHow a model does at the clients")
+    assert "````python\n" in page
+    assert "# Quick start" in (tmp_path / "notebooks/quick_start.md").read_text().splitlines()[0]
 
 
 def test_readme_has_every_package_and_every_page_of_the_guide():

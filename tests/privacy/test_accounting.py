@@ -12,7 +12,7 @@ from dp_accounting.rdp import RdpAccountant
 import fedcore as fc
 from fedcore.aggregators.private_noise.banded import optimal_coefficients
 from fedcore.errors import FedcoreError
-from fedcore.privacy.events import Round, account, epsilon_of, squared_sensitivity
+from fedcore.privacy.events import Round, _renyi, account, epsilon_of, poisson_sampled, squared_sensitivity
 from fedcore.privacy.mechanism import Mechanism
 from fedcore.simulation.participation import (
     FixedSizeParticipation,
@@ -280,3 +280,13 @@ def test_calibration_inside_a_pass_counts_both_passes():
     thirds = PassParticipation(1000, 3, 1)
     begun = fc.privacy.calibrate(2.0, 1e-4, 2, thirds, first_round=2)
     assert begun == pytest.approx(math.sqrt(2) * fc.privacy.calibrate(2.0, 1e-4, 2, thirds), rel=1e-3)
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.01, 0.1, 0.3, 0.5, 0.7, 0.99, 1.0])
+@pytest.mark.parametrize("noise", [0.05, 0.4, 1.0, 3.0, 30.0])
+def test_orders_that_dp_accounting_leaves_out_are_not_asked_for(rate, noise, caplog):
+    event = poisson_sampled(noise, rate)
+    found = _renyi.__wrapped__(event, "ADD_OR_REMOVE_ONE")
+    assert caplog.records == []
+    expected = RdpAccountant().compose(event).rdp
+    np.testing.assert_array_equal(found, expected)

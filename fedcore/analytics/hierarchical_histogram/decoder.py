@@ -14,6 +14,8 @@ from fedcore.scalars import real_number, whole_number
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from fedcore.analytics.hierarchical_histogram.hierarchical_histogram_computation import ServerOutput
+
 
 class HierarchicalHistogramDecoder:
     """Answers questions about a hierarchical histogram: nodes, ranges of bins, quantiles.
@@ -21,8 +23,8 @@ class HierarchicalHistogramDecoder:
     Types: Python numbers. Layer 0 is the total; layer i has arity^i nodes.
 
     Args:
-        hierarchical_histogram: a `tf.RaggedTensor` or a list of layers, or what a computation of
-            `build_hierarchical_histogram_computation` returns as `aggregated_hierarchical_histogram`.
+        hierarchical_histogram: the result of a computation of `build_hierarchical_histogram_computation`, or its
+            `aggregated_hierarchical_histogram`, or a `tf.RaggedTensor` or a list of layers.
         lower_bound: of the data.
         upper_bound: of the data.
         use_efficient: nodes are estimated from all noisy nodes of the tree, with the least variance.
@@ -42,7 +44,7 @@ class HierarchicalHistogramDecoder:
 
     def __init__(
         self,
-        hierarchical_histogram: "tf.RaggedTensor | list | tuple | dict",
+        hierarchical_histogram: "ServerOutput | tf.RaggedTensor | list | tuple | dict",
         lower_bound: float,
         upper_bound: float,
         use_efficient: bool = False,
@@ -142,7 +144,8 @@ class HierarchicalHistogramDecoder:
         return index
 
 
-def _layers(value: "tf.RaggedTensor | list | tuple | dict") -> list[np.ndarray]:
+def _layers(value: "ServerOutput | tf.RaggedTensor | list | tuple | dict") -> list[np.ndarray]:
+    value = getattr(value, "aggregated_hierarchical_histogram", value)
     if isinstance(value, dict):
         flat, (splits,) = np.asarray(value["flat_values"]), value["nested_row_splits"]
         return np.split(flat, np.asarray(splits)[1:-1])

@@ -1,5 +1,6 @@
 """The report as an HTML page that loads nothing: scripts, fonts and pictures are inside."""
 
+from collections import Counter
 from importlib.resources import files
 
 from fedcore.cli.page.charts import bits_chart, bits_table, memory_charts, timeline
@@ -10,6 +11,7 @@ from fedcore.cli.page.units import bits, seconds
 from fedcore.cli.page.values_table import values_table
 from fedcore.cli.recorded import Computation, Recorded
 from fedcore.cli.recording_schema import CallRecord
+from fedcore.types import Type
 
 _OF_CALLS = ("Overview", "Bits", "Timeline", "Memory & threads")  # tabs that are empty without calls
 _DRAWN = 6  # number of timelines for each computation
@@ -58,8 +60,11 @@ def _tabs(recorded: Recorded) -> list[str]:
 
 
 def _frame(recorded: Recorded) -> Markup:
-    names = [_choice(i, c) for i, c in enumerate(recorded.computations)]
-    parts = [_overview(recorded)]
+    totals = [sum(call.seconds for call in c.calls) for c in recorded.computations]
+    first = max(range(len(totals)), key=totals.__getitem__)  # what the page opens on
+    titles = _titles(recorded.computations)
+    names = [_choice(i, c, titles[i], totals[i], is_open=i == first) for i, c in enumerate(recorded.computations)]
+    parts = [_overview(recorded, titles)]
     for i, computation in enumerate(recorded.computations):
         parts.append(_panel("ir", i, ir_view(computation)))
         parts.append(_panel("plan", i, plan_picture(computation)))
@@ -84,14 +89,30 @@ def _slug(title: str) -> str:
     return title.lower().replace(" & ", "-").replace(" ", "-")
 
 
-def _choice(index: int, computation: Computation) -> Markup:
-    total = sum(c.seconds for c in computation.calls)
+def _titles(computations: list[Computation]) -> list[str]:
+    """The names of computations; an `initialize` of several is told by the computation that takes its state."""
+    counts = Counter(c.name for c in computations)
+    modules = [c.parse_plan() if max(counts.values()) > 1 else None for c in computations]
+    rounds: dict[Type, set[str]] = {}
+    for computation, module in zip(computations, modules, strict=True):
+        if module is not None and module.main.parameters:
+            rounds.setdefault(module.main.parameters[0].type, set()).add(computation.name)
+    titles = []
+    for computation, module in zip(computations, modules, strict=True):
+        takers = set() if module is None or module.main.parameters else rounds.get(module.main.result_type, set())
+        is_ambiguous = counts[computation.name] > 1 and len(takers) == 1
+        titles.append(f"@{computation.name}" + (f" of @{min(takers)}" if is_ambiguous else ""))
+    return titles
+
+
+def _choice(index: int, computation: Computation, title: str, total: float, *, is_open: bool) -> Markup:
     calls = f"{len(computation.calls)} call{'s' * (len(computation.calls) != 1)}"
     return element(
         "button",
-        element("b", f"@{computation.name}"),
+        element("b", title, title=title),
         element("span", f"{calls} · {seconds(total)}"),
         element("code", (computation.plan_digest or computation.digest)[:10]),
+        class_="on" if is_open else None,
         data_computation=index,
     )
 
@@ -100,7 +121,7 @@ def _panel(tab: str, index: int, content: Markup) -> Markup:
     return join(element("section", content, data_panel=tab, data_of=index, hidden=True), "\n")
 
 
-def _overview(recorded: Recorded) -> Markup:
+def _overview(recorded: Recorded, titles: list[str]) -> Markup:
     calls = recorded.calls
     figures = {
         "computations": str(len(recorded.computations)),
@@ -111,7 +132,8 @@ def _overview(recorded: Recorded) -> Markup:
     }
     cards = [element("div", element("b", v), element("span", k), class_="card") for k, v in figures.items()]
     index = {(c.digest, c.plan_digest): i for i, c in enumerate(recorded.computations)}
-    rows = [_call_row(call, index[call.digest, call.plan]) for call in calls]
+    places = [index[call.digest, call.plan] for call in calls]
+    rows = [_call_row(call, place, titles[place]) for call, place in zip(calls, places, strict=True)]
     perfetto = [element("li", element("code", str(t))) for t in recorded.timelines]
     head = [
         element("th", name, class_="num" if right else None)
@@ -134,7 +156,7 @@ def _overview(recorded: Recorded) -> Markup:
     )
 
 
-def _call_row(call: CallRecord, index: int) -> Markup:
+def _call_row(call: CallRecord, index: int, title: str) -> Markup:
     def number(text: str | int) -> Markup:
         return element("td", text, class_="num")
 
@@ -147,7 +169,7 @@ def _call_row(call: CallRecord, index: int) -> Markup:
     return element(
         "tr",
         number(call.number),
-        element("td", element("a", f"@{call.name}", href="#", data_goto=index)),
+        element("td", element("a", title, href="#", data_goto=index)),
         number(seconds(call.seconds)),
         number(seconds(compile_s)),
         number(call.clients),

@@ -1,6 +1,6 @@
 "use strict";
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-const state = { tab: document.querySelector("nav button").dataset.tab, of: "0" };
+const state = { tab: document.querySelector("nav button").dataset.tab, of: document.querySelector("aside button.on").dataset.computation };
 
 function show() {
   for (const panel of all("section[data-panel]")) {

@@ -37,7 +37,7 @@ def show_run(directory: Path, format_: str) -> None:
     if format_ == "json":
         click.echo(json.dumps(as_json(summary), indent=2))
         return
-    click.echo(f"{directory}: {run.rounds_done} of {run.rounds} rounds")
+    click.echo(f"{directory}: {run.rounds_done} of {run.rounds} rounds, {run.state}")
     tables = {name: value for name, value in run.configuration.items() if isinstance(value, dict)}
     _print("metrics", {name: value for name, value in run.newest.items() if not isinstance(value, str)})
     for name, table in tables.items():

@@ -15,6 +15,7 @@ from fedcore.learning.programs.model_checkpoint import ModelCheckpoint
 from fedcore.learning.programs.optuna_pruning import OptunaPruning
 from fedcore.learning.programs.plot import plot_histories
 from fedcore.learning.programs.progress_bar import ProgressBar
+from fedcore.learning.programs.stop_at import StopAt
 from fedcore.learning.programs.train import train
 from fedcore.tff_names import tff_name
 
@@ -29,6 +30,7 @@ __all__ = [
     "OptunaPruning",
     "ProgramState",
     "ProgressBar",
+    "StopAt",
     "evaluate_clients",
     "extract_and_rewrap_metrics",
     "model_card",

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -81,13 +82,34 @@ class History:
         rows = [{**row, "seconds": s} for row, s in zip(self.rows, self.seconds, strict=True)]
         return pandas.DataFrame(rows, columns=[*(self.names or ["round"]), "seconds"]).set_index("round")
 
-    def time_to(self, metric: str, target: float) -> float:
+    def rounds_to(self, metric: str, target: float, mode: str = "auto") -> int | None:
+        """The number of the first round in which a metric was as good as a target; None where it never was.
+
+        NaN reaches no target, and neither does a round without examples. An evaluated metric, `val_…`, is known in the
+        evaluated rounds only.
+
+        Args:
+            mode: `min` where less is better, `max` where more is, or `auto`: accuracies, AUC, precision and recall are
+                the better the greater they are.
+        Raises:
+            NotFound: there is no such metric.
+            InvalidValue: `mode` is another word.
+        Example:
+            >>> history = fc.learning.programs.History([{'round': n, 'accuracy': n / 4} for n in (1, 2, 3)])
+            >>> history.rounds_to('accuracy', 0.5), history.rounds_to('accuracy', 0.9)
+            (2, None)
+        """
+        row = self._first_row(metric, target, mode)
+        return None if row is None else row["round"]
+
+    def time_to(self, metric: str, target: float, mode: str = "auto") -> float:
         """The seconds of the clock until a metric was as good as a target; `math.inf` where it never was.
 
-        Accuracies, AUC, precision and recall are the better the greater they are, other metrics the less they are.
-
+        Args:
+            mode: as for `rounds_to`.
         Raises:
             NotFound: there is no such metric, or the training had no clock.
+            InvalidValue: `mode` is another word.
         Example:
             >>> devices = fc.simulation.Devices(data.client_ids, work_s=60, seed=0)
             >>> clock = fc.simulation.SynchronousClock(devices, clients_per_round=2, seed=0)
@@ -95,28 +117,40 @@ class History:
             >>> history.time_to("loss", 0.2)
             120.0
         """
+        self[TIME]  # raises NotFound
+        row = self._first_row(metric, target, mode)
+        return math.inf if row is None else row[TIME]
+
+    def _first_row(self, metric: str, target: float, mode: str) -> dict[str, Any] | None:
+        """The first row in which a metric is as good as a target."""
         from fedcore.learning.programs.monitor import Monitor
 
-        self[metric], self[TIME]  # raise NotFound
-        monitor = Monitor(metric, "auto")
-        values = ((row[TIME], monitor.value(row)) for row in self.rows if is_number(row.get(metric)))
-        reached = (time for time, v in values if v is not None and (v == target or monitor.is_better(v, target)))
-        return next(reached, math.inf)
+        self[metric]  # raises NotFound
+        monitor = Monitor(metric, mode)
+        for row in self.rows:
+            value = monitor.value(row) if is_number(row.get(metric)) else None
+            if value is not None and monitor.reaches(value, target):
+                return row
+        return None
 
     def plot(
-        self, path: str | os.PathLike | None = None, metrics: Sequence[str] | None = None, *, over: str = "round"
+        self, path: str | os.PathLike | None = None, metrics: Sequence[str] | None = None, *, over: str = "rounds"
     ) -> "Figure":
-        """Draws metrics over the rounds: one diagram each, with the evaluated metric `val_…` in the same diagram.
+        """Draws metrics: one diagram each, with the evaluated metric `val_…` in the same diagram.
+
+        Where an evaluation measures quantiles over the clients (`build_fed_eval(…, per_client=[0.1, 0.9])`), each is a
+        thin line, with a band between the outermost.
 
         Args:
             path: a file to write, such as a .png or .pdf. Default: none.
             metrics: names without `val_`. Default: all of the model's that are measured, not counted.
-            over: `round`, or `time` for the hours of the clock.
+            over: the horizontal axis: `rounds`; `bits` that went to and from all clients so far; `seconds` that the
+                rounds took so far, with their evaluations; or `time`, the hours of the clock.
         Returns:
             A `matplotlib.figure.Figure`.
         Raises:
-            InvalidValue: matplotlib is not installed.
-            NotFound: there is no such metric, or the training had no clock.
+            InvalidValue: matplotlib is not installed, or `over` is another word.
+            NotFound: there is no such metric, or the history has not what `over` asks for.
         """
         from fedcore.learning.programs.plot import draw
 
@@ -146,10 +180,15 @@ def _split(metrics: Any) -> tuple[Any, Any]:
     return work["train"], {**metrics, "client_work": others}
 
 
+_KEY_OF_SUM = re.compile(r"(?:^|(?<=/))([^/]+)/([^/]+)/(b?float\d+|u?int\d+)(?=/)")
+"""The key `lower/upper/dtype` of a `fc.learning.metrics.SecureSumFactory`, which is one name and no path of three."""
+
+
 def plain_metrics(metrics: Any) -> dict[str, Any]:
     """Metrics as Python's numbers, texts and lists, by their names."""
     plain_values = {}
-    for name, value in leaves_with_names(metrics):
+    for path, value in leaves_with_names(metrics):
+        name = _KEY_OF_SUM.sub(r"\3 from \1 to \2", path)
         plain = np.asarray(value).tolist()
         plain_values[name] = plain.decode(errors="backslashreplace") if isinstance(plain, bytes) else plain
     return plain_values

@@ -64,3 +64,7 @@ class Monitor:
         if than is None:
             return True
         return value - self._min_delta > than if self._greater else value + self._min_delta < than
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Whether a value is as good as a target; NaN never is."""
+        return value >= target if self._greater else value <= target

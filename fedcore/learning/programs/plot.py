@@ -6,110 +6,226 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcore.errors import InvalidValue, NotFound, brief
-from fedcore.learning.programs.history import TIME, measures
+import numpy as np
+
+from fedcore.errors import InvalidValue, NotFound, TypeMismatch, brief
+from fedcore.learning.programs.history import TIME, History, measures
 from fedcore.program.optional_packages import optional_package
 from fedcore.whole_files import write_whole
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from fedcore.learning.programs.history import History
-
 _INK, _SOFT, _CLIENTS, _EVALUATED = "#22262b", "#8a929b", "#9fb3bf", "#0b6e99"
-_OVER = {"round": ("round", 1.0, "round"), "time": (TIME, 3600.0, "hours of the clock")}
-"""Column, divisor and label of a horizontal axis."""
+_OVER = {
+    "rounds": "round",
+    "bits": "sent to and from all clients",
+    "seconds": "seconds",
+    "time": "hours of the clock",
+}
+"""The label of a horizontal axis."""
+
+_BAND = (0.1, 0.5, 0.9)
+"""The quantiles of several trainings that are drawn: a line, and a band from the first to the last."""
+
+_INCHES_OF_CHARACTER = 0.068  # of a legend's text
+_ENTRIES = 14  # in a column of a legend, which is as high as a diagram
+_Points = dict[int, tuple[float, float]]
+"""By round: the places on the axes."""
 
 
 def plot_histories(
-    histories: Mapping[str, "History"],
+    histories: Mapping[str, History | Sequence[History]],
     path: str | os.PathLike | None = None,
     metrics: Sequence[str] | None = None,
     *,
-    over: str = "round",
+    over: str = "rounds",
 ) -> "Figure":
     """Draws the metrics of several trainings: one diagram for each metric, with a line for each training.
 
-    Types: `histories` is a dict from the names of the legend to `History` objects.
+    Types: `histories` is a dict from the names of the legend to `History` objects, or to sequences of them, such as
+    those of several seeds: of these the line is the median, in a band from the 10th to the 90th percentile, over the
+    rounds that all have.
 
     Args:
         histories: at least one.
         path: a file to write, such as a .png or .pdf. Default: none.
         metrics: names as in the rows, such as `val_accuracy`. Default: the evaluated ones, else those of the training.
-        over: `round`, or `time` for the hours of the clock.
+        over: the horizontal axis: `rounds`; `bits` that went to and from all clients so far; `seconds` that the rounds
+            took so far, with their evaluations; or `time`, the hours of the clock. Of several trainings the mean.
     Returns:
         A `matplotlib.figure.Figure`.
     Raises:
-        InvalidValue: matplotlib is not installed, or there is no history.
-        NotFound: no history has such a metric.
+        InvalidValue: matplotlib is not installed, there is no history, or `over` is another word.
+        NotFound: no history has such a metric, or one has not what `over` asks for.
+        TypeMismatch: a history is none.
     Example:
         >>> train = fc.learning.programs.train
-        >>> histories = {f"{n} clients": train(process, data, 2, clients_per_round=n, seed=0) for n in (1, 2)}
+        >>> histories = {
+        ...     f"{n} clients": [train(process, data, 2, clients_per_round=n, seed=s) for s in (1, 2)] for n in (1, 2)}
         >>> figure = fc.learning.programs.plot_histories(histories, metrics=["loss"])
         >>> len(figure.axes[0].lines)
         2
     """
-    if not histories:
+    x_label = _axis_label(over)
+    groups = {label: _several(entry) for label, entry in histories.items()}
+    rows = [row for group in groups.values() for history in group for row in history]
+    if not any(groups.values()):
         raise InvalidValue("there are no histories to draw")
-    rows = [row for history in histories.values() for row in history]
     if metrics is None:
         evaluated = [f"val_{name}" for name in measures(rows) if any(f"val_{name}" in row for row in rows)]
         metrics = evaluated or measures(rows)
     for name in metrics:
         if not any(name in row for row in rows):
             raise NotFound(f"no history has {name}; they have {', '.join(dict.fromkeys(n for r in rows for n in r))}")
-    figure, axes = _figure(len(metrics), "plot_histories")
+    columns = -(-len(groups) // _ENTRIES)
+    width = columns * (max(map(len, groups)) * _INCHES_OF_CHARACTER + 0.7)
+    figure, axes = _figure(len(metrics), "plot_histories", width)
     for axis, name in zip(axes, metrics, strict=False):
         _prepare(axis, name)
-        for label, history in histories.items():
-            _draw_line(axis, history, name, over, label=label)
-        axis.legend(frameon=False, fontsize=9, labelcolor=_INK)
-    return _finish(figure, axes, path, over)
+        for (label, group), style in zip(groups.items(), _styles(len(groups)), strict=True):
+            if any(isinstance(row.get(name), list) for history in group for row in history):
+                for history in group:
+                    _draw_quantiles(axis, history, name, over, label=label, **style)
+            else:
+                _draw_group(axis, group, name, over, label=label, **style)
+    lines = _entries(axes)
+    if lines:
+        legend = axes[0].legend(
+            lines.values(), lines, frameon=False, fontsize=9, labelcolor=_INK, ncols=columns, handlelength=2.6,
+            loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0,
+        )  # fmt: skip
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # a $ is a dollar
+    return _finish(figure, axes, path, over, x_label)
 
 
-def draw(history: "History", path: str | os.PathLike | None, metrics: Sequence[str] | None, over: str) -> "Figure":
+def draw(history: History, path: str | os.PathLike | None, metrics: Sequence[str] | None, over: str) -> "Figure":
     """See `History.plot`."""
+    x_label = _axis_label(over)
     names = list(metrics) if metrics is not None else measures(history.rows)
     missing = [name for name in names if name not in history.names and f"val_{name}" not in history.names]
     if missing:
         raise NotFound(f"the history has no {missing[0]}; it has {', '.join(history.names) or 'no rows'}")
     figure, axes = _figure(len(names), "History.plot")
+    is_evaluated = any(name.startswith("val_") for name in history.names)
     for axis, name in zip(axes, names or [""], strict=True):
         _prepare(axis, name)
-        _draw_line(axis, history, name, over, label="clients of the round, while they train", color=_CLIENTS)
+        if is_evaluated and f"val_{name}" not in history.names:  # a callback's, such as epsilon
+            _draw_group(axis, [history], name, over, color=_INK)
+            continue
+        _draw_group(axis, [history], name, over, label="clients of the round, while they train", color=_CLIENTS)
         marker = "o" if sum(f"val_{name}" in row for row in history) <= 40 else None
-        _draw_line(axis, history, f"val_{name}", over, label="evaluation", color=_EVALUATED, marker=marker)
-        if axis.lines:
+        _draw_group(axis, [history], f"val_{name}", over, label="evaluation", color=_EVALUATED, marker=marker)
+        quantiles = f"val_per_client/{name}"
+        _draw_quantiles(axis, history, quantiles, over, label="quantiles over the clients", color=_EVALUATED)
+        if axis.get_legend_handles_labels()[0]:
             axis.legend(frameon=False, fontsize=9, labelcolor=_INK)
-    return _finish(figure, axes, path, over)
+    return _finish(figure, axes, path, over, x_label)
 
 
-def _figure(diagrams: int, caller: str) -> tuple["Figure", "NDArray[np.object_]"]:
+def _several(entry: Any) -> list[History]:
+    """A history, or the sequence that it stands in, as a list."""
+    group = [entry] if isinstance(entry, History) else entry
+    if not isinstance(group, list | tuple) or not all(isinstance(history, History) for history in group):
+        raise TypeMismatch(f"plot_histories draws a History, or a list of them, by name, not {brief(entry)}")
+    return list(group)
+
+
+def _styles(count: int) -> list[dict[str, str]]:
+    """A colour and a kind of line for each training: ten colours of solid lines, then of dashed ones, and so on."""
+    from cycler import cycler
+    from matplotlib import colormaps
+
+    colours = [tuple(colour) for colour in colormaps["tab10"].colors]  # type: ignore[attr-defined]
+    cycle = (cycler(linestyle=["-", "--", ":", "-."]) * cycler(color=colours))()
+    return [next(cycle) for _ in range(count)]
+
+
+def _figure(diagrams: int, caller: str, legend_inches: float = 0.0) -> tuple["Figure", "NDArray[np.object_]"]:
     """A figure, and its axes, one above the other."""
     optional_package("matplotlib", caller, extra="data")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     diagrams = max(1, diagrams)
-    figure = Figure(figsize=(7, 0.6 + 2.9 * diagrams), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(7 + legend_inches, 0.6 + 2.9 * diagrams), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(diagrams, 1, squeeze=False)[:, 0]
 
 
-def _draw_line(axis: "Axes", history: "History", name: str, over: str, **style: Any) -> None:
-    """Draws a metric in the rows that have it; nothing if none has."""
+def _axis_label(over: str) -> str:
     if over not in _OVER:
-        raise InvalidValue(f"over is {' or '.join(_OVER)}, not {brief(over)}")
-    column, divisor, _ = _OVER[over]
-    rows = [row for row in history if name in row]
-    if any(column not in row for row in rows):
-        raise NotFound(f"the history has no {column}: its training had no clock")
-    if rows:
-        times = [row[column] / divisor for row in rows]
-        axis.plot(times, [row[name] for row in rows], linewidth=1.8, markersize=4, **style)
+        *names, last = _OVER
+        raise InvalidValue(f"over is {', '.join(names)} or {last}, not {brief(over)}")
+    return _OVER[over]
+
+
+def _places(history: History, over: str) -> list[float]:
+    """The place of each row on the horizontal axis.
+
+    Raises:
+        NotFound: the history does not say.
+    """
+    rows = history.rows
+    if over == "seconds":
+        if len(history.seconds) != len(rows):
+            raise NotFound("the history has no seconds of its rounds")
+        return np.cumsum(history.seconds).tolist()
+    columns = {"rounds": ["round"], "bits": ["broadcast_bits", "aggregate_bits"], "time": [TIME]}[over]
+    missing = [column for column in columns if any(column not in row for row in rows)]
+    if missing:
+        why = ": its training had no clock" if over == "time" else ""
+        raise NotFound(f"the history has no {missing[0]}{why}")
+    sums = [sum(row[column] for column in columns) for row in rows]
+    return {"rounds": sums, "bits": np.cumsum(sums).tolist(), "time": [s / 3600 for s in sums]}[over]
+
+
+def _points(history: History, name: str, over: str) -> _Points:
+    """The points of a metric in the rows that have it."""
+    if not any(name in row for row in history):
+        return {}
+    places = zip(history, _places(history, over), strict=True)
+    return {row["round"]: (place, row[name]) for row, place in places if name in row}
+
+
+def _draw_group(axis: "Axes", group: Sequence[History], name: str, over: str, **style: Any) -> None:
+    """Draws a metric of a training, or its quantiles over several; nothing where none has it."""
+    curves = [points for history in group if (points := _points(history, name, over))]
+    if not curves:
+        return
+    rounds = [number for number in curves[0] if all(number in points for points in curves)]
+    places = np.array([[points[number] for number in rounds] for points in curves]).reshape(len(curves), -1, 2)
+    low, middle, high = np.quantile(places[:, :, 1], _BAND, axis=0) if len(curves) > 1 else [places[0, :, 1]] * 3
+    x = places[:, :, 0].mean(0)
+    (line,) = axis.plot(x, middle, linewidth=1.8, markersize=4, **style)
+    if len(curves) > 1:
+        axis.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def _draw_quantiles(
+    axis: "Axes", history: History, name: str, over: str, *, label: str, color: str, **style: Any
+) -> None:
+    """Draws the quantiles over the clients that an evaluation has measured; nothing where it has none."""
+    points = _points(history, name, over).values()
+    if not points:
+        return
+    x = [place for place, _ in points]
+    quantiles = np.array([np.atleast_1d(values) for _, values in points])
+    lines = axis.plot(x, quantiles, linewidth=0.8, color=color, alpha=0.7, **style)
+    lines[0].set_label(label)
+    axis.fill_between(x, quantiles.min(1), quantiles.max(1), color=color, alpha=0.12, linewidth=0)
+
+
+def _entries(axes: "NDArray[np.object_]") -> dict[str, Any]:
+    """The lines of the legend by their names: each name once, from the first diagram that has it."""
+    entries: dict[str, Any] = {}
+    for axis in axes:
+        for line, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, line)
+    return entries
 
 
 def _prepare(axis: "Axes", title: str) -> None:
@@ -122,13 +238,17 @@ def _prepare(axis: "Axes", title: str) -> None:
     axis.spines["bottom"].set_color("#cfd5da")
 
 
-def _finish(figure: "Figure", axes: "NDArray[np.object_]", path: str | os.PathLike | None, over: str) -> "Figure":
+def _finish(
+    figure: "Figure", axes: "NDArray[np.object_]", path: str | os.PathLike | None, over: str, x_label: str
+) -> "Figure":
     """The figure, with its horizontal axis; writes it to the path."""
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     for axis in axes:
-        axis.xaxis.set_major_locator(MaxNLocator(integer=over == "round"))
-    axes[-1].set_xlabel(_OVER[over][2], color=_INK)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=over == "rounds"))
+        if over == "bits":
+            axis.xaxis.set_major_formatter(EngFormatter("bit"))
+    axes[-1].set_xlabel(x_label, color=_INK)
     if path is not None:
         kind, kinds = Path(path).suffix.lstrip(".") or "png", figure.canvas.get_supported_filetypes()
         if kind not in kinds:

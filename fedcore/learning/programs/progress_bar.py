@@ -14,8 +14,8 @@ class ProgressBar(Callback):
     """Prints a line of metrics for each round; a bar has the rounds, the clients of this round and the time left.
 
     Types: the names of the columns stand above each 25 lines; the columns are the model's metrics, those of
-    evaluations, each metric named `epsilon`, the time of a clock, the seconds of the round, and the bits sent to and
-    from all its clients.
+    evaluations, the numbers that callbacks add, each metric named `epsilon`, the time of a clock, the seconds of the
+    round, and the bits sent to and from all its clients.
 
     Args:
         every: rounds from one line to the next; evaluated rounds always have a line.
@@ -74,7 +74,8 @@ class ProgressBar(Callback):
 
     def on_round_end(self, round_number: int, logs: dict[str, Any]) -> None:
         if not self._columns:
-            self._columns, self._lines = _columns(logs, evaluates=self.training.evaluates), 0
+            training = self.training
+            self._columns, self._lines = _columns(logs, training.measures, evaluates=training.evaluates), 0
         evaluated = any(name.startswith("val_") for name in logs)
         if evaluated or round_number % self._every == 0:
             seconds = self.training.history.seconds[-1]
@@ -104,12 +105,18 @@ class ProgressBar(Callback):
         self._bar.console.print(Text(text, style=style), soft_wrap=True)
 
 
-def _columns(logs: dict[str, Any], *, evaluates: bool) -> list[str]:
-    """The names of the metrics that are shown."""
-    names = measures([logs])
+def _columns(logs: dict[str, Any], metrics: list[str] | None = None, *, evaluates: bool) -> list[str]:
+    """The names of the columns.
+
+    Args:
+        metrics: the model's, which an evaluation has too. Default: all measured ones; callbacks may have added some.
+    """
+    measured = measures([logs])
+    names = list(measured if metrics is None else metrics)
     if evaluates:
         names += [f"val_{name}" for name in names]
-    return names + [n for n in logs if n not in names and (n == TIME or n.split("/")[-1] == "epsilon")]
+    shown = {*measured, TIME}
+    return names + [n for n in logs if n not in names and (n in shown or n.split("/")[-1] == "epsilon")]
 
 
 def _head(columns: list[str]) -> str:

@@ -39,7 +39,7 @@ from fedcore.program import (
     TensorBoardReleaseManager,
 )
 from fedcore.program.optional_packages import is_installed
-from fedcore.program.run_directory import CHECKPOINTS, CLIENT_STATES, METRICS, SUMMARIES, used_alone
+from fedcore.program.run_directory import CHECKPOINTS, CLIENT_STATES, METRICS, SUMMARIES, record_state, used_alone
 from fedcore.scalars import seed_number, whole_number
 from fedcore.seeds import fold_in
 from fedcore.simulation import Sampler, VirtualClock
@@ -100,8 +100,8 @@ def train(
             `process.initialize.invoke(seed=seed)`, and the round after r rounds has the clients
             `build_uniform_sampling_fn(data.client_ids, seed=seed)(r, clients_per_round)`. Default: the seed of the
             directory's checkpoint, or drawn; `history.seed` has it.
-        directory: gets the checkpoints, `metrics.csv` and, with the extra `tensorboard`, the directory `tensorboard`.
-            Default: nothing is written.
+        directory: gets the checkpoints, `metrics.csv`, `run_state.json` and, with the extra `tensorboard`, the
+            directory `tensorboard`. Default: nothing is written.
         initial_state: the state to begin with. Default: that of `process.initialize`.
         evaluation, evaluation_data: computes metrics `val_…` of the global model, on clients of their own.
             Default: no evaluation.
@@ -141,7 +141,7 @@ def train(
         >>> first = fc.learning.programs.train(process, data, 1, clients_per_round=2, seed=7, directory=folder)
         >>> whole = fc.learning.programs.train(process, data, 3, clients_per_round=2, seed=7, directory=folder)
         >>> [row['round'] for row in whole], sorted(os.listdir(folder))
-        ([1, 2, 3], ['checkpoints', 'metrics.csv', 'tensorboard'])
+        ([1, 2, 3], ['checkpoints', 'metrics.csv', 'run_state.json', 'tensorboard'])
     """
     _check(process, callbacks, release_managers)
     _check_client_states(process, data, client_states)
@@ -164,6 +164,7 @@ def train(
         manager, released = program_state_manager, list(release_managers)
         if directory is not None:
             stack.enter_context(used_alone(Path(directory)))
+            stack.enter_context(record_state(Path(directory)))
             manager = manager or _checkpoints(Path(directory))
             released = [*_files(Path(directory), hparams), *released]
         bar = ProgressBar()

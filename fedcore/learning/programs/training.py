@@ -23,10 +23,11 @@ from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.checkpoint_writer import CheckpointWriter
 from fedcore.learning.programs.client_memory import ClientMemory, containers_of
 from fedcore.learning.programs.cohorts import Cohorts
-from fedcore.learning.programs.history import TIME, History, row_of
+from fedcore.learning.programs.history import TIME, History, measures, row_of
 from fedcore.learning.programs.starting_models import StartingModels
 from fedcore.learning.programs.surroundings import differences, surroundings_of
 from fedcore.program import ProgramStateManager, ReleaseManager
+from fedcore.program.run_directory import FINISHED, STOPPED, write_run_state
 from fedcore.simulation import VirtualClock
 from fedcore.templates.iterative import state_and_metrics
 from fedcore.types import member_of, strip_placement
@@ -68,6 +69,8 @@ class Training:
         round: the round that runs, or ran last; the first is 1, and 0 stands before it.
         rounds: the number of the last round.
         history: the rows so far.
+        measures: the names of the model's metrics that are measured, not counted, without `val_` and without what
+            callbacks add; empty before the first round.
         stop_training: whether the training ends after this round.
         directory: where its files are; None without one.
         client_states: the states that clients keep, by client id; empty for a process without.
@@ -93,6 +96,7 @@ class Training:
         self.rounds = settings.rounds
         self.directory = settings.directory
         self.history = History()
+        self.measures: list[str] = []
         self.stop_training = False
         self._cohorts = cohorts
         self._seed = seed
@@ -149,6 +153,8 @@ class Training:
                 self._writer = stack.enter_context(CheckpointWriter(self._state_manager))
             while self.round < self.rounds and not self.stop_training:
                 self._run_round()
+        if self.directory is not None:
+            write_run_state(self.directory, FINISHED if self.round >= self.rounds else STOPPED)
         for callback in self._callbacks:
             callback.on_train_end()
         self.history.client_states = self.client_states
@@ -170,6 +176,7 @@ class Training:
         if self._evaluate is not None and (last or self.round % self._settings.evaluate_every == 0):
             evaluated = self._evaluation(self._evaluate)
         row = row_of(self.round, output.metrics, evaluated, counts)
+        self.measures = measures([row])
         self.history.rows.append(row)
         self.history.seconds.append(time.perf_counter() - began)
         for callback in self._callbacks:

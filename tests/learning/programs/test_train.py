@@ -63,7 +63,7 @@ def test_rows_have_short_names_counts_and_bits(process, data):
 
 def test_a_directory_has_checkpoints_a_table_and_summaries(process, data, tmp_path):
     history = train(process, data, 5, directory=tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "metrics.csv", "tensorboard"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "metrics.csv", "run_state.json", "tensorboard"]
     assert asyncio.run(FileProgramStateManager(tmp_path / "checkpoints").get_versions()) == [3, 4, 5]
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
     assert lines[0].split(",") == list(history.rows[0])
@@ -74,7 +74,7 @@ def test_a_directory_has_checkpoints_a_table_and_summaries(process, data, tmp_pa
 def test_without_tensorboard_a_directory_has_all_but_summaries(process, data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     history = train(process, data, 2, directory=tmp_path, hparams={"lr": 0.1})
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "metrics.csv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "metrics.csv", "run_state.json"]
     assert train(process, data, 2, directory=tmp_path).rows == history.rows
 
 
