@@ -14,6 +14,8 @@ from fedcore.aggregators.factory import (
     WeightedAggregationFactory,
     aggregation_process,
 )
+from fedcore.aggregators.geometric_median import geometric_median_factory
+from fedcore.aggregators.krum import bulyan_factory, krum_factory, multi_krum_factory
 from fedcore.aggregators.mean import MeanFactory, UnweightedMeanFactory
 from fedcore.aggregators.measurements import add_measurements
 from fedcore.aggregators.quantile_estimation import PrivateQuantileEstimationProcess
@@ -46,11 +48,15 @@ __all__ = [
     "add_measurements",
     "aggregation_process",
     "as_weighted_aggregator",
+    "bulyan_factory",
     "clipping_factory",
     "concat_factory",
     "coordinate_median_factory",
     "encoders",
     "federated_sample",
+    "geometric_median_factory",
+    "krum_factory",
+    "multi_krum_factory",
     "secure_quantized_sum",
     "trimmed_mean_factory",
     "zeroing_factory",

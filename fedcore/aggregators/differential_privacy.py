@@ -57,6 +57,17 @@ class PrivateState:
 
 
 @attrs.frozen
+class SimulatedPrivateState(PrivateState):
+    """The state of a private aggregation whose rounds stand for larger ones.
+
+    Args:
+        simulated_clients: float32, how many clients a round has; `clients_per_round` is how many it stands for.
+    """
+
+    simulated_clients: Any
+
+
+@attrs.frozen
 class AdaptiveClip:
     """A clip that follows a quantile of the norms.
 
@@ -91,6 +102,9 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         noise_multiplier: the standard deviation of the noise, over `clip`. With an adaptive clip, that of the
             Gaussian mechanism which sum and count together are as private as.
         clients_per_round: how many clients are expected in a round.
+        noise_cohort_size: how many clients a round stands for, where fewer are simulated: the result has the noise of a
+            mean of so many, noise_multiplier · clip / noise_cohort_size. A ledger then gives the epsilon of such
+            rounds, which is not that of the simulated clients. Default: `clients_per_round`.
         clip: the greatest L2 norm of a client's value, over all leaves; with an adaptive clip, the first one.
         noise: how the noise of rounds is correlated. Default: not at all.
         adaptive: how the clip moves; with a tree, from one tree to the next. Default: it does not.
@@ -100,7 +114,8 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
     Raises:
         FedcoreError: a number is outside its range, or the sum is another one, whose sensitivity is not known.
         TypeMismatch: V is not inexact and real, has a shape that is not known, or has no elements.
-    Source: McMahan et al. 2018, "Learning differentially private recurrent language models", arXiv:1710.06963.
+    Source: McMahan et al. 2018, "Learning differentially private recurrent language models", arXiv:1710.06963;
+        `noise_cohort_size` as in pfl-research, Granqvist et al. 2024, arXiv:2404.06430.
     Example:
         >>> factory = fc.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(0.0, clients_per_round=2, clip=1.0)
         >>> process = factory.create(fc.to_type('float32'))
@@ -122,9 +137,15 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         adaptive: AdaptiveClip | None = None,
         sum_factory: UnweightedAggregationFactory | None = None,
         secure_noise: bool = False,
+        noise_cohort_size: float | None = None,
     ) -> None:
         self.noise_multiplier = float(real_number("noise_multiplier", noise_multiplier, at_least=0))
         self.clients_per_round = float(real_number("clients_per_round", clients_per_round, above=0))
+        self.noise_cohort_size = noise_cohort_size
+        if noise_cohort_size is not None:
+            self.noise_cohort_size = float(
+                real_number("noise_cohort_size", noise_cohort_size, at_least=self.clients_per_round)
+            )
         self.clip = float(real_number("clip", clip, above=0))
         self.noise = noise or IndependentNoise()
         self.adaptive = adaptive
@@ -144,7 +165,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         """Independent noise and a fixed clip: DP-FedAvg, DP-FedSGD.
 
         Args:
-            options: `sum_factory` and `secure_noise`, as for the class.
+            options: `sum_factory`, `secure_noise` and `noise_cohort_size`, as for the class.
         Source: McMahan et al. 2018, arXiv:1710.06963, Algorithm 1, with the estimator of a fixed divisor.
         Example:
             >>> factory = fc.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1.0, clients_per_round=9, clip=0.5)
@@ -170,8 +191,9 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             initial_l2_norm_clip: the first clip.
             target_unclipped_quantile: the fraction of clients whose norm shall be at most the clip.
             learning_rate: the clip moves by the factor exp(-learning_rate · (fraction - target)).
-            clipped_count_stddev: of the noise of the count. Default: clients_per_round / 20.
-            options: `sum_factory` and `secure_noise`, as for the class.
+            clipped_count_stddev: of the noise of the count. Default: 1/20 of the clients that a round has or stands
+                for.
+            options: `sum_factory`, `secure_noise` and `noise_cohort_size`, as for the class.
         Raises:
             FedcoreError: a number is outside its range, or the count's noise is too small for the noise multiplier.
         Source: Andrew et al. 2021, "Differentially private learning with adaptive clipping", arXiv:1905.03871,
@@ -181,7 +203,11 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         """
         rate = float(real_number("learning_rate", learning_rate, at_least=0))
         adaptive = _adaptive_clip(
-            noise_multiplier, clients_per_round, target_unclipped_quantile, rate, clipped_count_stddev
+            noise_multiplier,
+            options.get("noise_cohort_size") or clients_per_round,
+            target_unclipped_quantile,
+            rate,
+            clipped_count_stddev,
         )
         return cls(noise_multiplier, clients_per_round, initial_l2_norm_clip, adaptive=adaptive, **options)
 
@@ -205,7 +231,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             noise_multiplier: the standard deviation of a node's noise, over `clip`.
             restart_every: rounds of a tree, after which a new one begins; an epoch of the clients is usual.
             efficient: nodes are estimated from their children too, which takes up to half of the noise's variance.
-            options: `sum_factory` and `secure_noise`, as for the class.
+            options: `sum_factory`, `secure_noise` and `noise_cohort_size`, as for the class.
         Source: Kairouz et al. 2021, arXiv:2103.00039, Algorithm 1 with restarts; Honaker 2015 for `efficient`.
         Example:
             >>> factory = fc.aggregators.DifferentiallyPrivateFactory.tree_aggregation(
@@ -239,7 +265,8 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             target_unclipped_quantile, clip_learning_rate: as for `gaussian_adaptive`, where the latter is
                 `learning_rate`.
             options: `clipped_count_stddev` as for `gaussian_adaptive`; `restart_warmup`, TFF's length of the first
-                tree, which is `restart_frequency` here; `sum_factory` and `secure_noise` as for the class.
+                tree, which is `restart_frequency` here; `sum_factory`, `secure_noise` and `noise_cohort_size` as for
+                the class.
         Raises:
             FedcoreError: a number is outside its range, `restart_warmup` is another length, or the count's noise is
                 too small for the noise multiplier.
@@ -258,7 +285,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             )
         adaptive = _adaptive_clip(
             noise_multiplier,
-            clients_per_round,
+            options.get("noise_cohort_size") or clients_per_round,
             target_unclipped_quantile,
             rate,
             options.pop("clipped_count_stddev", None),
@@ -279,7 +306,7 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             rounds: for how many rounds the coefficients are optimal; more may be run.
             bands: coefficients; no more than the rounds between two participations of a client, or the ledger counts
                 how they overlap.
-            options: `sum_factory` and `secure_noise`, as for the class.
+            options: `sum_factory`, `secure_noise` and `noise_cohort_size`, as for the class.
         Source: Choquette-Choo et al. 2023, arXiv:2306.08153; C is Toeplitz, as in McKenna 2024, arXiv:2405.15913.
         Example:
             >>> factory = fc.aggregators.DifferentiallyPrivateFactory.banded_matrix_factorization(
@@ -313,17 +340,23 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
         def number(value: float) -> tf.Tensor:
             return tf.constant(value, tf.float32)
 
+        stands_for = self.noise_cohort_size
+
         @tf_computation
         def start() -> PrivateState:
-            return PrivateState(
+            state = PrivateState(
                 clip=number(self.clip),
                 noise_multiplier=number(self.value_noise_multiplier),
                 count_stddev=() if adaptive is None else number(adaptive.count_stddev),
-                clients_per_round=number(self.clients_per_round),
+                clients_per_round=number(self.clients_per_round if stands_for is None else stands_for),
                 round=tf.constant(0, tf.int64),
                 noise=self.noise.initialize(size),
                 key=used_up_key() if self.secure_noise else (),
             )
+            if stands_for is None:
+                return state
+            parts = attrs.asdict(state, recurse=False)
+            return SimulatedPrivateState(**parts, simulated_clients=number(self.clients_per_round))
 
         def clip_finite(value: TensorStructure, limit: tf.Tensor) -> tuple[TensorStructure, tf.Tensor]:
             clipped, norm = clip_to_norm(value, limit)
@@ -364,6 +397,10 @@ class DifferentiallyPrivateFactory(UnweightedAggregationFactory):
             draw = normal_from_operating_system(state.key) if self.secure_noise else normal_from_seed
             unit, noise = self.noise.next(state.noise, size, draw)
             leaves = tf.nest.flatten(total)
+            if isinstance(state, SimulatedPrivateState):  # sums of as many clients as the round stands for
+                scale = state.clients_per_round / state.simulated_clients
+                leaves = [x * tf.cast(scale, x.dtype) for x in leaves]
+                below = None if below is None else below * scale
             stddev = state.noise_multiplier * state.clip
             parts = tf.split(unit * stddev, [math.prod(x.shape) for x in leaves])
             mean = [

@@ -44,6 +44,9 @@ class UnweightedAggregationFactory(AggregationFactory, abc.ABC):
     why_no_weights = ""
     """Why its values shall not be multiplied by weights or divided by a count; empty where they may be."""
 
+    why_no_sum = ""
+    """Why its result may not stand in the place of a sum; empty where it may."""
+
     @abc.abstractmethod
     def create(self, value_type: Type) -> AggregationProcess:
         """The process for client values of `value_type`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, require_floats
-from fedcore.aggregators.gathering import gather_rows, rows_type
+from fedcore.aggregators.gathering import gather_rows, require_stackable, rows_type
 from fedcore.computation import federated_computation, tf_computation
 from fedcore.errors import FedcoreError, brief
 from fedcore.graphs.tensors.structures import TensorStructure
@@ -18,36 +18,55 @@ from fedcore.templates import AggregationProcess, MeasuredProcessOutput
 from fedcore.types import SERVER, Type, as_dtype
 
 
-class _Sorted(UnweightedAggregationFactory):
-    """Sorts each coordinate over the finite clients and reduces the sorted rows with `reduce(rows, count)`."""
+class FactoryOfRows(UnweightedAggregationFactory):
+    """Gathers the clients' values at the server, and reduces those of the finite clients.
 
-    def __init__(self, name: str, reduce: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> None:
+    Args:
+        name: of the public function.
+        reduce: (leaves of [finite clients, …], in the dtypes of sums, in the order of the clients) -> the leaves of the
+            result, and measurements.
+    """
+
+    why_no_sum = "it needs the value of each client, which a sum does not show"
+
+    def __init__(self, name: str, reduce: Callable[[list[tf.Tensor]], tuple[list[tf.Tensor], TensorStructure]]) -> None:
         self.name = name
-        self.reduce = reduce
+        self._reduce = reduce
+
+    def __repr__(self) -> str:
+        return f"{self.name}(…)"
 
     def create(self, value_type: Type) -> AggregationProcess:
         require_floats(value_type, self.name)
+        require_stackable(value_type)
 
         @tf_computation(rows_type(value_type))
-        def report(rows: TensorStructure) -> TensorStructure:
-            finite = _finite_clients(tf.nest.flatten(rows))
-
-            def reduce_leaf(leaf: tf.Tensor) -> tf.Tensor:
-                wide = tf.cast(tf.boolean_mask(leaf, finite), sum_dtype(as_dtype(leaf.dtype)).numpy)
-                result = self.reduce(tf.sort(wide, axis=0), tf.shape(wide)[0])
-                result.set_shape(leaf.shape[1:])
-                return tf.cast(result, leaf.dtype)
-
-            return tf.nest.map_structure(reduce_leaf, rows)
+        def report(rows: TensorStructure) -> tuple[TensorStructure, TensorStructure]:
+            leaves = tf.nest.flatten(rows)
+            finite = _finite_clients(leaves)
+            wide = [tf.cast(tf.boolean_mask(x, finite), sum_dtype(as_dtype(x.dtype)).numpy) for x in leaves]
+            results, measurements = self._reduce(wide)
+            shaped = [tf.cast(tf.ensure_shape(r, x.shape[1:]), x.dtype) for r, x in zip(results, leaves, strict=True)]
+            return tf.nest.pack_sequence_as(rows, shaped), measurements
 
         @federated_computation
         def initialize() -> Value:
             return federated_value((), SERVER)
 
         def body(state: Value, value: Value, _: tuple[()]) -> MeasuredProcessOutput:
-            return MeasuredProcessOutput(state, gather_rows(value, value_type, report), federated_value((), SERVER))
+            reported = gather_rows(value, value_type, report)
+            return MeasuredProcessOutput(state, reported[0], reported[1])
 
         return aggregation_process(initialize, value_type, None, body)
+
+
+def _by_coordinates(name: str, reduce: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> FactoryOfRows:
+    """A factory that sorts each coordinate over the clients and reduces the sorted rows with `reduce(rows, count)`."""
+
+    def reduce_leaves(leaves: list[tf.Tensor]) -> tuple[list[tf.Tensor], tuple]:
+        return [reduce(tf.sort(leaf, axis=0), tf.shape(leaf)[0]) for leaf in leaves], ()
+
+    return FactoryOfRows(name, reduce_leaves)
 
 
 def _finite_clients(leaves: list[tf.Tensor]) -> tf.Tensor:
@@ -58,10 +77,16 @@ def _finite_clients(leaves: list[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_all(tf.concat(finite, 1), 1)
 
 
-def _mean(rows: tf.Tensor) -> tf.Tensor:
+def mean_of_rows(rows: tf.Tensor) -> tf.Tensor:
     """The mean of finite rows, whose sum may overflow; NaN of no rows."""
     mean = tf.reduce_mean(rows, 0)
     return tf.where(tf.math.is_inf(mean), tf.reduce_sum(rows / tf.cast(tf.shape(rows)[0], rows.dtype), 0), mean)
+
+
+def median_of_sorted(rows: tf.Tensor) -> tf.Tensor:
+    """The median of sorted rows, of an even number the mean of the two in the middle; NaN of no rows."""
+    count = tf.shape(rows)[0]
+    return mean_of_rows(rows[(count - 1) // 2 : count // 2 + 1])
 
 
 def trimmed_mean_factory(trim_fraction: float = 0.1) -> UnweightedAggregationFactory:
@@ -92,9 +117,9 @@ def trimmed_mean_factory(trim_fraction: float = 0.1) -> UnweightedAggregationFac
     def reduce(rows: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         # The nudge keeps floor(0.1 · 30) at 3, whatever 0.1 is in binary.
         cut = tf.cast(tf.floor(trim_fraction * tf.cast(count, tf.float64) + 1e-9), tf.int32)
-        return _mean(rows[cut : count - cut])
+        return mean_of_rows(rows[cut : count - cut])
 
-    return _Sorted("trimmed_mean_factory", reduce)
+    return _by_coordinates("trimmed_mean_factory", reduce)
 
 
 def coordinate_median_factory() -> UnweightedAggregationFactory:
@@ -115,4 +140,4 @@ def coordinate_median_factory() -> UnweightedAggregationFactory:
         >>> process.next(process.initialize(), [1.0, 2.0, 1000.0]).result
         np.float32(2.0)
     """
-    return _Sorted("coordinate_median_factory", lambda rows, count: _mean(rows[(count - 1) // 2 : count // 2 + 1]))
+    return _by_coordinates("coordinate_median_factory", lambda rows, count: median_of_sorted(rows))

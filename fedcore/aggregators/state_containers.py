@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterator
 
-from fedcore.aggregators.differential_privacy import PrivateState
+from fedcore.aggregators.differential_privacy import PrivateState, SimulatedPrivateState
 from fedcore.aggregators.distributed_privacy import DistributedPrivateState
 from fedcore.types import StructType, StructWithPythonType, Type
 
-PRIVATE_STATES = (PrivateState, DistributedPrivateState)
+PRIVATE_STATES = (PrivateState, SimulatedPrivateState, DistributedPrivateState)
 """The states of aggregations with noise."""
 
 

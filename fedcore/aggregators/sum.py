@@ -1,5 +1,6 @@
 from fedcore.aggregators.factory import UnweightedAggregationFactory, aggregation_process, check_factory, require
 from fedcore.computation import federated_computation
+from fedcore.errors import TypeMismatch, brief
 from fedcore.intrinsics import federated_sum, federated_value
 from fedcore.ir.values import Value
 from fedcore.templates import AggregationProcess, MeasuredProcessOutput
@@ -37,9 +38,14 @@ def sum_or_default(argument: str, factory: UnweightedAggregationFactory | None) 
     """The factory that an argument gives; `SumFactory` if it is None.
 
     Raises:
-        TypeMismatch: it is no factory without weights.
+        TypeMismatch: it is no factory without weights, or one that needs each client's value.
     """
     if factory is None:
         return SumFactory()
     check_factory(argument, factory, without_weights=True)
+    if factory.why_no_sum:
+        raise TypeMismatch(
+            f"{argument} adds the clients' values, so it is no {brief(factory)}: {factory.why_no_sum}; it is a whole "
+            "aggregator, such as model_aggregator of an unweighted algorithm"
+        )
     return factory

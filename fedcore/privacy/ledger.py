@@ -18,6 +18,7 @@ from fedcore.privacy.mechanism import (
     at_path,
     draws_from_own_key,
     mechanism_of_state,
+    noise_cohort_size,
     part,
     private_state_path,
 )
@@ -41,7 +42,9 @@ class Ledger:
 
     Args:
         process: a `LearningProcess` or an `AggregationProcess` with one private aggregation.
-        sampler: draws the clients of every round: one of `fc.simulation`, or any callable with a `participation`.
+        sampler: draws the clients of every round: one of `fc.simulation`, or any callable with a `participation`. For
+            a process whose noise has a `noise_cohort_size`: a description of the sampling that is meant, of
+            `fc.simulation.participation`; which clients are simulated is not compared.
         delta: the probability with which epsilon need not hold; less than 1 over the number of clients.
         first_round: number of the round with which the sampler begins. Passes begin with round 0, so from inside one a
             client may take part in what is left of it and in the next. Default: 0.
@@ -104,7 +107,8 @@ class Ledger:
                 "the ledger with `set_state` when a training goes on"
             )
         mechanism = mechanism_of_state(private)
-        added = [*self._rounds, Round(mechanism, self._cohort_size(cohort, self._first + len(self._rounds)))]
+        size = self._round_size(private, cohort, self._first + len(self._rounds))
+        added = [*self._rounds, Round(mechanism, size)]
         account(added, self.participation, self._first)
         self._rounds, self._states = added, [*self._states, count]
         return self._as_row(mechanism)
@@ -153,7 +157,7 @@ class Ledger:
                 else ("both have the same noise: their difference tells of the clients without noise")
             )
             raise InvalidValue(f"round {count} of noise has another result, and {why}")
-        size = self._cohort_size(cohort, self._first + count - 1)
+        size = self._round_size(private, cohort, self._first + count - 1)
         if mechanism.noise_multiplier > earlier.mechanism.noise_multiplier:
             mechanism = earlier.mechanism
         added = attrs.evolve(
@@ -264,6 +268,32 @@ class Ledger:
             f"<Ledger of {len(self._rounds)} rounds: epsilon {self.epsilon():.4g} at delta {self.delta:g}, "
             f"{accounted.sampling}; the worlds differ in whether {accounted.worlds}>"
         )
+
+    def _round_size(self, private: Any, cohort: Sequence | int, number: int) -> int:
+        """The number of clients of a round, or of the larger one that it stands for (decision 0335).
+
+        Raises:
+            InvalidValue: the sampler cannot have drawn them for round `number`, or does not draw so many.
+        """
+        stands_for = noise_cohort_size(private)
+        if stands_for is None:
+            return self._cohort_size(cohort, number)
+        participation = self.participation
+        population, name = participation.population, type(participation).__name__
+        expected: float = population
+        if isinstance(participation, PoissonParticipation):
+            expected = population / participation.period * participation.rate
+        elif isinstance(participation, PassParticipation):
+            expected = math.ceil(population / participation.rounds)
+        is_other = isinstance(participation, PoissonParticipation) and abs(expected - stands_for) > 0.5
+        if is_other or stands_for > expected + 0.5:
+            most = "" if isinstance(participation, PoissonParticipation) else "at most "
+            raise InvalidValue(
+                f"the noise is that of rounds of {stands_for:g} clients (noise_cohort_size), but the ledger's sampler "
+                f"draws {most}{expected:g} of {population}; give Ledger the sampling that the noise is meant for, a "
+                f"{name} of fc.simulation.participation"
+            )
+        return round(stands_for)
 
     def _cohort_size(self, cohort: Sequence | int, number: int) -> int:
         """The number of clients of a round, if the sampler can have drawn them for round `number`.

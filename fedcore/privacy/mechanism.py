@@ -118,6 +118,20 @@ def mechanism_of_state(private: Any) -> Mechanism:
     return Mechanism(float(f"{multiplier:.{_DIGITS}g}"), restart, coefficients)
 
 
+def noise_cohort_size(private: Any) -> float | None:
+    """How many clients the round stands for, where fewer are simulated; else None.
+
+    Raises:
+        InvalidValue: the number in the state is none that a factory makes.
+    """
+    if "simulated_clients" not in _names(private):
+        return None
+    clients = float(np.asarray(part(private, "clients_per_round")))
+    if not 0 < clients < math.inf:
+        raise InvalidValue(f"clients_per_round of the state is a finite number above 0, not {clients}")
+    return clients
+
+
 def draws_from_own_key(private: Any) -> bool:
     """Whether each call draws its noise from a new key of the operating system."""
     return "key" in _names(private) and not isinstance(part(private, "key"), tuple | list)

@@ -20,6 +20,7 @@ CONTENTS = """
 
 docs/tour
 docs/how-fedcore-works
+docs/catalogue
 docs/training
 docs/adapters
 docs/porting

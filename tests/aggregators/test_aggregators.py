@@ -233,6 +233,8 @@ ROBUST = {
     "median": agg.coordinate_median_factory,
     "trimmed": lambda: agg.trimmed_mean_factory(0.2),
     "trimmed nowhere": lambda: agg.trimmed_mean_factory(0.1),  # of seven clients, none at each end
+    "multi-krum": lambda: agg.multi_krum_factory(0),
+    "bulyan": lambda: agg.bulyan_factory(0),
 }
 
 
@@ -251,7 +253,7 @@ def test_a_client_that_is_not_finite_in_one_leaf_counts_for_nothing_in_all(name)
     items[2]["w"] = np.full([2, 3], 1e9, np.float32)
     items[2]["b"] = np.float32(np.nan)
     process = ROBUST[name]().create(PAIR)
-    close(vector(process.next((), items).result), vector(process.next((), items[:2] + items[3:]).result))
+    close(vector(after(process, items).result), vector(after(process, items[:2] + items[3:]).result))
 
 
 @pytest.mark.parametrize("name", ROBUST)

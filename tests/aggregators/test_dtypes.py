@@ -48,6 +48,19 @@ def total(rows):
     return rows.sum(0)
 
 
+def nearest_pair(rows):
+    """The two rows with the least distance, of three."""
+    return min(((0, 1), (0, 2), (1, 2)), key=lambda pair: np.linalg.norm(rows[pair[0]] - rows[pair[1]]))
+
+
+def weiszfeld(rows, iterations=3):
+    """The smoothed Weiszfeld algorithm from zeros, with the clients' weights."""
+    point = np.zeros(rows.shape[1])
+    for _ in range(iterations):
+        point = np.average(rows, 0, np.float64(WEIGHTS) / np.maximum(np.linalg.norm(rows - point, axis=1), 1e-6))
+    return point
+
+
 # name: (factory, groups of dtypes that it takes in one value, meaning of rows of clients in float64 or complex128,
 # absolute error beside that of the dtype)
 FACTORIES = {
@@ -76,6 +89,15 @@ FACTORIES = {
     "as_weighted_aggregator": (lambda: agg.as_weighted_aggregator(agg.SumFactory()), [NUMERIC], total, 0),
     "coordinate_median_factory": (agg.coordinate_median_factory, [FLOATS], lambda rows: np.median(rows, 0), 0),
     "trimmed_mean_factory": (agg.trimmed_mean_factory, [FLOATS], lambda rows: rows.mean(0), 0),
+    "krum_factory": (lambda: agg.krum_factory(0), [FLOATS], lambda rows: rows[nearest_pair(rows)[0]], 0),
+    "multi_krum_factory": (
+        lambda: agg.multi_krum_factory(0, 2),
+        [FLOATS],
+        lambda rows: rows[list(nearest_pair(rows))].mean(0),
+        0,
+    ),
+    "bulyan_factory": (lambda: agg.bulyan_factory(0), [FLOATS], lambda rows: rows.mean(0), 0),
+    "geometric_median_factory": (agg.geometric_median_factory, [FLOATS], lambda rows: weiszfeld(rows), 0),
     "HadamardTransformFactory": (agg.HadamardTransformFactory, [INTEGERS, FLOATS], total, 0),
     "DiscreteFourierTransformFactory": (agg.DiscreteFourierTransformFactory, [INTEGERS, FLOATS], total, 0),
     "SecureSumFactory": (lambda: agg.SecureSumFactory(100), [REAL], total, 1e-6),

@@ -1,4 +1,7 @@
-"""Federated algorithms, one file each."""
+"""Federated algorithms, one file each.
+
+docs/catalogue.md lists them by their papers, with what each needs, beside aggregators, privacy and analytics.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -9,8 +12,10 @@ from fedcore.learning.algorithms.fed_avg_with_error_feedback import build_fed_av
 from fedcore.learning.algorithms.fed_avg_with_optimizer_states import build_fed_avg_with_optimizer_states
 from fedcore.learning.algorithms.fed_avg_with_schedule import build_weighted_fed_avg_with_optimizer_schedule
 from fedcore.learning.algorithms.fed_buff import build_fed_buff
+from fedcore.learning.algorithms.fed_df import build_fed_df
 from fedcore.learning.algorithms.fed_dyn import build_fed_dyn
 from fedcore.learning.algorithms.fed_eval import build_fed_eval
+from fedcore.learning.algorithms.fed_gan import GanModel, build_fed_gan
 from fedcore.learning.algorithms.fed_multi_model_eval import (
     build_fed_multi_model_eval,
     build_fed_multi_model_eval_from_processes,
@@ -32,13 +37,16 @@ from fedcore.learning.algorithms.scaffold import build_scaffold
 from fedcore.tff_names import tff_name
 
 __all__ = [
+    "GanModel",
     "build_ditto",
     "build_fed_avg_with_client_states",
     "build_fed_avg_with_error_feedback",
     "build_fed_avg_with_optimizer_states",
     "build_fed_buff",
+    "build_fed_df",
     "build_fed_dyn",
     "build_fed_eval",
+    "build_fed_gan",
     "build_fed_kmeans",
     "build_fed_multi_model_eval",
     "build_fed_multi_model_eval_from_processes",
