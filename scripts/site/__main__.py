@@ -21,6 +21,7 @@ CONTENTS = """
 docs/tour
 docs/how-fedcore-works
 docs/training
+docs/your-data
 docs/adapters
 docs/porting
 docs/privacy
