@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcore.errors import InvalidValue
-from fedcore.scalars import random_generator
+from fedcore.scalars import random_generator, whole_number
 from fedcore.simulation.partition_plot import plot as plot
 
 Parts = list[NDArray[np.int64]]
@@ -145,7 +145,7 @@ def _num_examples(labels: ArrayLike, num_clients: int) -> int:
     shape = np.shape(labels)
     if len(shape) != 1:
         raise InvalidValue(f"labels must have the shape [n], not {list(shape)}")
-    if not 1 <= num_clients <= shape[0]:
+    if not 1 <= whole_number("num_clients", num_clients) <= shape[0]:
         raise InvalidValue(f"cannot give each of {num_clients} clients one of {shape[0]} examples")
     return shape[0]
 

@@ -124,6 +124,7 @@ def test_a_trained_model_takes_what_the_split_gives():
     ("make", "message"),
     [
         (lambda: split_over_clients((X, Y), 61), "cannot give each of 61 clients one of 60 examples"),
+        (lambda: split_over_clients((X, Y), "3"), "num_clients is a whole number, not '3'"),
         (lambda: split_over_clients(X, 3, "shards"), "shards looks at labels; fix: labels=an array"),
         (
             lambda: split_over_clients({"x": X, "y": Y}, 3, "dirichlet", alpha=1.0),
@@ -151,7 +152,7 @@ def test_a_trained_model_takes_what_the_split_gives():
         (lambda: split_over_clients((X, Y[:5]), 3), r"columns must be equally long, not \[5, 60\]"),
         (
             lambda: split_over_clients(tf.data.Dataset.from_tensor_slices((X, Y)).batch(7), 3),
-            r"differ in shape.*; fix: leave \.batch\(n\) out, and batch the data sets of clients",
+            r"differ in shape.*; fix: leave \.batch\(n\) out, or pad examples to one shape",
         ),
         (
             lambda: split_over_clients(tf.data.Dataset.from_tensor_slices((X, Y)).repeat(), 3),

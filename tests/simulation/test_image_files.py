@@ -119,6 +119,7 @@ def test_an_image_that_has_gone_is_named(folder):
         ),
         ({"labels": dict.fromkeys(FILES, 0.5)}, "a label is a whole number, 0 or more, not 0.5"),
         ({"clients": ["ann"]}, r"clients is a dict from paths or a function of a path, not \['ann'\]"),
+        ({"image_size": 8}, r"image_size is a pair \(height, width\), not 8"),
         ({"image_size": (0, 2)}, r"image_size\[0\] is a whole number, 1 or more, not 0"),
         ({"color_mode": "gray"}, "color_mode is grayscale, rgb, rgba, not 'gray'"),
     ],

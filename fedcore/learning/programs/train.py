@@ -50,10 +50,12 @@ if TYPE_CHECKING:
 
     from fedcore.simulation.datasets import ClientData
 
+    Datasets = Sequence[tf.data.Dataset] | Mapping[str, tf.data.Dataset]
+
 
 def train(
     process: LearningProcess,
-    data: "ClientData | FederatedDataSource | list[tf.data.Dataset]",
+    data: "ClientData | FederatedDataSource | Datasets",
     rounds: int,
     *,
     clients_per_round: int | None = 10,
@@ -63,7 +65,7 @@ def train(
     directory: str | os.PathLike | None = None,
     initial_state: LearningAlgorithmState | None = None,
     evaluation: LearningProcess | None = None,
-    evaluation_data: "ClientData | list[tf.data.Dataset] | tf.data.Dataset | tuple | None" = None,
+    evaluation_data: "ClientData | Datasets | tf.data.Dataset | tuple | None" = None,
     evaluate_every: int = 10,
     evaluation_clients: int | None = None,
     callbacks: Sequence[Callback] = (),

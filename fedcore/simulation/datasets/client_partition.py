@@ -91,7 +91,7 @@ class _Source:
 
 def _source(examples: Any) -> _Source:
     if hasattr(examples, "element_spec"):  # a tf.data.Dataset
-        return _in_memory(rows_of(examples, "leave .batch(n) out, and batch the data sets of clients"))
+        return _in_memory(rows_of(examples, "leave .batch(n) out, or pad examples to one shape"))
     if hasattr(examples, "column_names"):  # a datasets.Dataset
         read = huggingface_reader(_NAME, examples)
         names, plain = list(examples.column_names), examples.with_format(None)

@@ -86,11 +86,12 @@ def image_folders(
     by_client: dict[str, list[tuple[str, int]]] = {}
     for file, client, number in zip(files, client_of_file, numbers, strict=True):
         by_client.setdefault(str(client), []).append((file, number))
-    height, width = image_size
-    size = whole_number("image_size[0]", height, at_least=1), whole_number("image_size[1]", width, at_least=1)
+    if not isinstance(image_size, tuple | list) or len(image_size) != 2:
+        raise TypeMismatch(f"image_folders: image_size is a pair (height, width), not {brief(image_size)}")
+    height, width = (whole_number(f"image_size[{i}]", image_size[i], at_least=1) for i in range(2))
     if color_mode not in _CHANNELS:
         raise InvalidValue(f"image_folders: color_mode is {', '.join(_CHANNELS)}, not {brief(color_mode)}")
-    return ImageFolders(_Images(str(root), by_client, size, _CHANNELS[color_mode]), class_names)
+    return ImageFolders(_Images(str(root), by_client, (height, width), _CHANNELS[color_mode]), class_names)
 
 
 _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}

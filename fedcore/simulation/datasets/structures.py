@@ -102,7 +102,7 @@ def rows_of(dataset: "ClientDataset | tf.data.Dataset", fix: str = "store them b
     try:
         return map_leaves(lambda *parts: _stack(parts), elements[0], *elements[1:])
     except ValueError:
-        raise InvalidValue(f"the examples of a client differ in shape, so they are no columns; fix: {fix}") from None
+        raise InvalidValue(f"the examples differ in shape, so they are no columns; fix: {fix}") from None
 
 
 def _stack(parts: tuple) -> np.ndarray:
