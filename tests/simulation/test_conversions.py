@@ -346,6 +346,16 @@ def test_files_do_not_hold_ragged_examples_and_say_what_to_do(texts, save, tmp_p
         save(texts, tmp_path / "data")
 
 
+def test_lists_of_one_client_that_differ_are_ragged_for_all():
+    data = from_clients({"a": ([[1], [2, 3]], [0, 1]), "b": ([[4, 5], [6, 7]], [2, 3]), "c": ([[]], [4])})
+    for client_id in "abc":
+        spec = data.create_tf_dataset_for_client(client_id).element_spec
+        assert spec == (tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64))
+    assert [x.tolist() for x, _ in rows(data, "b") + rows(data, "c")] == [[4, 5], [6, 7], []]
+    with pytest.raises(FedcoreError, match="clients 'a' and 'b' differ"):
+        from_clients({"a": ([[1], [2, 3]], [0, 1]), "b": [[4, 5], [6, 7]]})
+
+
 # Data sets of clients.
 
 

@@ -71,7 +71,27 @@ def from_clients(clients: Mapping[str, Any] | Sequence[Any]) -> ClientData:
             f"from_clients takes a data set of each client, or arrays; client {brief(without[0])} has "
             f"{brief(clients[without[0]])}; fix: fc.data.ClientDataset.from_columns(arrays)"
         )
-    return ArrayClientData.from_clients({i: array_columns(columns) for i, columns in clients.items()})
+    return ArrayClientData.from_clients(_ragged_for_all({i: array_columns(c) for i, c in clients.items()}))
+
+
+def _ragged_for_all(clients: Mapping[str, Structure]) -> Mapping[str, Structure]:
+    """The columns of clients, with those that are ragged for one client so for all."""
+    try:
+        dtypes = map_leaves(_ragged_dtype, *clients.values())
+    except (LookupError, TypeError, ValueError):  # clients differ in structure, which is refused next
+        return clients
+    return {client_id: map_leaves(_as_ragged, columns, dtypes) for client_id, columns in clients.items()}
+
+
+def _ragged_dtype(*columns: np.ndarray | RaggedRows) -> np.dtype | None:
+    return next((column.dtype for column in columns if isinstance(column, RaggedRows)), None)
+
+
+def _as_ragged(column: np.ndarray | RaggedRows, dtype: np.dtype | None) -> np.ndarray | RaggedRows:
+    if dtype is None or isinstance(column, RaggedRows) or column.ndim != 2:
+        return column
+    values = column.reshape(-1)  # empty lists of Python have no dtype of their own
+    return RaggedRows(values if len(values) else values.astype(dtype), [column.shape[1]] * len(column))
 
 
 def _check_one_type(datasets: Mapping[str, Any]) -> None:
