@@ -28,9 +28,10 @@ from fedcore.graphs.sequences.steps import INFINITE, Step
 from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.values import leaves_of, to_python, unflatten
 from fedcore.ir.locations import describe
-from fedcore.types import TensorType, Type, fields_of, make_container, not_dense, to_type
+from fedcore.types import TensorType, Type, fields_of, make_container, not_dense, tensor_leaves, to_type
 from fedcore.types.immutable_arrays import frozen, immutable
 from fedcore.types.python_values import as_array
+from fedcore.types.ragged_rows import RaggedRows
 
 
 class ClientDataset(private_api.LazyDataset):
@@ -72,7 +73,8 @@ class ClientDataset(private_api.LazyDataset):
 
         Args:
             columns: arrays in nested dicts, tuples or lists. An array that can be written to is copied, so a later
-                change of it does not change the dataset; `array.setflags(write=False)` saves the copy.
+                change of it does not change the dataset; `array.setflags(write=False)` saves the copy. Rows of several
+                lengths are a `RaggedRows`.
         Raises:
             FedcoreError: the arrays differ in length, or are not arrays with rows.
         """
@@ -81,6 +83,8 @@ class ClientDataset(private_api.LazyDataset):
         if element is None or len({len(leaf) for leaf in leaves}) != 1:
             rows = ", ".join(_rows_of(leaf) for leaf in leaves[:8]) or "no columns"
             raise FedcoreError(f"columns have one row per example, all equally many; these are {rows}")
+        if any(isinstance(leaf, RaggedRows) for leaf in leaves):
+            return cls(_ragged_columns(element, leaves))
         return cls(Columns(element, leaves))
 
     @property
@@ -90,11 +94,15 @@ class ClientDataset(private_api.LazyDataset):
 
     @property
     def stored_rows(self) -> Any:
-        """The columns, as arrays in the structure of an example; None if the dataset has steps or groups."""
+        """The columns, as arrays in the structure of an example; None if the dataset has steps, groups, or examples of
+        several shapes with more than one dimension."""
         columns = self._columns
         if columns.steps or columns.groups is not None:
             return None
-        return to_python(unflatten([np.asarray(array) for array in columns.arrays], columns.element), columns.element)
+        leaves: list | None = [np.asarray(array) for array in columns.arrays]
+        if columns.ragged:
+            leaves = _leaves_of_ragged(columns)
+        return None if leaves is None else to_python(unflatten(leaves, columns.element), columns.element)
 
     @property
     def element_type(self) -> Type:
@@ -262,8 +270,37 @@ _plain_step = functools.lru_cache(maxsize=1024)(Step)
 """A step without a function. Cached, so that the pipelines of all clients share its object."""
 
 
-def _as_column(x: object) -> np.ndarray | tf.Tensor:
-    if isinstance(x, tf.Tensor):
+def _ragged_columns(element: Type, leaves: list) -> Columns:
+    """Columns of examples that differ in shape, from dense leaves and `RaggedRows`."""
+    values, shapes = [], []
+    for leaf in leaves:
+        if isinstance(leaf, RaggedRows):
+            values.append(leaf.values)
+            shapes.append(leaf.lengths[:, np.newaxis])
+        else:
+            array = np.asarray(leaf)
+            values.append(array.reshape(-1))
+            shapes.append(np.tile(np.array(array.shape[1:], np.int64), (len(array), 1)))
+    return Columns.from_elements(element, values, shapes, groups=False)
+
+
+def _leaves_of_ragged(columns: Columns) -> list | None:
+    """The leaves that `_ragged_columns` takes; None if rows of several shapes have more than one dimension."""
+    leaves: list = []
+    types = tensor_leaves(columns.element)
+    for number, type_ in enumerate(types):
+        values, shapes = (np.asarray(columns.arrays[i]) for i in (number, number + len(types)))
+        if type_.shape is not None and None not in type_.shape:
+            leaves.append(values.reshape(len(shapes), *type_.sizes))
+        elif type_.rank == 1:
+            leaves.append(RaggedRows(values, shapes[:, 0]))
+        else:
+            return None
+    return leaves
+
+
+def _as_column(x: object) -> np.ndarray | tf.Tensor | RaggedRows:
+    if isinstance(x, tf.Tensor | RaggedRows):
         return x
     problem = not_dense(x)
     if problem is not None:

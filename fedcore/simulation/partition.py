@@ -2,7 +2,7 @@
 
 A partitioner takes the examples' labels, `int[n]`, and returns an ascending array of example indices for each client.
 Each example goes to exactly one client, each client gets at least one example, and equal arguments give equal splits.
-`plot` shows a split.
+`plot` shows a split; `fc.simulation.datasets.split_over_clients` makes client data with one.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcore.errors import InvalidValue
-from fedcore.scalars import random_generator
+from fedcore.scalars import random_generator, whole_number
 from fedcore.simulation.partition_plot import plot as plot
 
 Parts = list[NDArray[np.int64]]
@@ -50,7 +50,7 @@ def dirichlet(labels: ArrayLike, num_clients: int, alpha: float, seed: int = 0) 
         [1, 1]
     """
     n = _num_examples(labels, num_clients)
-    _require_positive(alpha)
+    _require_positive("alpha", alpha)
     rng = random_generator(seed)
     _, label_index, left = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     pools = [rng.permutation(np.flatnonzero(label_index == k)) for k in range(len(left))]
@@ -104,26 +104,55 @@ def quantity_skew(labels: ArrayLike, num_clients: int, alpha: float, seed: int =
         100
     """
     n = _num_examples(labels, num_clients)
-    _require_positive(alpha)
+    _require_positive("alpha", alpha)
     rng = random_generator(seed)
-    shares = np.cumsum(rng.dirichlet(np.full(num_clients, alpha)))[:-1]
-    spare = n - num_clients
-    cuts = np.minimum(np.floor(shares * spare), spare).astype(np.int64) + np.arange(1, num_clients)
-    return _ascending(np.split(rng.permutation(n), cuts))
+    shares = rng.dirichlet(np.full(num_clients, alpha))
+    return _shuffled_with_shares(rng, n, shares)
+
+
+def power_law(labels: ArrayLike, num_clients: int, exponent: float = 1.0, seed: int = 0) -> Parts:
+    """Splits shuffled examples so that sizes follow a power law: the r-th largest client has a share of r^-exponent.
+
+    Each client gets one example, and its share of the rest; which client is the r-th largest is drawn.
+
+    Args:
+        exponent: above 0. With 1 the largest client has twice the examples of the second.
+    Raises:
+        ValueError: there are fewer examples than clients, or `exponent` is not above 0.
+    Source:
+        Zipf's law, for the sizes of Li et al. 2020, arXiv:1812.06127, which follow a power law that the paper leaves
+        open. The minimum of one example is not from the paper.
+    Example:
+        >>> sorted(len(part) for part in power_law(np.zeros(1000), 4, exponent=1.0))
+        [121, 160, 240, 479]
+    """
+    n = _num_examples(labels, num_clients)
+    _require_positive("exponent", exponent)
+    rng = random_generator(seed)
+    ranks = rng.permutation(num_clients) + 1.0
+    shares = ranks**-exponent
+    return _shuffled_with_shares(rng, n, shares / shares.sum())
+
+
+def _shuffled_with_shares(rng: np.random.Generator, n: int, shares: NDArray) -> Parts:
+    """Shuffled examples in parts of one example and a share of the rest."""
+    spare = n - len(shares)
+    ends = np.minimum(np.floor(np.cumsum(shares)[:-1] * spare), spare).astype(np.int64)
+    return _ascending(np.split(rng.permutation(n), ends + np.arange(1, len(shares))))
 
 
 def _num_examples(labels: ArrayLike, num_clients: int) -> int:
     shape = np.shape(labels)
     if len(shape) != 1:
         raise InvalidValue(f"labels must have the shape [n], not {list(shape)}")
-    if not 1 <= num_clients <= shape[0]:
+    if not 1 <= whole_number("num_clients", num_clients) <= shape[0]:
         raise InvalidValue(f"cannot give each of {num_clients} clients one of {shape[0]} examples")
     return shape[0]
 
 
-def _require_positive(alpha: float) -> None:
-    if not alpha > 0:
-        raise InvalidValue(f"alpha must be above 0, not {alpha}")
+def _require_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise InvalidValue(f"{name} must be above 0, not {value}")
 
 
 def _even_sizes(n: int, num_clients: int) -> list[int]:

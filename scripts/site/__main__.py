@@ -22,6 +22,7 @@ docs/tour
 docs/how-fedcore-works
 docs/catalogue
 docs/training
+docs/your-data
 docs/adapters
 docs/porting
 docs/privacy

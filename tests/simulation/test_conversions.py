@@ -2,10 +2,12 @@
 
 import doctest
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import fedcore as fc
 from fedcore.data import ClientDataset
 from fedcore.errors import FedcoreError
 from fedcore.simulation.datasets import (
@@ -101,6 +103,20 @@ class TestPandas:
         np.testing.assert_array_equal([e["v"] for e in rows(data, "b")], [[1, 2], [5, 6]])
         assert [e["text"] for e in rows(data, "a")] == ["é".encode()]
 
+    def test_lists_of_several_lengths_are_ragged_for_all_clients(self, pandas):
+        frame = pandas.DataFrame(
+            {"user": list("abbc"), "tokens": [[1, 2], [], [3, 4, 5], []], "words": [["é"], [], ["a"] * 2, []]}
+        )
+        data = from_pandas(frame, "user")
+        want = {"tokens": tf.TensorSpec([None], tf.int64), "words": tf.TensorSpec([None], tf.string)}
+        for client_id in "abc":
+            assert data.create_tf_dataset_for_client(client_id).element_spec == want
+        assert [(e["tokens"].tolist(), e["words"].tolist()) for e in rows(data, "b")] == [
+            ([], []),
+            ([3, 4, 5], [b"a", b"a"]),
+        ]
+        assert [e["tokens"].tolist() for e in rows(data, "c")] == [[]]
+
     def test_columns_are_chosen_and_ordered(self, pandas):
         data = from_pandas(pandas.DataFrame(COLUMNS), client_column="user", columns=["text", "x"])
         assert list(data.element_type_structure) == ["text", "x"]
@@ -115,9 +131,14 @@ class TestPandas:
         [
             (["one", None, "two"], "the column 'z' has missing values; fix: fill or drop them"),
             (
-                [[1], [1, 2], [3]],
-                r"'z' has values of different shapes, such as \[\(1,\), \(2,\)\]; fix: pad",
+                [[[1]], [[1, 2]], [[3]]],
+                r"'z' has values of different shapes, such as \[\(1, 1\), \(1, 2\)\]; fix: pad or resize",
             ),
+            ([[1], 2, [3]], "holds int and list, which are no tensors of one dtype"),
+            ([[1], [[2], [3, 4]], [5]], "'z' has values of different shapes, such as .*; fix: pad or resize"),
+            ([[[1], [2, 3]]] * 3, "'z' has values of different shapes in lists; fix: pad or resize"),
+            ([["a"], [1, 2], []], "'z' holds numbers and text, which are no tensors of one dtype"),
+            ([["a"], ["b", None], []], "the column 'z' has missing values"),
             ([1, "a", 2.0], "holds float and int and str"),
         ],
     )
@@ -184,6 +205,20 @@ class TestHuggingFace:
             (3, b"", [5, 6]),
         ]
 
+    def test_lists_of_several_lengths_are_ragged_for_all_clients(self, datasets):
+        columns = {"user": list("abbc"), "tokens": [[1, 2], [], [3, 4, 5], []], "words": [["é"], [], ["a"] * 2, []]}
+        data = from_huggingface(datasets.Dataset.from_dict(columns).shuffle(seed=1), "user")
+        want = {"tokens": tf.TensorSpec([None], tf.int64), "words": tf.TensorSpec([None], tf.string)}
+        for client_id in "abc":
+            assert data.create_tf_dataset_for_client(client_id).element_spec == want
+        found = [(e["tokens"].tolist(), e["words"].tolist()) for e in rows(data, "b")]
+        assert sorted(found) == [([], []), ([3, 4, 5], [b"a", b"a"])]
+
+    def test_missing_lists_are_named(self, datasets):
+        dataset = datasets.Dataset.from_dict({"user": ["a"] * 3, "tokens": [[1], None, [1, 2]]})
+        with pytest.raises(FedcoreError, match="the column 'tokens' has missing values; fix: fill or drop them"):
+            from_huggingface(dataset, "user").create_tf_dataset_for_client("a")
+
     def test_a_dict_of_splits_is_refused_with_the_fix(self, datasets):
         splits = datasets.DatasetDict({"train": datasets.Dataset.from_dict(COLUMNS)})
         with pytest.raises(FedcoreError, match=r"a dict of train; fix: dataset\['train'\]"):
@@ -221,6 +256,134 @@ class TestTorch:
 
     def test_the_example_of_the_docs_runs(self, torch):
         assert run_example(from_torch, torch=torch) == 0
+
+
+# Lists of several lengths.
+
+TEXTS = [[3, 1, 2], [], [5], [2, 2], [4, 4, 4, 4, 4], [1]]
+
+
+@pytest.fixture
+def texts():
+    return from_arrays({"tokens": TEXTS, "y": np.arange(6, dtype=np.int32)}, list("abbbcc"))
+
+
+def padded(dataset):
+    return dataset.map(lambda e: (e["tokens"], e["y"])).padded_batch(2)
+
+
+def test_ragged_examples_are_padded_batch_by_batch(texts):
+    batches = list(texts.preprocess(padded).create_tf_dataset_for_client("b").as_numpy_iterator())
+    assert [x.tolist() for x, _ in batches] == [[[0], [5]], [[2, 2]]]
+
+
+def test_a_model_trains_on_ragged_examples_as_on_padded_ones(texts):
+    data = texts.preprocess(padded)
+    spec = data.element_type_structure
+    assert spec == (tf.TensorSpec([None, None], tf.int64), tf.TensorSpec([None], tf.int32))
+
+    def model_fn():
+        model = keras.Sequential(
+            [
+                keras.Input((None,), dtype="int64"),
+                keras.layers.Embedding(
+                    6, 4, mask_zero=True, embeddings_initializer=keras.initializers.RandomNormal(seed=1)
+                ),
+                keras.layers.GlobalAveragePooling1D(),
+                keras.layers.Dense(6, kernel_initializer=keras.initializers.RandomNormal(seed=2)),
+            ]
+        )
+        return fc.learning.from_keras_model(model, keras.losses.SparseCategoricalCrossentropy(from_logits=True), spec)
+
+    process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, fc.learning.optimizers.build_sgdm(0.1))
+    numbers = {"a": [[0]], "b": [[1, 2], [3]], "c": [[4, 5]]}
+    by_hand = {i: [_padded_by_keras(batch) for batch in batches] for i, batches in numbers.items()}
+    state = process.initialize.invoke(seed=1)
+    ragged = process.next(state, [data.create_tf_dataset_for_client(i) for i in "abc"]).state.global_model_weights
+    padded_ = process.next(state, [by_hand[i] for i in "abc"]).state.global_model_weights
+    for have, want in zip(ragged.trainable, padded_.trainable, strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
+def _padded_by_keras(numbers):
+    tokens = keras.utils.pad_sequences([TEXTS[i] for i in numbers], padding="post", dtype="int64")
+    return tokens, np.array(numbers, np.int32)
+
+
+def test_ragged_client_data_are_selected_split_and_held(texts):
+    train, validation = texts.train_validation_split(0.34)
+    tokens = lambda data, i: [e["tokens"].tolist() for e in rows(data, i)]  # noqa: E731
+    assert sorted(tokens(train, "b") + tokens(validation, "b")) == [[], [2, 2], [5]]
+    assert tokens(texts.select(["c"]), "c") == tokens(texts.in_memory(), "c") == [[4] * 5, [1]]
+    assert tokens(texts.preprocess(lambda d: d.take(1)), "a") == [[3, 1, 2]]
+    assert tokens(train.in_memory(), "b") == tokens(train, "b")
+    every = texts.create_tf_dataset_from_all_clients(seed=0)
+    assert sorted(e["tokens"].tolist() for e in every.as_numpy_iterator()) == sorted(TEXTS)
+
+
+def test_a_computation_makes_padded_data_sets_of_ids(texts):
+    with pytest.raises(FedcoreError, match="only some of the leaves have a first dimension that is unknown; pad those"):
+        _ = texts.dataset_computation
+    data = texts.preprocess(lambda dataset: dataset.padded_batch(2, {"tokens": [5], "y": []}))
+
+    @fc.tf_computation(data.dataset_computation.type_signature.result)
+    def total(dataset):
+        return dataset.reduce(np.int64(0), lambda total, e: total + tf.reduce_sum(e["tokens"]))
+
+    @fc.federated_computation(fc.FederatedType(data.dataset_computation.type_signature.result, fc.CLIENTS))
+    def totals(data):
+        return fc.federated_sum(fc.federated_map(total, data))
+
+    by_id = fc.simulation.compose_dataset_computation_with_computation(data.dataset_computation, totals)
+    assert int(by_id(["a", "c"])) == 3 + 1 + 2 + 20 + 1
+
+
+@pytest.mark.parametrize("save", [fc.simulation.datasets.save_hdf5, fc.simulation.datasets.save_sqlite])
+def test_files_do_not_hold_ragged_examples_and_say_what_to_do(texts, save, tmp_path):
+    with pytest.raises(
+        FedcoreError, match=r"'tokens' differ in length; fix: pad them before, as keras\.utils\.pad_seq"
+    ):
+        save(texts, tmp_path / "data")
+
+
+def test_lists_of_one_client_that_differ_are_ragged_for_all():
+    data = from_clients({"a": ([[1], [2, 3]], [0, 1]), "b": ([[4, 5], [6, 7]], [2, 3]), "c": ([[]], [4])})
+    for client_id in "abc":
+        spec = data.create_tf_dataset_for_client(client_id).element_spec
+        assert spec == (tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64))
+    assert [x.tolist() for x, _ in rows(data, "b") + rows(data, "c")] == [[4, 5], [6, 7], []]
+    with pytest.raises(FedcoreError, match="clients 'a' and 'b' differ"):
+        from_clients({"a": ([[1], [2, 3]], [0, 1]), "b": [[4, 5], [6, 7]]})
+
+
+# Data sets of clients.
+
+
+def test_data_sets_of_clients_are_client_data():
+    batches = [tf.data.Dataset.range(n).batch(2) for n in (3, 5)]
+    data = from_clients(batches)
+    assert data.client_ids == ["client_0", "client_1"]
+    assert data.create_tf_dataset_for_client("client_1") is batches[1]
+    by_name = from_clients({"ann": ClientDataset.from_columns(np.arange(3))})
+    assert rows(by_name, "ann") == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        (
+            [tf.data.Dataset.range(3), np.zeros(3)],
+            r"client 'client_1' has .*; fix: fc\.data\.ClientDataset\.from_columns",
+        ),
+        (
+            {"a": tf.data.Dataset.range(3), "b": tf.data.Dataset.from_tensors((1.0, 2))},
+            r"clients 'a' and 'b' differ\n  'a'  has int64\n  'b'  has \('float32', 'int32'\)",
+        ),
+    ],
+)
+def test_data_sets_of_clients_that_differ_are_named(clients, message):
+    with pytest.raises(TypeError, match=message):
+        from_clients(clients)
 
 
 def run_example(function, **names) -> int:

@@ -15,6 +15,7 @@ PARTITIONERS = {
     "shards": lambda labels, n, seed: partition.shards(labels, n, 1, seed),
     "quantity skew, extreme": lambda labels, n, seed: partition.quantity_skew(labels, n, 1e-3, seed),
     "quantity skew, mild": lambda labels, n, seed: partition.quantity_skew(labels, n, 1.0, seed),
+    "power law": lambda labels, n, seed: partition.power_law(labels, n, 1.5, seed),
 }
 each_partitioner = pytest.mark.parametrize("split", PARTITIONERS.values(), ids=PARTITIONERS.keys())
 
@@ -97,6 +98,17 @@ def test_a_smaller_alpha_gives_fewer_labels_a_client():
 def test_quantity_skew_makes_sizes_uneven():
     sizes = [len(part) for part in partition.quantity_skew(np.zeros(1000), 10, alpha=0.1)]
     assert max(sizes) > 4 * np.median(sizes)
+
+
+def test_sizes_follow_a_power_law():
+    sizes = sorted((len(part) for part in partition.power_law(np.zeros(100_000), 50, exponent=1.2)), reverse=True)
+    slope = np.polyfit(np.log(np.arange(1, 51)), np.log(sizes), 1)[0]
+    assert slope == pytest.approx(-1.2, abs=0.01)
+
+
+def test_an_exponent_must_be_above_zero():
+    with pytest.raises(ValueError, match="exponent must be above 0, not 0"):
+        partition.power_law(np.zeros(9), 3, 0)
 
 
 def test_the_examples_of_the_docs_run():

@@ -9,6 +9,7 @@ import numpy as np
 from fedcore.data import Cohort
 from fedcore.errors import NotFound, TypeMismatch, brief
 from fedcore.learning.process import LearningProcess
+from fedcore.learning.programs.cohorts import as_client_data
 from fedcore.learning.programs.history import is_number, plain_metrics
 from fedcore.learning.programs.monitor import Monitor
 from fedcore.program.optional_packages import optional_package
@@ -92,7 +93,8 @@ def evaluate_clients(evaluation: LearningProcess, weights: Any, data: Any) -> Cl
     Args:
         evaluation: a `build_fed_eval(…, per_client=…)`; with `per_client=[]` clients run side by side.
         weights: `history.state.global_model_weights`, a Keras model, or what else `set_model_weights` takes.
-        data: a `fc.simulation.datasets.ClientData`; `data.select(ids)` evaluates some.
+        data: a `fc.simulation.datasets.ClientData`, of which `data.select(ids)` evaluates some; or the clients' data
+            sets in a list, or in a dict by client id.
     Raises:
         TypeMismatch: the evaluation was built without `per_client`; the data are no client data.
     Example:
@@ -101,8 +103,7 @@ def evaluate_clients(evaluation: LearningProcess, weights: Any, data: Any) -> Cl
         >>> list(found.worst('loss', 1))
         ['a']
     """
-    if not hasattr(data, "client_ids") or not hasattr(data, "create_tf_dataset_for_client"):
-        raise TypeMismatch(f"data is a fc.simulation.datasets.ClientData, not {brief(data)}")
+    data = as_client_data("data", data)
     state = evaluation.set_model_weights(evaluation.initialize(), weights)
     ids = list(data.client_ids)
     output = evaluation.next(state, Cohort(len(ids), lambda i: data.create_tf_dataset_for_client(ids[i]), ids))

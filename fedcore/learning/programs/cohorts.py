@@ -1,7 +1,9 @@
 """The clients of each round."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
 
 from fedcore.data import Cohort, OpenedElsewhere
 from fedcore.errors import InvalidValue, TypeMismatch, brief
@@ -9,9 +11,7 @@ from fedcore.program import FederatedDataSource
 from fedcore.scalars import whole_number
 from fedcore.seeds import fold_in
 from fedcore.simulation import Sampler, build_uniform_sampling_fn
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from fedcore.simulation.datasets import from_clients
 
 
 class ClientDataCohorts:
@@ -57,7 +57,7 @@ class ClientDataCohorts:
         if getattr(self._data, "is_in_files", False):
             return _ReadHere(chosen, self._data.create_tf_dataset_for_client, self._on_client)
 
-        def client(index: int) -> "tf.data.Dataset":
+        def client(index: int) -> tf.data.Dataset:
             self._on_client(index + 1, len(chosen))
             return self._data.create_tf_dataset_for_client(chosen[index])
 
@@ -86,11 +86,11 @@ class _ReadHere(OpenedElsewhere):
         super().__init__(client_ids, open_client)
         self._on_client = on_client
 
-    def __getitem__(self, index: int) -> "tf.data.Dataset":
+    def __getitem__(self, index: int) -> tf.data.Dataset:
         self._on_client(index + 1, len(self))
         return super().__getitem__(index)
 
-    def __iter__(self) -> Iterator["tf.data.Dataset"]:
+    def __iter__(self) -> Iterator[tf.data.Dataset]:
         return map(self.__getitem__, range(len(self)))
 
 
@@ -128,7 +128,7 @@ def cohorts_of(
         name: of the argument, for messages.
         sampler: of client data.
     Raises:
-        TypeMismatch: `data` is neither, or there is a sampler for a data source, which selects by itself.
+        TypeMismatch: there is a sampler for a data source, which selects by itself.
         InvalidValue: there are fewer clients than a round has.
     """
     if sampler is not None and not callable(sampler):
@@ -140,6 +140,52 @@ def cohorts_of(
         if sampler is not None:
             raise TypeMismatch(f"{name} is a FederatedDataSource, which selects by itself: leave out sampler")
         return DataSourceCohorts(data, size)
-    if not hasattr(data, "client_ids") or not hasattr(data, "create_tf_dataset_for_client"):
-        raise TypeMismatch(f"{name} is a fc.simulation.datasets.ClientData or a FederatedDataSource, not {brief(data)}")
     return ClientDataCohorts(data, size, seed, on_client, sampler)
+
+
+def as_client_data(name: str, data: Any) -> Any:
+    """Client data or a data source, as it is; or client data of a list of data sets, or of a dict of them by client id.
+
+    Args:
+        name: of the argument, for messages.
+    Raises:
+        TypeMismatch: `data` is nothing of these.
+    """
+    if isinstance(data, FederatedDataSource):
+        return data
+    if hasattr(data, "client_ids") and hasattr(data, "create_tf_dataset_for_client"):
+        return data
+    values = [*data.values()] if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else []
+    if values and all(isinstance(value, tf.data.Dataset) for value in values):
+        return from_clients(data)
+    raise TypeMismatch(
+        f"{name} is a fc.simulation.datasets.ClientData or a FederatedDataSource, not {brief(data)}; {_fix(name, data)}"
+    )
+
+
+def _fix(name: str, data: Any) -> str:
+    """How something else becomes client data."""
+    if isinstance(data, tf.data.Dataset):
+        return f"fix: {name}=[dataset] for one client"
+    if isinstance(data, tuple | Mapping) or hasattr(data, "__array__"):
+        split = f"fc.simulation.datasets.split_over_clients({name}, num_clients)"
+        return f"fix: {split}.preprocess(lambda dataset: dataset.batch(n))"
+    return "fix: a list has a tf.data.Dataset of each client"
+
+
+EVALUATION_BATCH = 32
+"""Examples of a batch of arrays to evaluate on, as of Keras' `evaluate`."""
+
+
+def evaluation_client_data(data: Any) -> Any:
+    """Client data of data to evaluate on, also of a data set, or of arrays as Keras' `validation_data` has them.
+
+    Raises:
+        TypeMismatch: the data are nothing of these.
+    """
+    name = "evaluation_data"
+    if isinstance(data, tf.data.Dataset):
+        return from_clients({name: data})
+    if isinstance(data, tuple) and not all(isinstance(part, tf.data.Dataset) for part in data):
+        return from_clients({name: data}).preprocess(lambda dataset: dataset.batch(EVALUATION_BATCH))
+    return as_client_data(name, data)

@@ -18,7 +18,7 @@ from fedcore.learning.client_state_process import ClientStateProcess
 from fedcore.learning.process import LearningAlgorithmState, LearningProcess, LearningProcessOutput
 from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.client_memory import ClientMemory
-from fedcore.learning.programs.cohorts import cohorts_of
+from fedcore.learning.programs.cohorts import as_client_data, cohorts_of, evaluation_client_data
 from fedcore.learning.programs.history import History, plain_metrics
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.training import (
@@ -46,12 +46,16 @@ from fedcore.simulation import Sampler, VirtualClock
 from fedcore.templates.iterative import state_and_metrics
 
 if TYPE_CHECKING:
+    import tensorflow as tf
+
     from fedcore.simulation.datasets import ClientData
+
+    Datasets = Sequence[tf.data.Dataset] | Mapping[str, tf.data.Dataset]
 
 
 def train(
     process: LearningProcess,
-    data: "ClientData | FederatedDataSource",
+    data: "ClientData | FederatedDataSource | Datasets",
     rounds: int,
     *,
     clients_per_round: int | None = 10,
@@ -61,7 +65,7 @@ def train(
     directory: str | os.PathLike | None = None,
     initial_state: LearningAlgorithmState | None = None,
     evaluation: LearningProcess | None = None,
-    evaluation_data: "ClientData | None" = None,
+    evaluation_data: "ClientData | Datasets | tf.data.Dataset | tuple | None" = None,
     evaluate_every: int = 10,
     evaluation_clients: int | None = None,
     callbacks: Sequence[Callback] = (),
@@ -86,7 +90,9 @@ def train(
     more rounds. The result is then, bit for bit, that of an unbroken run. The last round of each call is evaluated.
 
     Args:
-        process, data: what is trained, and the clients that it is trained with.
+        process, data: what is trained, and the clients that it is trained with; also a list of their data sets, of
+            batches, which are named `client_0`, `client_1`, … as by `fc.simulation.datasets.from_clients`, or a dict of
+            them by client id.
         rounds: the number of the last round, from 1: so many rounds in all, over all calls with this directory.
         clients_per_round: None for all clients in every round.
         sampler: draws the clients of each round from their identifiers, as many as it is built for or, if it takes a
@@ -103,8 +109,9 @@ def train(
         directory: gets the checkpoints, `metrics.csv`, `run_state.json` and, with the extra `tensorboard`, the
             directory `tensorboard`. Default: nothing is written.
         initial_state: the state to begin with. Default: that of `process.initialize`.
-        evaluation, evaluation_data: computes metrics `val_…` of the global model, on clients of their own.
-            Default: no evaluation.
+        evaluation, evaluation_data: computes metrics `val_…` of the global model, on clients of their own, given as
+            `data`; or on a data set of batches; or on arrays (x, y) or (x, y, sample_weight), in batches of 32 as those
+            of Keras' `evaluate`. Default: no evaluation.
         evaluate_every: every how many rounds.
         evaluation_clients: clients of an evaluation, sampled. Default: all.
         callbacks: see `Callback`.
@@ -144,6 +151,7 @@ def train(
         ([1, 2, 3], ['checkpoints', 'metrics.csv', 'run_state.json', 'tensorboard'])
     """
     _check(process, callbacks, release_managers)
+    data = as_client_data("data", data)
     _check_client_states(process, data, client_states)
     if clock is not None:
         _check_clock(clock, process, data, sampler)
@@ -315,7 +323,7 @@ def _evaluator(
     if evaluation is None:
         return None
     seed = fold_in(seed, 0)
-    cohorts = cohorts_of("evaluation_data", data, clients, seed, lambda read, size: None)
+    cohorts = cohorts_of("evaluation_data", evaluation_client_data(data), clients, seed, lambda read, size: None)
     empty: list[Any] = []  # the state of the evaluation, made when it is first used
 
     def evaluate(state: Any, round_number: int) -> Any:

@@ -18,6 +18,7 @@ from fedcore.simulation.datasets import stackoverflow as stackoverflow
 from fedcore.simulation.datasets.client_data import ArrayClientData as ArrayClientData
 from fedcore.simulation.datasets.client_data import ClientData as ClientData
 from fedcore.simulation.datasets.client_data import TestClientData as TestClientData
+from fedcore.simulation.datasets.client_partition import split_over_clients as split_over_clients
 from fedcore.simulation.datasets.conversions import from_arrays as from_arrays
 from fedcore.simulation.datasets.conversions import from_clients as from_clients
 from fedcore.simulation.datasets.conversions import from_huggingface as from_huggingface
@@ -26,6 +27,8 @@ from fedcore.simulation.datasets.conversions import from_torch as from_torch
 from fedcore.simulation.datasets.file_per_user_client_data import FilePerUserClientData as FilePerUserClientData
 from fedcore.simulation.datasets.hdf5_client_data import HDF5ClientData as HDF5ClientData
 from fedcore.simulation.datasets.hdf5_client_data import save_hdf5 as save_hdf5
+from fedcore.simulation.datasets.image_files import ImageFolders as ImageFolders
+from fedcore.simulation.datasets.image_files import image_folders as image_folders
 from fedcore.simulation.datasets.mixtures import build_dataset_mixture as build_dataset_mixture
 from fedcore.simulation.datasets.mixtures import build_single_label_dataset as build_single_label_dataset
 from fedcore.simulation.datasets.mixtures import build_synthethic_iid_datasets as build_synthethic_iid_datasets

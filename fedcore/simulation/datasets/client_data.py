@@ -21,6 +21,7 @@ from fedcore.simulation.datasets.structures import (
     rows_of,
 )
 from fedcore.types.immutable_arrays import frozen, immutable
+from fedcore.types.ragged_rows import RaggedRows, concatenate
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -238,6 +239,28 @@ class ClientData:
             raise InvalidValue(f"wanted {num_test_clients} test clients, but only {len(test)} have examples")
         return client_data.select(set(ids) - test), client_data.select(test)
 
+    def train_validation_split(self, share: float = 0.2, seed: int = 0) -> tuple[ClientData, ClientData]:
+        """Splits the examples of each client into (training data, validation data), which have all clients.
+
+        A client of n examples has `round(share * n)` of them in the validation data, but at least one in the training
+        data, and none of one example. Which ones these are depends only on the seed, the client's id and n, so they are
+        the same in every round, cohort and process. Examples keep their order. A client is split when it is asked for.
+
+        Args:
+            share: of the examples for validation, between 0 and 1.
+        Raises:
+            InvalidValue: `share` is not between 0 and 1. When a client is read: its data set is shuffled or augmented,
+                has batches of several sizes, or does not end; split before `preprocess` does so.
+        Example:
+            >>> data = TestClientData({"a": [1, 2, 3, 4, 5], "b": [6]})
+            >>> train, validation = data.train_validation_split(0.4, seed=1)
+            >>> [[len(list(part.create_tf_dataset_for_client(i))) for i in "ab"] for part in (train, validation)]
+            [[3, 1], [2, 0]]
+        """
+        from fedcore.simulation.datasets.example_split import split_examples
+
+        return split_examples(self, share, seed)
+
     def in_memory(self) -> ArrayClientData:
         """The client data with all examples read now and held in shared arrays.
 
@@ -324,7 +347,8 @@ class ArrayClientData(ClientData):
       - A client's data set holds views of the arrays; creating it copies nothing.
 
     Args:
-        columns: equally long arrays in dicts and tuples. An array that can be written to is copied.
+        columns: equally long arrays in dicts and tuples. An array that can be written to is copied. Rows of several
+            lengths are a `RaggedRows`.
         ranges: for each client its first row and the row after its last.
     """
 
@@ -385,7 +409,7 @@ class ArrayClientData(ClientData):
                     f"  {other!r}  has {row_type(clients[other])}"
                 )
         ranges = _ranges({i: num_rows(columns, f"client {brief(i)}: ") for i, columns in clients.items()})
-        joined = map_leaves(lambda *columns: frozen(np.concatenate(columns)), *clients.values())
+        joined = map_leaves(lambda *columns: concatenate(columns), *clients.values())
         return ArrayClientData(joined, ranges)
 
     def create_tf_dataset_for_client(self, client_id: str) -> ClientDataset:
@@ -427,8 +451,21 @@ class ArrayClientData(ClientData):
         assertion = tf.Assert(tf.reduce_any(is_client), [f"no such client among {len(self._ids)}:", client_id])
         with tf.control_dependencies([assertion]):
             start, stop = tf.unstack(tf.gather(bounds, tf.argmax(tf.cast(is_client, tf.int32))))
+        if any(isinstance(column, RaggedRows) for column in leaves_of(self._columns)):
+            row_of = map_leaves(_row_in_graph, self._columns)
+            return tf.data.Dataset.range(start, stop).map(lambda row: map_leaves(lambda column: column(row), row_of))
         rows = map_leaves(lambda column: tf.constant(column)[start:stop], self._columns)
         return tf.data.Dataset.from_tensor_slices(rows)
+
+
+def _row_in_graph(column: np.ndarray | RaggedRows) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The function from a row's number to the row, in a graph."""
+    import tensorflow as tf
+
+    if not isinstance(column, RaggedRows):
+        return tf.constant(column).__getitem__
+    values, splits = tf.constant(column.values), tf.constant(column.splits)
+    return lambda row: values[splits[row] : splits[row + 1]]
 
 
 class TestClientData(ArrayClientData):
@@ -466,6 +503,12 @@ def _ranges(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     return dict(zip(sizes, zip([0, *stops], stops, strict=False), strict=True))
 
 
+def numbered_ids(count: int) -> list[str]:
+    """`client_0`, `client_1`, …, with as many digits as sort them."""
+    width = len(str(count - 1))
+    return [f"client_{i:0{width}d}" for i in range(count)]
+
+
 def python_id(client_id: Any) -> str:
     """A client's id as Python's text, from text or from a tensor with a value.
 
@@ -480,7 +523,7 @@ def python_id(client_id: Any) -> str:
         return client_id.numpy().decode()
     except (AttributeError, NotImplementedError):
         raise TracingError(
-            "the data sets of these clients are read from files, which cannot be done inside a graph; "
+            "the data sets of these clients are made outside of graphs, by an id that is known; "
             "fix: use data.in_memory() in place of the data"
         ) from None
 

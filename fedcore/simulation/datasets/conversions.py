@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedcore.errors import InvalidValue, TypeMismatch, brief
-from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData
+from fedcore.simulation.datasets.client_data import (
+    ArrayClientData,
+    ClientData,
+    FunctionClientData,
+    numbered_ids,
+    python_id,
+)
 from fedcore.simulation.datasets.stored_client_data import StoredClientData
 from fedcore.simulation.datasets.structures import Structure, as_bytes, map_leaves, num_rows
+from fedcore.types.ragged_rows import RaggedRows
 
 
 def from_arrays(columns: Structure, client_ids: Sequence | np.ndarray) -> ArrayClientData:
@@ -27,38 +35,86 @@ def from_arrays(columns: Structure, client_ids: Sequence | np.ndarray) -> ArrayC
         >>> data.client_ids, [float(x) for x, _ in data.create_tf_dataset_for_client("b")]
         (['a', 'b'], [1.0, 3.0])
     """
-    columns = map_leaves(lambda column: _column("columns", np.asarray(column)), columns)
+    columns = array_columns(columns)
     if num_rows(columns) != len(client_ids):
         raise InvalidValue(f"from_arrays: there are {num_rows(columns)} examples and {len(client_ids)} client ids")
     return ArrayClientData.from_partition(columns, _rows_of_clients("from_arrays: client_ids", client_ids))
 
 
-def from_clients(clients: Mapping[str, Structure] | Sequence[Structure]) -> ArrayClientData:
-    """Client data from the arrays of each client.
+def from_clients(clients: Mapping[str, Any] | Sequence[Any]) -> ClientData:
+    """Client data from the arrays, or the data set, of each client.
 
     Args:
-        clients: client's id -> equally long arrays, such as a pair (x, y); or a list of these, whose clients are named
-            `client_0`, `client_1`, …, with as many digits as sort them.
+        clients: client's id -> equally long arrays, such as a pair (x, y), or a `tf.data.Dataset`; or a list of these,
+            whose clients are named `client_0`, `client_1`, …, with as many digits as sort them.
+    Returns:
+        An `ArrayClientData` of arrays. Data sets are neither read nor copied, and may be of batches.
     Raises:
         InvalidValue: there are no clients, or examples of two clients differ in structure, dtypes or shapes.
+        TypeMismatch: some clients have data sets and others have arrays, or the data sets differ in structure or
+            dtypes.
     Example:
         >>> x, y = np.zeros((2, 3), np.float32), np.zeros(2, np.int32)
         >>> from_clients([(x, y), (x, y)]).client_ids
         ['client_0', 'client_1']
     """
     if not isinstance(clients, Mapping):
-        width = len(str(len(clients) - 1))
-        clients = {f"client_{i:0{width}d}": columns for i, columns in enumerate(clients)}
-    as_columns = {
-        i: map_leaves(lambda column: _column("columns", np.asarray(column)), columns) for i, columns in clients.items()
-    }
-    return ArrayClientData.from_clients(as_columns)
+        clients = dict(zip(numbered_ids(len(clients)), clients, strict=True))
+    # Whatever has an element_spec is a data set of TensorFlow, which is not imported for arrays.
+    without = [client_id for client_id, value in clients.items() if not hasattr(value, "element_spec")]
+    if clients and not without:
+        datasets = dict(clients)
+        _check_one_type(datasets)
+        return FunctionClientData(datasets, lambda client_id: datasets[python_id(client_id)])
+    if len(without) < len(clients):
+        raise TypeMismatch(
+            f"from_clients takes a data set of each client, or arrays; client {brief(without[0])} has "
+            f"{brief(clients[without[0]])}; fix: fc.data.ClientDataset.from_columns(arrays)"
+        )
+    return ArrayClientData.from_clients(_ragged_for_all({i: array_columns(c) for i, c in clients.items()}))
+
+
+def _ragged_for_all(clients: Mapping[str, Structure]) -> Mapping[str, Structure]:
+    """The columns of clients, with those that are ragged for one client so for all."""
+    try:
+        dtypes = map_leaves(_ragged_dtype, *clients.values())
+    except (LookupError, TypeError, ValueError):  # clients differ in structure, which is refused next
+        return clients
+    return {client_id: map_leaves(_as_ragged, columns, dtypes) for client_id, columns in clients.items()}
+
+
+def _ragged_dtype(*columns: np.ndarray | RaggedRows) -> np.dtype | None:
+    return next((column.dtype for column in columns if isinstance(column, RaggedRows)), None)
+
+
+def _as_ragged(column: np.ndarray | RaggedRows, dtype: np.dtype | None) -> np.ndarray | RaggedRows:
+    if dtype is None or isinstance(column, RaggedRows) or column.ndim != 2:
+        return column
+    values = column.reshape(-1)  # empty lists of Python have no dtype of their own
+    return RaggedRows(values if len(values) else values.astype(dtype), [column.shape[1]] * len(column))
+
+
+def _check_one_type(datasets: Mapping[str, Any]) -> None:
+    """Refuses data sets of clients whose elements differ in structure or dtypes; sizes may differ."""
+    first, *others = datasets
+    wants = map_leaves(_dtype_name, datasets[first].element_spec)
+    for other in others:
+        has = map_leaves(_dtype_name, datasets[other].element_spec)
+        if has != wants:
+            raise TypeMismatch(
+                f"clients {first!r} and {other!r} differ\n  {first!r}  has {wants}\n  {other!r}  has {has}"
+            )
+
+
+def _dtype_name(spec: Any) -> str:
+    return spec.dtype.name if hasattr(spec, "dtype") else str(spec)
 
 
 def from_pandas(frame: Any, client_column: str, columns: Sequence[str] | None = None) -> ArrayClientData:
     """Client data from a data frame with a row for each example.
 
-    Numbers keep their dtypes, text becomes bytes in UTF-8, and arrays of one shape in cells become one array.
+    Numbers keep their dtypes, text becomes bytes in UTF-8, and arrays of one shape in cells become one array. Lists of
+    several lengths in cells, such as tokens, stay so, `int64[?]`: `padded_batch(n)` pads each batch.
 
     Args:
         frame: a `pandas.DataFrame`, or another one with `columns` and `frame[name].to_numpy()`.
@@ -73,18 +129,15 @@ def from_pandas(frame: Any, client_column: str, columns: Sequence[str] | None = 
         >>> data.client_ids, [float(e["x"]) for e in data.create_tf_dataset_for_client("b")]
         (['a', 'b'], [1.0, 3.0])
     """
-    names = list(getattr(frame, "columns", [frame]))
-    if any(hasattr(name, "to_numpy") for name in names):  # columns in the place of their names, as of a pyarrow.Table
-        kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
-        raise TypeMismatch(f"from_pandas takes a pandas.DataFrame, not a {kind}; fix: its to_pandas()")
-    fields = _fields("from_pandas", names, client_column, columns)
-    clients = _rows_of_clients(f"from_pandas: the column {client_column!r}", frame[client_column].to_numpy())
-    read = {name: _frame_column(f"from_pandas: the column {name!r}", frame[name]) for name in fields}
-    return ArrayClientData.from_partition(read, clients)
+    read = frame_columns("from_pandas", frame, columns, without=client_column)
+    ids = frame[client_column].to_numpy()
+    return ArrayClientData.from_partition(read, _rows_of_clients(f"from_pandas: the column {client_column!r}", ids))
 
 
 def from_huggingface(dataset: Any, client_column: str, columns: Sequence[str] | None = None) -> ClientData:
     """Client data from a data set of Hugging Face's `datasets`; a client is read when its data set is asked for.
+
+    Lists of several lengths, such as tokens, stay so, `int64[?]`: `padded_batch(n)` pads each batch.
 
     Args:
         dataset: a `datasets.Dataset`, one split.
@@ -99,23 +152,9 @@ def from_huggingface(dataset: Any, client_column: str, columns: Sequence[str] | 
         >>> data.client_ids, [float(e["x"]) for e in data.create_tf_dataset_for_client("b")]
         (['a', 'b'], [1.0, 3.0])
     """
-    if not hasattr(dataset, "with_format") or not hasattr(dataset, "column_names") or not hasattr(dataset, "__len__"):
-        raise TypeMismatch(
-            f"from_huggingface takes one datasets.Dataset, no stream and no dict of splits, not {brief(dataset)}"
-        )
-    names = dataset.column_names
-    if isinstance(names, Mapping):
-        raise TypeMismatch(f"from_huggingface takes one split, not a dict of {', '.join(names)}; fix: dataset['train']")
-    fields = _fields("from_huggingface", names, client_column, columns)
+    read = huggingface_reader("from_huggingface", dataset, columns, without=client_column)
     ids = dataset.with_format(None)[client_column][:]
-    arrays = dataset.select_columns(fields).with_format("numpy")
-
-    def read(rows: np.ndarray) -> Structure:
-        batch = arrays[rows]
-        return {name: _column(f"from_huggingface: the column {name!r}", batch[name]) for name in fields}
-
-    clients = _rows_of_clients(f"from_huggingface: the column {client_column!r}", ids)
-    return StoredClientData(_Rows(clients, read))
+    return rows_at_clients(_rows_of_clients(f"from_huggingface: the column {client_column!r}", ids), read)
 
 
 def from_torch(dataset: Any, client_ids: Sequence | np.ndarray) -> ClientData:
@@ -134,25 +173,125 @@ def from_torch(dataset: Any, client_ids: Sequence | np.ndarray) -> ClientData:
         >>> data.client_ids, [float(x) for x, _ in data.create_tf_dataset_for_client("b")]
         (['a', 'b'], [1.0, 3.0])
     """
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise TypeMismatch(
-            f"from_torch takes a map-style data set, with len(dataset) and dataset[i], not {brief(dataset)}; "
-            "fix: read a stream into a list"
-        )
+    read = torch_reader("from_torch", dataset)
     if len(dataset) != len(client_ids):
         raise InvalidValue(f"from_torch: there are {len(dataset)} examples and {len(client_ids)} client ids")
+    return rows_at_clients(_rows_of_clients("from_torch: client_ids", client_ids), read)
+
+
+def array_columns(columns: Structure) -> Structure:
+    """Arrays as columns of an example."""
+    return map_leaves(lambda column: _column("columns", _as_array(column)), columns)
+
+
+def _as_array(column: Any) -> np.ndarray:
+    try:
+        return np.asarray(column)
+    except ValueError:  # a list of rows of several shapes
+        cells = np.empty(len(column), object)
+        cells[:] = list(column)
+        return cells
+
+
+def frame_columns(
+    user: str, frame: Any, columns: Sequence[str] | None = None, *, without: str | None = None
+) -> dict[str, np.ndarray | RaggedRows]:
+    """The columns of a data frame.
+
+    Args:
+        user: the function that reads, for messages.
+        columns: their names. Default: all but `without`.
+    """
+    names = list(getattr(frame, "columns", [frame]))
+    if any(hasattr(name, "to_numpy") for name in names):  # columns in the place of their names, as of a pyarrow.Table
+        kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
+        raise TypeMismatch(f"{user} takes a pandas.DataFrame, not a {kind}; fix: its to_pandas()")
+    fields = _fields(user, names, without, columns)
+    return {name: _frame_column(f"{user}: the column {name!r}", frame[name]) for name in fields}
+
+
+Reader = Callable[[np.ndarray], Structure]
+"""Row numbers -> the columns of these rows."""
+
+
+def huggingface_reader(
+    user: str, dataset: Any, columns: Sequence[str] | None = None, *, without: str | None = None
+) -> Reader:
+    """The function that reads rows of a data set of Hugging Face; arguments as for `frame_columns`."""
+    if not hasattr(dataset, "with_format") or not hasattr(dataset, "column_names") or not hasattr(dataset, "__len__"):
+        raise TypeMismatch(f"{user} takes one datasets.Dataset, no stream and no dict of splits, not {brief(dataset)}")
+    names = dataset.column_names
+    if isinstance(names, Mapping):
+        raise TypeMismatch(f"{user} takes one split, not a dict of {', '.join(names)}; fix: dataset['train']")
+    fields = _fields(user, names, without, columns)
+    ragged = _ragged_lists(dataset, fields)
+    dense = [name for name in fields if name not in ragged]
+    lists = dataset.select_columns(ragged).with_format("arrow")
+    arrays = dataset.select_columns(dense).with_format("numpy")
+
+    def read(rows: np.ndarray) -> Structure:
+        table: Any = lists[rows] if ragged else None
+        batch = arrays[rows] if dense else {}
+        return {
+            name: _arrow_column(f"{user}: the column {name!r}", table.column(name))
+            if name in ragged
+            else _column(f"{user}: the column {name!r}", batch[name])
+            for name in fields
+        }
+
+    return read
+
+
+def _ragged_lists(dataset: Any, fields: Sequence[str]) -> list[str]:
+    """The columns of a data set of Hugging Face that are lists of several lengths; all clients have them as such."""
+    import pyarrow  # which `datasets` needs
+    import pyarrow.compute
+
+    def is_ragged(name: str) -> bool:
+        column = dataset.data.column(name)
+        kinds = pyarrow.types.is_list(column.type) or pyarrow.types.is_large_list(column.type)
+        if not kinds or pyarrow.types.is_nested(column.type.value_type):
+            return False
+        lengths = pyarrow.compute.min_max(pyarrow.compute.list_value_length(column)).as_py()
+        return lengths["min"] != lengths["max"]
+
+    return [name for name in fields if is_ragged(name)]
+
+
+def _arrow_column(role: str, column: Any) -> RaggedRows:
+    """Lists of several lengths, from a `pyarrow.ChunkedArray`."""
+    import pyarrow.compute
+
+    if column.null_count:
+        raise InvalidValue(f"{role} has missing values; fix: fill or drop them")
+    values = pyarrow.compute.list_flatten(column).to_numpy()
+    return RaggedRows(_column(role, values), pyarrow.compute.list_value_length(column).to_numpy())
+
+
+def torch_reader(user: str, dataset: Any) -> Reader:
+    """The function that reads rows of a map-style data set of PyTorch."""
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise TypeMismatch(
+            f"{user} takes a map-style data set, with len(dataset) and dataset[i], not {brief(dataset)}; "
+            "fix: read a stream into a list"
+        )
 
     def read(rows: np.ndarray) -> Structure:
         examples = [_as_structure(dataset[int(row)]) for row in rows]
-        return map_leaves(_stack, examples[0], *examples[1:])
+        return map_leaves(functools.partial(_stack, user), examples[0], *examples[1:])
 
-    return StoredClientData(_Rows(_rows_of_clients("from_torch: client_ids", client_ids), read))
+    return read
+
+
+def rows_at_clients(clients: Mapping[str, np.ndarray], read: Reader) -> ClientData:
+    """Client data whose clients are rows of a data set, which are read when a client is asked for."""
+    return StoredClientData(_Rows(clients, read))
 
 
 class _Rows:
     """A store whose clients are rows of a data set."""
 
-    def __init__(self, clients: Mapping[str, np.ndarray], read: Callable[[np.ndarray], Structure]) -> None:
+    def __init__(self, clients: Mapping[str, np.ndarray], read: Reader) -> None:
         self._clients = clients
         self._read = read
 
@@ -194,21 +333,22 @@ def _vector(role: str, client_ids: Sequence | np.ndarray) -> np.ndarray:
     return ids
 
 
-def _fields(user: str, has: Sequence[str], client_column: str, columns: Sequence[str] | None) -> list[str]:
-    names = [client_column, *(columns or ())]
-    unknown = [name for name in names if name not in has]
+def _fields(user: str, has: Sequence[str], without: str | None, columns: Sequence[str] | None) -> list[str]:
+    outside = [] if without is None else [without]
+    unknown = [name for name in [*outside, *(columns or ())] if name not in has]
     if unknown:
         raise InvalidValue(f"{user}: there is no column {unknown[0]!r}; there are {', '.join(map(repr, has))}")
-    fields = list(columns) if columns is not None else [name for name in has if name != client_column]
+    fields = list(columns) if columns is not None else [name for name in has if name != without]
     if not fields:
-        raise InvalidValue(f"{user}: an example needs at least one column beside {client_column!r}")
-    for name in (client_column, *fields):
+        beside = "" if without is None else f" beside {without!r}"
+        raise InvalidValue(f"{user}: an example needs at least one column{beside}")
+    for name in (*outside, *fields):
         if has.count(name) > 1:
             raise InvalidValue(f"{user}: {has.count(name)} columns are named {name!r}; fix: rename them")
     return fields
 
 
-def _frame_column(role: str, series: Any) -> np.ndarray:
+def _frame_column(role: str, series: Any) -> np.ndarray | RaggedRows:
     """A column of a data frame; `NaN`, `NaT`, `None` and `<NA>` are missing values, as the frame has it."""
     column = series.to_numpy()
     is_nan = column.dtype.kind in "fc" and bool(np.isnan(column).any())
@@ -217,8 +357,8 @@ def _frame_column(role: str, series: Any) -> np.ndarray:
     return _column(role, column)
 
 
-def _column(role: str, column: np.ndarray) -> np.ndarray:
-    """A column of numbers, or of text as bytes."""
+def _column(role: str, column: np.ndarray) -> Any:
+    """A column of numbers, or of text as bytes; rows of several lengths as `RaggedRows`."""
     if column.dtype.kind in "biufc" or column.dtype.name == "bfloat16":
         return column
     if column.dtype.kind in "SU":
@@ -233,12 +373,25 @@ def _column(role: str, column: np.ndarray) -> np.ndarray:
     if any(cell is None or (isinstance(cell, float) and cell != cell) or str(cell) == "<NA>" for cell in cells):
         raise InvalidValue(f"{role} has missing values; fix: fill or drop them")
     if all(isinstance(cell, np.ndarray | list | tuple) for cell in cells):
-        shapes = {np.shape(cell) for cell in cells}
-        if len(shapes) == 1:
-            return _column(role, np.stack([np.asarray(cell) for cell in cells]))
-        raise InvalidValue(f"{role} has values of different shapes, such as {sorted(shapes)[:2]}; fix: pad them")
+        return _column_of_arrays(role, [_as_array(cell) for cell in cells])
     kinds = sorted({type(cell).__name__ for cell in cells})
     raise TypeMismatch(f"{role} holds {' and '.join(kinds)}, which are no tensors of one dtype")
+
+
+def _column_of_arrays(role: str, rows: list[np.ndarray]) -> np.ndarray | RaggedRows:
+    """A column whose rows are arrays, of one shape or one-dimensional ones of several lengths."""
+    shapes = {row.shape for row in rows}
+    is_nested = any(isinstance(part, list | tuple) for row in rows if row.dtype.kind == "O" for part in row)
+    if len(shapes) == 1 and not is_nested:
+        return _column(role, np.stack(rows))
+    if is_nested or {len(shape) for shape in shapes} != {1}:
+        some = f", such as {sorted(shapes)[:2]}" if len(shapes) > 1 else " in lists"
+        raise InvalidValue(f"{role} has values of different shapes{some}; fix: pad or resize them to one shape")
+    parts = [row for row in rows if len(row)]  # empty lists of Python have no dtype
+    kinds = {row.dtype.kind in "biufc" for row in parts}
+    if len(kinds) > 1:
+        raise TypeMismatch(f"{role} holds numbers and text, which are no tensors of one dtype")
+    return RaggedRows(_column(role, np.concatenate(parts)), [len(row) for row in rows])
 
 
 def _as_structure(example: Any) -> Structure:
@@ -251,11 +404,11 @@ def _as_structure(example: Any) -> Structure:
     return example
 
 
-def _stack(*values: Any) -> np.ndarray:
+def _stack(user: str, *values: Any) -> np.ndarray:
     if isinstance(values[0], str | bytes):
         return as_bytes(np.array(values, object))
     arrays = [np.asarray(value) for value in values]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
-        raise InvalidValue(f"from_torch: examples differ in shape, such as {sorted(shapes)[:2]}; fix: pad them")
+        raise InvalidValue(f"{user}: examples differ in shape, such as {sorted(shapes)[:2]}; fix: pad them")
     return np.stack(arrays)

@@ -10,7 +10,7 @@ import numpy as np
 from fedcore.errors import FedcoreError
 from fedcore.scalars import seed_number
 from fedcore.simulation import partition
-from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData
+from fedcore.simulation.datasets.client_data import ArrayClientData, ClientData, numbered_ids
 
 
 def load_data(
@@ -56,8 +56,7 @@ def load_data(
         random_state=seed_number("seed", seed) % (1 << 32),
     )
     parts = partition.dirichlet(labels[train], num_clients, alpha, seed)
-    width = len(str(num_clients - 1))
-    at_clients = {f"client_{i:0{width}d}": train[part] for i, part in enumerate(parts)}
+    at_clients = {client_id: train[part] for client_id, part in zip(numbered_ids(num_clients), parts, strict=True)}
     return (
         ArrayClientData.from_partition(columns, at_clients),
         ArrayClientData.from_partition(columns, {"test": np.sort(test)}),

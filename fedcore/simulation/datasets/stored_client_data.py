@@ -22,6 +22,7 @@ from fedcore.ir.regular_files import check_taken
 from fedcore.simulation.datasets.client_data import ClientData
 from fedcore.simulation.datasets.structures import Structure, leaves_of
 from fedcore.types.dtypes import find_dtype
+from fedcore.types.ragged_rows import RaggedRows
 
 if TYPE_CHECKING:
     from fedcore.data import ClientDataset
@@ -211,13 +212,18 @@ class Layout:
         """The layout of a client's columns.
 
         Raises:
-            InvalidValue: the columns are nested deeper than one dict or tuple.
+            InvalidValue: the columns are nested deeper than one dict or tuple, or rows differ in length.
         """
         kind = "dict" if isinstance(columns, Mapping) else "tuple" if isinstance(columns, tuple) else "array"
         flat = flat_columns(columns)
         for name, column in flat.items():
             if isinstance(column, Mapping | tuple):
                 raise InvalidValue(f"a file holds one dict or tuple of columns; {brief(name)} holds others")
+            if isinstance(column, RaggedRows):
+                raise InvalidValue(
+                    f"a file holds rows of one shape; those of {brief(name)} differ in length; fix: pad them before, "
+                    "as keras.utils.pad_sequences(rows, padding='post') does"
+                )
         dtypes = ["str" if column.dtype.kind == "O" else column.dtype.name for column in flat.values()]
         return cls(kind, list(flat), dtypes, [column.shape[1:] for column in flat.values()])
 
@@ -266,7 +272,7 @@ class Layout:
 _MAX_RANK = 32
 
 
-def flat_columns(columns: Structure) -> dict[str, np.ndarray]:
+def flat_columns(columns: Structure) -> dict[str, Any]:
     """The columns of a dict, a tuple or alone, by name."""
     if isinstance(columns, Mapping):
         return {str(name): column for name, column in columns.items()}

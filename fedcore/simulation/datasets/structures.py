@@ -79,27 +79,30 @@ def as_bytes(column: np.ndarray) -> np.ndarray:
     return array.reshape(column.shape)
 
 
-def rows_of(dataset: "ClientDataset | tf.data.Dataset") -> Structure:
+def rows_of(dataset: "ClientDataset | tf.data.Dataset", fix: str = "store them before they are batched") -> Structure:
     """The columns of a data set's elements, in its order.
 
     Args:
         dataset: a `ClientDataset` or another `tf.data.Dataset`.
+        fix: of elements that differ in shape, for the message.
     Raises:
-        InvalidValue: its elements differ in shape, such as batches with a smaller last one, or are not tensors.
+        InvalidValue: its elements differ in shape, such as batches with a smaller last one, or are not tensors; or it
+            does not end.
     """
     from fedcore.data import ClientDataset
+    from fedcore.data.tf_data_end import is_endless
 
     if isinstance(dataset, ClientDataset) and dataset.stored_rows is not None:
         return dataset.stored_rows
+    if dataset.columns.is_endless if isinstance(dataset, ClientDataset) else is_endless(dataset):
+        raise InvalidValue("the data set repeats without end, so it cannot be held; fix: leave .repeat() out")
     elements = list(dataset.as_numpy_iterator())
     if not elements:
         return map_leaves(_no_rows, dataset.element_spec)
     try:
         return map_leaves(lambda *parts: _stack(parts), elements[0], *elements[1:])
     except ValueError:
-        raise InvalidValue(
-            "the examples of a client differ in shape, so they are no columns; fix: store them before they are batched"
-        ) from None
+        raise InvalidValue(f"the examples differ in shape, so they are no columns; fix: {fix}") from None
 
 
 def _stack(parts: tuple) -> np.ndarray:

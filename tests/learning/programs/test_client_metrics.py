@@ -49,6 +49,11 @@ def test_each_client_has_its_metrics_under_its_id(found):
         assert found.rows[f"client_{i}"]["error"] == pytest.approx(i, rel=1e-5)
 
 
+def test_data_sets_in_a_list_are_clients(evaluation, found):
+    listed = programs.evaluate_clients(evaluation, WEIGHTS, [client(0), client(1), client(2)])
+    assert listed.rows == {i: found.rows[i] for i in ("client_0", "client_1", "client_2")}
+
+
 def test_clients_without_examples_are_in_no_statistic(found):
     assert found.rows["client_0"]["loss"] == 0
     assert len(found.values("loss")) == 11

@@ -302,6 +302,12 @@ def test_it_runs_in_a_running_event_loop(process, data, tmp_path):
         ({"rounds": -1}, "rounds is a whole number, 0 or more"),
         ({"clients_per_round": 7}, "a round cannot have 7 of 6 clients"),
         ({"data": [1, 2]}, "data is a fc.simulation.datasets.ClientData or a FederatedDataSource, not"),
+        ({"data": [1, 2]}, "fix: a list has a tf.data.Dataset of each client"),
+        ({"data": tf.data.Dataset.range(2)}, r"fix: data=\[dataset\] for one client"),
+        (
+            {"data": (np.zeros(2), np.zeros(2))},
+            r"fix: fc\.simulation\.datasets\.split_over_clients\(data, num_clients\)\.preprocess\(lambda dataset: d",
+        ),
         ({"process": "p"}, "process is a fc.learning.LearningProcess, not 'p'"),
         ({"callbacks": [print]}, "a callback is a fc.learning.programs.Callback"),
         ({"release_managers": [print]}, "a release manager is a fc.program.ReleaseManager"),
@@ -312,6 +318,48 @@ def test_wrong_arguments_are_named(process, data, change, message):
     arguments = {"process": process, "data": data, "rounds": 1, **change}
     with pytest.raises((TypeMismatch, InvalidValue), match=message):
         train(**arguments)
+
+
+# Other forms of data.
+
+
+def test_data_sets_in_a_list_or_a_dict_are_clients(process, data):
+    datasets = {f"client_{i}": data.create_tf_dataset_for_client(i) for i in data.client_ids}
+    want = train(process, fc.simulation.datasets.from_clients(datasets), 2)
+    for given in (datasets, [*datasets.values()]):
+        assert train(process, given, 2).rows == want.rows
+
+
+def test_evaluation_data_may_be_arrays_a_data_set_or_a_list():
+    import keras
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(70, 3)).astype(np.float32), rng.integers(0, 2, 70)
+    training = fc.simulation.datasets.split_over_clients((x, y), 3).preprocess(lambda dataset: dataset.batch(8))
+
+    def model_fn():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return fc.learning.from_keras_model(model, loss, training.element_type_structure)
+
+    process = fc.learning.algorithms.build_weighted_fed_avg(model_fn, fc.learning.optimizers.build_sgdm(0.1))
+    evaluation = fc.learning.algorithms.build_fed_eval(model_fn)
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+    rows = [
+        train(process, training, 1, evaluation=evaluation, evaluation_data=given).rows
+        for given in (fc.simulation.datasets.from_clients({"test": batches}), (x, y), batches, [batches])
+    ]
+    assert rows[0][0]["val_num_examples"] == 70
+    assert rows[1:] == rows[:1] * 3
+    with pytest.raises(TypeMismatch, match=r"float64\[\?,3\]"):
+        train(process, training, 1, evaluation=evaluation, evaluation_data=(x.astype(float), y))
+
+
+def test_a_clock_takes_a_list(process, data):
+    datasets = [data.create_tf_dataset_for_client(i) for i in data.client_ids]
+    ids = [f"client_{i}" for i in range(len(datasets))]
+    clock = fc.simulation.SynchronousClock(fc.simulation.build_devices(ids, work_s=1, seed=0), 2, seed=0)
+    assert len(train(process, datasets, 2, clock=clock).rows) == 2
 
 
 # Callbacks.
