@@ -117,3 +117,54 @@ def test_a_stage_with_low_rank_kernels_needs_their_factors():
 )
 def test_factors_have_the_rows_of_a_client_until_they_are_added_up(low_rank, rows, steps, factors):
     assert factor_rows(low_rank, rows, steps) == factors
+
+
+ROWS, WIDTH = 1 << 17, 16
+TABLE_BYTES = 4 * ROWS * WIDTH
+TABLES = fc.to_type([("table", ("float32", (ROWS, WIDTH))), ("out", ("float32", (WIDTH, 1)))])
+TEXTS = fc.to_type([("x", ("int32", (None, 4))), ("y", ("float32", (None, 1)))])
+
+
+def table_needs(rows, steps, change=lambda new, old: new - old):
+    @fc.tf_computation(TABLES, TEXTS)
+    def table_step(weights, batch):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            means = tf.reduce_mean(tf.gather(weights["table"], batch["x"]), 1)
+            loss = tf.reduce_mean(tf.square(means @ weights["out"] - batch["y"]))
+        gradients = tape.gradient(loss, weights)
+        return {name: w - 0.1 * tf.convert_to_tensor(gradients[name]) for name, w in weights.items()}
+
+    @fc.tf_computation(TABLES, TABLES)
+    def changes(new, old):
+        return {name: change(new[name], old[name]) for name in old}
+
+    @fc.federated_computation(fc.FederatedType(TABLES, fc.SERVER), fc.FederatedType(fc.SequenceType(TEXTS), fc.CLIENTS))
+    def table_round(weights, batches):
+        shared = fc.federated_broadcast(weights)
+
+        def train(w, b):
+            return changes(fc.sequence_reduce(b, w, table_step), w)
+
+        return fc.federated_mean(fc.federated_map(train, (shared, batches)))
+
+    plan = context.plan_of(table_round.module)
+    assert f"table_rows={ROWS}" in str(plan)
+    return client_needs(ClientStage(plan, "zero", "clients", "join", broadcasts=1), rows, 0, steps)
+
+
+def test_changed_rows_of_a_table_need_room_for_those_that_the_batches_name():
+    few, more = (table_needs(8, steps) for steps in (1, 16))
+    row_bytes = 8 + 4 * WIDTH
+    assert few.contribution < 2 * 8 * 4 * row_bytes
+    assert few.client < more.client < 16 * few.client
+    assert more.client < TABLE_BYTES / 10
+    assert more.contribution - few.contribution == 15 * 8 * 4 * row_bytes
+
+
+def test_changed_rows_of_a_table_are_at_most_all():
+    assert TABLE_BYTES < table_needs(8, 1 << 20).contribution < 2 * TABLE_BYTES
+
+
+def test_a_table_that_an_operation_makes_dense_counts_whole():
+    assert table_needs(8, 1, lambda new, old: tf.tanh(new - old)).contribution >= TABLE_BYTES

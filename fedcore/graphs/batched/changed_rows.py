@@ -15,7 +15,7 @@ after 5 steps at most 1,000 changed ones, and its change as many: 256 KB in the 
 Decision 0331.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import attrs
@@ -226,6 +226,48 @@ def tables_of_step(region: Region, carry: Type, first: int) -> dict[int, tuple[i
             return {}
     kept = {i: v.shape for i, v in tables.items() if i not in dense and table_of.get(region.results[i]) == i}
     return {i: (int(shape[0]), int(shape[1])) for i, shape in kept.items()}
+
+
+def most_changed_rows(
+    before: Iterable[Region], others: Iterable[Region], table_rows: int
+) -> dict[tuple[int, int], int]:
+    """The most rows that a step changes of each table of at least `table_rows` rows: shape -> number.
+
+    As many as the gradients of lookups have, whose shapes are static here. Tables of which an operation may make a
+    dense one are left out.
+
+    Args:
+        before: of the graphs that run before a client's loop; of the shared tables they make no others.
+        others: of the loop's step, and of the graphs behind it.
+    """
+    numbers: dict[tuple[int, int], int] = {}
+    dense = {_table(v) for region in before for n in region.nodes if n.op not in PASS_THROUGH for v in n.outputs}
+    for node in (node for region in others for node in region.nodes):
+        if node.op not in _KEEP_CHANGES:
+            dense.update(map(_table, node.outputs))
+        if node.op not in _READ_CHANGES:
+            dense.update(map(_table, node.inputs))
+        shape = _table(node.outputs[0]) if node.op == "UnsortedSegmentSum" else None
+        if shape is not None and shape[0] >= table_rows:
+            count = node.inputs[1].shape.num_elements()
+            numbers[shape] = numbers.get(shape, 0) + (shape[0] if count is None else count)
+    return {shape: number for shape, number in numbers.items() if shape not in dense}
+
+
+_KEEP_CHANGES = frozenset(
+    {
+        *(*PASS_THROUGH, "Neg", "Add", "AddV2", "AddN", "Sub", "Mul", "RealDiv", "DivNoNan"),
+        *("SelectV2", "Fill", "UnsortedSegmentSum"),
+    }
+)
+"""Operations with rules for tables: of tables with changed rows they make such ones, or zeros."""
+
+_READ_CHANGES = _KEEP_CHANGES | {"Sum", "GatherV2", "Shape"}
+
+
+def _table(value: Value) -> tuple[int, int] | None:
+    """The shape of a table; None of other values."""
+    return (int(value.shape[0]), int(value.shape[1])) if _is_table(value.dtype, value.shape) else None
 
 
 def _looks_up_rows(node: Node) -> bool:

@@ -13,12 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 import attrs
 
 from fedcore.graphs.batched.batched_value import NoBatchingRule
+from fedcore.graphs.batched.changed_rows import most_changed_rows
 from fedcore.graphs.batched.low_rank_policy import ONE_STEP, is_kept
 from fedcore.graphs.batched.stage_parts import StageParts
+from fedcore.graphs.dataflow.graph import Region
 from fedcore.graphs.graphdef.analysis.peak_bytes import FactoredKernels, Shape, peak_bytes
+from fedcore.graphs.graphdef.form.captured_graph import captured_graph
 from fedcore.graphs.stages.client_stage import ClientStage
 from fedcore.graphs.tensors.specs import spec
-from fedcore.ir.module import Function, Operation, Ref, Symbol
+from fedcore.ir.module import Function, Graph, Operation, Ref, Symbol
+from fedcore.ir.reachable import named_by
 from fedcore.lru_cache import LruCache
 from fedcore.types import TensorType, Type, leaves, tensor_leaves
 
@@ -45,15 +49,16 @@ class ClientNeeds:
     kept: int
 
 
-def client_needs(stage: ClientStage, rows: int, factor_rows: int) -> ClientNeeds:
+def client_needs(stage: ClientStage, rows: int, factor_rows: int, steps: int = 1) -> ClientNeeds:
     """The needs of a stage; cached for the stage.
 
     Args:
         rows: of a batch; stands for each axis that types leave open.
         factor_rows: rows of the factors of kernels that are kept low-rank; 0 if all kernels are dense.
+        steps: most steps of a client, each of which may change other rows of a table.
     """
-    key = (stage.module.digest(), stage.name, rows, factor_rows)
-    return _NEEDS.get(key, lambda: _Walk(stage, rows, factor_rows).needs())
+    key = (stage.module.digest(), stage.name, rows, factor_rows, steps)
+    return _NEEDS.get(key, lambda: _Walk(stage, rows, factor_rows, steps).needs())
 
 
 _NEEDS: LruCache[tuple, ClientNeeds] = LruCache(256)
@@ -83,8 +88,8 @@ def _dense_bytes(types: Iterable[Type]) -> int:
 class _Walk:
     """The walk over a stage's functions; arguments as for `client_needs`."""
 
-    def __init__(self, stage: ClientStage, rows: int, factor_rows: int) -> None:
-        """Finds the shapes of the kernels that are kept in factors of `factor_rows` rows."""
+    def __init__(self, stage: ClientStage, rows: int, factor_rows: int, steps: int) -> None:
+        """Finds the shapes of the kernels that are kept in factors of `factor_rows` rows, and of tables in few."""
         self._stage = stage
         self._module = stage.module
         self._rows = rows
@@ -93,7 +98,27 @@ class _Walk:
             leaf for op in stage.function.operations for _, leaf in leaves(op.type) if isinstance(leaf, TensorType)
         ]
         kernels = {self._shape(t) for t in types if rank and is_kept(t.shape, rank)}
-        self._factored = FactoredKernels(frozenset(kernels), factor_rows)
+        self._factored = FactoredKernels(frozenset(kernels), factor_rows, self._tables(steps))
+
+    def _tables(self, steps: int) -> frozenset[tuple[Shape, int]]:
+        """The tables whose changed rows are kept, each with the most rows that a client changes in its steps."""
+        function = self._stage.function
+        table_rows = int(function.attributes.get("table_rows", 0))
+        if not table_rows:
+            return frozenset()
+        regions: dict[bool, list[Region]] = {False: [], True: []}  # by whether they run before the loop
+        is_before = True
+        for op in function.operations:
+            is_before &= op.kind != "sequence_reduce"
+            regions[is_before and op.kind != "bind"] += self._regions(op)
+        numbers = most_changed_rows(regions[True], regions[False], table_rows)
+        return frozenset((shape, min(shape[0], steps * number)) for shape, number in numbers.items())
+
+    def _regions(self, op: Operation) -> list[Region]:
+        """The graphs that an operation calls."""
+        names = (n for o in op.operands if isinstance(o, Symbol) for n in named_by(self._module, o.name))
+        graphs = (g for g in map(self._module.__getitem__, names) if isinstance(g, Graph))
+        return [captured_graph(g, self._module.blob(g.digest), open_size=self._rows).main for g in graphs]
 
     def needs(self) -> ClientNeeds:
         """The bytes of the stage: of its types, and for a client the peak of the operations that the fold is not."""

@@ -4,11 +4,12 @@ Other algorithms are federated averaging with other steps at the clients: they g
 of their own. Decision 0333.
 """
 
+import functools
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import attrs
+import numpy as np
 import tensorflow as tf
 
 from fedcore.aggregators import AggregationFactory
@@ -216,7 +217,7 @@ def _gradients(
 ) -> tuple:
     """(The gradients at the current weights as the optimizer takes them, the assigned weights, the metrics)."""
     mechanism = optimizer.example_mechanism
-    scale_loss = partial(optimizer.scale_loss, carry.optimizer) if optimizer.scales_loss else None
+    scale_loss = functools.partial(optimizer.scale_loss, carry.optimizer) if optimizer.scales_loss else None
     if mechanism is None:
         gradients, _, assigned, metrics = gradients_of(model, current, carry.metrics, batch, scale_loss=scale_loss)
     else:
@@ -237,9 +238,9 @@ def local_training(
     """
     optimizer = as_optimizer(client_optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
 
-    @tf_computation
-    def initialize() -> dict[str, tf.Tensor]:
-        return {name: tf.constant(value, tf.float32) for name, value in optimizer.hyperparameters.items()}
+    @federated_computation
+    def initialize() -> dict[str, np.float32]:  # no graph, which another rate would trace again
+        return {name: np.float32(value) for name, value in optimizer.hyperparameters.items()}
 
     steps = build_local_steps(model, optimizer, weighting, initialize.type_signature.result, correct)
     return ClientWork(steps, initialize, hyperparameters=tuple(optimizer.hyperparameters))
@@ -253,18 +254,29 @@ class ServerWork:
     """The server's part of an algorithm, as `ClientWork` is the clients'.
 
     Args:
-        start: (-> <U,O>), the first changing weights and the first state of the optimizer.
+        model: whose weights they are.
+        optimizer: whose state is O.
         update: (<O,U,mean change=U> -> <O,U>).
         aggregate_metrics: traced in a round; {M}@CLIENTS -> (the added metric states, the metrics), both at the server.
-        hyperparameters: the names of those in O.
-        model: whose weights they are.
     """
 
-    start: Computation
+    model: PureModel
+    optimizer: Optimizer
     update: Callable
     aggregate_metrics: Callable
-    hyperparameters: tuple[str, ...]
-    model: PureModel
+
+    @functools.cached_property
+    def initial_weights(self) -> Computation:
+        """(-> U)."""
+        model = self.model
+        return tf_computation(lambda: model.initial_changing_weights())
+
+    @functools.cached_property
+    def initial_state(self) -> Computation:
+        """(trainable weights of U -> O)."""
+        optimizer = self.optimizer
+        weights_type: Any = changing_type(self.model)
+        return tf_computation(weights_type["trainable"])(lambda trainable: optimizer.initialize(trainable))
 
     def initialize(
         self,
@@ -280,9 +292,14 @@ class ServerWork:
             aggregator: an aggregation process, or an object whose `initialize` is used while this is traced.
         """
 
+        @tf_computation
+        def start() -> tuple[ModelWeights, TensorStructure]:
+            weights = self.model.initial_changing_weights()
+            return weights, self.optimizer.initialize(weights.trainable)
+
         @federated_computation
         def initialize() -> Value:
-            first = federated_eval(self.start, SERVER)
+            first = federated_eval(start, SERVER)
             return first_state(
                 first[0],
                 first[1],
@@ -308,7 +325,7 @@ class ServerWork:
             kind: the class of the process.
             hyperparameters: for parts of the state other than the finalizer, the names of the hyperparameters there.
         """
-        names = {**hyperparameters, "finalizer": self.hyperparameters}
+        names = {**hyperparameters, "finalizer": tuple(self.optimizer.hyperparameters)}
         named = with_weight_names(next_round, self.model)
         return kind(initialize, named, *more, hyperparameters=names, **weights_functions(self.model))
 
@@ -333,11 +350,6 @@ def build_server_work(
     aggregator, roles = aggregation_of_metrics(metrics_aggregator, model), model.weight_roles
 
     @tf_computation
-    def start() -> tuple[ModelWeights, TensorStructure]:
-        weights = model.initial_changing_weights()
-        return weights, optimizer.initialize(weights.trainable)
-
-    @tf_computation
     def update(
         optimizer_state: TensorStructure, weights: ModelWeights, mean_update: ModelWeights
     ) -> tuple[TensorStructure, ModelWeights]:
@@ -353,10 +365,10 @@ def build_server_work(
         metrics = aggregator(client_states)
         return metrics if isinstance(metrics, tuple) else (None, metrics)
 
-    first: Any = start.type_signature.result
-    if isinstance(model, PureModel) and not first[0]["trainable"].types and not roles.assigned:
+    weights: Any = model.weights_type
+    if isinstance(model, PureModel) and not weights["trainable"].types and not roles.assigned:
         warn_user("the model has no trainable weights, so that training changes nothing")
-    return ServerWork(start, update, aggregate_metrics, tuple(optimizer.hyperparameters), model)
+    return ServerWork(model, optimizer, update, aggregate_metrics)
 
 
 # A round.
@@ -388,7 +400,7 @@ def federated_averaging(
     distributor = model_distributor or build_broadcast_process(weights_type)
     aggregator = build_aggregation(model_aggregator, trained["update"], trained["weight"], roles=model.weight_roles)
     initialize, next_round = build_round(
-        tf_computation(lambda: model.initial_changing_weights()),
+        server.initial_weights,
         _WholeWeights(model, distributor) if model.weight_roles.frozen else distributor,
         work.process(server.aggregate_metrics),
         aggregator,
@@ -476,16 +488,20 @@ class _WholeWeights:
 
 
 def _finalizer(server: ServerWork, aggregator: AggregationProcess, conclude: Computation | None) -> FinalizerProcess:
-    first: Any = server.start.type_signature.result
+    state_type, weights_type = server.initial_state.type_signature.result, changing_type(server.model)
     output: Any = aggregator.next.type_signature.result
     concluded: Any = None if conclude is None else conclude.type_signature.result
     change = output["result"] if concluded is None else FederatedType(concluded[1], SERVER)
 
     @federated_computation
-    def initialize() -> Value:
-        return federated_eval(federated_computation(lambda: server.start()[1]), SERVER)
+    def start() -> Value:
+        return server.initial_state(server.initial_weights().trainable)
 
-    @federated_computation(FederatedType(first[1], SERVER), FederatedType(first[0], SERVER), change)
+    @federated_computation
+    def initialize() -> Value:
+        return federated_eval(start, SERVER)
+
+    @federated_computation(FederatedType(state_type, SERVER), FederatedType(weights_type, SERVER), change)
     def finalize(state: Value, weights: Value, change: Value) -> MeasuredProcessOutput:
         updated = federated_map(server.update, (state, weights, change))
         return MeasuredProcessOutput(updated[0], updated[1], federated_value((), SERVER))

@@ -184,7 +184,9 @@ class StageSizes:
         """(needs, bytes that are there once)."""
         work, leaves = self._work, clients.leaves
         rows = 1 << (leaves.batch_rows - 1).bit_length()  # so that few sizes are analysed
-        needs = client_needs(work.client_stage, rows, factor_rows(work.low_rank, leaves.batch_rows, leaves.most_steps))
+        steps = 1 << (leaves.most_steps - 1).bit_length() if work.table_rows and leaves.most_steps else 1
+        factors = factor_rows(work.low_rank, leaves.batch_rows, leaves.most_steps)
+        needs = client_needs(work.client_stage, rows, factors, steps)
         slices = 1 if work.clients is None else -(-work.clients // clients.places)
         return needs, needs.shared + needs.partial * slices.bit_length()
 
@@ -193,7 +195,7 @@ class StageSizes:
         data = DATA_COPIES * clients.leaves.size_bytes * count // len(clients.present)
         kept_values = KEPT_COPIES * count * needs.kept
         if not work.is_vectorised:
-            stores = work.low_rank or work.table_rows  # of a table at most all rows
+            stores = work.low_rank or work.table_rows
             stored = count * needs.contribution if stores else 0
             return data + min(lanes, count) * needs.client + stored + kept_values + 2 * needs.partial
         groups, blocks = -(-count // lanes), -(-count // work.block)

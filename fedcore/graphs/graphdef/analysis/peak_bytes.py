@@ -45,20 +45,24 @@ _IN_PLACE = frozenset(
 
 @attrs.frozen
 class FactoredKernels:
-    """Float32 matrices that are kept as two factors.
+    """Float32 matrices that are kept as two factors, or as changed rows.
 
     Args:
         shapes: of the kernels [n, m].
         rows: of a factor.
+        tables: of tables whose changed rows are kept, each with their number.
     """
 
     shapes: frozenset[Shape] = frozenset()
     rows: int = 0
+    tables: frozenset[tuple[Shape, int]] = frozenset()
 
     def size_bytes(self, dtype: tf.DType, shape: Shape) -> int:
         """Bytes of a tensor."""
         if dtype == tf.float32 and shape in self.shapes:
             return 4 * min(self.rows * sum(shape), math.prod(shape))
+        if dtype == tf.float32 and (changed_rows := dict(self.tables).get(shape)) is not None:
+            return changed_rows * (8 + 4 * shape[1])
         return math.prod(shape) * (dtype.size or 8)
 
 
