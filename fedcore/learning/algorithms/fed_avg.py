@@ -46,7 +46,7 @@ from fedcore.types import SERVER, FederatedType, Type
 @drops_tff_arguments("loop_implementation", "measure_timing")
 def build_weighted_fed_avg(
     model_fn: ModelFn,
-    client_optimizer_fn: OptimizerLike,
+    client_optimizer_fn: OptimizerLike | None = None,
     server_optimizer_fn: OptimizerLike | None = None,
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
@@ -64,7 +64,8 @@ def build_weighted_fed_avg(
 
     Args:
         model_fn: makes the model; called once, and its initialisers are traced. A `PureModel` is taken as it is.
-        client_optimizer_fn: the optimizer of the local steps, one for each batch; a Keras one is accepted.
+        client_optimizer_fn: the optimizer of the local steps, one for each batch; a Keras one is accepted, also by its
+            name. Default: that of a Keras model's `compile`.
         server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1, which adds it.
         client_weighting: by examples, all alike, or a function of a client's metric states in a graph.
         model_distributor: a measured process that sends the weights. Default: a broadcast.
@@ -103,7 +104,7 @@ def build_weighted_fed_avg(
 @drops_tff_arguments("loop_implementation", "measure_timing")
 def build_unweighted_fed_avg(
     model_fn: ModelFn,
-    client_optimizer_fn: OptimizerLike,
+    client_optimizer_fn: OptimizerLike | None = None,
     server_optimizer_fn: OptimizerLike | None = None,
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
@@ -177,7 +178,7 @@ def build_local_steps(
         current = roles.replace(weights, carry.weights)
         gradients, non_trainable, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct)
         state, trainable = optimizer.next(carry.optimizer, current.trainable, gradients)
-        return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), state, metrics)
+        return _Carry(roles.changing(ModelWeights(model.constrain(trainable), non_trainable)), state, metrics)
 
     def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
         trainable = optimizer.final_weights(carry.optimizer, carry.weights.trainable)
@@ -210,14 +211,16 @@ def _gradients(
 
 
 def local_training(
-    model: PureModel, client_optimizer_fn: OptimizerLike, weighting: Weighting, correct: Callable | None = None
+    model: PureModel, client_optimizer_fn: OptimizerLike | None, weighting: Weighting, correct: Callable | None = None
 ) -> ClientWork:
     """Steps of an optimizer whose hyperparameters stand in the state and are sent with the weights.
 
     Args:
+        client_optimizer_fn: Default: the optimizer that the model was compiled with.
         correct: as for `build_local_steps`.
     """
-    optimizer = as_optimizer(client_optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
+    given = model.optimizer if client_optimizer_fn is None else client_optimizer_fn
+    optimizer = as_optimizer(given, model.trainable_names, scales_loss=True, clips_examples=True)
 
     @tf_computation
     def initialize() -> dict[str, tf.Tensor]:
@@ -292,7 +295,9 @@ class ServerWork:
         """
         names = {**hyperparameters, "finalizer": self.hyperparameters}
         named = with_weight_names(next_round, self.model)
-        return kind(initialize, named, *more, hyperparameters=names, **weights_functions(self.model))
+        built = kind(initialize, named, *more, hyperparameters=names, **weights_functions(self.model))
+        built.pure_model = self.model
+        return built
 
 
 def build_server_work(
@@ -326,7 +331,7 @@ def build_server_work(
         finite = all_finite(mean_update)
         gradients = tuple(-u for u in mean_update.trainable)
         state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
-        new_values = (state, trainable, roles.assigned_after(weights, mean_update))
+        new_values = (state, model.constrain(trainable), roles.assigned_after(weights, mean_update))
         old_values = (optimizer_state, weights.trainable, weights.non_trainable)
         state, trainable, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), new_values, old_values)
         return state, ModelWeights(trainable, moved)

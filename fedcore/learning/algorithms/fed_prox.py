@@ -23,7 +23,7 @@ from fedcore.tff_names import drops_tff_arguments
 def build_weighted_fed_prox(
     model_fn: ModelFn,
     proximal_strength: float,
-    client_optimizer_fn: OptimizerLike,
+    client_optimizer_fn: OptimizerLike | None = None,
     server_optimizer_fn: OptimizerLike | None = None,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     model_distributor: MeasuredProcess | None = None,
@@ -73,7 +73,7 @@ def build_weighted_fed_prox(
 def build_unweighted_fed_prox(
     model_fn: ModelFn,
     proximal_strength: float,
-    client_optimizer_fn: OptimizerLike,
+    client_optimizer_fn: OptimizerLike | None = None,
     server_optimizer_fn: OptimizerLike | None = None,
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
