@@ -479,7 +479,7 @@ def _batch_type(model: keras.Model, loss: LossLike | None, input_spec: TensorStr
     """
     if input_spec is not None:
         type_ = type_of_batch(input_spec)
-        is_inputs = isinstance(type_, TensorType) or type_.names == (None,)
+        is_inputs = isinstance(type_, TensorType) or (isinstance(type_, StructType) and type_.names == (None,))
         return type_ if loss is None and is_inputs else checked_batch_type(type_)
     if not getattr(model, "inputs", None):
         raise TracingError(

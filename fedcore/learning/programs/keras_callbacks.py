@@ -5,6 +5,7 @@ Decision 0336.
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,8 @@ class KerasCallbacks(Callback):
         for callback in callbacks:
             _check(callback)
         self._callbacks = list(callbacks)
+        self._model: Any = None
+        self._list: Any = None
         self._starts: list[dict] = [{} for _ in callbacks]
         self._restored: list[Mapping] = []
 
@@ -102,7 +105,9 @@ class KerasCallbacks(Callback):
         if rate is not None and "learning_rate" in hparams:
             rate.assign(hparams["learning_rate"])
         old_rate = None if rate is None else float(rate.numpy())
-        yield
+        with warnings.catch_warnings():  # Keras 3.15 calls numpy 2.4 in an older way
+            warnings.filterwarnings("ignore", "__array__ implementation doesn't", DeprecationWarning)
+            yield
         new_weights = ModelWeights.from_model(model)
         if not all(map(_equal, _leaves(weights), _leaves(new_weights))):
             training.state = training.process.set_model_weights(training.state, new_weights)

@@ -243,7 +243,10 @@ def test_callbacks_that_need_batches_are_named_with_what_takes_their_place(proce
 
 
 def test_a_process_without_a_keras_model_takes_no_callbacks_of_keras(process, data):
-    with pytest.raises(InvalidValue, match=r"History: Keras' callbacks are given the Keras model .* from_keras_model"):
+    with pytest.raises(
+        InvalidValue,
+        match=r"History: Keras' callbacks are given the Keras model .*\n  fix: build it of fc.learning.from_keras",
+    ):
         programs.train(process, data, 1, clients_per_round=1, progress=False, callbacks=[C.History()])
 
 
