@@ -1,4 +1,4 @@
-"""Handwritten digits with Keras alone: docs/training.md says which lines change to train at 50 clients.
+"""Handwritten digits with Keras alone: docs/training.md says which lines change to train at 20 clients.
 
 python examples/keras_script.py
 """

@@ -219,8 +219,8 @@ def local_training(
         client_optimizer_fn: Default: the optimizer that the model was compiled with.
         correct: as for `build_local_steps`.
     """
-    given = model.optimizer if client_optimizer_fn is None else client_optimizer_fn
-    optimizer = as_optimizer(given, model.trainable_names, scales_loss=True, clips_examples=True)
+    optimizer_fn = model.optimizer if client_optimizer_fn is None else client_optimizer_fn
+    optimizer = as_optimizer(optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
 
     @tf_computation
     def initialize() -> dict[str, tf.Tensor]:
@@ -295,9 +295,9 @@ class ServerWork:
         """
         names = {**hyperparameters, "finalizer": self.hyperparameters}
         named = with_weight_names(next_round, self.model)
-        built = kind(initialize, named, *more, hyperparameters=names, **weights_functions(self.model))
-        built.pure_model = self.model
-        return built
+        process = kind(initialize, named, *more, hyperparameters=names, **weights_functions(self.model))
+        process.pure_model = self.model
+        return process
 
 
 def build_server_work(

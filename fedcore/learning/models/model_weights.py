@@ -180,7 +180,7 @@ def _variables(model: ModelWithVariables) -> tuple[Sequence, Sequence]:
 
 
 def _without_frozen(model: ModelWithVariables, variables: Sequence) -> Sequence:
-    """Those of a Keras model's variables that a call in training assigns; all where the model does not tell."""
+    """The variables of a Keras model that a call in training assigns; all where the model does not tell its inputs."""
     from fedcore.learning.models.keras_purity import assigned_in_training
 
     model = getattr(model, "keras_model", model)

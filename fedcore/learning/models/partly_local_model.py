@@ -72,7 +72,7 @@ class PartlyLocalModel:
         return constrained(trainable, mine)
 
     def _global(self, parts: Sequence[Any]) -> Sequence[Any]:
-        """Those of the global trainable weights, of what all trainable weights have, such as names."""
+        """The parts, such as names, of the global weights, of those that all trainable weights have, if any."""
         return [parts[i] for i in self.places["global_trainable_variables"]] if parts else ()
 
     @property

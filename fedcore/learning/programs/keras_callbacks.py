@@ -145,9 +145,9 @@ class KerasCallbacks(Callback):
         return [(type(callback).__name__, _changes(callback, start) if start else {}) for callback, start in pairs]
 
     def set_state(self, state: Any) -> None:
-        kept, given = [name for name, _ in state], [type(callback).__name__ for callback in self._callbacks]
-        if kept != given:
-            have, want = (", ".join(names) or "none" for names in (kept, given))
+        saved_names, names = [name for name, _ in state], [type(callback).__name__ for callback in self._callbacks]
+        if saved_names != names:
+            have, want = (", ".join(group) or "none" for group in (saved_names, names))
             raise InvalidValue(f"the checkpoint has states of Keras' callbacks {have}; those that are given are {want}")
         self._restored = [attributes for _, attributes in state]
 
@@ -158,9 +158,9 @@ def with_keras_callbacks(callbacks: Sequence[Any]) -> list[Callback]:
     Raises:
         InvalidValue: a callback of Keras cannot be called.
     """
-    of_keras = [callback for callback in callbacks if isinstance(callback, _K.Callback)]
+    keras_callbacks = [callback for callback in callbacks if isinstance(callback, _K.Callback)]
     others = [callback for callback in callbacks if not isinstance(callback, _K.Callback)]
-    return [*others, KerasCallbacks(of_keras)] if of_keras else others
+    return [*others, KerasCallbacks(keras_callbacks)] if keras_callbacks else others
 
 
 def _metrics_of(row: Mapping[str, Any]) -> dict[str, float]:
