@@ -12,11 +12,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from fedcore.context import NON_FINITE_CLIENTS
 from fedcore.errors import InvalidValue
 from fedcore.graphs import private_api, private_api_keras
 from fedcore.learning.models.model_weights import ModelWeights
 from fedcore.learning.programs.callback import Callback
-from fedcore.runtime.clients.non_finite import NON_FINITE_CLIENTS
 
 _K = keras.callbacks
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
