@@ -319,6 +319,22 @@ def test_the_global_model_keeps_its_constraints(name):
     np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), 1.0, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_global", [True, False])
+def test_reconstruction_applies_the_constraints_of_its_weights(is_global):
+    def make():
+        model = bounded("unit norm")
+        groups = (model.layers[:1], model.layers[1:])
+        first, second = groups if is_global else groups[::-1]
+        return fc.learning.models.ReconstructionModel.from_keras_model_and_layers(
+            model, global_layers=first, local_layers=second, input_spec=dataset((X, Y)).element_spec
+        )
+
+    process = algorithms.build_fed_recon(make, loss_fn=keras.losses.SparseCategoricalCrossentropy)
+    kernel = process.next(process.initialize(), [dataset((X, Y))]).state.global_model_weights.trainable[0]
+    norms = np.linalg.norm(kernel, axis=0)
+    assert np.allclose(norms, 1.0, rtol=1e-5) == is_global
+
+
 @pytest.mark.parametrize(
     ("constraint", "says"),
     [
