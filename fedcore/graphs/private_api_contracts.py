@@ -342,11 +342,21 @@ def outputs_of() -> None:
 @contract
 def note_read() -> None:
     variable, value = keras.Variable(1.0), tf.constant(3.0)
+    private_api_keras.make_tensors_handles()
     with keras.StatelessScope([(variable, value)]), tf.GradientTape() as tape:
         private_api_keras.note_read(variable)
         cube = variable.value**3
         gradient = tape.gradient(cube, variable)
     _require(float(gradient) == 27.0, "a tape does not watch a variable whose value is a tensor")
+
+
+@contract
+def make_tensors_handles() -> None:
+    variable, value = keras.Variable(1.0), tf.constant(3.0)
+    private_api_keras.make_tensors_handles()
+    with keras.StatelessScope([(variable, value)]):
+        _require(variable.handle is value, "the handle of a variable is not the tensor in its place")
+    _require(variable.handle is variable.value.handle, "the handle of a variable is not that of its tf.Variable")
 
 
 @contract
@@ -846,6 +856,33 @@ def compile_state() -> None:
 
 
 @contract
+def compile_arguments() -> None:
+    model = _model()
+    _require(private_api_keras.compile_arguments(model) == {}, "a model without compile() has arguments of it")
+    model.compile("sgd", "mse", weighted_metrics=["mae"])
+    arguments = private_api_keras.compile_arguments(model)
+    _require(arguments["loss"] == "mse", f"the loss of compile() is {arguments['loss']}")
+    _require(arguments["weighted_metrics"] == ["mae"], f"the metrics are {arguments['weighted_metrics']}")
+
+
+@contract
+def build_compiled_metrics() -> None:
+    model = _model()
+    model.compile("sgd", "mse", metrics=["mae"])
+    spec = tf.TensorSpec([None, 1])
+    private_api_keras.build_compiled_metrics(model, spec, spec)
+    names = [metric.name for group in model.metrics if hasattr(group, "metrics") for metric in group.metrics]
+    _require(names == ["mae"], f"the metrics of compile() are {names}")
+
+
+@contract
+def class_weights() -> None:
+    labels, weights = private_api_keras.class_weights({1: 3.0}, None, tf.constant([0, 1]))
+    _require(labels.numpy().tolist() == [0, 1], f"the labels are {labels}")
+    _require(weights.numpy().tolist() == [1.0, 3.0], f"the weights of classes are {weights}")
+
+
+@contract
 def loss_method() -> None:
     import keras
 
@@ -909,6 +946,21 @@ def tensorflow_variable() -> None:
     with keras.StatelessScope():
         held = private_api_keras.tensorflow_variable(keras.Variable("zeros", shape=[1]))
         _require(held is None, f"a variable of a scope holds {held}")
+
+
+@contract
+def plain_learning_rate() -> None:
+    import keras
+
+    def rate() -> float:
+        return 0.5
+
+    optimizer = keras.optimizers.SGD(rate)
+    with private_api_keras.plain_learning_rate(optimizer) as given:
+        config = optimizer.get_config()
+    _require(given is rate, f"the learning rate is {given}")
+    _require("learning_rate" in config and not callable(config["learning_rate"]), "a rate of 0 has no configuration")
+    _require(float(optimizer.learning_rate) == 0.5, "the learning rate is not put back")
 
 
 @contract

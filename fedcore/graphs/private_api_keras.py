@@ -91,6 +91,27 @@ def compile_state(
         attributes.update(old_parts)
 
 
+@part("keras.Model.compiled, _compile_config.config: the arguments of `compile` by name")
+def compile_arguments(model: keras.Model) -> dict[str, Any]:
+    """The arguments that the user gave to `compile`; {} for a model that is not compiled."""
+    return dict(model._compile_config.config) if model.compiled else {}
+
+
+@part("keras.Model.compiled, _compile_metrics: None, or a CompileMetrics with `built` and `build(y, y_pred)`")
+def build_compiled_metrics(model: keras.Model, labels: Any, predictions: Any) -> None:
+    """Builds the metrics that the user gave to `compile` for specs of labels and predictions, as `fit` does."""
+    if model.compiled and model._compile_metrics is not None and not model._compile_metrics.built:
+        outputs_of(model._compile_metrics.build, labels, predictions)
+
+
+@part("keras.src.trainers.data_adapters.tf_dataset_adapter: make_class_weight_map_fn(class_weight)")
+def class_weights(class_weight: dict[int, float], x: Any, *labels_and_weights: Any) -> tuple[Any, Any]:
+    """A batch's labels and sample weights as `fit(class_weight=)` makes them."""
+    adapter = importlib.import_module("keras.src.trainers.data_adapters.tf_dataset_adapter")
+    _, labels, weights = adapter.make_class_weight_map_fn(class_weight)(x, *labels_and_weights)
+    return labels, weights
+
+
 @part("keras.Model._compute_loss(x, y, y_pred, sample_weight, training=)")
 def loss_method(model: keras.Model) -> Callable:
     """The method that calls a model's `compute_loss`, with `training` only where it takes that."""
@@ -250,6 +271,24 @@ def step_counter(optimizer: Any) -> Any:
 
 
 @part("keras.optimizers.Optimizer._learning_rate")
+@contextlib.contextmanager
+def plain_learning_rate(optimizer: keras.optimizers.Optimizer) -> Iterator[Any]:
+    """Inside, a function or a schedule in the place of a learning rate, which may have no configuration, is 0.
+
+    Yields:
+        The learning rate.
+    """
+    attributes = vars(optimizer)
+    rate = attributes["_learning_rate"]
+    if callable(rate):
+        attributes["_learning_rate"] = 0.0
+    try:
+        yield rate
+    finally:
+        attributes["_learning_rate"] = rate
+
+
+@part("keras.optimizers.Optimizer._learning_rate")
 def learning_rate_variable(optimizer: keras.optimizers.Optimizer) -> Any:
     """The variable of a constant learning rate; None for a schedule."""
     rate = optimizer._learning_rate
@@ -290,22 +329,22 @@ def _spec_of(value: Any) -> Any:
     return tf.TensorSpec(value.shape, value.dtype) if tf.is_tensor(value) else value
 
 
-@part("keras.Variable.handle, a property; tensorflow.python.eager.tape: variable_accessed(variable)")
+@part("tensorflow.python.eager.tape: variable_accessed(variable)")
 def note_read(variable: keras.Variable) -> None:
     """Tells the tapes that a variable is read, whose value in a stateless scope is a tensor.
 
     Tapes watch the variables that are read while they record, and take variables as sources of gradients: by their
-    handles. The tensor is the handle here.
+    handles, see `make_tensors_handles`.
     """
-    _make_tensors_handles()
     importlib.import_module("tensorflow.python.eager.tape").variable_accessed(variable)
 
 
+@part("keras.Variable.handle, a property")
 @functools.cache
-def _make_tensors_handles() -> None:
+def make_tensors_handles() -> None:
     """Replaces `keras.Variable.handle`, once: it is the tensor that a stateless scope holds in the place of a variable.
 
-    Keras raises an AttributeError there.
+    Keras raises an AttributeError there. Scopes of steps call this when they are entered.
     """
 
     def handle(variable: keras.Variable) -> tf.Tensor:

@@ -130,6 +130,9 @@ class LearningProcess(IterativeProcess):
         >>> after, metrics = same.next(same.initialize(), [client_a, client_b])
     """
 
+    pure_model: Any = None
+    """The `PureModel` that an algorithm of `fc.learning` was built of. Default: none."""
+
     _is_given_more = False
     """Whether `next` takes more of the clients than their data."""
 

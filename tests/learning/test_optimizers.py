@@ -344,7 +344,6 @@ def test_gradients_of_scaled_losses_step_as_in_keras(name):
     [
         (lambda: K.SGD(loss_scale_factor=2.0), "the optimizer scales losses"),
         (lambda: K.LossScaleOptimizer(K.SGD()), "loss scaling is for client_optimizer_fn"),
-        (lambda: K.SGD(lambda: 0.1), "give a Keras schedule or a number"),
         (lambda: 0.1, "0.1 is no optimizer"),
         (lambda: K.SGD, "is no optimizer"),
         (lambda: optimizers.build_sgdm(float("nan")), "learning_rate is a finite number"),

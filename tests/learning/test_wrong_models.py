@@ -24,7 +24,7 @@ def model(units=3, features=6):
     ("arguments", "says"),
     [
         ((model,), r"needs a loss, such as loss=keras.losses"),
-        ((model, None, SPEC), "what compile\\(\\) was given is not read"),
+        ((model, None, SPEC), "or a model whose compile\\(\\) was given one"),
         (
             (model, SPEC, CROSS),
             r"input_spec is the type of a batch, not .*the order is from_keras_model\(keras_model, l",

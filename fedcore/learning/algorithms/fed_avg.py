@@ -47,7 +47,7 @@ from fedcore.types import SERVER, FederatedType, Type
 @drops_tff_arguments("loop_implementation", "measure_timing")
 def build_weighted_fed_avg(
     model_fn: ModelFn,
-    client_optimizer_fn: OptimizerLike,
+    client_optimizer_fn: OptimizerLike | None = None,
     server_optimizer_fn: OptimizerLike | None = None,
     *,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
@@ -65,7 +65,8 @@ def build_weighted_fed_avg(
 
     Args:
         model_fn: makes the model; called once, and its initialisers are traced. A `PureModel` is taken as it is.
-        client_optimizer_fn: the optimizer of the local steps, one for each batch; a Keras one is accepted.
+        client_optimizer_fn: the optimizer of the local steps, one for each batch; a Keras one is accepted, also by its
+            name. Default: that of a Keras model's `compile`.
         server_optimizer_fn: takes the mean change as a negative gradient. Default: SGD with rate 1, which adds it.
         client_weighting: by examples, all alike, or a function of a client's metric states in a graph.
         model_distributor: a measured process that sends the weights. Default: a broadcast.
@@ -104,7 +105,7 @@ def build_weighted_fed_avg(
 @drops_tff_arguments("loop_implementation", "measure_timing")
 def build_unweighted_fed_avg(
     model_fn: ModelFn,
-    client_optimizer_fn: OptimizerLike,
+    client_optimizer_fn: OptimizerLike | None = None,
     server_optimizer_fn: OptimizerLike | None = None,
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,
@@ -203,7 +204,7 @@ def optimizer_step(
     current = roles.replace(weights, carry.weights)
     gradients, non_trainable, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct)
     state, trainable = optimizer.next(carry.optimizer, current.trainable, gradients)
-    return OptimizerCarry(roles.changing(ModelWeights(trainable, non_trainable)), state, metrics)
+    return OptimizerCarry(roles.changing(ModelWeights(model.constrain(trainable), non_trainable)), state, metrics)
 
 
 def _gradients(
@@ -229,14 +230,16 @@ def _gradients(
 
 
 def local_training(
-    model: PureModel, client_optimizer_fn: OptimizerLike, weighting: Weighting, correct: Callable | None = None
+    model: PureModel, client_optimizer_fn: OptimizerLike | None, weighting: Weighting, correct: Callable | None = None
 ) -> ClientWork:
     """Steps of an optimizer whose hyperparameters stand in the state and are sent with the weights.
 
     Args:
+        client_optimizer_fn: Default: the optimizer that the model was compiled with.
         correct: as for `build_local_steps`.
     """
-    optimizer = as_optimizer(client_optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
+    optimizer_fn = model.optimizer if client_optimizer_fn is None else client_optimizer_fn
+    optimizer = as_optimizer(optimizer_fn, model.trainable_names, scales_loss=True, clips_examples=True)
 
     @federated_computation
     def initialize() -> dict[str, np.float32]:  # no graph, which another rate would trace again
@@ -327,7 +330,9 @@ class ServerWork:
         """
         names = {**hyperparameters, "finalizer": tuple(self.optimizer.hyperparameters)}
         named = with_weight_names(next_round, self.model)
-        return kind(initialize, named, *more, hyperparameters=names, **weights_functions(self.model))
+        process = kind(initialize, named, *more, hyperparameters=names, **weights_functions(self.model))
+        process.pure_model = self.model
+        return process
 
 
 def build_server_work(
@@ -356,7 +361,7 @@ def build_server_work(
         finite = all_finite(mean_update)
         gradients = tuple(-u for u in mean_update.trainable)
         state, trainable = optimizer.next(optimizer_state, weights.trainable, gradients)
-        new_values = (state, trainable, roles.assigned_after(weights, mean_update))
+        new_values = (state, model.constrain(trainable), roles.assigned_after(weights, mean_update))
         old_values = (optimizer_state, weights.trainable, weights.non_trainable)
         state, trainable, moved = tf.nest.map_structure(lambda a, b: tf.where(finite, a, b), new_values, old_values)
         return state, ModelWeights(trainable, moved)

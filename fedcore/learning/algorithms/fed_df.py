@@ -96,7 +96,7 @@ class _Distillation:
                 loss = tf.reduce_mean(tf.reduce_sum(tf.exp(teacher) * (teacher - student), -1))
             gradients = (None if g is None else tf.convert_to_tensor(g) for g in tape.gradient(loss, trainable))
             state, trainable = self.optimizer.next(state, trainable, tuple(gradients))
-            return number + 1, state, trainable, total + loss
+            return number + 1, state, self.model.constrain(trainable), total + loss
 
         def distil() -> tuple[ModelWeights, tf.Tensor]:
             first = (tf.constant(0), self.optimizer.initialize(mean.trainable), mean.trainable, tf.constant(0.0))

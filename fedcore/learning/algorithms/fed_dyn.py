@@ -106,7 +106,7 @@ def build_fed_dyn(
         parts = zip(current.trainable, gradients, own, weights.trainable, strict=True)
         rate = sent["learning_rate"]
         moved = tuple(w - tf.cast(rate, w.dtype) * (g - gk + strength * (w - first)) for w, g, gk, first in parts)
-        return _Carry(roles.changing(ModelWeights(moved, assigned)), metrics)
+        return _Carry(roles.changing(ModelWeights(model.constrain(moved), assigned)), metrics)
 
     def finish(initial: ModelWeights, carry: _Carry, own: tuple[tf.Tensor, ...]) -> ClientStateResult:
         change = roles.difference(carry.weights, initial)

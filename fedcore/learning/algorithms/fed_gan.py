@@ -260,8 +260,8 @@ def _build_steps(
             part.next(state, current.trainable, tape.gradient(loss, list(part.weights(current.trainable))))
             for part, state, loss in pairs
         ]
-        changing = roles.changing(ModelWeights(_in_order(*(weights for _, weights in moved)), assigned))
-        return _Carry(changing, tuple(state for state, _ in moved), metrics)
+        trainable = model.constrain(_in_order(*(weights for _, weights in moved)))
+        return _Carry(roles.changing(ModelWeights(trainable, assigned)), tuple(state for state, _ in moved), metrics)
 
     def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
         pairs = zip(parts, carry.optimizers, strict=True)

@@ -37,7 +37,7 @@ def proximal_term(strength: float) -> Callable | None:
 def build_weighted_fed_prox(
     model_fn: ModelFn,
     proximal_strength: float,
-    client_optimizer_fn: OptimizerLike,
+    client_optimizer_fn: OptimizerLike | None = None,
     server_optimizer_fn: OptimizerLike | None = None,
     client_weighting: Weighting = ClientWeighting.NUM_EXAMPLES,
     model_distributor: MeasuredProcess | None = None,
@@ -79,7 +79,7 @@ def build_weighted_fed_prox(
 def build_unweighted_fed_prox(
     model_fn: ModelFn,
     proximal_strength: float,
-    client_optimizer_fn: OptimizerLike,
+    client_optimizer_fn: OptimizerLike | None = None,
     server_optimizer_fn: OptimizerLike | None = None,
     model_distributor: MeasuredProcess | None = None,
     model_aggregator: AggregationFactory | None = None,

@@ -247,7 +247,8 @@ def _build_reconstruction(model: PartlyLocalModel, optimizer: Optimizer, hparams
         )
         mine = model.divided(ModelWeights(gradients, moved))[1]
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
-        return _Carry(ModelWeights(trainable, mine.non_trainable), state, _layer_states(metrics))
+        trained = ModelWeights(model.constrain_local(trainable), mine.non_trainable)
+        return _Carry(trained, state, _layer_states(metrics))
 
     def finish(carry: _Carry) -> ModelWeights:
         return carry.weights
@@ -283,7 +284,8 @@ def _build_training(
         gradients, _, moved, metrics = gradients_of(model.whole, whole, carry.metrics, batch)
         mine = model.divided(ModelWeights(gradients, moved))[0]
         state, trainable = optimizer.next(carry.optimizer, carry.weights.trainable, mine.trainable)
-        return _Carry(roles.changing(ModelWeights(trainable, mine.non_trainable)), state, metrics)
+        trained = ModelWeights(model.constrain(trainable), mine.non_trainable)
+        return _Carry(roles.changing(trained), state, metrics)
 
     def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
         weight, report = weight_and_report(model.whole, weighting, carry.metrics)

@@ -65,7 +65,7 @@ def _build_training(model: PureModel, optimizer: Optimizer, weighting: Weighting
         current = roles.replace(weights, carry.weights)
         gradients, _, non_trainable, metrics = gradients_of(model, current, carry.metrics, batch)
         _, trainable = optimizer.next(state, carry.weights.trainable, gradients)
-        return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)
+        return _Carry(roles.changing(ModelWeights(model.constrain(trainable), non_trainable)), metrics)
 
     def finish(initial: ModelWeights, carry: _Carry, second: TensorStructure) -> _Result:
         finite = all_finite(second.gradients)

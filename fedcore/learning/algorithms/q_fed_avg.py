@@ -96,7 +96,7 @@ def build_q_fed_avg(
         gradients, _, assigned, metrics = dense_gradients_of(model, current, carry.metrics, batch)
         pairs = zip(current.trainable, gradients, strict=True)
         moved = tuple(w - tf.cast(sent["learning_rate"], w.dtype) * g for w, g in pairs)
-        return _Carry(roles.changing(ModelWeights(moved, assigned)), metrics)
+        return _Carry(roles.changing(ModelWeights(model.constrain(moved), assigned)), metrics)
 
     def finish(initial: ModelWeights, carry: _Carry, sent: dict, second: tf.Tensor) -> TrainingResult:
         loss = tf.where(second < 0, float("nan"), second + _SMALLEST_LOSS) if fairness else tf.constant(1.0)

@@ -62,7 +62,7 @@ def _build_training(model: PureModel, weighting: Weighting, work_type: Any) -> C
         gradients, _, non_trainable, metrics = dense_gradients_of(model, current, carry.metrics, batch)
         parts = zip(carry.weights.trainable, gradients, own, work["control"], strict=True)
         trainable = tuple(w - tf.cast(work["learning_rate"], w.dtype) * (g - ci + c) for w, g, ci, c in parts)
-        return _Carry(roles.changing(ModelWeights(trainable, non_trainable)), metrics)
+        return _Carry(roles.changing(ModelWeights(model.constrain(trainable), non_trainable)), metrics)
 
     def finish(initial: ModelWeights, carry: _Carry, work: dict, own: tuple[tf.Tensor, ...]) -> _Result:
         update = roles.difference(carry.weights, initial)

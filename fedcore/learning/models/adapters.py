@@ -254,6 +254,8 @@ class _OnBase(HoldsVariables):
         self.frozen_weights = frozen
         self.trainable_names = model.trainable_names
         self.trainable_paths = model.trainable_paths
+        self.trainable_constraints = model.trainable_constraints
+        self.optimizer = model.optimizer
 
     def initial_changing_weights(self) -> ModelWeights:
         return self._model.initial_changing_weights()

@@ -56,7 +56,7 @@ def save(
             initialisers are kept, not weights: each start from the loaded model draws its own, as with `model_fn`.
         input_type: the type of the inputs of `predict_on_batch`, X. Default: that of a batch's x, or of its first part.
     Raises:
-        InvalidValue: the path is a file.
+        InvalidValue: the path is a file, or weights of the model have constraints.
         TypeMismatch: the weights are those of another model, or the model does not take inputs of `input_type`.
         TracingError: `model` makes no model of `fc.learning`.
     Example:
@@ -127,6 +127,11 @@ def _start(model: PureModel, weights: ModelWeights | None) -> Computation:
 
 
 def _computations(model: PureModel, weights: ModelWeights | None, inputs: Type) -> dict[str, Computation]:
+    if any(model.trainable_constraints):
+        raise InvalidValue(
+            "fc.learning.models.save keeps no constraints of weights, which training the saved model would leave out\n"
+            "  fix: keras_model.save(path), and from_keras_model of keras.models.load_model(path)"
+        )
     batch = model.batch_type
     weights_of = _start(model, weights)
     start = tf_computation(lambda: model.initial_metrics())

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 import keras
 import tensorflow as tf
 
-from fedcore.errors import InvalidValue, TracingError, brief
+from fedcore.errors import InvalidValue, TracingError, TypeMismatch, brief
 from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.models.keras_outputs import LossLike, output_names
+from fedcore.scalars import real_number, whole_number
 from fedcore.types import Type, tensor_leaves
 
 _ORDER = "from_keras_model(keras_model, loss, input_spec)"
@@ -46,12 +47,30 @@ def check_has_loss(model: keras.Model, loss: LossLike | None, names: list[str]) 
         return
     if loss is None:
         raise TracingError(
-            "from_keras_model needs a loss, such as loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True); "
-            "what compile() was given is not read"
+            "from_keras_model needs a loss, such as loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), "
+            "or a model whose compile() was given one"
         )
     if all(leaf is None for leaf in tf.nest.flatten(loss)):
         example = f"; give one, such as loss={{'{names[0]}': …}}" if names else ""
         raise TracingError(f"the loss of {model.name} is None for each of its outputs{example}")
+
+
+def check_class_weight(class_weight: object) -> dict[int, float] | None:
+    """The weights of classes as Keras' `fit` takes them.
+
+    Raises:
+        FedcoreError: they are no dict from classes, whole numbers from 0, to numbers.
+    """
+    if class_weight is None:
+        return None
+    if not isinstance(class_weight, Mapping) or not class_weight:
+        raise TypeMismatch(
+            f"class_weight is a dict from classes to weights, {{0: 1.0, 1: 5.0}}, not {brief(class_weight)}"
+        )
+    return {
+        whole_number("a class of class_weight", kind, at_least=0): float(real_number("a class weight", weight))
+        for kind, weight in class_weight.items()
+    }
 
 
 def check_steps(model: keras.Model) -> None:

@@ -44,7 +44,8 @@ class CompiledModel:
         with private_api_keras.compile_state(model):
             own = list(model.metrics)
         self._loss_tracker = keras.metrics.Mean(name="loss") if overrides(model, "compute_metrics") else None
-        self.metrics = KerasMetrics(metric_names(metrics), own, losses.metrics if losses else [])
+        trackers = losses.metrics if losses else []
+        self.metrics = KerasMetrics(metric_names(metrics), own, trackers, were_used=model.compiled)
 
     @contextmanager
     def _compile_state(self) -> Iterator[None]:
@@ -123,7 +124,7 @@ class CompiledModel:
 def compile_model(
     model: keras.Model,
     batch: Sequence,
-    batch_type: StructType,
+    batch_type: Type,
     predictions: TensorStructure,
     arguments: dict,
     sample_labels: TensorStructure | None = None,
@@ -131,7 +132,7 @@ def compile_model(
     """Gives a Keras model its losses and metrics.
 
     Args:
-        batch: specs of labels and, where there are any, of sample weights; of a batch of this type.
+        batch: specs of labels and, where there are any, of sample weights, of a batch of this type; [] without labels.
         predictions: specs of the predictions for the labels.
         arguments: `loss`, `loss_weights`, `metrics` and `weighted_metrics` of `compile`.
         sample_labels: labels of the user's. Default: there are none to check.
@@ -140,14 +141,24 @@ def compile_model(
     """
     loss = arguments["loss"]
     check_has_loss(model, loss, output_names(model, predictions))
+    if not batch:
+        wanted = next((name for name in ("metrics", "weighted_metrics") if arguments[name]), None)
+        if wanted is not None:
+            raise TracingError(
+                f"{wanted} of {model.name} compare labels with predictions, but a batch of type {batch_type} has no "
+                "labels: leave them out, or make metrics in __init__ of a layer, which updates them in its call"
+            )
+        return CompiledModel(model, None, None)
     losses = metrics = None
+    assert isinstance(batch_type, StructType)  # it has labels
+    labels_type = batch_type.types[1]
     if any(leaf is not None for leaf in keras.tree.flatten(loss)):
         losses = compile_losses(model, predictions, loss, arguments["loss_weights"])
 
     def build(labels: TensorStructure, predictions: TensorStructure, *sample_weight: TensorStructure) -> None:
         nonlocal metrics
         if losses is not None:
-            _check_loss(model, losses, batch_type.types[1], predictions, labels, *sample_weight)
+            _check_loss(model, losses, labels_type, predictions, labels, *sample_weight)
             if sample_labels is not None:
                 check_labels_of_sample(losses, labels, sample_labels)
         metrics = compile_metrics(model, arguments["metrics"], arguments["weighted_metrics"], labels, predictions)

@@ -47,6 +47,7 @@ class KerasMetrics:
         metrics: by name, with all their variables.
         own: the metrics of a model and its layers, which have counted already what built the model.
         losses: metrics of a batch's losses of outputs.
+        were_used: whether `metrics` may have counted in Keras' `fit`, which resets them before each epoch.
     Raises:
         TracingError: two metrics have one name, or one starts from other states than zeros.
     """
@@ -56,13 +57,15 @@ class KerasMetrics:
         metrics: Sequence[tuple[str, keras.metrics.Metric]],
         own: Sequence[keras.metrics.Metric],
         losses: Sequence[keras.metrics.Metric],
+        *,
+        were_used: bool = False,
     ) -> None:
         names = [*(name for name, _ in metrics), *(metric.name for metric in (*own, *losses))]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise TracingError(f"there are two metrics named {twice[0]}; give one of them another name=")
         self._metrics = [
-            *(_Metric(name, metric, _starts(name, metric), by_batch=False) for name, metric in metrics),
+            *(_Metric(name, metric, _starts(name, metric, were_used), by_batch=False) for name, metric in metrics),
             *(_Metric(metric.name, metric, _reset(metric), by_batch=False) for metric in own),
             *(_Metric(metric.name, metric, _starts(metric.name, metric), by_batch=True) for metric in losses),
         ]
@@ -111,9 +114,9 @@ def _flatten(results: Mapping[str, TensorStructure]) -> dict:
     return {key: last[key] for parts in entries.values() for key in parts}
 
 
-def _starts(name: str, metric: keras.metrics.Metric) -> list[np.ndarray]:
-    """The values that a metric's variables start from: those that they have."""
-    starts = [start_value(v) for v in metric.variables]
+def _starts(name: str, metric: keras.metrics.Metric, was_used: bool = False) -> list[np.ndarray]:
+    """The values that a metric's variables start from: those that they have, or of a reset where it was used."""
+    starts = _reset(metric) if was_used else [start_value(v) for v in metric.variables]
     if any(np.any(value != 0) for value in starts):
         raise TracingError(f"the metric {name} does not start from zeros, so states of clients cannot be added")
     return starts
@@ -122,7 +125,7 @@ def _starts(name: str, metric: keras.metrics.Metric) -> list[np.ndarray]:
 def _reset(metric: keras.metrics.Metric) -> list[np.ndarray]:
     """The values of a metric's variables after a reset, as before each epoch of Keras' `fit`."""
     if not all(map(has_value, metric.variables)):
-        return _starts(metric.name, metric)
+        return [start_value(v) for v in metric.variables]
     with tf.init_scope():
         return [np.asarray(keras.ops.convert_to_numpy(value)) for value in metric.stateless_reset_state()]
 

@@ -18,7 +18,7 @@ from fedcore.graphs.tensors.specs import element_spec
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.graphs.tensors.values import elements_of
 from fedcore.learning.models.frozen_weights import FrozenWeights, first_frozen_weights, frozen_weights
-from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, batch_type, checked_batch_type
+from fedcore.learning.models.functional_model import BATCH_PARTS, FunctionalModel, checked_batch_type, type_of_batch
 from fedcore.learning.models.held_variables import HoldsVariables, variables_of
 from fedcore.learning.models.keras_batches import (
     fit_labels,
@@ -30,6 +30,7 @@ from fedcore.learning.models.keras_batches import (
 )
 from fedcore.learning.models.keras_checks import (
     check_arguments,
+    check_class_weight,
     check_flags,
     check_steps,
     open_shape,
@@ -38,6 +39,7 @@ from fedcore.learning.models.keras_checks import (
     words_of,
 )
 from fedcore.learning.models.keras_compiled import compile_model
+from fedcore.learning.models.keras_constraints import constraint_of
 from fedcore.learning.models.keras_lengths import check_lengths
 from fedcore.learning.models.keras_outputs import LossLike, index_labels, labels_type, structure_of
 from fedcore.learning.models.keras_purity import check_pure
@@ -71,8 +73,13 @@ def from_keras_model(
     loss_weights: float | Sequence[float] | Mapping[str, float] | None = None,
     *,
     weighted_metrics: Sequence | Mapping | None = None,
+    class_weight: Mapping[int, float] | None = None,
 ) -> PureModel:
     """A Keras 3 model with a loss and metrics, as pure functions of its weights.
+
+    Of a model that is compiled, and where `loss` is left out, the loss and what else is left out of loss_weights,
+    metrics and weighted_metrics are those that `compile` was given. The optimizer of `compile` is that of the clients'
+    steps for algorithms whose `client_optimizer_fn` is left out.
 
     Make the Keras model inside `model_fn`, so that its initialisers are traced; one that was made outside starts from
     the values that it has. Weights are the trainable variables and the floating-point ones of the others. Of these the
@@ -92,28 +99,33 @@ def from_keras_model(
     Keras model's variables, in their order.
 
     What losses, loss weights, metrics and sample weights mean is what they mean for Keras' `compile` and `fit`: masks,
-    casts, reductions, names and all. A `compute_loss` or `compute_metrics` of the model's own is called in each step;
+    casts, reductions, names and all. Constraints of weights are applied after each step of an optimizer, at the clients
+    and at the server. A `compute_loss` or `compute_metrics` of the model's own is called in each step;
     metrics of its layers are reported too. A model with a `train_step` or `test_step` of its own is refused.
 
     Args:
         loss: as for `compile`: a Keras loss, its name, or a function (y_true, y_pred) -> losses; for several outputs
-            one for all, or a list or a dict of them, where None leaves an output out. Default: the losses that layers
-            add, or the model's own `compute_loss`; there has to be one of them.
+            one for all, or a list or a dict of them, where None leaves an output out. Default: that of `compile`, with
+            the losses that layers add, or the model's own `compute_loss`; there has to be one of them.
         input_spec: the type of a batch: (x, y), (x, y, sample_weight) or a dict with these keys, of TensorSpecs, or a
-            sample batch of arrays. Sample weights weigh the loss and the weighted metrics; for several outputs they
-            are one for all or one for each. Default: the model's inputs, with labels like its outputs (integers for a
-            sparse loss).
+            sample batch of arrays; for a model whose losses read no labels also x or (x,), the inputs alone. Sample
+            weights weigh the loss and the weighted metrics; for several outputs they are one for all or one for each.
+            Default: the model's inputs, with labels like its outputs (integers for a sparse loss).
         metrics: as for `compile`: Keras metrics, their names or functions of labels and predictions; also functions ()
             that make one, and for one output a dict of them by name. The metrics of Keras' `fit` have these names
             here: several outputs have a loss each. A loss, weighted by examples, num_examples and num_batches are
-            always there, unless a metric of this name takes their place. Default: no others.
-        loss_weights: of the outputs' losses. Default: 1 each.
-        weighted_metrics: as `metrics`, which ignore sample weights; these take them. Default: none.
+            always there, unless a metric of this name takes their place. Default: no others, or those of `compile`.
+        loss_weights: of the outputs' losses. Default: 1 each, or those of `compile`.
+        weighted_metrics: as `metrics`, which ignore sample weights; these take them. Default: none, or those of
+            `compile`.
+        class_weight: as for `fit`: the sample weight of each class of integer or one-hot labels, in training only; a
+            class that is left out has 1. Default: no weights.
     Raises:
         InvalidValue: the batch is no such batch, or a list of losses or of loss weights has not one for each output.
-        TracingError: there is no loss, the model, the loss or a metric does not take it, a
-            weight has a constraint or is overwritten by its gradient, a metric has states that cannot be added, or
-            `train_step` or `test_step` are the model's own.
+        TypeMismatch: `class_weight` is no dict from whole numbers to numbers.
+        TracingError: there is no loss, the model, the loss or a metric does not take it, batches have sample weights
+            beside `class_weight`, a constraint cannot be traced, a weight is overwritten by its gradient, a metric has
+            states that cannot be added, or `train_step` or `test_step` are the model's own.
     Example:
         >>> def make():
         ...     error = keras.metrics.MeanAbsoluteError()
@@ -129,7 +141,7 @@ def from_keras_model(
         "metrics": metrics,
         "weighted_metrics": weighted_metrics,
     }
-    return _KerasModel(keras_model, input_spec, arguments)
+    return _KerasModel(keras_model, input_spec, arguments, check_class_weight(class_weight))
 
 
 def functional_model_from_keras(
@@ -162,22 +174,35 @@ def functional_model_from_keras(
 
 
 class _KerasModel(HoldsVariables):
-    batch_type: StructType
-
     @without_collection()
-    def __init__(self, model: keras.Model, input_spec: TensorStructure | Type | None, arguments: dict) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        input_spec: TensorStructure | Type | None,
+        arguments: dict,
+        class_weight: dict[int, float] | None,
+    ) -> None:
         if not isinstance(model, keras.Model):
             raise TracingError(f"from_keras_model takes a Keras 3 model, not {brief(model)}")
+        compiled = private_api_keras.compile_arguments(model)
+        self.optimizer = model.optimizer if compiled else None
+        if arguments["loss"] is None:
+            arguments = {name: compiled.get(name) if given is None else given for name, given in arguments.items()}
+        self._class_weight = class_weight
         check_arguments(arguments["loss"], input_spec)
         check_steps(model)
         self.keras_model = model
-        self.batch_type = checked_batch_type(_batch_type(model, arguments["loss"], input_spec))
+        self.batch_type = _batch_type(model, arguments["loss"], input_spec)
         self.batch_size = fixed_batch_size(model)
         predictions = self._build()
         self._predictions_of_labels = predictions, index_labels(model, predictions, arguments["loss"])
-        labels = label_specs(self.batch_type.types[1], *self._predictions_of_labels)
-        labels_and_weights = [labels, *self._specs()[2:]]
-        sample = None if input_spec is None else dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"]
+        if _has_labels(self.batch_type):
+            labels = label_specs(self._part_types[1], *self._predictions_of_labels)
+            labels_and_weights = [labels, *self._specs()[2:]]
+            sample = None if input_spec is None else dict(zip(BATCH_PARTS, _parts_of(input_spec), strict=False))["y"]
+        else:
+            labels_and_weights, sample = [], None
+        self._labels = labels_and_weights[:1]
         self.compiled = compile_model(model, labels_and_weights, self.batch_type, predictions, arguments, sample)
         self.metrics = self.compiled.metrics
         self._assigned = self._check_step(training=True)
@@ -190,7 +215,7 @@ class _KerasModel(HoldsVariables):
 
     def _build(self) -> TensorStructure:
         """The specs of predictions; builds the model where it is not built, as `fit` does."""
-        x, type_ = self._specs()[0], self.batch_type.types[0]
+        x, type_ = self._specs()[0], self._part_types[0]
         try:
             return private_api_keras.outputs_of(lambda x: self._call(*self._fit([x]), training=False), x)
         except Exception as error:
@@ -208,9 +233,14 @@ class _KerasModel(HoldsVariables):
             labels_and_weights[0] = fit_labels(labels_and_weights[0], *self._predictions_of_labels)
         return [x, *labels_and_weights]
 
+    @property
+    def _part_types(self) -> tuple[Type, ...]:
+        """The types of a batch's parts: inputs, labels and sample weights; of one without labels the inputs."""
+        return self.batch_type.types if isinstance(self.batch_type, StructType) else (self.batch_type,)
+
     def _specs(self) -> list:
         """The specs of the parts of a batch."""
-        return [element_spec(part) for part in self.batch_type.types]
+        return [element_spec(part) for part in self._part_types]
 
     def _training(self, training: bool) -> dict:
         return {"training": training} if private_api.takes_training(self.keras_model) else {}  # a call may not take it
@@ -242,14 +272,13 @@ class _KerasModel(HoldsVariables):
         self.compiled.check_reports(names)
         return assigned
 
+    def build_compiled_metrics(self) -> None:
+        """Builds the metrics of the user's `compile`, whose names and directions Keras' callbacks read."""
+        for labels in self._labels:
+            private_api_keras.build_compiled_metrics(self.keras_model, labels, self._predictions_of_labels[0])
+
     def _read_weights(self) -> None:
         model, initialisers = self.keras_model, active_initialisers()
-        bound = [v.path for v in model.trainable_variables if getattr(v, "constraint", None) is not None]
-        if bound:
-            raise TracingError(
-                f"the weight {bound[0]} has a constraint, which Keras applies in its own optimizers only; normalise "
-                "the weight inside its layer's call instead"
-            )
         overwritten = [v.path for v in model.trainable_variables if getattr(v, "overwrite_with_gradient", False)]
         if overwritten:
             raise TracingError(
@@ -258,6 +287,7 @@ class _KerasModel(HoldsVariables):
             )
         self.flags = trainable_flags(model)
         self.trainable = list(model.trainable_variables)
+        self.trainable_constraints = [constraint_of(v) for v in self.trainable]
         self.trainable_names = [v.path for v in self.trainable]
         self.trainable_paths = [v.path.removeprefix(f"{model.name}/") for v in self.trainable]
         self.non_trainable = averaged_weights(model)
@@ -327,7 +357,9 @@ class _KerasModel(HoldsVariables):
         return [*(tf.zeros(v.shape, v.dtype) for v in recurrent), *map(tf.convert_to_tensor, self.counter_starts)]
 
     def parts(self, batch: TensorStructure) -> list:
-        """A batch's inputs, labels and, where there are any, sample weights."""
+        """A batch's inputs and, where there are any, labels and sample weights."""
+        if not isinstance(self.batch_type, StructType):
+            return [batch]
         if isinstance(batch, Mapping):
             return [batch[name] for name in BATCH_PARTS[: len(batch)]]
         return list(elements_of(batch, self.batch_type))
@@ -362,8 +394,9 @@ class _KerasModel(HoldsVariables):
         training: bool,
     ) -> tuple:
         """(The loss of a batch, the names that the user's own `compute_metrics` reports); counts it in the metrics."""
-        y, *weights = labels_and_weights
-        sample_weight = weights[0] if weights else None
+        if training and self._class_weight is not None:
+            labels_and_weights = private_api_keras.class_weights(self._class_weight, x, *labels_and_weights)
+        y, sample_weight = (*labels_and_weights, None, None)[:2]
         loss = self.compiled.loss(x, y, predictions, sample_weight, training)
         return loss, self.compiled.update_metrics(x, y, predictions, sample_weight)
 
@@ -434,12 +467,23 @@ def _wanted_inputs(model: keras.Model) -> str:
     return f"; it takes {' and '.join(f'{i.dtype}{open_shape(i)}' for i in inputs)}" if inputs else ""
 
 
+def _has_labels(batch: Type) -> bool:
+    return isinstance(batch, StructType) and len(batch) > 1
+
+
 def _batch_type(model: keras.Model, loss: LossLike | None, input_spec: TensorStructure | Type | None) -> Type:
+    """The type of a batch; one of inputs only, x or (x,), is for a model without a loss of labels.
+
+    Raises:
+        InvalidValue: it is no type of batches.
+    """
     if input_spec is not None:
-        return batch_type(input_spec)
+        type_ = type_of_batch(input_spec)
+        is_inputs = isinstance(type_, TensorType) or (isinstance(type_, StructType) and type_.names == (None,))
+        return type_ if loss is None and is_inputs else checked_batch_type(type_)
     if not getattr(model, "inputs", None):
         raise TracingError(
             f"from_keras_model: {model.name} does not tell its inputs; give input_spec, such as dataset.element_spec"
         )
     x = tf.nest.map_structure(input_spec_of, structure_of(model, "inputs"))
-    return to_type((x, labels_type(model, loss)))
+    return checked_batch_type(to_type((x, labels_type(model, loss))))

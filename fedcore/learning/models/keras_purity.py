@@ -9,9 +9,12 @@ import tensorflow as tf
 from fedcore.errors import TracingError
 from fedcore.graphs import private_api, private_api_keras
 from fedcore.graphs.capture.constant_tables import constant_tables
+from fedcore.learning.models.keras_batches import input_spec_of
+from fedcore.learning.models.keras_outputs import structure_of
 from fedcore.learning.models.model_weights import layer_states
 
 _READ = "ReadVariableOp"
+_READS = frozenset({_READ, "ResourceGather", "ResourceGatherNd", "VariableShape"})
 _PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
 
@@ -28,8 +31,7 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
         TracingError: a layer calls Python, looks up in a table that may change, keeps a variable unknown to Keras, or
             assigns a weight that gradients move, or reads it inside a function with a gradient of its own.
     """
-    with constant_tables(), private_api.quick_operations(), private_api.functions_traced_anew():
-        graph = tf.function(step, autograph=False).get_concrete_function(*batch).graph
+    graph = _trace(step, batch)
     for op in graph.get_operations():
         if op.type in _PYTHON:
             raise TracingError(
@@ -46,7 +48,9 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
             raise TracingError(
                 f"{_layer_of(model, assigning[0])} assigns the weight {trained[id(outer)]} while it trains, which "
                 "gradients move too; a pure function has no place for both. Use the new value in the layer's call "
-                "without assigning it, or make the weight with trainable=False"
+                "without assigning it, make the weight with trainable=False, or give it a constraint, which is applied "
+                "after each step: kernel_constraint=lambda w: w / keras.ops.norm(w, ord=2) in place of "
+                "SpectralNormalization"
             )
         if outer.dtype != tf.resource or id(outer) in handles:
             continue
@@ -61,7 +65,24 @@ def check_pure(model: keras.Model, step: Callable, batch: Sequence, metrics: Seq
             f"{layer} looks up in a table that may change, or uses another resource that lives in one process. Use a "
             "tf.lookup.StaticHashTable, or look up before the data come in: dataset.map(lambda x, y: (layer(x), y))"
         )
-    changing = {id(outer) for outer, inner in graph.captures if any(op.type != _READ for op in inner.consumers())}
+    return _assigned(model, graph)
+
+
+def assigned_in_training(model: keras.Model) -> set[int]:
+    """The identities of the variables that a call in training may assign, of a model that tells its inputs."""
+    inputs = keras.tree.map_structure(input_spec_of, structure_of(model, "inputs"))
+    training = {"training": True} if private_api.takes_training(model) else {}
+    return _assigned(model, _trace(lambda x: model(x, **training), [inputs]))
+
+
+def _trace(step: Callable, batch: Sequence) -> tf.Graph:
+    with constant_tables(), private_api.quick_operations(), private_api.functions_traced_anew():
+        return tf.function(step, autograph=False).get_concrete_function(*batch).graph
+
+
+def _assigned(model: keras.Model, graph: tf.Graph) -> set[int]:
+    """The identities of the model's variables that a graph does more with than read them."""
+    changing = {id(outer) for outer, inner in graph.captures if any(op.type not in _READS for op in inner.consumers())}
     return {id(v) for v in model.variables if id(v.value.handle) in changing}
 
 

@@ -109,6 +109,9 @@ class ModelWeights:
     def assign_weights_to(self, model: ModelWithVariables) -> None:
         """Writes the weights into a Keras model of the same architecture, or one of `fc.learning` with variables.
 
+        Those of a state, `state.global_model_weights`, lack the frozen weights, which the model then keeps: a built
+        Keras model that tells its inputs is traced to find out which these are.
+
         Raises:
             ValueError: the model has other variables; none of them is changed then.
         Example:
@@ -118,7 +121,10 @@ class ModelWeights:
             [[2.0]]
         """
         pairs: list[tuple[Any, Any]] = []
-        for variables, values in zip(_variables(model), self, strict=True):
+        trainable, non_trainable = _variables(model)
+        if len(non_trainable) > len(self.non_trainable):
+            non_trainable = _without_frozen(model, non_trainable)
+        for variables, values in zip((trainable, non_trainable), self, strict=True):
             if len(variables) != len(values):
                 hint = "\n  fix: process.get_model_weights(state) has the frozen weights too, a state has not"
                 raise InvalidValue(
@@ -171,6 +177,17 @@ def _variables(model: ModelWithVariables) -> tuple[Sequence, Sequence]:
     model = getattr(model, "keras_model", model)
     is_keras = hasattr(model, "non_trainable_weights")
     return model.trainable_variables, averaged_weights(model) if is_keras else model.non_trainable_variables
+
+
+def _without_frozen(model: ModelWithVariables, variables: Sequence) -> Sequence:
+    """The variables of a Keras model that a call in training assigns; all where the model does not tell its inputs."""
+    from fedcore.learning.models.keras_purity import assigned_in_training
+
+    model = getattr(model, "keras_model", model)
+    if not getattr(model, "inputs", None):
+        return variables
+    assigned = assigned_in_training(model)
+    return [v for v in variables if id(v) in assigned]
 
 
 def weights_for(present: TensorStructure, weights: "TensorStructure | ModelWithVariables") -> TensorStructure:

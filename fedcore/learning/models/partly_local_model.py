@@ -19,7 +19,7 @@ from fedcore.ir.locations import describe
 from fedcore.learning.models.frozen_weights import FrozenWeights, frozen_weights
 from fedcore.learning.models.keras_model import from_keras_model
 from fedcore.learning.models.model_weights import ModelWeights, averaged_weights
-from fedcore.learning.models.pure_model import BatchOutput, PureModel
+from fedcore.learning.models.pure_model import BatchOutput, PureModel, constrained
 from fedcore.learning.models.reconstruction_model import KerasReconstructionModel, ReconstructionModel
 from fedcore.learning.models.traced import trace_model
 from fedcore.learning.models.variable_model import VariableModel
@@ -61,9 +61,19 @@ class PartlyLocalModel:
     def trainable_paths(self) -> Sequence[str]:
         return self._global(self.whole.trainable_paths)
 
-    def _global(self, names: Sequence[str]) -> Sequence[str]:
-        """The names of the global trainable weights, if all have names."""
-        return [names[i] for i in self.places["global_trainable_variables"]] if names else ()
+    def constrain(self, trainable: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+        """The global trainable weights after a step, with their constraints applied."""
+        return constrained(trainable, self._global(self.whole.trainable_constraints))
+
+    def constrain_local(self, trainable: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+        """The local trainable weights after a step, with their constraints applied."""
+        constraints = self.whole.trainable_constraints
+        mine = [constraints[i] for i in self.places["local_trainable_variables"]] if constraints else ()
+        return constrained(trainable, mine)
+
+    def _global(self, parts: Sequence[Any]) -> Sequence[Any]:
+        """The parts, such as names, of the global weights, of those that all trainable weights have, if any."""
+        return [parts[i] for i in self.places["global_trainable_variables"]] if parts else ()
 
     @property
     def batch_type(self) -> Type:

@@ -73,6 +73,16 @@ class PureModel(abc.ABC):
     trainable_paths: Sequence[str] = ()
     """The paths without the model's name, `lstm/lstm_cell/kernel`, as people see them. Default: none."""
 
+    optimizer: Any = None
+    """The optimizer that a Keras model was compiled with, for the steps of its clients. Default: none."""
+
+    trainable_constraints: Sequence[Callable | None] = ()
+    """For each trainable weight its constraint, weight -> weight, or None. Default: no weight has one."""
+
+    def constrain(self, trainable: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
+        """Trainable weights after a step of an optimizer with their constraints applied, as Keras' optimizers do."""
+        return constrained(trainable, self.trainable_constraints)
+
     @abc.abstractmethod
     def initial_weights(self) -> ModelWeights: ...
 
@@ -145,6 +155,13 @@ class PureModel(abc.ABC):
         if name not in metrics:
             raise TracingError(f"the model finalizes no metric named {name}, but {', '.join(metrics)}")
         return metrics[name]
+
+
+def constrained(weights: Sequence[tf.Tensor], constraints: Sequence[Callable | None]) -> tuple[tf.Tensor, ...]:
+    """The weights, each with its constraint applied; no constraints at all leave all as they are."""
+    if not any(constraints):
+        return tuple(weights)
+    return tuple(w if bound is None else bound(w) for w, bound in zip(weights, constraints, strict=True))
 
 
 def initial_counts() -> dict:

@@ -1,7 +1,7 @@
 """Keras optimizers as functional ones: Keras' own classes by their attributes. See decisions 0255 and 0290."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
@@ -20,8 +20,11 @@ from fedcore.learning.optimizers.rmsprop import build_rmsprop
 from fedcore.learning.optimizers.scheduled_optimizer import ScheduledOptimizer
 from fedcore.learning.optimizers.sgdm import build_sgdm
 
-OptimizerLike: TypeAlias = Optimizer | keras.optimizers.Optimizer | Callable[[], Optimizer | keras.optimizers.Optimizer]
-"""An optimizer of `fc.learning.optimizers`, a Keras 3 optimizer, or a function that makes either."""
+OptimizerLike: TypeAlias = (
+    Optimizer | keras.optimizers.Optimizer | Callable[[], Optimizer | keras.optimizers.Optimizer] | str | Mapping
+)
+"""An optimizer of `fc.learning.optimizers`, a Keras 3 optimizer, a function that makes either, or what
+`keras.optimizers.get` takes: a name, or a dict of `keras.optimizers.serialize`."""
 
 # By exact class, since a subclass may step otherwise.
 _RULES: dict[type, Callable[[float, Any], Optimizer]] = {
@@ -56,11 +59,11 @@ def as_optimizer(
     Its numbers are read once, when this is called: weight decay, clipping and learning-rate schedules are kept; the
     state of a Keras optimizer that has already been used is not. SGD, Adam, AdamW, Adagrad, RMSprop and Adafactor are
     written anew, in fewer operations. The steps of other classes (Lion, Nadam), of subclasses and of objects with a
-    replaced method, and those with gradient accumulation, averages of weights (`use_ema`), a `loss_scale_factor` or
-    exclusions from weight decay, are taken by the object itself, with the methods that Keras' `fit` calls, on variables
-    that have the names and paths of the model's. A client's optimizer starts anew in each round, with its accumulated
-    gradients and averages, and the scale of a LossScaleOptimizer. A client's training ends with the averages as its
-    weights, as Keras' `fit` does.
+    replaced method, and those with gradient accumulation, averages of weights (`use_ema`), a `loss_scale_factor`,
+    exclusions from weight decay or a learning rate that is a Python function, are taken by the object itself, with the
+    methods that Keras' `fit` calls, on variables that have the names and paths of the model's. A client's optimizer
+    starts anew in each round, with its accumulated gradients and averages, and the scale of a LossScaleOptimizer. A
+    client's training ends with the averages as its weights, as Keras' `fit` does.
 
     An optimizer of one's own keeps all that steps change in Keras variables, which `build` or `__init__` makes. These
     start from the values that they have, or that weights have. A `SeedGenerator` draws other numbers in each client,
@@ -69,14 +72,14 @@ def as_optimizer(
     Types: those of `Optimizer`.
 
     Args:
-        given: a Keras optimizer, one of `fc.learning.optimizers`, or () -> one of these.
+        given: a Keras optimizer, its name or its configuration, one of `fc.learning.optimizers`, or () -> one of these.
         names: of the trained weights' variables, `net/base/kernel`. Default: they have no names, and optimizers that
             read names are refused.
         scales_loss: whether the caller takes the gradients of `Optimizer.scale_loss`. Default: those of the loss.
         averages_weights: whether averages of weights (`use_ema`) have an effect there. Default: they do.
         clips_examples: whether the caller takes the noisy gradients of `build_dp_sgd`. Default: those of batches.
     Raises:
-        FedcoreError: it is no optimizer, its learning rate is a Python function, it scales losses where none is
+        FedcoreError: it is no optimizer, it scales losses where none is
             scaled, averages weights where that has no effect, or clips examples where there are none; weights are
             excluded from weight decay by variables, or without names; an optimizer of one's own has been used already,
             or its step is not one of a graph: it makes variables, changes Python's attributes, or uses a `tf.Variable`.
@@ -108,6 +111,8 @@ def as_optimizer(
 def _as_optimizer(given: OptimizerLike, names: Sequence[str]) -> Optimizer:
     if isinstance(given, Optimizer):
         return given.with_names(names) if names else given
+    if isinstance(given, str) or (isinstance(given, Mapping) and "class_name" in given):
+        given = _by_name(given)
     if isinstance(given, keras.optimizers.Optimizer):
         return _from_keras(given, names)
     if isinstance(given, type) and issubclass(given, keras.optimizers.Optimizer | Optimizer):
@@ -115,7 +120,28 @@ def _as_optimizer(given: OptimizerLike, names: Sequence[str]) -> Optimizer:
         raise FedcoreError(f"{name} is a class, which is no optimizer: give {name}(…) with a learning rate")
     if callable(given) and not isinstance(given, type):
         return _as_optimizer(_call(given), names)
+    if given is None:
+        raise FedcoreError(
+            "there is no optimizer: give client_optimizer_fn, or a Keras model whose compile() was given one"
+        )
+    if isinstance(given, list | tuple | Mapping):
+        raise FedcoreError(
+            f"{brief(given)} is no optimizer: one takes the steps of all weights\n"
+            "  fix: for rates by layer, a subclass of a Keras optimizer with update_step(gradient, variable,\n"
+            "  learning_rate), where variable.name has the layer's name"
+        )
     raise FedcoreError(f"{brief(given)} is no optimizer: give one of fc.learning.optimizers or a Keras 3 one")
+
+
+def _by_name(given: str | Mapping) -> keras.optimizers.Optimizer:
+    """The optimizer that Keras makes of a name or a configuration."""
+    try:
+        return keras.optimizers.get(given)
+    except (ValueError, TypeError, KeyError) as error:
+        raise FedcoreError(
+            f"Keras has no optimizer {brief(given)}: keras.optimizers.get takes a name, such as 'adam', or a dict of "
+            "keras.optimizers.serialize"
+        ) from error
 
 
 def _call(function: Callable) -> OptimizerLike:
@@ -149,8 +175,7 @@ def _from_keras(keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str
         return LossScaled(inner, keras_optimizer.initial_scale, keras_optimizer.dynamic_growth_steps)
     schedule = private_api.learning_rate(keras_optimizer)
     scheduled = isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
-    if callable(schedule) and not scheduled and not isinstance(schedule, keras.Variable):
-        raise FedcoreError(f"{name}: the learning rate is a Python function; give a Keras schedule or a number")
+    is_function = callable(schedule) and not scheduled and not isinstance(schedule, keras.Variable)
     excludes = private_api.excludes_from_weight_decay(keras_optimizer)
     if excludes and not names:
         raise FedcoreError(f"{name}.exclude_from_weight_decay: the weights of this model have no names")
@@ -159,7 +184,7 @@ def _from_keras(keras_optimizer: keras.optimizers.Optimizer, names: Sequence[str
             f"{name}.exclude_from_weight_decay(var_list=…): a round has no variables\n  fix: var_names=[…]"
         )
     rule = _RULES.get(type(keras_optimizer)) if is_of_keras else None
-    if rule is None or excludes or any(getattr(keras_optimizer, option) for option in _BY_KERAS):
+    if rule is None or excludes or is_function or any(getattr(keras_optimizer, option) for option in _BY_KERAS):
         return KerasSteps(keras_optimizer, names)
     # Attributes, since a schedule of one's own need not have a configuration.
     rate = schedule.numpy() if isinstance(schedule, keras.Variable) else schedule

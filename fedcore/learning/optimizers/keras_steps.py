@@ -87,7 +87,9 @@ class KerasSteps(Optimizer):
                 f"{self._name} has been built, for the variables of a model: its state is not that of a round\n"
                 f"  fix: give one that has taken no step, such as lambda: {self._name}(…)"
             )
-        fresh = type(optimizer).from_config(optimizer.get_config())
+        with private_api_keras.plain_learning_rate(optimizer) as rate:
+            config = optimizer.get_config()
+        fresh = type(optimizer).from_config({**config, "learning_rate": rate} if callable(rate) else config)
         private_api_keras.copy_exclusions(optimizer, fresh)
         return fresh
 
@@ -292,6 +294,10 @@ class _RecordingScope(keras.StatelessScope):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.unknown: list[keras.Variable] = []
+
+    def __enter__(self) -> "_RecordingScope":
+        private_api_keras.make_tensors_handles()
+        return super().__enter__()
 
     def get_current_value(self, variable: keras.Variable) -> Any:
         if id(variable) not in self.state_mapping:

@@ -7,9 +7,11 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import keras
 
 from fedcore.computation.asynchronous import run_awaitable
 from fedcore.errors import InvalidValue, TypeMismatch, brief
@@ -20,6 +22,7 @@ from fedcore.learning.programs.callback import Callback
 from fedcore.learning.programs.client_memory import ClientMemory
 from fedcore.learning.programs.cohorts import as_client_data, cohorts_of, evaluation_client_data
 from fedcore.learning.programs.history import History, plain_metrics
+from fedcore.learning.programs.keras_callbacks import with_keras_callbacks
 from fedcore.learning.programs.progress_bar import ProgressBar
 from fedcore.learning.programs.training import (
     Settings,
@@ -53,6 +56,38 @@ if TYPE_CHECKING:
     Datasets = Sequence[tf.data.Dataset] | Mapping[str, tf.data.Dataset]
 
 
+_OF_FIT = {
+    "epochs": "rounds=…; a client's epochs are data.preprocess(lambda dataset: dataset.repeat(epochs).batch(32))",
+    "initial_epoch": "directory=…, from which a training goes on",
+    "batch_size": "data.preprocess(lambda dataset: dataset.batch(32))",
+    "shuffle": "data.preprocess(lambda dataset: dataset.shuffle(1000).batch(32))",
+    "steps_per_epoch": "data.preprocess(lambda dataset: dataset.batch(32).take(steps))",
+    "class_weight": "fc.learning.from_keras_model(model, class_weight=…)",
+    "sample_weight": "batches (x, y, sample_weight)",
+    "validation_split": "data, evaluation_data = fc.simulation.datasets.ClientData.train_test_client_split(data, 10)",
+    "validation_data": "evaluation=fc.learning.algorithms.build_fed_eval(model_fn), evaluation_data=…",
+    "validation_freq": "evaluate_every=…",
+    "verbose": "progress=True or progress=False",
+}
+"""The arguments of Keras' `fit` that `train` has under another name or in another place."""
+
+_Function = TypeVar("_Function", bound=Callable)
+
+
+def _knows_arguments_of_fit(fn: _Function) -> _Function:
+    """Makes a function say what to write in place of an argument of Keras' `fit`."""
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        name = next((name for name in kwargs if name in _OF_FIT), None)
+        if name is not None:
+            raise TypeMismatch(f"{name} is an argument of Keras' fit, not of train\n  fix: {_OF_FIT[name]}")
+        return fn(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+@_knows_arguments_of_fit
 def train(
     process: LearningProcess,
     data: "ClientData | FederatedDataSource | Datasets",
@@ -68,7 +103,7 @@ def train(
     evaluation_data: "ClientData | Datasets | tf.data.Dataset | tuple | None" = None,
     evaluate_every: int = 10,
     evaluation_clients: int | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence["Callback | keras.callbacks.Callback"] = (),
     release_managers: Sequence[ReleaseManager] = (),
     program_state_manager: ProgramStateManager | None = None,
     checkpoint_every: int = 1,
@@ -114,7 +149,8 @@ def train(
             of Keras' `evaluate`. Default: no evaluation.
         evaluate_every: every how many rounds.
         evaluation_clients: clients of an evaluation, sampled. Default: all.
-        callbacks: see `Callback`.
+        callbacks: see `Callback`. Those of Keras run where they read logs and weights only: a round is an epoch to
+            them, and `model` the Keras model that the process was built of.
         release_managers: get each round's metrics, with its number as the key; those of the directory come first.
         program_state_manager: keeps the checkpoints. Default: a `FileProgramStateManager` of the directory that keeps
             the last 3; one with `keep_total=` and `keep_every_k=` of your own keeps others. See its `begin_save`.
@@ -135,7 +171,7 @@ def train(
     Returns:
         A `History`: a row for each round, the final state, and the states of clients, by client id.
     Raises:
-        TypeMismatch: an argument is of the wrong kind.
+        TypeMismatch: an argument is of the wrong kind, or one of Keras' `fit`.
         InvalidValue: the clients are fewer than a round has; results with noise may be refused; the directory is in
             use, or has checkpoints of another seed or of another process; all its checkpoints are damaged (of some the
             newest that is whole is used, with a warning).
@@ -188,7 +224,7 @@ def train(
             number,
             settings,
             evaluate=_evaluator(evaluation, evaluation_data, evaluation_clients, number),
-            callbacks=[*callbacks, *([bar] if _shows(progress) else [])],
+            callbacks=[*with_keras_callbacks(callbacks), *([bar] if _shows(progress) else [])],
             release_managers=released,
             state_manager=manager,
             memory=memory,
@@ -250,8 +286,8 @@ def _check(process: Any, callbacks: Sequence[Any], release_managers: Sequence[An
             "fc.learning.AsynchronousProcess"
         )
     for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise TypeMismatch(f"a callback is a fc.learning.programs.Callback, not {brief(callback)}")
+        if not isinstance(callback, Callback | keras.callbacks.Callback):
+            raise TypeMismatch(f"a callback is a fc.learning.programs.Callback or one of Keras, not {brief(callback)}")
     for manager in release_managers:
         if not isinstance(manager, ReleaseManager):
             raise TypeMismatch(f"a release manager is a fc.program.ReleaseManager, not {brief(manager)}")

@@ -1,0 +1,244 @@
+"""Keras' callbacks in a training, called by Keras' own `CallbackList`.
+
+Decision 0336.
+"""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from fedcore.context import NON_FINITE_CLIENTS
+from fedcore.errors import InvalidValue
+from fedcore.graphs import private_api, private_api_keras
+from fedcore.learning.models.model_weights import ModelWeights
+from fedcore.learning.programs.callback import Callback
+
+_K = keras.callbacks
+_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
+_INSTEAD: tuple[tuple[type, str], ...] = (
+    (_K.BackupAndRestore, "train(directory=…), which writes checkpoints and resumes from them"),
+    (_K.ProgbarLogger, "train(progress=True)"),
+    (
+        _K.SwapEMAWeights,
+        "keras.optimizers.SGD(use_ema=True) for the clients, who end with the averages as their weights",
+    ),
+    (_K.OrbaxCheckpoint, "keras.callbacks.ModelCheckpoint for the model, train(directory=…) for the state"),
+    (_K.ModelCheckpoint, 'save_freq="epoch", which is each round'),
+    (_K.TensorBoard, 'update_freq="epoch" and write_steps_per_second=False'),
+)
+_NOT_KEPT = ("params", "min_delta")  # Keras gives `min_delta` its sign anew, together with `monitor_op`
+
+
+class KerasCallbacks(Callback):
+    """Callbacks of Keras, for which a round is an epoch of one batch.
+
+    Guarantees:
+      - In each hook the Keras model has the weights of the training's state, and its optimizer the learning rate of
+        the clients. What the hook changes of these goes into the state; `model.stop_training` ends the training.
+      - What the callbacks' attributes hold in numbers, texts and arrays is part of a checkpoint.
+
+    Types: `logs` are the loss and the metrics of the round and, with `val_`, of its evaluation: floats. A round whose
+    clients' work is all not finite has a loss of NaN for `TerminateOnNaN`, and none for an epoch.
+
+    Args:
+        callbacks: that read logs and weights after an epoch.
+    Raises:
+        InvalidValue: one is called for each batch, sets a learning rate that the process has not, or the process was
+            built of no Keras model.
+    """
+
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        for callback in callbacks:
+            _check(callback)
+        self._callbacks = list(callbacks)
+        self._model: Any = None
+        self._list: Any = None
+        self._starts: list[dict] = [{} for _ in callbacks]
+        self._restored: list[Mapping] = []
+
+    def on_train_begin(self) -> None:
+        pure: Any = self.training.process.pure_model
+        self._model = getattr(pure, "keras_model", None)
+        if self._model is None:
+            names = ", ".join(type(callback).__name__ for callback in self._callbacks)
+            raise InvalidValue(
+                f"{names}: Keras' callbacks are given the Keras model that the process was built of, but this process "
+                "was built of none\n  fix: build it of fc.learning.from_keras_model, or write a "
+                "fc.learning.programs.Callback"
+            )
+        if not hasattr(self._model, "optimizer"):
+            self._model.optimizer = None
+        self._check_optimizer()
+        pure.build_compiled_metrics()
+        self._model.stop_training = False
+        self._list = _K.CallbackList(
+            self._callbacks, model=self._model, epochs=self.training.rounds, steps=1, verbose=0
+        )
+        with self._model_of_state():
+            self._list.on_train_begin()
+        self._starts = [_attributes(callback) for callback in self._callbacks]
+        for callback, attributes in zip(self._callbacks, self._restored, strict=False):
+            vars(callback).update(attributes)
+
+    def _check_optimizer(self) -> None:
+        setters = [c for c in self._callbacks if isinstance(c, _K.ReduceLROnPlateau | _K.LearningRateScheduler)]
+        if setters and self._model.optimizer is None:
+            raise InvalidValue(
+                f"{type(setters[0]).__name__} sets model.optimizer.learning_rate, but {self._model.name} has no "
+                "optimizer\n  fix: model.compile(optimizer=…), or fc.learning.programs.LearningRateScheduler"
+            )
+
+    @contextlib.contextmanager
+    def _model_of_state(self) -> Iterator[None]:
+        training, model = self.training, self._model
+        weights = training.process.get_model_weights(training.state)
+        weights.assign_weights_to(model)
+        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        rate = None if optimizer is None else private_api_keras.learning_rate_variable(optimizer)
+        hparams = training.process.get_hparams(training.state).get("client_work", {})
+        if rate is not None and "learning_rate" in hparams:
+            rate.assign(hparams["learning_rate"])
+        old_rate = None if rate is None else float(rate.numpy())
+        with warnings.catch_warnings():  # Keras 3.15 calls numpy 2.4 in an older way
+            warnings.filterwarnings("ignore", "__array__ implementation doesn't", DeprecationWarning)
+            yield
+        new_weights = ModelWeights.from_model(model)
+        if not all(map(_equal, _leaves(weights), _leaves(new_weights))):
+            training.state = training.process.set_model_weights(training.state, new_weights)
+        if rate is not None and float(rate.numpy()) != old_rate:
+            if "learning_rate" not in hparams:
+                raise InvalidValue(
+                    f"a callback sets the learning rate of {model.name}'s optimizer, but the process has no "
+                    "hyperparameter client_work.learning_rate, which is that of the clients' optimizer\n"
+                    "  fix: fc.learning.programs.LearningRateScheduler sets other hyperparameters"
+                )
+            changes = {"client_work": {"learning_rate": float(rate.numpy())}}
+            training.state = training.process.set_hparams(training.state, changes)
+        training.stop_training = training.stop_training or bool(model.stop_training)
+
+    def on_round_begin(self, round_number: int) -> None:
+        with self._model_of_state():
+            self._list.on_epoch_begin(round_number - 1)
+            self._list.on_train_batch_begin(0)
+
+    def on_round_end(self, round_number: int, logs: dict[str, Any]) -> None:
+        metrics = _metrics_of(logs)
+        trained = {name: value for name, value in metrics.items() if not name.startswith("val_")}
+        if not trained and logs.get(NON_FINITE_CLIENTS):
+            trained = {"loss": math.nan}
+        with self._model_of_state():
+            self._list.on_train_batch_end(0, trained)
+            self._list.on_epoch_end(round_number - 1, metrics)
+
+    def on_train_end(self) -> None:
+        with self._model_of_state():
+            self._list.on_train_end()
+
+    def get_state(self) -> Any:
+        pairs = zip(self._callbacks, self._starts, strict=True)
+        return [(type(callback).__name__, _changes(callback, start) if start else {}) for callback, start in pairs]
+
+    def set_state(self, state: Any) -> None:
+        saved_names, names = [name for name, _ in state], [type(callback).__name__ for callback in self._callbacks]
+        if saved_names != names:
+            have, want = (", ".join(group) or "none" for group in (saved_names, names))
+            raise InvalidValue(f"the checkpoint has states of Keras' callbacks {have}; those that are given are {want}")
+        self._restored = [attributes for _, attributes in state]
+
+
+def with_keras_callbacks(callbacks: Sequence[Any]) -> list[Callback]:
+    """The callbacks of a training; those of Keras together, after the others.
+
+    Raises:
+        InvalidValue: a callback of Keras cannot be called.
+    """
+    keras_callbacks = [callback for callback in callbacks if isinstance(callback, _K.Callback)]
+    others = [callback for callback in callbacks if not isinstance(callback, _K.Callback)]
+    return [*others, KerasCallbacks(keras_callbacks)] if keras_callbacks else others
+
+
+def _metrics_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of the model in a row; those of no examples, which measure nothing, are left out."""
+    metrics = {name: value for name, value in row.items() if isinstance(value, float) and "/" not in name}
+    return {name: v for name, v in metrics.items() if row.get(f"{'val_' * name.startswith('val_')}num_examples") != 0}
+
+
+def _check(callback: keras.callbacks.Callback) -> None:
+    """Checks that a callback needs no more than the logs and the weights of a round.
+
+    Raises:
+        InvalidValue: it is called for each batch, or in Keras' own validation.
+    """
+    name = type(callback).__name__
+    hooks = [hook for hook in (*_BATCH_HOOKS, *_TEST_HOOKS) if _overrides(callback, hook)]
+    if _is_by_epoch(callback) and all(private_api.is_defined_by_keras(getattr(callback, h)) for h in hooks):
+        return
+    instead = next((text for kind, text in _INSTEAD if isinstance(callback, kind)), None)
+    if instead is not None:
+        raise InvalidValue(f"{name} does not run in a training of rounds\n  fix: {instead}")
+    if not hooks:
+        return
+    if hooks[0] in _TEST_HOOKS:
+        raise InvalidValue(
+            f"{name} has {hooks[0]}, which fit calls in its validation; here clients evaluate\n"
+            "  fix: on_epoch_end(epoch, logs), whose logs have the metrics val_… of evaluated rounds"
+        )
+    raise InvalidValue(
+        f"{name} has {hooks[0]}, which fit calls for each batch; here clients take their batches in a graph, without "
+        "Python\n  fix: on_epoch_begin(epoch) and on_epoch_end(epoch, logs), which are called for each round"
+    )
+
+
+def _overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
+    return hook in vars(callback) or getattr(type(callback), hook) is not getattr(_K.Callback, hook)
+
+
+def _is_by_epoch(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback of Keras that has hooks for batches does nothing by batches of an epoch."""
+    if isinstance(callback, _K.ModelCheckpoint):
+        return callback.save_freq == "epoch"
+    if isinstance(callback, _K.TensorBoard):
+        return callback.update_freq == "epoch" and not callback.write_steps_per_second
+    return isinstance(callback, _K.TerminateOnNaN)
+
+
+def _attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """Attributes that a checkpoint can hold; containers are copied."""
+    return {n: _copied(v) for n, v in vars(callback).items() if n not in _NOT_KEPT and _is_plain(v)}
+
+
+def _changes(callback: keras.callbacks.Callback, start: Mapping) -> dict[str, Any]:
+    """The attributes that differ from those at the start, and all containers."""
+    return {
+        name: value
+        for name, value in _attributes(callback).items()
+        if isinstance(value, dict | list | np.ndarray) or name not in start or start[name] != value
+    }
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | np.ndarray)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(child) for key, child in value.items()}
+    return [_copied(child) for child in value] if isinstance(value, list) else value
+
+
+def _leaves(weights: ModelWeights) -> list:
+    return [*weights.trainable, *weights.non_trainable]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)
