@@ -29,7 +29,8 @@ class PlacedValue:
         depth: crossing depth, the number of crossings on the longest path to it: even at the server, odd at clients.
         inputs: for each operand a symbol name, a node, or, for a struct, a tuple of nodes.
         is_constant: computed from literals only, by deterministic operations. Each stage that uses it computes it
-            again; it is never sent. A large literal that is placed at the clients is no constant: it is sent once.
+            again; it is never sent. A large literal, or a struct of literals, that is placed at the clients is no
+            constant: it is sent once.
         is_part_of_input: an element of a server parameter, available wherever the parameter is.
     """
 
@@ -166,7 +167,8 @@ class Dataflow:
         if (declared.level == PLACED and declared.staged_by is None) or declared.draws:
             return False
         at_clients = isinstance(op.type, FederatedType) and op.type.placement.name == AT_CLIENTS
-        if declared.crosses == TO_CLIENTS and at_clients and _size_bytes(op.type) >= SENT_ONCE_BYTES:
+        is_large = declared.crosses == TO_CLIENTS and at_clients and _size_bytes(op.type) >= SENT_ONCE_BYTES
+        if is_large and all(map(_is_literal, sources)):
             return False
         symbols = [i for i in inputs if isinstance(i, str)]
         return all(s in self._repeatable for s in symbols) and all(n.is_constant for n in sources)
@@ -238,6 +240,17 @@ def _check_is_core(op: Operation) -> None:
             f"{op.kind} ({op.location}) has neither a lowering (@{op.kind}.lowering) nor a form inside a stage "
             f"(@{op.kind}.in_stage)"
         )
+
+
+def _is_literal(node: PlacedValue) -> bool:
+    """Whether a value is a literal, or a struct of literals: zeros and results of graphs are not."""
+    nodes = [node]
+    while nodes:
+        node = nodes.pop()
+        if node.op is None or node.op.kind not in ("literal", "struct", "item"):
+            return False
+        nodes += node.sources()
+    return True
 
 
 def _size_bytes(type_: Type) -> int:

@@ -257,3 +257,22 @@ def test_a_large_literal_at_the_clients_is_sent_once_and_is_no_constant_of_a_sta
     (stage,) = (f for f in plan.stages() if f.name == "clients")
     assert not any(op.kind == "literal" and op.type.sizes for op in stage.operations)
     assert bundle.from_bytes(bundle.to_bytes(plan)) == plan
+
+
+@pytest.mark.parametrize("kind", ["zeros", "of a graph", "literal"])
+def test_of_large_constants_only_literals_are_sent(kind):
+    vector = fc.to_type(("float32", [20_000]))
+    constants = {
+        "zeros": lambda: fc.generic_zero(vector),
+        "of a graph": fc.tf_computation(lambda: tf.ones([20_000])),
+        "literal": lambda: np.full(20_000, 2, np.float32),
+    }
+
+    @fc.federated_computation(fc.FederatedType(vector, fc.CLIENTS))
+    def total(value):
+        constant = fc.federated_broadcast(fc.federated_value(constants[kind](), fc.SERVER))
+        return fc.federated_sum(fc.federated_map(lambda a, b: fc.generic_plus(a, b), (value, constant)))
+
+    assert ("broadcast(" in total.to_text("planned")) == (kind == "literal")
+    result = total([np.ones(20_000, np.float32)] * 2)
+    assert result[0] == {"zeros": 2, "of a graph": 4, "literal": 6}[kind]
