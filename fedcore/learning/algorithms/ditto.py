@@ -10,7 +10,7 @@ from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.algorithms.client_work import ClientWork, client_steps
-from fedcore.learning.algorithms.fed_avg import OptimizerCarry, optimizer_step
+from fedcore.learning.algorithms.fed_avg import optimizer_step
 from fedcore.learning.algorithms.fed_avg_with_client_states import client_state_averaging, result_with_state
 from fedcore.learning.algorithms.fed_prox import proximal_term
 from fedcore.learning.client_state_process import ClientStateProcess
@@ -24,6 +24,15 @@ from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_re
 from fedcore.scalars import real_number
 
 _PERSONAL = "personal_"  # before the names of the personal optimizer's hyperparameters in the state
+
+
+@attrs.frozen
+class _Steps:
+    """The values that one local step of a model hands to the next."""
+
+    weights: Any
+    optimizer: Any
+    metrics: Any
 
 
 @attrs.frozen
@@ -102,10 +111,10 @@ def build_ditto(
         return roles.changing(weights)
 
     def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()], own: ModelWeights) -> _Carry:
-        def start(optimizer: Any, weights: ModelWeights, prefix: str) -> OptimizerCarry:
+        def start(optimizer: Any, weights: ModelWeights, prefix: str) -> _Steps:
             values = {name: hparams[prefix + name] for name in optimizer.hyperparameters if hparams}
             state = optimizer.set_hparams(optimizer.initialize(weights.trainable), values)
-            return OptimizerCarry(weights, state, model.initial_metrics())
+            return _Steps(weights, state, model.initial_metrics())
 
         return _Carry(start(optimizer, initial, ""), start(personal_optimizer, own, _PERSONAL))
 

@@ -147,8 +147,8 @@ def build_unweighted_fed_avg(
 
 
 @attrs.frozen
-class OptimizerCarry:
-    """The values that one step of an optimizer at a client hands to the next."""
+class _Carry:
+    """The values that one local step hands to the next."""
 
     weights: Any
     optimizer: Any
@@ -171,14 +171,14 @@ def build_local_steps(
     if optimizer.example_mechanism is not None:
         check_private_model(model)
 
-    def begin(initial: ModelWeights, sent: dict[str, tf.Tensor] | tuple[()]) -> OptimizerCarry:
+    def begin(initial: ModelWeights, sent: dict[str, tf.Tensor] | tuple[()]) -> _Carry:
         state = optimizer.set_hparams(optimizer.initialize(initial.trainable), sent or {})
-        return OptimizerCarry(initial, state, model.initial_metrics())
+        return _Carry(initial, state, model.initial_metrics())
 
-    def step(carry: OptimizerCarry, batch: TensorStructure, weights: ModelWeights) -> OptimizerCarry:
+    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
         return optimizer_step(model, optimizer, carry, batch, weights, correct)
 
-    def finish(initial: ModelWeights, carry: OptimizerCarry) -> TrainingResult:
+    def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
         trainable = optimizer.final_weights(carry.optimizer, carry.weights.trainable)
         update = roles.difference(attrs.evolve(carry.weights, trainable=trainable), initial)
         return finite_or_nothing(update, *weight_and_report(model, weighting, carry.metrics))
@@ -189,14 +189,15 @@ def build_local_steps(
 def optimizer_step(
     model: PureModel,
     optimizer: Optimizer,
-    carry: OptimizerCarry,
+    carry: Any,
     batch: TensorStructure,
     weights: ModelWeights,
     correct: Callable | None = None,
-) -> OptimizerCarry:
-    """One step of an optimizer on one batch, in a graph.
+) -> Any:
+    """The carry after one step of an optimizer on one batch, in a graph.
 
     Args:
+        carry: an attrs object with `weights`, the state of the `optimizer`, and `metrics`.
         weights: as the server sent them.
         correct: as for `build_local_steps`.
     """
@@ -204,13 +205,14 @@ def optimizer_step(
     current = roles.replace(weights, carry.weights)
     gradients, non_trainable, metrics = _gradients(model, optimizer, carry, current, batch, weights, correct)
     state, trainable = optimizer.next(carry.optimizer, current.trainable, gradients)
-    return OptimizerCarry(roles.changing(ModelWeights(model.constrain(trainable), non_trainable)), state, metrics)
+    moved = roles.changing(ModelWeights(model.constrain(trainable), non_trainable))
+    return attrs.evolve(carry, weights=moved, optimizer=state, metrics=metrics)
 
 
 def _gradients(
     model: PureModel,
     optimizer: Optimizer,
-    carry: OptimizerCarry,
+    carry: Any,
     current: ModelWeights,
     batch: TensorStructure,
     sent: ModelWeights,
@@ -447,13 +449,15 @@ def build_round(
         sent = distributor.next(state.distributor, state.global_model_weights)
         worked = client_work.next(state.client_work, sent.result, data)
         joined = aggregator.next(state.aggregator, worked.result.update, worked.result.update_weight)
-        work_state, change = conclude_round(conclude, worked.state, joined.result)
-        moved = finalizer.next(state.finalizer, state.global_model_weights, change)
+        concluded = None if conclude is None else federated_map(conclude, (worked.state, joined.result))
+        moved = finalizer.next(
+            state.finalizer, state.global_model_weights, joined.result if concluded is None else concluded[1]
+        )
         new_state = next_state(
             state,
             global_model_weights=moved.result,
             distributor=sent.state,
-            client_work=work_state,
+            client_work=worked.state if concluded is None else concluded[0],
             aggregator=joined.state,
             finalizer=moved.state,
         )
@@ -466,14 +470,6 @@ def build_round(
         return LearningProcessOutput(new_state, metrics)
 
     return initialize, next_round
-
-
-def conclude_round(conclude: Computation | None, client_work: Value, joined: Value) -> tuple[Value, Value]:
-    """(The next state of the clients' work, the change of the weights), while a round is traced."""
-    if conclude is None:
-        return client_work, joined
-    concluded = federated_map(conclude, (client_work, joined))
-    return concluded[0], concluded[1]
 
 
 @attrs.frozen

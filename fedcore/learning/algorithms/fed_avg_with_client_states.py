@@ -15,7 +15,7 @@ from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.intrinsics import federated_broadcast, federated_map, federated_zip
 from fedcore.ir import Value
 from fedcore.learning.algorithms.client_work import ClientWork, client_steps
-from fedcore.learning.algorithms.fed_avg import build_server_work, conclude_round
+from fedcore.learning.algorithms.fed_avg import build_server_work
 from fedcore.learning.algorithms.given_parts import build_aggregation
 from fedcore.learning.client_state_process import ClientStateOutput, ClientStateProcess
 from fedcore.learning.models import PureModel, trace_model
@@ -178,7 +178,9 @@ def client_state_averaging(
             weights = federated_broadcast(state.global_model_weights)
         results: Any = federated_map(work.train, (whole_weights(model, weights), *message, client_states, data))
         joined = aggregator.next(state.aggregator, results.client.update, results.client.weight)
-        client_work, change = conclude_round(work.conclude, state.client_work, joined.result)
+        client_work, change = state.client_work, joined.result
+        if work.conclude is not None:
+            client_work, change = federated_map(work.conclude, (client_work, change))
         updated = federated_map(server.update, (state.finalizer, state.global_model_weights, change))
         metrics = {"train": results.client.metrics, **{name: getattr(results, name) for name in reports}}
         computed = {name: server.aggregate_metrics(report)[1] for name, report in metrics.items()}

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import tensorflow as tf
 
 from fedcore.aggregators import WeightedAggregationFactory
 from fedcore.computation import tf_computation
 from fedcore.graphs.tensors.structures import TensorStructure
 from fedcore.learning.algorithms.client_work import ClientWork, client_steps
-from fedcore.learning.algorithms.fed_avg import OptimizerCarry, optimizer_step
+from fedcore.learning.algorithms.fed_avg import optimizer_step
 from fedcore.learning.algorithms.fed_avg_with_client_states import (
     ClientStateResult,
     client_state_averaging,
@@ -21,6 +22,13 @@ from fedcore.learning.models.traced import ModelFn
 from fedcore.learning.optimizers import as_optimizer
 from fedcore.learning.optimizers.keras_optimizer import OptimizerLike
 from fedcore.learning.weighting import ClientWeighting, Weighting, weight_and_report
+
+
+@attrs.frozen
+class _Carry:
+    weights: Any
+    optimizer: Any
+    metrics: Any
 
 
 def build_fed_avg_with_optimizer_states(
@@ -69,13 +77,13 @@ def build_fed_avg_with_optimizer_states(
     def initial_client_state() -> TensorStructure:
         return optimizer.initialize(model.initial_changing_weights().trainable)
 
-    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()], own: TensorStructure) -> OptimizerCarry:
-        return OptimizerCarry(initial, optimizer.set_hparams(own, hparams or {}), model.initial_metrics())
+    def begin(initial: ModelWeights, hparams: dict[str, tf.Tensor] | tuple[()], own: TensorStructure) -> _Carry:
+        return _Carry(initial, optimizer.set_hparams(own, hparams or {}), model.initial_metrics())
 
-    def step(carry: OptimizerCarry, batch: TensorStructure, weights: ModelWeights) -> OptimizerCarry:
+    def step(carry: _Carry, batch: TensorStructure, weights: ModelWeights) -> _Carry:
         return optimizer_step(model, optimizer, carry, batch, weights)
 
-    def finish(initial: ModelWeights, carry: OptimizerCarry, own: TensorStructure) -> ClientStateResult:
+    def finish(initial: ModelWeights, carry: _Carry, own: TensorStructure) -> ClientStateResult:
         update = roles.difference(carry.weights, initial)
         return result_with_state(
             update, *weight_and_report(model, client_weighting, carry.metrics), carry.optimizer, own

@@ -209,10 +209,10 @@ def _build_choice(model: PureModel, num_clusters: int) -> Computation:
         return _Choice(cluster, tf.nest.map_structure(lambda *leaves: tf.gather(tf.stack(leaves), cluster), *models))
 
     @federated_computation((model.weights_type,) * num_clusters, SequenceType(model.batch_type))
-    def of_client(models: Value, batches: Value) -> Value:
+    def choose_model(models: Value, batches: Value) -> Value:
         return choose(tuple(loss(models[i], batches) for i in range(num_clusters)), models)
 
-    return of_client
+    return choose_model
 
 
 # A round.
