@@ -91,7 +91,7 @@ class _Check:
             self._check_hyperparameters()
             self._steps(self._others[0])
             again = self._steps(self._weights)
-            clients = self._of_clients()
+            clients = self._train_clients()
         except LawBroken:
             raise
         except Exception as error:
@@ -143,7 +143,7 @@ class _Check:
         actual = optimizer.get_hparams(optimizer.set_hparams(state, halved))
         self._equal("hyperparameters can be set", {n: np.float32(v) for n, v in actual.items()}, halved)
 
-    def _of_clients(self) -> list:
+    def _train_clients(self) -> list:
         """The weights of each client after all steps, computed by the local runtime."""
         stacked = tf.nest.map_structure(lambda *steps: tf.stack(steps), *self._gradients)
         types = [
@@ -155,8 +155,8 @@ class _Check:
             """The weights as row `place` of a matrix of zeros, so that a sum over clients shows each client."""
             state = self._optimizer.initialize(weights)
             for i in range(len(SPREADS)):
-                of_step = tf.nest.map_structure(lambda g, i=i: g[i], gradients)
-                state, weights = self._optimizer.next(state, weights, of_step)
+                gradient = tf.nest.map_structure(lambda g, i=i: g[i], gradients)
+                state, weights = self._optimizer.next(state, weights, gradient)
             return tf.nest.map_structure(
                 lambda w: tf.stack([tf.where(place == k, w, 0) for k in range(CLIENTS)]), weights
             )
