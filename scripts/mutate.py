@@ -3,7 +3,8 @@
     python scripts/mutate.py --room compiler --room aggregators --count 20 --seed 1
 
 A mutant has one operator turned round, one number off by one, one statement left out or two arguments exchanged. It
-stands in a copy of the repository, where the tests of `tests/<room>` run until one fails. Equal seeds draw equal
+stands in a copy of the repository, where the tests of `tests/<room>` run until one fails, first those of files that
+name the module; `--near` runs no others, which is quick and lists more survivors than there are. Equal seeds draw equal
 mutants.
 """
 
@@ -135,16 +136,32 @@ def draw(rooms: tuple[str, ...], count: int, seed: int) -> Iterator[Mutant]:
             yield kinds[rng.choice(remaining)].pop()
 
 
-def is_noticed(mutant: Mutant, folder: Path) -> bool:
-    """Whether a test of the mutant's room fails with it, in a copy of the repository."""
-    file, room = folder / mutant.path, mutant.path.split("/")[1]
+def tests_of(path: str, folder: Path) -> tuple[list[str], list[str]]:
+    """The test files of a module's room: those that name the module, and the others."""
+    files = sorted((folder / "tests" / path.split("/")[1]).rglob("test_*.py"))
+    near = [f for f in files if Path(path).stem in f.name or f".{Path(path).stem} " in f.read_text(encoding="utf-8")]
+    return [*map(str, near)], [str(f) for f in files if f not in near]
+
+
+def is_noticed(mutant: Mutant, folder: Path, *, near: bool = False, workers: int = 2) -> bool:
+    """Whether a test of the mutant's room fails with it, in a copy of the repository.
+
+    Args:
+        near: run only the files that name the module, if there are any.
+        workers: processes of the tests.
+    """
+    file = folder / mutant.path
     original = file.read_text(encoding="utf-8")
     file.write_text(mutant.source, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", f"tests/{room}"]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    parts = [part for part in tests_of(mutant.path, folder) if part]
     try:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
-        return done.returncode != 0
+        for part in parts[:1] if near else parts:
+            command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", str(workers), "-p", "no:cacheprovider", *part]
+            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=LIMIT_S)
+            if done.returncode:
+                return True
+        return False
     except subprocess.TimeoutExpired:
         return True
     finally:
@@ -155,14 +172,16 @@ def is_noticed(mutant: Mutant, folder: Path) -> bool:
 @click.option("--room", "rooms", multiple=True, required=True, help="Folder of fedcore/, with tests in tests/.")
 @click.option("--count", default=10, show_default=True)
 @click.option("--seed", default=0, show_default=True)
-def main(rooms: tuple[str, ...], count: int, seed: int) -> None:
+@click.option("--near", is_flag=True, help="Run only the test files that name the mutant's module.")
+@click.option("--workers", default=2, show_default=True, help="Processes of the tests.")
+def main(rooms: tuple[str, ...], count: int, seed: int, near: bool, workers: int) -> None:
     console, survivors, drawn = Console(), [], Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
         for name in COPIED:
             copying = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copying(ROOT / name, Path(temporary) / name)
         for mutant in draw(rooms, count, seed):
-            noticed = is_noticed(mutant, Path(temporary))
+            noticed = is_noticed(mutant, Path(temporary), near=near, workers=workers)
             drawn[mutant.path.split("/")[1]] += 1
             survivors += [] if noticed else [mutant]
             outcome = "noticed " if noticed else "survived"

@@ -1,4 +1,4 @@
-"""Checkers for authors of intrinsics, batching rules, passes, stage passes, executors, aggregators and encoders.
+"""Checkers for authors of operations, passes, executors, aggregators, encoders, optimizers, metrics and client data.
 
 Needs the extra `fedcore[test]`.
 """
@@ -17,6 +17,9 @@ from fedcore.testing.laws import LawBroken
 
 if TYPE_CHECKING:  # they need hypothesis, or take a second to import
     from fedcore.testing.batching_rules import check_batching_rule as check_batching_rule
+    from fedcore.testing.client_data import check_client_data as check_client_data
+    from fedcore.testing.metrics import check_metric as check_metric
+    from fedcore.testing.optimizers import check_optimizer as check_optimizer
     from fedcore.testing.passes import check_pass as check_pass
     from fedcore.testing.stage_passes import check_stage_pass as check_stage_pass
 
@@ -27,10 +30,13 @@ __all__ = [
     "check_aggregation",
     "check_aggregator",
     "check_batching_rule",
+    "check_client_data",
     "check_clients_executor",
     "check_encoder",
     "check_golden",
     "check_intrinsic",
+    "check_metric",
+    "check_optimizer",
     "check_pass",
     "check_slice_executor",
     "check_stage_pass",

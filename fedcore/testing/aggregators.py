@@ -1,6 +1,9 @@
 """Checks the laws of an aggregator: a factory of aggregation processes."""
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 import fedcore as fc
 from fedcore.aggregators.factory import (
@@ -16,29 +19,46 @@ from fedcore.testing.generated import Values
 from fedcore.testing.laws import LawBroken
 from fedcore.types import FederatedType, Type, fits, to_type
 
-CLIENTS = (0, 1, 2, 7)
-"""Numbers of clients. Blocks have two clients, so that partials are merged."""
+COHORTS = ((0, "small"), (1, "small"), (2, "special"), (7, "small"), (20, "small"))
+"""Numbers of clients and spreads of their values. Blocks have two clients, so that partials are merged."""
+
+ROUNDS = 3
+
+MANY = 150
+"""Clients that a count of 8 bits does not hold."""
 
 
 def check_aggregator(
-    factory: AggregationFactory, value_type: object, weight_type: object = None, *, tolerance: float = 64
+    factory: AggregationFactory,
+    value_type: object,
+    weight_type: object = None,
+    *,
+    meaning: Callable[[list], object] | None = None,
+    tolerance: float = 64,
 ) -> None:
     """Checks the laws of an aggregator, with generated values.
 
-    Laws: `create` gives an `AggregationProcess` for the types, weighted if the factory is. `next` runs twice, for 0, 1,
-    2 and 7 clients; the second run takes the state of the first. The local runtime gives the state, the result and the
-    measurements of the reference runtime, which folds all clients in one block.
+    Laws: `create` gives an `AggregationProcess` for the types, weighted if the factory is. `next` runs three times, for
+    0, 1, 2, 7 and 20 clients; each run takes the state of the one before. The local runtime gives the state, the result
+    and the measurements of the reference runtime, which folds all clients in one block; the values of two clients are
+    NaN, infinite floats and extreme integers, and may be refused by both. With `meaning` the results are also those of
+    numpy: only this finds a mistake in the program itself, such as a count that overflows or a state that is lost.
 
     Args:
         value_type: type of a client's value.
         weight_type: type of a client's weight, for a weighted factory. Weights are generated as values are, so some are
             negative or 0. Default: float32 for a weighted factory.
+        meaning: the result of the last of some rounds, in numpy, for 1, 7, 20 and 150 clients. A round is the list of
+            the clients' values; for a weighted factory the pair of the values and the weights, which are 1 or more.
+            Default: the meaning is not checked.
         tolerance: how many roundings (units of the dtype's epsilon) floats may differ by.
     Raises:
         LawBroken: names the law and the number of clients, and shows the values and the difference.
         TypeMismatch: the factory is no factory of fc.aggregators, or refuses the types.
     Example:
         >>> fc.testing.check_aggregator(fc.aggregators.MeanFactory(), 'float32', 'float32')
+        >>> fc.testing.check_aggregator(
+        ...     fc.aggregators.SumFactory(), 'float32', meaning=lambda rounds: np.sum(rounds[-1], 0))
     """
     if not isinstance(factory, UnweightedAggregationFactory | WeightedAggregationFactory):
         raise TypeMismatch(f"check_aggregator takes a factory of fc.aggregators, not {brief(factory)}")
@@ -52,12 +72,49 @@ def check_aggregator(
     _check_types(name, process, types)
     local = fc.runtime.local(block_size=2, workers_per_device=1, default_num_clients=0)
     try:
-        for clients in CLIENTS:
-            values = Values(clients, [clients])
-            rounds = [[values.value(FederatedType(t, fc.CLIENTS)) for t in types] for _ in range(2)]
-            _check_rounds(name, process, clients, rounds, local, tolerance)
+        for clients, spread in COHORTS:
+            _check_rounds(
+                name, process, clients, _rounds(types, clients, spread), local, tolerance, spread == "special"
+            )
+        for clients, spread in (*COHORTS, (MANY, "small")):
+            if meaning is not None and clients and spread == "small":
+                rounds = [[v, *map(_positive, weights)] for v, *weights in _rounds(types, clients, spread)]
+                _check_meaning(name, process, rounds, local, meaning, tolerance)
     finally:
         local.close()
+
+
+def _rounds(types: list[Type], clients: int, spread: str) -> list[list]:
+    """The values of the clients in each round, and their weights, which are small."""
+    values, weights = Values(clients, [clients], spread), Values(clients, [clients, 1])
+    placed = [FederatedType(t, fc.CLIENTS) for t in types]
+    return [[values.value(placed[0]), *map(weights.value, placed[1:])] for _ in range(ROUNDS)]
+
+
+def _positive(weights: list) -> list:
+    return [np.abs(w) + np.ones_like(w) for w in weights]
+
+
+def _check_meaning(
+    name: str, process: AggregationProcess, rounds: list[list], local: LocalRuntime, meaning: Callable, tolerance: float
+) -> None:
+    law = f"{name}: the result of round %s is that of `meaning`, with {len(rounds[0][0])} clients"
+    state = _run(law % 1, process.initialize, [], local, None)
+    for number, values in enumerate(rounds, 1):
+        output = _run(law % number, process.next, [state, *values], local, values)
+        told = [tuple(r) if len(r) > 1 else r[0] for r in rounds[:number]]
+        want = _as_type(meaning(told), output.result)
+        _equal(law % number, output.result, want, tolerance, process.next, told)
+        state = output.state
+
+
+def _as_type(want: Any, like: Any) -> Any:
+    """The numbers of `meaning` in the containers and dtypes of a result."""
+    if isinstance(like, dict):
+        return {key: _as_type(want[key], part) for key, part in like.items()}
+    if isinstance(like, tuple | list):
+        return type(like)(_as_type(w, part) for w, part in zip(want, like, strict=True))
+    return np.asarray(want).astype(np.asarray(like).dtype)
 
 
 def _check_types(name: str, process: AggregationProcess, types: list[Type]) -> None:
@@ -71,9 +128,19 @@ def _check_types(name: str, process: AggregationProcess, types: list[Type]) -> N
 
 
 def _check_rounds(
-    name: str, process: AggregationProcess, clients: int, rounds: list[list], local: LocalRuntime, tolerance: float
+    name: str,
+    process: AggregationProcess,
+    clients: int,
+    rounds: list[list],
+    local: LocalRuntime,
+    tolerance: float,
+    may_refuse: bool,
 ) -> None:
-    """Checks two rounds, each from the state of the reference runtime."""
+    """Checks rounds on both runtimes, each from its own state.
+
+    Args:
+        may_refuse: the runtimes may refuse the values, if both do.
+    """
     law = f"{name}: the local runtime gives the reference's %s, with {clients} clients"
     reference = fc.runtime.reference(default_num_clients=0)
     state = _run(law % "initial state", process.initialize, [], reference, None)
@@ -81,7 +148,12 @@ def _check_rounds(
     _equal(law % "initial state", own, state, tolerance, process.initialize, None)
     for number, values in enumerate(rounds, 1):
         label = f"result of round {number}"
-        want = _run(law % label, process.next, [state, *values], reference, values)
+        try:
+            want = _run(law % label, process.next, [state, *values], reference, values)
+        except LawBroken:
+            if may_refuse and _refuses(process.next, [own, *values], local):
+                return
+            raise
         have = _run(law % label, process.next, [own, *values], local, values)
         for part in ("state", "result", "measurements"):
             pair = (getattr(have, part), getattr(want, part))
@@ -97,6 +169,14 @@ def _run(law: str, computation: fc.Computation, arguments: list, runtime: Runtim
             which = "reference" if isinstance(runtime, fc.runtime.ReferenceRuntime) else "local"
             what = f"the {which} runtime raises {type(error).__name__}: {error}"
             raise LawBroken(law, what, program=computation.module, inputs=values) from error
+
+
+def _refuses(computation: fc.Computation, arguments: list, runtime: Runtime) -> bool:
+    try:
+        _run("", computation, arguments, runtime, None)
+    except LawBroken:
+        return True
+    return False
 
 
 def _equal(law: str, have: object, want: object, tolerance: float, program: fc.Computation, values: object) -> None:

@@ -19,7 +19,7 @@ from fedcore.ir import Intrinsic, Module, Value
 from fedcore.ir.operations import LOCAL, PLAN
 from fedcore.ir.registry import declarations, registered
 from fedcore.runtime import Report
-from fedcore.testing.generated import Values, calls_of
+from fedcore.testing.generated import COHORTS, Values, calls_of
 from fedcore.testing.intrinsic_programs import program_at_clients, program_with, zeros_like
 from fedcore.types import FederatedType, SequenceType
 
@@ -75,7 +75,7 @@ def _calls(op: Intrinsic) -> Iterator[tuple[Module, set[int]]]:
 def _with_inputs(module: Module, starts: set[int], number: int) -> CoveringProgram:
     """The program with those arguments for which it has a result; zeros where a fold starts, since they are neutral."""
     inputs = {}
-    for clients, spread in ((0, "small"), (2, "special"), (3, "small")):
+    for clients, spread in COHORTS:
         values = Values(clients, [number, clients], spread)
         arguments = [values.value(p.type) for p in module.main.parameters]
         arguments = [zeros_like(value) if i in starts else value for i, value in enumerate(arguments)]

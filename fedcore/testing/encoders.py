@@ -1,5 +1,6 @@
 """Checks the laws of an encoder."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,24 @@ from fedcore.aggregators.encoders.encoded_values import value_codec
 from fedcore.aggregators.encoders.encoder import Encoder, require_encoder
 from fedcore.errors import FedcoreError, brief
 from fedcore.testing.laws import LawBroken
+from fedcore.testing.values import draw, has_bits_of
 from fedcore.types import TensorType, to_type
 
 CLIENTS = 3
+
+DRAWS = 16
+"""Values whose errors must cancel."""
 
 
 def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float = 0.0) -> None:
     """Checks the laws of an encoder, with generated values of a type.
 
     Laws: neither side raises; the decoded value has the type; its squared error is at most `relative_error` of the
-    squared norm, on average over normal values and their negatives; equal seeds give equal codes; the sum of clients
-    that are batched is that of clients that run one by one; a code of which a bit was altered in transit decodes to a
-    value of the type or to an error.
+    squared norm, on average over normal values and their negatives, and over a thousand times these; the errors of many
+    values cancel; a value with NaN or infinity decodes to one that is not finite; a lossless encoder keeps all bits,
+    also of huge and denormal numbers; equal seeds give equal codes; the sum of clients that are batched is that of
+    clients that run one by one; a code of which a bit was altered in transit decodes to a value of the type or to an
+    error.
 
     Args:
         value_type: a tensor of a known shape.
@@ -36,12 +43,11 @@ def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float
     type_ = to_type(value_type)
     if not isinstance(type_, TensorType):
         raise LawBroken("an encoder is checked with a tensor", f"the type is {brief(type_)}")
-    values = [_value(type_, seed) for seed in range(CLIENTS)]
+    values = [_value(type_, "small", seed) for seed in range(CLIENTS)]
     with fc.use(seed=1):
         try:
             codec = value_codec(lambda spec: encoder, type_, "check_encoder")
-            mirrored = [-value for value in values] if type_.dtype.is_float else []
-            _check_errors(codec, type_, [*values, *mirrored], relative_error)
+            _check_values(_Coding(codec, type_), type_, relative_error)
         except (FedcoreError, LawBroken):
             raise
         except Exception as error:
@@ -51,33 +57,98 @@ def check_encoder(encoder: Encoder, value_type: object, *, relative_error: float
         _check_sums(encoder, type_, values)
 
 
-def _value(type_: TensorType, seed: int) -> np.ndarray:
+def _value(type_: TensorType, spread: str, seed: int) -> np.ndarray:
+    """Normal floats where others would be small: encoders may be made for them."""
     rng, shape = np.random.default_rng(seed), [s or 0 for s in type_.sizes]
-    if type_.dtype.is_integer:
-        return rng.integers(0, 100, shape).astype(type_.dtype.numpy)
-    return rng.standard_normal(shape).astype(type_.dtype.numpy)
+    if type_.dtype.is_float and spread == "small":
+        return rng.standard_normal(shape).astype(type_.dtype.numpy)
+    return np.asarray(draw(type_.dtype.numpy, shape, rng, spread))
 
 
-def _check_errors(codec: Any, type_: TensorType, values: list[np.ndarray], relative_error: float) -> None:
-    state, errors, worst = codec.initial_state(), [], (-1.0, "")
-    for seed, value in enumerate(values):
-        code, _ = codec.encode(value, seed, state)
-        again, _ = codec.encode(value, seed, state)
+class _Coding:
+    """Encodes and decodes values, and checks what holds of each."""
+
+    def __init__(self, codec: Any, type_: TensorType) -> None:
+        self._codec = codec
+        self._type = type_
+        self._state = codec.initial_state()
+
+    def decoded(self, value: np.ndarray, seed: int) -> np.ndarray:
+        code, _ = self._codec.encode(value, seed, self._state)
+        again, _ = self._codec.encode(value, seed, self._state)
         if _bytes(code) != _bytes(again):
             raise LawBroken("equal seeds give equal codes", f"seed {seed} gave two codes of {brief(value)}")
-        decoded = codec.decode(code, state)
-        if np.shape(decoded) != value.shape or np.asarray(decoded).dtype != value.dtype:
-            actual = f"{np.asarray(decoded).dtype}{list(np.shape(decoded))}"
-            raise LawBroken("the decoded value has the type of the value", f"wants {type_}, has {actual}")
-        difference = np.asarray(decoded, np.float64) - np.asarray(value, np.float64)
-        errors.append(np.square(difference).sum() / max(np.square(np.asarray(value, np.float64)).sum(), 1e-300))
+        decoded = np.asarray(self._codec.decode(code, self._state))
+        if decoded.shape != value.shape or decoded.dtype != value.dtype:
+            actual = f"{decoded.dtype}{list(decoded.shape)}"
+            raise LawBroken("the decoded value has the type of the value", f"wants {self._type}, has {actual}")
+        return decoded
+
+
+def _check_values(coding: _Coding, type_: TensorType, relative_error: float) -> None:
+    is_float = type_.dtype.is_float
+    values = [_value(type_, "small", seed) for seed in range(DRAWS // 2)]
+    values = [v for value in values for v in ((value, -value) if is_float else (value,))]
+    errors = _check_errors(coding, values, relative_error)
+    if is_float:
+        _check_errors(coding, [(1000 * value).astype(value.dtype) for value in values[:4]], relative_error)
+        _check_lean(errors)
+        _check_not_finite(coding, values[0])
+    else:
+        wide = "offset" if relative_error else "special"
+        _check_errors(coding, [_value(type_, wide, seed) for seed in range(CLIENTS)], relative_error)
+    for spread in ("special", "large") if not relative_error else ():
+        value = _value(type_, spread, 0)
+        decoded = coding.decoded(value, 0)
+        if not has_bits_of(decoded, value):
+            raise LawBroken("a lossless encoder keeps all bits", f"{brief(value)} is decoded as {brief(decoded)}")
+
+
+def _check_errors(coding: _Coding, values: list[np.ndarray], relative_error: float) -> list[np.ndarray]:
+    """The errors of each value's entries, of its root mean square as 1."""
+    errors, worst = [], (-1.0, "")
+    for seed, value in enumerate(values):
+        decoded = coding.decoded(value, seed)
+        wide = np.complex128 if value.dtype.kind == "c" else np.float64
+        difference = np.asarray(decoded, wide) - np.asarray(value, wide)
+        size = math.sqrt(max(np.square(np.abs(np.asarray(value, wide))).mean(), 1e-300)) if value.size else 1.0
+        errors.append(difference / size)
         if difference.size:
             entry = int(np.argmax(np.abs(difference)))
-            text = f"{value.flat[entry]} of entry {entry} is decoded as {np.asarray(decoded).flat[entry]}"
+            text = f"{value.flat[entry]} of entry {entry} is decoded as {decoded.flat[entry]}"
             worst = max(worst, (float(np.abs(difference).flat[entry]), text))
-    if np.mean(errors) > relative_error:
+    mean = np.mean([np.square(np.abs(error)).mean() if error.size else 0.0 for error in errors])
+    if not mean <= relative_error:
         law = "the squared error is at most `relative_error` of the squared norm"
-        raise LawBroken(law, f"wants at most {relative_error}, has {np.mean(errors):.3g}; {worst[1]}")
+        raise LawBroken(law, f"wants at most {relative_error}, has {mean:.3g}; {worst[1]}")
+    return errors
+
+
+def _check_lean(errors: list[np.ndarray]) -> None:
+    """Refuses errors that are mostly of one sign, as those of numbers that are always rounded up."""
+    if not errors[0].size:
+        return
+    means = np.array([error.mean() for error in errors])
+    squares, lean = np.mean(np.square(errors)), means.mean()
+    if squares > 1e-12 and lean**2 > squares / 4 and abs(lean) > 6 * means.std() / math.sqrt(len(means)):
+        what = (
+            f"the mean error of values and their negatives is {lean:.3g}, and the root of their mean squared error "
+            f"{math.sqrt(squares):.3g}, of entries of size 1: the error of a sum grows with the number of clients"
+        )
+        raise LawBroken("the errors of many values cancel", what)
+
+
+def _check_not_finite(coding: _Coding, value: np.ndarray) -> None:
+    for wrong in (math.nan, math.inf, -math.inf) if value.size else ():
+        broken = value.copy()
+        broken.flat[value.size // 2] = wrong
+        try:
+            decoded = coding.decoded(broken, 0)
+        except (FedcoreError, tf.errors.OpError):
+            continue
+        if np.isfinite(np.asarray(decoded, np.float64)).all():
+            law = "a value that is not finite decodes to one that is not finite"
+            raise LawBroken(law, f"{brief(broken)} is decoded as {brief(decoded)}")
 
 
 def _bytes(code: object) -> list[bytes]:

@@ -1,6 +1,7 @@
 """Checks the contracts of slice executors and clients executors: their results have the bits of the local runtime."""
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,16 +15,20 @@ from fedcore.errors import ClientError
 from fedcore.ir import Value
 from fedcore.runtime import (
     ClientsExecutor,
+    ClientSlice,
     ClientWork,
     LocalRuntime,
     Report,
     SlicedClientsExecutor,
     SliceExecutor,
+    SliceResult,
     Stop,
 )
 from fedcore.runtime.clients.protocols import check_clients_executor as check_clients_members
 from fedcore.runtime.clients.protocols import check_slice_executor as check_members
 from fedcore.runtime.reports.result_difference import difference
+from fedcore.runtime.stopping import stopped_by
+from fedcore.testing.generated import Values
 from fedcore.testing.laws import LawBroken
 from fedcore.types import FederatedType, SequenceType
 
@@ -36,8 +41,17 @@ WIDTH = 2
 COHORTS = (0, 1, 2, BLOCK, BLOCK + 1, 41)
 """Sizes of cohorts. The slices of the last one are not all full."""
 
-ALONE = (0, 1, 2, 7)
-"""Sizes of cohorts whose clients are each a block."""
+ALONE = (0, 1, 2, 12)
+"""Sizes of cohorts whose clients are each a block. In the last one, the order by name is not that by number."""
+
+CALLS = 3
+"""Calls after which no further threads may be left."""
+
+STEPS = 3_000_000
+"""Steps of a client that is stopped: it would run for some ten seconds."""
+
+STOP_S = 1.0
+"""Seconds after which it is stopped."""
 
 
 def check_slice_executor(executor: SliceExecutor) -> None:
@@ -45,8 +59,10 @@ def check_slice_executor(executor: SliceExecutor) -> None:
 
     Laws, for cohorts of 0, 1, 2, a block, a block and one, and 41 clients, of which the last slice is not full: sums of
     floats, values that clients keep, random numbers of two seeds, sums of sequences of several lengths and sizes of
-    what clients send are those of the local runtime; clients that fail are dropped, and no others, and the slices that
-    lack them have the same bits; the call's report counts the graph calls of the slices.
+    what clients send are those of the local runtime, also while another stage is prepared; large tensors, numbers of 64
+    bits and huge ones arrive with all their bits; clients that fail are dropped, and no others, and the slices that
+    lack them have the same bits; the call's report counts the graph calls of the slices; calls leave no threads; a call
+    that is stopped while clients run has no result.
 
     Args:
         executor: runs one slice at a time. It is not closed.
@@ -57,9 +73,15 @@ def check_slice_executor(executor: SliceExecutor) -> None:
         >>> fc.testing.check_slice_executor(fc.runtime.DeviceSliceExecutor())
     """
     check_members(executor)
-    sliced = _LeftOpen([executor], on_client_failure=_POLICY)
+    name = type(executor).__name__
+    interleaved = type(name, (_Interleaved,), {})(executor)  # errors name the class
+    sliced = _LeftOpen([interleaved], on_client_failure=_POLICY)
     own = fc.runtime.local(block_size=BLOCK, vectorize=WIDTH, clients_executor=sliced)
-    _check_all(type(executor).__name__, own, BLOCK, list, drops=True)
+    try:
+        _check_all(name, own, BLOCK, list, drops=True)
+        _check_stop(name, own, interleaved)
+    finally:
+        own.close()
 
 
 def check_clients_executor(
@@ -67,8 +89,9 @@ def check_clients_executor(
 ) -> None:
     """Checks that a clients executor computes the bits of `fc.runtime.local()`, on data that it or its clients hold.
 
-    Laws: as for `check_slice_executor`; for `block_size=1` with cohorts of 0, 1, 2 and 7 clients. Values that clients
-    keep are also used in a later stage. A client that fails raises `ClientError`, or is dropped, and no others.
+    Laws: as for `check_slice_executor`, without the stop; for `block_size=1` with cohorts of 0, 1, 2 and 12 clients.
+    Values that clients keep are also used in a later stage. A client that fails raises `ClientError`, or is dropped,
+    and no others.
 
     Args:
         executor: is not closed.
@@ -83,7 +106,10 @@ def check_clients_executor(
         >>> fc.testing.check_clients_executor(sliced)
     """
     own = fc.runtime.local(block_size=block_size, vectorize=WIDTH, clients_executor=_Borrowed(executor))
-    _check_all(type(executor).__name__, own, block_size, hold, drops=False)
+    try:
+        _check_all(type(executor).__name__, own, block_size, hold, drops=False)
+    finally:
+        own.close()
 
 
 def _check_all(name: str, own: LocalRuntime, block: int, hold: Callable[[list], Iterable], *, drops: bool) -> None:
@@ -92,11 +118,9 @@ def _check_all(name: str, own: LocalRuntime, block: int, hold: Callable[[list], 
     Args:
         drops: the executor must drop clients that fail; else it may raise.
     """
-    try:
-        for case, local in _cases(block):
-            _check(name, case, own, local, hold, drops)
-    finally:
-        own.close()
+    for case, local in _cases(block):
+        _check(name, case, own, local, hold, drops)
+    _check_threads(name, own, hold, next(case for case, _ in _cases(block) if len(case.values) == 2))
 
 
 _POLICY = fc.runtime.drop()
@@ -147,6 +171,70 @@ class _Borrowed(ClientsExecutor):
 
     def close(self) -> None:
         """Does nothing."""
+
+
+class _Interleaved(SliceExecutor):
+    """Prepares the stage before after each stage, as calls in several threads do, and stops a call while it runs.
+
+    Args:
+        stop: is cancelled `STOP_S` after a slice has begun; None where calls end by themselves.
+    """
+
+    def __init__(self, executor: SliceExecutor) -> None:
+        self.name = executor.name
+        self.stop: Stop | None = None
+        self.result: SliceResult | None = None
+        self.ended = threading.Event()
+        self._executor = executor
+        self._earlier: ClientWork | None = None
+
+    def prepare(self, work: ClientWork, report: Report, stop: Stop) -> Callable[[ClientSlice], SliceResult]:
+        run = self._executor.prepare(work, report, stop)
+        if self._earlier is not None:
+            self._executor.prepare(self._earlier, Report(), Stop())
+        self._earlier = work
+        return run if self.stop is None else functools.partial(self._stopped, run, self.stop)
+
+    def _stopped(self, run: Callable[[ClientSlice], SliceResult], stop: Stop, clients: ClientSlice) -> SliceResult:
+        timer = threading.Timer(STOP_S, stop.cancel)
+        timer.start()
+        try:
+            result = run(clients)
+            self.result = result if stop.is_stopped else None
+            return result
+        finally:
+            timer.cancel()
+            self.ended.set()
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def _check_stop(name: str, own: LocalRuntime, executor: _Interleaved) -> None:
+    """Stops a call while its client runs, and waits until the executor's run has ended."""
+    program, executor.stop = _many_steps(), Stop()
+    try:
+        with stopped_by(executor.stop), fc.use(own, pipeline="default"):
+            program.invoke([np.float32(1)])
+    except Exception:
+        executor.ended.wait()  # the call ends before a run that does not
+    if executor.result is not None:
+        what = f"its run gave {executor.result.partial}, {STOP_S} s after `stop` was cancelled: see fc.runtime.Stop"
+        raise LawBroken(f"{name}: a call that is stopped has no result", what, program=program.module)
+
+
+def _check_threads(name: str, own: LocalRuntime, hold: Callable[[list], Iterable], case: _Case) -> None:
+    """Makes a call several times after the others, so that all threads that stay have been made."""
+    threads = {*threading.enumerate()}
+    for _ in range(CALLS):
+        _run(case, hold(case.values), own)
+    left = [thread for thread in threading.enumerate() if thread not in threads]
+    for thread in left:
+        thread.join(1)
+    left = [thread for thread in left if thread.is_alive()]
+    if len(left) >= CALLS:
+        what = f"{CALLS} calls left {', '.join(sorted(thread.name for thread in left))}"
+        raise LawBroken(f"{name}: calls leave no threads", what, program=case.program.module)
 
 
 def _check(name: str, case: _Case, own: LocalRuntime, local: tuple, hold: Callable, drops: bool) -> None:
@@ -210,10 +298,11 @@ def _programs(cohorts: Sequence[int]) -> Iterator[_Case]:
             yield _Case("random numbers depend on the call's seed and the client's index", random_sum, floats, seed)
         sequences = [list(numbers[: i % 5]) for i in range(clients)]
         yield _Case("a sum of sequences has the local bits", sum_of_sequences, sequences)
+        arrays = Values(clients, [clients], "large").value(_arrays_type(clients))
+        yield _Case("large tensors and numbers of many bits arrive as they are", _away_from_sum(clients), arrays)
         letters = [chr(ord("a") + i % 26) * (i % 3) for i in range(clients)]
         yield _Case("clients are folded in order, and the sizes of what they send are reported", text, letters)
-    for clients in (2, max(cohorts)):
-        failing = {1: 0, BLOCK + 2: np.nan}
+    for clients, failing in ((2, {1: 0}), (max(cohorts), {1: 0, BLOCK + 2: np.nan}), (max(cohorts), {BLOCK + 2: 0})):
         values = [np.float32(failing.get(i, 1 + abs(x))) for i, x in enumerate(numbers[:clients])]
         yield _Case("clients that fail are dropped, and no others", sum_of_quotients, values, failing=(*failing,))
 
@@ -275,6 +364,31 @@ def _deviation() -> fc.Computation:
         return fc.federated_sum(fc.federated_map(away, (xs, centre)))
 
     return fc.federated_computation(deviation, FLOATS)
+
+
+def _arrays_type(clients: int) -> FederatedType:
+    """Client values of 64 bits, and for two clients of some MiB."""
+    size = 1 << 19 if clients == 2 else 3
+    return FederatedType({"large": ("float32", (size,)), "f": ("float64", (9,)), "i": ("int64", (9,))}, fc.CLIENTS)
+
+
+def _away_from_sum(clients: int) -> fc.Computation:
+    """The sum of the clients' distances from their sum, and each of them."""
+
+    def away(xs: Value) -> tuple[Value, Value]:
+        total = fc.federated_broadcast(fc.federated_sum(xs))
+        distances = fc.federated_map(lambda x, t: fc.generic_minus(x, t), (xs, total))
+        return fc.federated_sum(distances), distances
+
+    return fc.federated_computation(away, _arrays_type(clients))
+
+
+def _many_steps() -> fc.Computation:
+    @fc.tf_computation("float32")
+    def loop(x: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(lambda i, _: i < STEPS, lambda i, x: (i + 1, tf.sin(x)), (0, x))[1]
+
+    return fc.federated_computation(lambda xs: fc.federated_sum(fc.federated_map(loop, xs)), FLOATS)
 
 
 def _sum_of_sequences() -> fc.Computation:

@@ -10,6 +10,7 @@ import numpy as np
 import fedcore as fc
 from fedcore.compiler.inlining import with_parameters
 from fedcore.errors import TypeMismatch
+from fedcore.intrinsics.federated_random_seed import random_seed
 from fedcore.ir import Value
 from fedcore.ir.operations import Intrinsic
 from fedcore.testing.values import draw
@@ -23,6 +24,7 @@ from fedcore.types import (
     TensorType,
     Type,
     contains,
+    member_of,
     substitute,
     to_type,
 )
@@ -39,6 +41,10 @@ _KINDS: dict[str, list] = {
 
 ATTRIBUTE = 3
 """The value of a generated attribute."""
+
+
+COHORTS = ((0, "small"), (2, "special"), (3, "small"))
+"""Numbers of clients with which passes are checked, and the spreads of their values."""
 
 
 @attrs.frozen
@@ -65,13 +71,17 @@ def calls_of(op: Intrinsic) -> Iterator[Call]:
             yield Call({n: to_type(type_) for n in names}, {a: _attribute(a, None) for a in op.attributes})
         return
     for alternative in op.signature.alternatives:
-        for variables in _bindings(alternative, op.signature.kinds):
-            required = sum(not p.optional for p in alternative.parameters)
+        required = sum(not p.optional for p in alternative.parameters)
+        for number, variables in enumerate(_bindings(alternative, op.signature.kinds)):
             for count in sorted({required, len(alternative.parameters)}):
-                parameters = alternative.parameters[:count]
-                for fold in (fc.generic_plus, _last) if any(_folds(p.type) for p in parameters) else (fc.generic_plus,):
-                    pairs = zip(names, parameters, strict=False)
-                    arguments = {name: _argument(p.type, variables, fold) for name, p in pairs}
+                types = [p.type for p in alternative.parameters[:count]]
+                drawing = [t for t in types if not number and _may_draw(t, types, alternative.result)]
+                fns: list[Callable] = [fc.generic_plus, *[_last] * any(map(_folds, types)), *[_drawing] * bool(drawing)]
+                for fn in fns:
+                    arguments = {
+                        name: _argument(t, variables, fn if fn is not _drawing or t in drawing else fc.generic_plus)
+                        for name, t in zip(names, types, strict=False)
+                    }
                     yield Call(arguments, {a: _attribute(a, alternative) for a in op.attributes})
 
 
@@ -102,6 +112,25 @@ def _last(*arguments: Value) -> Value:
     return arguments[-1]
 
 
+def _drawing(*arguments: Value) -> tuple[Value, ...]:
+    """A function with random numbers, which shows whether each client or element draws its own."""
+    return *arguments[:1], random_seed.emit([])
+
+
+def _may_draw(type_: Type, parameters: Sequence[Type], result: Type) -> bool:
+    """Whether it is the type of a function of a client or an element whose result may be of any type.
+
+    No value among the parameters tells the type, and the intrinsic's result has a value for each client or element.
+    """
+    if not isinstance(type_, FunctionType) or not isinstance(type_.result, AbstractType):
+        return False
+    if type_.result != (result.element if isinstance(result, SequenceType) else member_of(result)):
+        return False
+    return not any(
+        contains(t, lambda part: part == type_.result) for t in parameters if not isinstance(t, FunctionType)
+    )
+
+
 def _folds(type_: Type) -> bool:
     """Whether it is the type of a function of several values."""
     parameter = type_.parameter if isinstance(type_, FunctionType) else None
@@ -112,14 +141,16 @@ def _argument(type_: Type, variables: dict[str, Type], fold: Callable) -> Type |
     """The type of an argument, or a function.
 
     Args:
-        fold: the function of several numbers of one type; others return the first argument.
+        fold: the function of several numbers of one type, or `_drawing`; others return the first argument.
     """
     if not isinstance(type_, FunctionType):
         return _with_known_sizes(substitute(type_, variables, {}))
-    if type_.parameter is None:
-        return lambda: 1.0
     parameter = type_.parameter
-    count = len(parameter.types) if isinstance(parameter, StructType) else 1
+    count = 0 if parameter is None else len(parameter.types) if isinstance(parameter, StructType) else 1
+    if fold is _drawing:
+        return with_parameters(_drawing, count)
+    if parameter is None:
+        return lambda: 1.0
 
     def fn(*arguments: Value) -> Value:
         first = arguments[0]

@@ -25,7 +25,7 @@ from fedcore.ir.values import is_placed
 from fedcore.runtime.reference import ONE_BLOCK, evaluator
 from fedcore.runtime.same_meaning import change_of_result, folds_clients, is_by_client, runs_in_parts
 from fedcore.testing.covering_programs import covering_programs
-from fedcore.testing.generated import Values
+from fedcore.testing.generated import COHORTS, Values
 from fedcore.testing.laws import LawBroken
 from fedcore.testing.programs import arguments, federated_modules
 from fedcore.types import FederatedType, FunctionType, SequenceType, StructType, Type, fits
@@ -103,7 +103,8 @@ def check_pass(
     tally = _Tally()
     for text in [cases] if isinstance(cases, str) else cases:
         module = _case(text)
-        inputs = {n: [Values(n, [i, n]).value(p.type) for i, p in enumerate(module.main.parameters)] for n in (0, 3)}
+        values = {n: Values(n, [n], spread) for n, spread in COHORTS}
+        inputs = {n: [v.value(p.type) for p in module.main.parameters] for n, v in values.items()}
         tally.add(checked, module, inputs)
     pipelines = [before] if isinstance(before, str) else before
     for pipeline in pipelines if programs else ():
@@ -151,7 +152,7 @@ def _check_generated(one: Pass, pipeline: str, programs: int, tally: _Tally) -> 
     @given(st.data())
     def on_programs(data: st.DataObject) -> None:
         traced = data.draw(federated_modules())
-        inputs = {n: data.draw(arguments(traced, clients=n)) for n in (0, 3)}
+        inputs = {n: data.draw(arguments(traced, n, spread)) for n, spread in COHORTS}
         tally.add(one, _prepared(traced, pipeline), inputs)
 
     on_programs()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import fedcore as fc
 from fedcore.intrinsics.rows import as_row
 from fedcore.ir import Builder, Module, ModuleBuilder, Value, verify
+from fedcore.testing.generated import Values
 from fedcore.types import (
     CLIENTS,
     SERVER,
@@ -340,34 +341,13 @@ def _result(draw: st.DrawFn, pool: list[Value]) -> Value:
 
 
 @st.composite
-def arguments(draw: st.DrawFn, module: Module, clients: int | None = None) -> list:
+def arguments(draw: st.DrawFn, module: Module, clients: int | None = None, spread: str = "small") -> list:
     """Arguments for the module's main function.
 
     Args:
         clients: number of clients. Default: drawn, 0 to 4.
+        spread: one of `values.SPREADS`.
     """
     count = draw(st.integers(0, 4)) if clients is None else clients
-    return [draw(values(p.type, count)) for p in module.main.parameters]
-
-
-def values(type_: Any, clients: int) -> st.SearchStrategy:
-    """A strategy for values of the type: small numbers, so that sums are exact in float32."""
-    if isinstance(type_, FederatedType):
-        member = values(type_.member, clients)
-        per_client = type_.placement == CLIENTS and not type_.all_equal
-        return st.lists(member, min_size=clients, max_size=clients) if per_client else member
-    if isinstance(type_, SequenceType):
-        return st.lists(values(type_.element, clients), max_size=3)
-    if isinstance(type_, StructType):
-        parts = [values(t, clients) for t in type_.types]
-        named = None not in type_.names
-        return st.tuples(*parts).map(lambda ps: dict(zip(type_.names, ps, strict=True)) if named else ps)
-    number = st.integers(-4, 4).map(type_.dtype.numpy.type)
-    if type_.shape == ():
-        return number
-    size = type_.shape[0]
-    return st.lists(number, min_size=size, max_size=size).map(lambda xs: _array(xs, type_))
-
-
-def _array(xs: list, type_: TensorType) -> np.ndarray:
-    return np.array(xs, type_.dtype.numpy)
+    values = Values(count, [draw(st.integers(0, 999))], spread)
+    return [values.value(p.type) for p in module.main.parameters]

@@ -159,6 +159,19 @@ def type_of(dtypes):
     return fc.to_type({name: fc.TensorType(*leaves[name]) for name in sorted(leaves)})
 
 
+@pytest.mark.parametrize("weight", REAL)
+def test_a_mean_takes_weights_of_each_real_dtype(weight):
+    """The weights add up to a power of two, so the means are exact."""
+    value = fc.to_type({name: (name, [2]) for name in INEXACT})
+    process = agg.MeanFactory().create(value, fc.to_type(weight))
+    weights = [DTYPES[weight].numpy.type(w) for w in (1, 2, 5)]
+    clients = [{name: np.array([i, 4], DTYPES[name].numpy) for name in INEXACT} for i in (0, 4, 8)]
+    result = process.next(process.initialize(), clients, weights).result
+    for name in INEXACT:
+        assert result[name].dtype == DTYPES[name].numpy
+        assert result[name].tolist() == [6, 4], name
+
+
 @pytest.mark.parametrize("name", FACTORIES)
 def test_a_factory_gives_the_result_of_float64_in_each_dtype_that_it_takes(name):
     _, groups, meaning, error = FACTORIES[name]

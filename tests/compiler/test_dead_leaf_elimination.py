@@ -68,6 +68,16 @@ def test_what_a_graph_takes_but_does_not_read_is_not_sent():
     assert (result["moved"], result["kept"]) == (7.0, 3.0)
 
 
+def test_a_constant_that_the_server_puts_beside_a_value_is_not_sent():
+    @fc.federated_computation(FLOATS, fc.FederatedType("float32", fc.SERVER))
+    def scaled(xs, scale):
+        both = fc.federated_map(lambda s: (s * 2.0, 3.0), scale)
+        return fc.federated_sum(fc.federated_map(lambda x, b: x * b[0] + b[1], (xs, fc.federated_broadcast(both))))
+
+    assert scaled([1.0, 2.0], 5.0) == 36.0
+    assert context.last_report().broadcast_bits == 2 * 32
+
+
 def test_a_leaf_of_unknown_size_that_a_graph_takes_is_sent():
     @fc.tf_computation("float32", ("float32", ("float32", (None,))))
     def first(x, pair):

@@ -141,7 +141,7 @@ def both_runtimes_agree(data):
     module = data.draw(federated_modules())
     values = data.draw(arguments(module))
     with fc.use(SHARED["local"]):
-        have = fc.invoke(module, values)
+        have = fc.invoke(module, values, seed=0)  # that of the reference
     assert_close(have, reference_result(module, values))
 
 

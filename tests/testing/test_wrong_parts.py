@@ -13,6 +13,10 @@ QUICK = {
     ("aggregator", "averages averages"),
     ("aggregation", "a merge of the mean of means"),
     ("encoder", "decodes to float64"),
+    ("encoder", "always rounds up"),
+    ("optimizer", "forgets its velocity"),
+    ("metric", "Averages over time."),
+    ("client data", "Has the rows of the client that was asked for last."),
 }
 """The parts of the ordinary suite; the tests of each check have more."""
 

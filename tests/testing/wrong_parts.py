@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 
 import attrs
@@ -12,6 +13,7 @@ from test_check_aggregator import Mine as SumFactory
 from test_check_aggregator import divided, without_merge
 from test_check_batching_rule import WRONG as WRONG_RULES
 from test_check_slice_executor import (
+    DEVICE,
     Homes,
     Mine,
     ReplacingSeeds,
@@ -26,6 +28,7 @@ from test_check_slice_executor import (
     without_sizes,
     without_the_last,
 )
+from wrong_learning_parts import PARTS as LEARNING_PARTS
 from wrong_on_values import REWRITES, RULES
 
 import fedcore as fc
@@ -524,6 +527,19 @@ add_intrinsic("a stage that takes the right value twice", lambda: _pairs(lambda 
 add_intrinsic("a stage that swaps the operands of a function", lambda: _pairs(lambda left, right, fn: fn(right, left)))
 
 
+def _without_per_client():
+    def own_map(value, fn):
+        return [fn(x) for x in value]
+
+    own_map.__doc__ = "Does it.\n\nExample:\n    >>> y = own_map(x, lambda a: a)\n"
+    declared = fc.intrinsic("(value: {T}@CLIENTS, fn: (T -> U) -> {U}@CLIENTS)")(own_map)
+    declared.in_stage(lambda value, fn: fn(value))
+    return declared
+
+
+add_intrinsic("a function of each client that is not declared so", _without_per_client)
+
+
 def _case_without_rule() -> None:
     def same_numbers(left, right):
         return np.abs(left - right) <= np.float32(0.5)
@@ -588,6 +604,64 @@ for executor in (ReplacingSeeds(whole), WithoutReport(whole), WithoutBroadcasts(
     add("slice executor", type(executor).__name__, functools.partial(fc.testing.check_slice_executor, executor))
 
 
+def halved_in_transit(stage, work, clients):
+    def halved(x):
+        if isinstance(x, tuple):
+            return tuple(map(halved, x))
+        is_large = getattr(x, "dtype", None) == np.float32 and np.size(x) > 9
+        return tf.cast(tf.cast(x, tf.float16), tf.float32) if is_large else x
+
+    return stage(attrs.evolve(clients, clients=tuple(c if c is None else halved(c) for c in clients.clients)))
+
+
+class OneStage(Mine):
+    """Has the stage that was prepared last."""
+
+    def __init__(self):
+        super().__init__(lambda stage, work, clients: self.stage(clients))
+
+    def prepare(self, work, report, stop):
+        self.stage = DEVICE.prepare(work, report, stop)
+        return super().prepare(work, report, stop)
+
+
+class AddingRetries(Mine):
+    """A slice that runs again has the sum of all its runs."""
+
+    def prepare(self, work, report, stop):
+        stage, done = DEVICE.prepare(work, report, stop), {}
+
+        def run(clients):
+            result = stage(clients)
+            if result.partial is not None and clients.first in done:
+                result = attrs.evolve(result, partial=stage.merge(done[clients.first], result.partial))
+            done[clients.first] = result.partial
+            return result
+
+        return run
+
+
+class WithoutStop(Mine):
+    """Ends when it is done."""
+
+    def prepare(self, work, report, stop):
+        return super().prepare(work, report, fc.runtime.Stop())
+
+
+class LeavingThreads(Mine):
+    """Each stage has a thread, which waits for messages for ever."""
+
+    def prepare(self, work, report, stop):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return super().prepare(work, report, stop)
+
+
+add("slice executor", "sends large tensors as float16", lambda: fc.testing.check_slice_executor(
+    Mine(halved_in_transit)))  # fmt: skip
+for executor in (OneStage(), AddingRetries(whole), WithoutStop(whole), LeavingThreads(whole)):
+    add("slice executor", executor.__doc__, functools.partial(fc.testing.check_slice_executor, executor))
+
+
 class NextHome(Homes):
     """Each client's data are those of the next client."""
 
@@ -615,6 +689,14 @@ class Unordered(Homes):
         return partial, kept[::-1]
 
 
+class ByName(Homes):
+    """The kept values of the clients in the order of their names."""
+
+    def run(self, work, report, stop):
+        partial, kept = super().run(work, report, stop)
+        return partial, [kept[i] for i in sorted(range(len(kept)), key=str)]
+
+
 class Forgotten(Homes):
     """Leaves out the last client."""
 
@@ -630,7 +712,7 @@ def _check_homes(homes: type) -> None:
         executor.close()
 
 
-for homes in (NextHome, Forgetful, OwnReport, Unordered, Forgotten):
+for homes in (NextHome, Forgetful, OwnReport, Unordered, ByName, Forgotten):
     add("clients executor", (homes.__doc__ or homes.__name__), functools.partial(_check_homes, homes))
 add("clients executor", "swallows errors of clients", lambda: _check_homes(lambda: Homes(swallowing)))
 
@@ -665,6 +747,41 @@ add(
         SumFactory(create=lambda t: SumFactory().create(fc.to_type("int32"))), "float32"
     ),
 )
+
+
+def narrow_mean(value):
+    """A mean whose count of clients has 8 bits."""
+    count = fc.federated_sum(fc.federated_map(lambda _: np.int8(1), value))
+    return fc.federated_map(lambda total, n: total / fc.cast(n, "float32"), (fc.federated_sum(value), count))
+
+
+def of_few(value):
+    """Zero for eight clients and more."""
+    few = lambda total, n: fc.where(fc.less(n, np.int32(8)), total, 0.0)  # noqa: E731
+    return fc.federated_map(few, (fc.federated_sum(value), fc.federated_count(value)))
+
+
+class Forgetting(fc.aggregators.UnweightedAggregationFactory):
+    """The sum of all rounds, whose state stays at zero."""
+
+    def create(self, value_type):
+        @fc.federated_computation
+        def initialize():
+            return fc.federated_value(0.0, fc.SERVER)
+
+        def body(state, value, _):
+            total = fc.federated_map(plus, (state, fc.federated_sum(value)))
+            return fc.templates.MeasuredProcessOutput(state, total, fc.federated_value((), fc.SERVER))
+
+        return fc.aggregators.aggregation_process(initialize, value_type, None, body)
+
+
+for mistake, factory, meaning in (
+    ("counts in int8", SumFactory(total=narrow_mean), lambda rounds: np.mean(rounds[-1])),
+    ("is wrong from eight clients on", SumFactory(total=of_few), lambda rounds: np.sum(rounds[-1])),
+    ("loses its state", Forgetting(), lambda rounds: np.sum(rounds)),
+):
+    add("aggregator", mistake, functools.partial(fc.testing.check_aggregator, factory, "float32", meaning=meaning))
 
 for mistake, functions in {
     "a start that is not neutral": (1.0, plus, plus, lambda n: n),
@@ -750,6 +867,36 @@ class Largest(Encoder):
 
 add("encoder", "overflows at its largest entry", lambda: fc.testing.check_encoder(
     Largest(), ("float32", [100]), relative_error=0.001))  # fmt: skip
+
+
+class Coded(Encoder):
+    """Sends a function of the value, and decodes it by another."""
+
+    def __init__(self, encode, decode=lambda code: code):
+        self._encode = encode
+        self._decode = decode
+
+    def encode(self, value, seed):
+        return self._encode(value)
+
+    def decode(self, code, seed, spec):
+        return tf.cast(self._decode(code), spec.dtype)
+
+
+for mistake, coded, dtype, relative_error in (
+    ("clips at 5", Coded(lambda v: tf.clip_by_value(v, -5, 5)), "float32", 0.01),
+    ("loses NaN", Coded(lambda v: tf.where(tf.math.is_nan(v), 0.0, v)), "float32", 0.01),
+    ("keeps seven bits", Coded(lambda v: Integers(v % 128, 7), lambda code: code.values), "int32", 0.0),
+    ("always rounds up", Coded(lambda v: tf.cast(tf.math.ceil(v * 2), tf.int32), lambda c: tf.cast(c, tf.float32) / 2),
+     "float32", 0.1),
+    ("sends float64 as float32", Coded(lambda v: tf.cast(v, tf.float32)), "float64", 0.0),
+):  # fmt: skip
+    add("encoder", mistake, functools.partial(
+        fc.testing.check_encoder, coded, (dtype, [100]), relative_error=relative_error))  # fmt: skip
+
+
+for kind, mistake, check in LEARNING_PARTS:
+    add(kind, mistake, check)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+"""Checks the laws of a metric."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import fedcore as fc
+from fedcore.errors import InvalidValue
+from fedcore.learning import BatchOutput
+from fedcore.learning.metrics import create_functional_metric_fns, sum_then_finalize
+from fedcore.runtime.reports.result_difference import difference
+from fedcore.testing.laws import LawBroken
+
+GROUPINGS = (((0, 1, 2),), ((0,), (1,), (2,)), ((0, 1), (2,)), ((0,), (), (1, 2)), ((2, 0), (1,)))
+"""Batches of each client, by their numbers. One has clients in another order, one has a client without batches."""
+
+
+def check_metric(
+    make_metric: Callable[[], keras.metrics.Metric],
+    labels: Sequence,
+    predictions: Sequence,
+    *,
+    meaning: Callable[[np.ndarray, np.ndarray], object] | None = None,
+    tolerance: float = 64,
+) -> None:
+    """Checks that a metric's states add up over batches and clients, since fedcore adds them.
+
+    Laws, for examples in batches of 1, 2 and all the others: a client without batches adds nothing, and has a result;
+    the states of clients, added, are the state of one client with all batches, however batches are dealt out; equal
+    batches give equal states; the result of the sum is the one of Keras' own metric over these batches, also where a
+    federated computation adds and finalizes; and that of `meaning`.
+
+    Args:
+        make_metric: makes the metric, such as its class.
+        labels, predictions: of four or more examples, on the first axis.
+        meaning: (labels, predictions) of all examples -> the result, in numpy. Default: it is not checked. Only this
+            finds a metric that counts batches where it should count examples.
+        tolerance: how many roundings (units of the dtype's epsilon) floats may differ by.
+    Raises:
+        LawBroken: names the law and the batches of each client, and shows the difference.
+        InvalidValue: there are fewer than four examples.
+        TypeMismatch: it makes no metric of labels and predictions.
+    Example:
+        >>> fc.testing.check_metric(
+        ...     keras.metrics.MeanSquaredError, np.zeros(4, np.float32), np.arange(4, dtype=np.float32),
+        ...     meaning=lambda labels, predictions: np.square(labels - predictions).mean())
+    """
+    if len(labels) < 4:
+        raise InvalidValue(f"check_metric takes four examples or more, not {len(labels)}")
+    y, p = np.asarray(labels), np.asarray(predictions)
+    batches = [(y[at], p[at]) for at in (slice(0, 1), slice(1, 3), slice(3, None))]
+    metric = _Metric(make_metric, batches, tolerance)
+    metric.check_states()
+    metric.check_results()
+    if meaning is not None:
+        metric.equal("the result is that of `meaning`", metric.result, _as(meaning(y, p), metric.result))
+
+
+class _Metric:
+    """A metric as pure functions, with the examples that it is checked on."""
+
+    def __init__(self, make: Callable[[], keras.metrics.Metric], batches: list[tuple], tolerance: float) -> None:
+        self._make = make
+        self._batches = batches
+        self._tolerance = tolerance
+        self._initialize, self._update, self._finalize = create_functional_metric_fns(make)
+        self._whole = self._state(range(len(batches)))
+        self.result = self._finalized(self._whole)
+
+    def check_states(self) -> None:
+        zeros = self._state([])
+        want = tuple(np.zeros_like(s) for s in zeros)
+        self.equal("a client without batches adds nothing, so its state is 0", zeros, want)
+        self._finalized(zeros)
+        self.equal("equal batches give equal states", self._state(range(len(self._batches))), self._whole)
+        for grouping in GROUPINGS:
+            states = [self._state(numbers) for numbers in grouping]
+            total = tuple(sum(parts[1:], parts[0]) for parts in zip(*states, strict=True))
+            law = f"the states of clients with the batches {list(map(list, grouping))} add up to that of all"
+            self.equal(law, total, self._whole)
+
+    def check_results(self) -> None:
+        metric = self._make()
+        for labels, predictions in self._batches:
+            metric.update_state(labels, predictions)
+        result = tf.nest.map_structure(np.asarray, metric.result())
+        self.equal("the result is that of Keras' metric over all batches", self.result, result)
+        states = [self._state(numbers) for numbers in GROUPINGS[2]]
+        state_type = fc.to_type({"metric": tuple(fc.TensorType(s.dtype.name, s.shape) for s in states[0])})
+        aggregate = sum_then_finalize({"metric": self._finalize})
+        total = fc.federated_computation(lambda values: aggregate(values), fc.FederatedType(state_type, fc.CLIENTS))
+        result = total([{"metric": state} for state in states])["metric"]
+        self.equal("a federated computation gives the result of the sum", result, self.result)
+
+    def equal(self, law: str, have: Any, want: Any) -> None:
+        mismatch = difference(have, want, self._tolerance, "it")
+        if mismatch is not None:
+            raise LawBroken(f"{getattr(self._make, '__name__', 'the metric')}: {law}", mismatch, inputs=self._batches)
+
+    def _state(self, numbers: Sequence[int]) -> tuple[np.ndarray, ...]:
+        state = self._initialize()
+        for number in numbers:
+            labels, predictions = map(tf.constant, self._batches[number])
+            state = self._update(state, labels, BatchOutput(predictions=predictions))
+        return tuple(np.asarray(part) for part in state)
+
+    def _finalized(self, state: tuple) -> Any:
+        return tf.nest.map_structure(np.asarray, self._finalize(tuple(map(tf.constant, state))))
+
+
+def _as(want: Any, like: Any) -> Any:
+    return tf.nest.map_structure(lambda have, w: np.asarray(w, have.dtype), like, want)
