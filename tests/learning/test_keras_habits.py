@@ -301,6 +301,26 @@ def test_constraints_are_applied_after_each_step(name):
     check_is_fit(lambda: compiled(bounded(name), K.SGD(0.5), CROSS), (X, Y))
 
 
+AVERAGING = {  # for one client, with all steps of plain gradient descent
+    "normalised": lambda model_fn: algorithms.build_fed_nova(model_fn, 0.5),
+    "fair to nobody": lambda model_fn: algorithms.build_q_fed_avg(model_fn, 0.0, 0.5),
+    "pulled by nothing": lambda model_fn: algorithms.build_ditto(model_fn, 0.0, K.SGD(0.5)),
+    "averaging": lambda model_fn: algorithms.build_weighted_fed_avg(model_fn, K.SGD(0.5)),
+}
+
+
+def test_averaging_algorithms_apply_constraints_after_each_step():
+    spec, client = dataset((X, Y)).element_spec, dataset((X, Y))
+    moved = {}
+    for name, build in AVERAGING.items():
+        process = build(lambda: fc.learning.from_keras_model(bounded("maximum norm"), CROSS, spec))
+        state = process.initialize()
+        own = [[process.initial_client_state(state)]] if name == "pulled by nothing" else []
+        moved[name] = process.next(state, [client], *own)[0].global_model_weights.trainable[0]
+    for name, kernel in moved.items():
+        np.testing.assert_allclose(kernel, moved["averaging"], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 ALGORITHMS = {
     "averaging": lambda model_fn: algorithms.build_weighted_fed_avg(model_fn, K.SGD(0.5)),
     "gradient descent": lambda model_fn: algorithms.build_fed_sgd(model_fn, K.SGD(0.5)),

@@ -116,7 +116,8 @@ def build_fed_nova(
         moved = tuple(w - tf.cast(rate, w.dtype) * (v + proximal_strength * (w - first)) for w, v, first in parts)
         unit_velocity = momentum * carry.unit_velocity + 1.0
         norm = (1.0 - rate * proximal_strength) * carry.norm + unit_velocity
-        return _Carry(roles.changing(ModelWeights(model.constrain(moved), assigned)), velocity, metrics, unit_velocity, norm)
+        changing = roles.changing(ModelWeights(model.constrain(moved), assigned))
+        return _Carry(changing, velocity, metrics, unit_velocity, norm)
 
     def finish(initial: ModelWeights, carry: _Carry) -> TrainingResult:
         change = roles.difference(carry.weights, initial)
