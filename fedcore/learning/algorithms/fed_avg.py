@@ -283,6 +283,18 @@ class ServerWork:
         weights_type: Any = changing_type(self.model)
         return tf_computation(weights_type["trainable"])(lambda trainable: optimizer.initialize(trainable))
 
+    @functools.cached_property
+    def start(self) -> Computation:
+        """(-> <U,O>): both in one graph, which draws the weights once."""
+        model, optimizer = self.model, self.optimizer
+
+        @tf_computation
+        def start() -> tuple[ModelWeights, TensorStructure]:
+            weights = model.initial_changing_weights()
+            return weights, optimizer.initialize(weights.trainable)
+
+        return start
+
     def initialize(
         self,
         *,
@@ -297,14 +309,9 @@ class ServerWork:
             aggregator: an aggregation process, or an object whose `initialize` is used while this is traced.
         """
 
-        @tf_computation
-        def start() -> tuple[ModelWeights, TensorStructure]:
-            weights = self.model.initial_changing_weights()
-            return weights, self.optimizer.initialize(weights.trainable)
-
         @federated_computation
         def initialize() -> Value:
-            first = federated_eval(start, SERVER)
+            first = federated_eval(self.start, SERVER)
             return first_state(
                 first[0],
                 first[1],
