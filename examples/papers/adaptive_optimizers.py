@@ -16,13 +16,13 @@ SERVERS = {
 
 
 def load_data(data):
-    """A text has 20 words by Zipf's law, and 2 of the 25 rare words of its tag; a client writes of few tags."""
+    """A text has 20 words by Zipf's law, and 4 of the 25 rare words of its tag; a client writes of few tags."""
     rng, n = np.random.default_rng(data["seed"]), data["words"]
     zipf, rare = 1 / np.arange(1, n + 1), rng.permutation(np.arange(n // 2, n)).reshape(data["tags"], -1)
 
     def texts(count, mix):
         tags = rng.choice(data["tags"], count, p=mix)
-        words = [[*rng.choice(n, 20, p=zipf / zipf.sum()), *rng.choice(rare[tag], 2)] for tag in tags]
+        words = [[*rng.choice(n, 20, p=zipf / zipf.sum()), *rng.choice(rare[tag], 4)] for tag in tags]
         bags = np.array([np.bincount(text, minlength=n) / len(text) for text in words], np.float32)
         return bags, tags.astype(np.int32)
 
@@ -34,7 +34,7 @@ def load_data(data):
 
 def _model(clients):
     spec = clients.element_type_structure
-    layers = [keras.Input((spec[0].shape[1],)), keras.layers.Dense(20, kernel_initializer="zeros")]
+    layers = [keras.Input((spec[0].shape[1],)), keras.layers.Dense(10, kernel_initializer="zeros")]
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metrics = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
     return lambda: fc.learning.from_keras_model(keras.Sequential(layers), loss, input_spec=spec, metrics=metrics)

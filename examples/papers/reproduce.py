@@ -20,7 +20,7 @@ import pandas as pd
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-STYLE = {
+STYLE: dict = {
     "figure.facecolor": "white",
     "font.size": 10,
     "axes.titlelocation": "left",
@@ -29,7 +29,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "axes.prop_cycle": mpl.cycler(color=["#4c566a", "#d08770", "#5e81ac", "#8fa876", "#b48ead"]),
+    "axes.prop_cycle": "cycler(color=['#4c566a', '#d08770', '#5e81ac', '#8fa876', '#b48ead'])",
     "grid.color": "#e8ebee",
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
@@ -77,7 +77,7 @@ def reproduce(entry, out, picture, own_sweeps=None):
         FigureCanvasAgg(figure)
         table = draw(runs, figure)
         picture.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(picture, dpi=110)
+        figure.savefig(picture, dpi=100, pil_kwargs={"optimize": True})
     return table
 
 
