@@ -135,6 +135,7 @@ def compressed_updates(runs, figure):
         axes.plot(rows.mibit, rows.val_accuracy, label=encoder)
     axes.set(title="Test accuracy against what clients send", xscale="log", ylabel="test accuracy")
     axes.set(xlabel="Mibit that clients sent in all rounds so far")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.legend()
     last = means.groupby("encoder", sort=False).last()
     return last.assign(factor=last.mibit.max() / last.mibit).reset_index()

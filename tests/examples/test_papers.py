@@ -67,7 +67,7 @@ def test_the_page_has_the_picture_the_claim_and_the_command(name):
 @pytest.mark.slow
 def test_an_entry_runs_draws_and_leaves_finished_runs_as_they_are(reproduce, tmp_path):
     sweeps = [
-        "run.rounds=2 run.clients_per_round=3 method.name=FedAvg,SCAFFOLD method.lr=0.1 data.epochs=1 stop.accuracy=0.1"
+        "run.rounds=1 run.clients_per_round=3 method.name=FedAvg,SCAFFOLD method.lr=0.1 data.epochs=1 stop.accuracy=0.0"
     ]
     picture = tmp_path / "pictures/scaffold.png"
     table = reproduce.reproduce("scaffold", tmp_path / "runs", picture, sweeps)
