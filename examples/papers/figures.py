@@ -106,8 +106,8 @@ def scaffold(runs, figure):
 
 
 @entry(
-    "privacy.noise=tree privacy.noise_multiplier=0.5,1.0,2.0,4.0",
-    "privacy.sampling=passes,poisson privacy.noise_multiplier=0.5,1.0,2.0,4.0",
+    "privacy.noise=tree privacy.noise_multiplier=1.0,2.0,4.0,8.0,16.0",
+    "privacy.sampling=passes,poisson privacy.noise_multiplier=1.0,2.0,4.0,8.0,16.0",
     size=(8.4, 3.4),
 )
 def dp_ftrl(runs, figure):
