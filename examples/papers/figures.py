@@ -125,6 +125,8 @@ def dp_ftrl(runs, figure):
         epsilon.plot(rows.epsilon, rows.val_accuracy, "o-", label=label)
     noise.set(title="At equal noise", xscale="log", xlabel="noise multiplier", ylabel="test accuracy after 64 rounds")
     epsilon.set(title="At equal privacy", xscale="log", xlabel="ε of a client at δ = 1e-4")
+    noise.xaxis.set_major_formatter("{x:g}")
+    epsilon.xaxis.set_major_formatter("{x:g}")
     noise.legend()
     return table
 
