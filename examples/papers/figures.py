@@ -20,7 +20,7 @@ class Entry(NamedTuple):
     size: tuple[float, float]
 
 
-def entry(*sweeps, size=(6.4, 3.8)):
+def entry(*sweeps, size=(6.2, 3.6)):
     def register(draw):
         ENTRIES[draw.__name__] = Entry(sweeps, draw, size)
         return draw
