@@ -10,13 +10,16 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-kernels test-oldest test-pythons check lint soak bench size format docs dist constraints clean
+.PHONY: help demo papers test test-kernels test-oldest test-pythons check lint soak bench size format docs dist constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY) ## the main job: train, look inside, compare
 	@$(BIN)/fedcore demo
+
+papers: $(READY) ## the figures of papers in docs/gallery, from runs in build/papers; finished ones stay
+	@$(BIN)/python examples/papers/reproduce.py
 
 test: lint ## linters, types, layers, the whole test suite
 	@$(BIN)/python -m pytest -n auto --dist worksteal

@@ -23,6 +23,7 @@ docs/how-fedcore-works
 docs/catalogue
 docs/training
 docs/your-data
+docs/gallery
 docs/adapters
 docs/porting
 docs/privacy
@@ -78,6 +79,10 @@ def write_sources(folder: Path) -> None:
         text = without_links_to_files(path.read_text(), path)
         is_record = path.parent.name == "decisions" and path.stem != "README"  # found by the index of decisions
         target.write_text("---\norphan: true\n---\n" * is_record + text)
+    for path in ROOT.glob("docs/**/*.png"):
+        target = folder / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
     readme = without_links_to_files((ROOT / "README.md").read_text(), ROOT / "README.md")
     (folder / "index.md").write_text(readme + CONTENTS)
     api.write_pages(folder / "api")
@@ -85,7 +90,7 @@ def write_sources(folder: Path) -> None:
 
 
 def without_links_to_files(text: str, page: Path) -> str:
-    """A page in which links to files that are no pages, such as LICENSE, are the paths of the files.
+    """A page in which links to files that are no pages or pictures, such as LICENSE, are the paths of the files.
 
     Links to examples and notebooks lead to their pages.
     """
@@ -98,7 +103,7 @@ def without_links_to_files(text: str, page: Path) -> str:
             return f"[{match[1]}]({Path(target).with_suffix('.md')})"
         return match[0] if is_page else f"`{file.relative_to(ROOT)}`"
 
-    text = re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", link, text)
+    text = re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", link, text)
     return text.replace("](README.md", "](index.md").replace("](../README.md", "](../index.md")
 
 

@@ -336,6 +336,33 @@ def test_a_sweep_trains_with_each_combination(project, fedcore):
     assert len(fedcore("list").splitlines()) == 3
 
 
+def test_a_sweep_goes_on_with_the_runs_of_equal_settings(project, fedcore):
+    def train(values, *more):
+        words = ["train", "train.toml", "--set", f"optimizer.noise={values}", "--resume", "--format", "json", *more]
+        return [(Path(run["directory"]).name[:3], run["metrics"]["loss"]) for run in fedcore(*words)["runs"]]
+
+    first = train("0.1,0.2")
+    table = project / "runs/001-optimizer.noise=0.1/metrics.csv"
+    rows = table.read_text().splitlines(keepends=True)
+    (project / "runs/002-optimizer.noise=0.2/config.json").unlink()  # no run of these settings
+    table.write_text("".join(rows[:-1]))  # as where it was stopped before its last round
+    for path in table.parent.glob("checkpoints/program_state_3*"):
+        path.unlink()
+    second = train("0.1,0.2,0.3")
+    assert [name for name, _ in first + second] == ["001", "002", "001", "003", "004"]
+    assert [loss for _, loss in second[:2]] == [loss for _, loss in first]
+    written = table.stat().st_mtime_ns
+    assert train("0.3,0.1") == [second[2], second[0]]
+    assert table.stat().st_mtime_ns == written  # a finished run is only read
+    (project / "own_program.py").write_text(PROGRAM + "\n")
+    assert [name for name, _ in train("0.1,0.2")] == ["005", "006"]  # other runs, of another program
+    assert [name for name, _ in train("0.5", "--out", "own")] == ["own"]
+    assert [name for name, _ in train("0.5", "--out", "own")] == ["own"]
+    assert "has a training already" in fedcore(
+        "train", "train.toml", "--set", "optimizer.noise=0.6", "--resume", "--out", "own", code=2
+    )
+
+
 def test_values_of_set():
     before = {"run": {"rounds": 1}, "optimizer": {"lr": 0.5, "names": ["a"], "name": "x"}, "program": "p.py"}
 

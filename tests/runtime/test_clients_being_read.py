@@ -83,3 +83,9 @@ def test_a_slow_client_has_a_span(tmp_path, monkeypatch):
     reads = [span["name"] for span in json.loads(file.read_text())["spans"] if span["kind"] == "read"]
     assert "client 'b'" in reads
     assert "client 'a'" not in reads
+
+
+def test_a_slow_end_of_a_cohort_is_no_client(monkeypatch):
+    """The read that finds the end is behind the last id; it is slow where the thread has to wait for a processor."""
+    monkeypatch.setattr(clients_being_read, "_SPAN_S", 0.0)
+    assert total(fc.Cohort(1, lambda index: np.float32(2), ["a"])) == 2

@@ -10,6 +10,7 @@ import click
 from fedcore.cli.output_path import OutputPath
 
 if TYPE_CHECKING:
+    from fedcore.cli.configuration import Configuration
     from fedcore.cli.runs import Run
     from fedcore.learning.programs import Callback
 
@@ -26,9 +27,13 @@ format_option = click.option("--format", "format_", type=click.Choice(["text", "
               help="Change a setting of the file; of several values each is trained with.")  # fmt: skip
 @click.option("--out", type=OutputPath(file_okay=False, path_type=Path),
               help="Directory of the run; of a sweep's runs. Default: runs/001, runs/002, ….")  # fmt: skip
+@click.option("--resume", "resumes", is_flag=True,
+              help="Go on with the runs of these settings that are there; finished ones stay as they are.")  # fmt: skip
 @runtime_option
 @format_option
-def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: str, format_: str) -> None:
+def train(
+    file: Path, options: tuple[str, ...], out: Path | None, resumes: bool, runtime_name: str, format_: str
+) -> None:
     """Trains what a TOML file describes, such as that of `fedcore new`.
 
     The directory of the run gets checkpoints, the metrics of each round in metrics.csv, and files for TensorBoard.
@@ -38,6 +43,7 @@ def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: 
       fedcore train train.toml
       fedcore train train.toml --set optimizer.lr=0.1 --set run.rounds=100
       fedcore train train.toml --set optimizer.lr=0.1,0.03,0.01   # three runs
+      fedcore train train.toml --set optimizer.lr=0.1,0.03,0.01 --resume   # those that are not finished
       fedcore train train.toml --runtime ray
       tensorboard --logdir runs
     """
@@ -50,13 +56,36 @@ def train(file: Path, options: tuple[str, ...], out: Path | None, runtime_name: 
     runs = []
     for sets, changed in settings:
         varied = {key: value for key, value in sets.items() if any(other[key] != value for other, _ in settings)}
-        single = out is not None and len(settings) == 1
-        directory = out if single and out is not None else next_directory(out or Path("runs"), varied)
-        program = file.parent / changed["program"]
-        options = tuple(f"{key}={value}" for key, value in sets.items())
-        run = write_run(directory, program, changed, sets, origin_of(file, program, options, runtime_name))
+        base, program = out or Path("runs"), file.parent / changed["program"]
+        own = out if len(settings) == 1 else None
+        run = _find_run([own] if own else sorted(base.glob("*"), reverse=True), program, changed) if resumes else None
+        if run is None:
+            options = tuple(f"{key}={value}" for key, value in sets.items())
+            origin = origin_of(file, program, options, runtime_name)
+            run = write_run(own or next_directory(base, varied), program, changed, sets, origin)
+        elif run.rounds_done >= run.rounds:
+            runs.append(run)
+            continue
         runs.append(go_on(run, format_, runtime_name))
     summarize(runs, format_)
+
+
+def _find_run(directories: Sequence[Path], program: Path, configuration: "Configuration") -> "Run | None":
+    """The first run that has the configuration, and was begun with this program and these versions; None without one.
+
+    Raises:
+        FedcoreError: a run cannot be read.
+    """
+    from fedcore.cli.origin import changes_since
+    from fedcore.cli.runs import CONFIGURATION, read_run
+
+    for directory in directories:
+        if (directory / CONFIGURATION).is_file():
+            run = read_run(directory)
+            is_same = run.configuration == configuration and run.program.resolve() == program.resolve()
+            if is_same and run.origin and not changes_since(run.origin, program):
+                return run
+    return None
 
 
 def go_on(run: "Run", format_: str, runtime_name: str, callbacks: Sequence["Callback"] = ()) -> "Run":

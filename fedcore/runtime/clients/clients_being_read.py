@@ -41,13 +41,18 @@ class ClientsBeingRead:
             del self._began[number]
             seconds = time.perf_counter() - began
             if seconds >= _SPAN_S:
-                self._report.add_span("read", client_name(self._ids, index), seconds)
+                self._report.add_span("read", self._name(index), seconds)
 
     def slow(self, seconds: float = SLOW_S) -> list[str]:
         """The clients that have been read for so many seconds, such as `client 'b7', for 12 s`."""
         now = time.perf_counter()
         reads = [(index, now - began) for index, began in list(self._began.values())]
-        return [f"{client_name(self._ids, i)}, for {waited:.0f} s" for i, waited in reads if waited >= seconds]
+        return [f"{self._name(i)}, for {waited:.0f} s" for i, waited in reads if waited >= seconds]
+
+    def _name(self, index: int) -> str:
+        """The client of a read. The last read finds that there is none."""
+        at_end = self._ids is not None and index >= len(self._ids)
+        return "the end of the clients" if at_end else client_name(self._ids, index)
 
     def name_slow_in(self, interrupt: BaseException, seconds: float = SLOW_S) -> None:
         """Notes the slow clients in an error, which shows them below its message."""

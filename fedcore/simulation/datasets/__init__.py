@@ -1,7 +1,7 @@
 """Data sets that are split over clients. Each module of a data set has `load_data()` and `get_synthetic()`.
 
-`digits` needs no network. The others are published by TFF; `load_data` downloads each of them once, verifies its
-checksum, and keeps it in a cache directory: the argument `cache_dir`, else $FEDCORE_DATA, else
+`digits` and `synthetic` need no network. The others are published by TFF; `load_data` downloads each of them once,
+verifies its checksum, and keeps it in a cache directory: the argument `cache_dir`, else $FEDCORE_DATA, else
 ~/.cache/fedcore/datasets. TFF's own files (`*.h5`, `*.tar.bz2`, `*.sqlite`, `*.sqlite.lzma`) are found there too.
 `gldv2` and `inaturalist` read what TFF wrote to a directory, and download nothing.
 """
@@ -15,6 +15,7 @@ from fedcore.simulation.datasets import gldv2 as gldv2
 from fedcore.simulation.datasets import inaturalist as inaturalist
 from fedcore.simulation.datasets import shakespeare as shakespeare
 from fedcore.simulation.datasets import stackoverflow as stackoverflow
+from fedcore.simulation.datasets import synthetic as synthetic
 from fedcore.simulation.datasets.client_data import ArrayClientData as ArrayClientData
 from fedcore.simulation.datasets.client_data import ClientData as ClientData
 from fedcore.simulation.datasets.client_data import TestClientData as TestClientData
