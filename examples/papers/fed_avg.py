@@ -28,13 +28,5 @@ def build_evaluation(train):
     return fc.learning.algorithms.build_fed_eval(_model(train))
 
 
-class _StopAt(fc.learning.programs.Callback):
-    def __init__(self, accuracy):
-        self.accuracy = accuracy
-
-    def on_round_end(self, round_number, logs):
-        self.training.stop_training = logs["val_accuracy"] >= self.accuracy
-
-
 def build_callbacks(stop):
-    return [_StopAt(stop["accuracy"])]
+    return [fc.learning.programs.StopAt("val_accuracy", stop["accuracy"])]
