@@ -64,7 +64,7 @@ _OF_FIT = {
     "steps_per_epoch": "data.preprocess(lambda dataset: dataset.batch(32).take(steps))",
     "class_weight": "fc.learning.from_keras_model(model, class_weight=…)",
     "sample_weight": "batches (x, y, sample_weight)",
-    "validation_split": "data, evaluation_data = fc.simulation.datasets.ClientData.train_test_client_split(data, 10)",
+    "validation_split": "data, evaluation_data = data.train_validation_split(0.2), before batch()",
     "validation_data": "evaluation=fc.learning.algorithms.build_fed_eval(model_fn), evaluation_data=…",
     "validation_freq": "evaluate_every=…",
     "verbose": "progress=True or progress=False",

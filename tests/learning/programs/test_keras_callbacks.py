@@ -278,7 +278,7 @@ def test_what_is_no_callback_is_refused(processes):
     ("name", "says"),
     [
         ("epochs", "epochs is an argument of Keras' fit, not of train\n  fix: rounds=…"),
-        ("validation_split", r"fix: data, evaluation_data = .*train_test_client_split\(data, 10\)"),
+        ("validation_split", r"fix: data, evaluation_data = data.train_validation_split\(0.2\)"),
         ("class_weight", r"fix: fc.learning.from_keras_model\(model, class_weight=…\)"),
     ],
 )
