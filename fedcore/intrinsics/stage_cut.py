@@ -140,8 +140,10 @@ def _accumulation(
     """The stage's operations behind what its clients send."""
     operations_by_name = {op.name: op for op in stage.operations}
     by_path = {path_of(value, operations_by_name): value for value in sent}
-    # Two `item`s may be of one element.
-    sources = {n: by_path.get(path_of(n, operations_by_name), n) for n in operations_by_name}
+    sources = {}  # two `item`s may be of one element, and an `item` of a struct be what was put into it
+    for value in operations_by_name:
+        path = path_of(value, operations_by_name)
+        sources[value] = by_path.get(path, path[0] if len(path) == 1 else value)
     sources.update((value, value) for value in sent)
     opened = {n: op for n, op in operations_by_name.items() if n not in sent and sources[n] == n}
     needed = _find_needed([sources.get(next_partial.name, next_partial.name)], opened, sources)

@@ -98,6 +98,26 @@ def test_a_network_keeps_the_laws_of_clients_executors(tmp_path):
     fc.testing.check_clients_executor(executor, hold)
 
 
+def test_a_sum_reads_a_struct_that_is_put_together_of_what_clients_send(three):
+    exchange, datasets = three
+    data_type = fc.to_type(ELEMENT + "*")
+
+    @fc.tf_computation(data_type)
+    def work(data):
+        number = data.reduce(np.float32(0), lambda n, batch: n + tf.reduce_sum(batch["x"]))
+        return {"sent": ({"mean": number, "one": 1 + 0 * number}, number), "kept": 2 * number}
+
+    @fc.federated_computation(FederatedType(data_type, fc.CLIENTS))
+    def sums(data):
+        done = fc.federated_map(work, data)
+        return fc.federated_sum(done.sent[0]), fc.federated_sum(done.sent[1]), done.kept
+
+    with fc.use(fc.runtime.network(exchange)):
+        over_network = sums(data_of(exchange).cohort(exchange.sites))
+    with fc.use(fc.runtime.local()):
+        assert equal(over_network[:2], sums(datasets)[:2])
+
+
 def test_the_report_counts_the_graph_calls_of_sites(three):
     exchange, _ = three
 
